@@ -1,0 +1,26 @@
+"""Every option, for oslo.config's sample generator and the documentation."""
+
+from __future__ import annotations
+
+from oslo_config import cfg
+
+from devicetrack.conf import libvirt
+from devicetrack.conf import manager
+from devicetrack.conf import store
+
+
+def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
+    return [
+        (manager.GROUP, manager.OPTIONS),
+        (store.GROUP, store.OPTIONS),
+        (libvirt.LIBVIRT_GROUP, libvirt.LIBVIRT_OPTIONS),
+        (libvirt.DEVICES_GROUP, libvirt.DEVICES_OPTIONS),
+        (libvirt.mdev_group('nvidia-35'), libvirt.MDEV_TYPE_OPTIONS),
+        (libvirt.VPMEM_GROUP, libvirt.VPMEM_OPTIONS),
+    ]
+
+
+def register_options(conf: cfg.ConfigOpts) -> None:
+    """Register every option that is not registered already. Do it before the configuration files are read."""
+    for subject in (manager, store, libvirt):
+        subject.register(conf)

@@ -1,0 +1,1 @@
+"""Pure decisions: no I/O, no lock, no clock. Everything they need is handed in."""

@@ -1,0 +1,372 @@
+"""Every error of devicetrack.
+
+One base and one class for each thing that a caller may do next. The facts are attributes, the text is made from
+them, and ``args`` rebuild the error from a pickle. What holds after an error is said in its docstring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Sequence
+from typing import Any
+
+
+class DeviceTrackError(Exception):
+    """Base of every error that this library raises on purpose."""
+
+
+# -- configuration ----------------------------------------------------------------------------------------------------
+
+
+class InvalidConfiguration(DeviceTrackError):
+    """An option has a value that cannot be used. Nothing was started; mend the option and start again."""
+
+    def __init__(self, option: str, value: object, reason: str) -> None:
+        super().__init__(option, value, reason)
+        self.option, self.value, self.reason = option, value, reason
+
+    def __str__(self) -> str:
+        return f'{self.option} = {self.value}: {self.reason}'
+
+
+# -- the manager and its host -----------------------------------------------------------------------------------------
+
+
+class NotReady(DeviceTrackError):
+    """``init_host`` has not succeeded yet. Nothing was done; call it first."""
+
+    def __init__(self, host: str) -> None:
+        super().__init__(host)
+        self.host = host
+
+    def __str__(self) -> str:
+        return f'the claim manager of host {self.host} is not ready: call init_host first'
+
+
+class HostInUse(DeviceTrackError):
+    """Another process manages this host. Nothing was read or changed; stop it, or ask it."""
+
+    def __init__(self, host: str, path: str) -> None:
+        super().__init__(host, path)
+        self.host, self.path = host, path
+
+    def __str__(self) -> str:
+        return f'another process manages host {self.host}: it holds {self.path}'
+
+
+class HostIdentityChanged(DeviceTrackError):
+    """The store knows a host of this name that is another machine. Nothing was changed.
+
+    Two machines with one name would hand out each other's devices. Give this machine its own host name, or, when
+    it really replaces the other one, remove the old host's record.
+    """
+
+    def __init__(self, host: str) -> None:
+        super().__init__(host)
+        self.host = host
+
+    def __str__(self) -> str:
+        return (f'the store knows host {self.host} as another machine: give this one a name of its own, or remove '
+                f'the record of the machine that it replaces')
+
+
+class ForkedManager(DeviceTrackError):
+    """A claim manager was called in a forked child. Nothing was done; only the process that made it may call it."""
+
+    def __init__(self, host: str, owner_pid: int) -> None:
+        super().__init__(host, owner_pid)
+        self.host, self.owner_pid = host, owner_pid
+
+    def __str__(self) -> str:
+        return f'the claim manager of host {self.host} belongs to process {self.owner_pid}, not to a child of it'
+
+
+class NodeUnavailable(DeviceTrackError):
+    """The node is not one of this host's, or is disabled. Nothing was held; choose another node."""
+
+    def __init__(self, nodename: str, reason: str) -> None:
+        super().__init__(nodename, reason)
+        self.nodename, self.reason = nodename, reason
+
+    def __str__(self) -> str:
+        return f'node {self.nodename} takes no claims: {self.reason}'
+
+
+# -- requests ---------------------------------------------------------------------------------------------------------
+
+
+class BadRequest(DeviceTrackError):
+    """The request means nothing, here or anywhere. Nothing was held; the caller must ask otherwise."""
+
+    def __init__(self, where: str, value: object, reason: str) -> None:
+        super().__init__(where, value, reason)
+        self.where, self.value, self.reason = where, value, reason
+
+    def __str__(self) -> str:
+        return f'{self.where}: {self.value!r}: {self.reason}'
+
+
+class UnknownProvider(BadRequest):
+    """The allocations name a provider that this host does not have. Nothing was held."""
+
+    def __init__(self, provider_uuid: str, resource_classes: Iterable[str], known: Iterable[str]) -> None:
+        self.provider_uuid = provider_uuid
+        self.resource_classes = tuple(resource_classes)
+        self.known = tuple(known)
+        super().__init__(
+            'allocations', provider_uuid,
+            f'no provider of this host has this UUID; it was asked for {", ".join(self.resource_classes)}; '
+            f'this host has {", ".join(self.known) or "none"}')
+        self.args = (self.provider_uuid, self.resource_classes, self.known)
+
+
+class NoFit(DeviceTrackError):
+    """Nothing free matches. Nothing is held.
+
+    ``shortages`` says why, one :class:`devicetrack.engine.explanation.Shortage` for each part of the request that
+    could not be had.
+    """
+
+    def __init__(self, shortages: Sequence[Any]) -> None:
+        super().__init__(tuple(shortages))
+        self.shortages = tuple(shortages)
+
+    def __str__(self) -> str:
+        return '; '.join(str(shortage) for shortage in self.shortages)
+
+
+class InstanceHasClaim(DeviceTrackError):
+    """The instance holds devices already. Nothing more was held; ``held`` names what it has."""
+
+    def __init__(self, instance_uuid: str, held: Iterable[tuple[str, str]]) -> None:
+        self.instance_uuid, self.held = instance_uuid, tuple(held)
+        super().__init__(self.instance_uuid, self.held)
+
+    def __str__(self) -> str:
+        held = ', '.join(f'{kind} {identifier or "not named yet"}' for kind, identifier in self.held)
+        return f'instance {self.instance_uuid} has a claim already: {held or "one that is being made"}'
+
+
+class InstanceNotClaimed(DeviceTrackError):
+    """The instance holds nothing here that the call could work on. Nothing was done."""
+
+    def __init__(self, instance_uuid: str, wanted: str) -> None:
+        super().__init__(instance_uuid, wanted)
+        self.instance_uuid, self.wanted = instance_uuid, wanted
+
+    def __str__(self) -> str:
+        return f'instance {self.instance_uuid} has no assignment that is {self.wanted}'
+
+
+class InvalidTransition(DeviceTrackError):
+    """An assignment in this state does not take this event. It stays as it was."""
+
+    def __init__(self, state: str, event: str) -> None:
+        super().__init__(state, event)
+        self.state, self.event = state, event
+
+    def __str__(self) -> str:
+        return f'an assignment that is {self.state} cannot take the event {self.event}'
+
+
+# -- versioned objects ------------------------------------------------------------------------------------------------
+
+
+class UnknownObject(DeviceTrackError):
+    """A serialized object has a class or a version that this release does not know.
+
+    It comes from a newer peer or a newer release's store. Nothing was changed; upgrade this end.
+    """
+
+    def __init__(self, name: str, version: str | None, where: str) -> None:
+        super().__init__(name, version, where)
+        self.name, self.version, self.where = name, version, where
+
+    def __str__(self) -> str:
+        version = f' version {self.version}' if self.version else ''
+        return f'{self.where}: {self.name}{version} is not known to this release'
+
+
+class MalformedObject(DeviceTrackError):
+    """A serialized object is not in the form of one. Nothing was changed."""
+
+    def __init__(self, where: str, reason: str) -> None:
+        super().__init__(where, reason)
+        self.where, self.reason = where, reason
+
+    def __str__(self) -> str:
+        return f'{self.where}: {self.reason}'
+
+
+# -- the store --------------------------------------------------------------------------------------------------------
+
+
+class StoreError(DeviceTrackError):
+    """Base of what the store raises."""
+
+
+class OutcomeUnknown(StoreError):
+    """The commit was sent and its answer never came: it may have happened.
+
+    What it touched stays held until :meth:`devicetrack.store.api.Store.settle` has an answer; the audit asks for it.
+    """
+
+    def __init__(self, store: str) -> None:
+        super().__init__(store)
+        self.store = store
+
+    def __str__(self) -> str:
+        return f'the connection to {self.store} broke while it committed: the outcome is not known yet'
+
+
+class NothingWritten(StoreError):
+    """Base of the store's errors after which certainly nothing was written."""
+
+
+class DeviceTaken(NothingWritten):
+    """A device of the transaction has an owner in the store already. Nothing was written; choose again."""
+
+    def __init__(self, devices: Iterable[tuple[str, str]]) -> None:
+        self.devices = tuple(devices)
+        super().__init__(self.devices)
+
+    def __str__(self) -> str:
+        return 'owned in the store already: ' + ', '.join(f'{kind} {name}' for kind, name in self.devices)
+
+
+class StaleAssignment(NothingWritten):
+    """A row changed after it was read. Nothing was written; read again, decide again."""
+
+    def __init__(self, kind: str, identifier: str, generation: int) -> None:
+        super().__init__(kind, identifier, generation)
+        self.kind, self.identifier, self.generation = kind, identifier, generation
+
+    def __str__(self) -> str:
+        return f'the assignment of {self.kind} {self.identifier} has moved on from generation {self.generation}'
+
+
+class StoreUnavailable(NothingWritten):
+    """The store cannot be used now: gone, read-only, full or locked. ``reason`` says which; nothing was written."""
+
+    def __init__(self, store: str, reason: str) -> None:
+        super().__init__(store, reason)
+        self.store, self.reason = store, reason
+
+    def __str__(self) -> str:
+        return f'{self.store}: {self.reason}'
+
+
+class SchemaMismatch(NothingWritten):
+    """The store's schema is not the one of this release. Nothing was written; ``remedy`` says what to run."""
+
+    def __init__(self, store: str, found: str | None, wanted: str, remedy: str) -> None:
+        super().__init__(store, found, wanted, remedy)
+        self.store, self.found, self.wanted, self.remedy = store, found, wanted, remedy
+
+    def __str__(self) -> str:
+        return f'{self.store}: schema {self.found or "none"}, this release needs {self.wanted}: {self.remedy}'
+
+
+# -- the hypervisor and the host --------------------------------------------------------------------------------------
+
+
+class DriverError(DeviceTrackError):
+    """Base of what a virt driver raises."""
+
+
+class HypervisorUnreachable(DriverError):
+    """The hypervisor did not answer. Conclude nothing and try later; nothing was freed."""
+
+    def __init__(self, hypervisor: str, reason: str) -> None:
+        super().__init__(hypervisor, reason)
+        self.hypervisor, self.reason = hypervisor, reason
+
+    def __str__(self) -> str:
+        return f'{self.hypervisor} gives no answer: {self.reason}'
+
+
+class DomainGone(DriverError):
+    """The domain is not there any more. It uses nothing."""
+
+    def __init__(self, domain: str) -> None:
+        super().__init__(domain)
+        self.domain = domain
+
+    def __str__(self) -> str:
+        return f'domain {self.domain} is gone'
+
+
+class InvalidDocument(DriverError):
+    """A document of the host or the hypervisor cannot be read. What it would have said is unknown, not empty."""
+
+    def __init__(self, document: str, where: str, reason: str) -> None:
+        super().__init__(document, where, reason)
+        self.document, self.where, self.reason = document, where, reason
+
+    def __str__(self) -> str:
+        return f'{self.document}: {self.where}: {self.reason}'
+
+
+class CommandFailed(DriverError):
+    """A command of the host could not be run or failed. What it would have said is unknown."""
+
+    def __init__(self, command: str, reason: str) -> None:
+        super().__init__(command, reason)
+        self.command, self.reason = command, reason
+
+    def __str__(self) -> str:
+        return f'{self.command}: {self.reason}'
+
+
+class DeviceError(DriverError):
+    """Base of errors about one device; the device stays held."""
+
+    text = 'failed'
+
+    def __init__(self, kind: str, identifier: str, reason: str) -> None:
+        super().__init__(kind, identifier, reason)
+        self.kind, self.identifier, self.reason = kind, identifier, reason
+
+    def __str__(self) -> str:
+        return f'{self.kind} {self.identifier} {self.text}: {self.reason}'
+
+
+class DeviceGone(DeviceError):
+    """The host does not have the device, or has another one of its name."""
+
+    text = 'is not there'
+
+
+class DeviceInUse(DeviceError):
+    """A domain still names or uses the device: it was neither wiped nor removed."""
+
+    text = 'is in use'
+
+
+class DeviceBusy(DeviceError):
+    """Somebody else realizes or wipes the device and holds its lock file: nothing was done to it."""
+
+    text = 'is being worked on'
+
+
+class RealizeFailed(DeviceError):
+    """The device could not be made ready for its guest."""
+
+    text = 'could not be realized'
+
+
+class UnclaimFailed(DeviceError):
+    """The device could not be given back, or nothing proves that it was; it is not free."""
+
+    text = 'could not be given back'
+
+
+class ParentFull(DriverError):
+    """The parent cannot make one more device of this type, whatever its last reading said. Choose another."""
+
+    def __init__(self, kind: str, parent: str, device_type: str, reason: str) -> None:
+        super().__init__(kind, parent, device_type, reason)
+        self.kind, self.parent, self.device_type, self.reason = kind, parent, device_type, reason
+
+    def __str__(self) -> str:
+        return f'{self.parent} cannot make one more {self.device_type}: {self.reason}'

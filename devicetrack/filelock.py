@@ -1,0 +1,75 @@
+"""Exclusive locks on files, between processes and between threads (flock(2)).
+
+Not fcntl record locks, which oslo.concurrency's external locks are: those are lost as soon as the process closes any
+descriptor of the file, and no child inherits them. A flock belongs to the open file: a child that was given the
+descriptor holds it until its own end, also when its parent is killed.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import time
+from types import TracebackType
+from typing import Self
+
+
+class FileLocked(Exception):
+    """Somebody else holds the lock."""
+
+
+class FileLock:
+    """A lock on the file ``path``, which is made with mode 0600 and never removed.
+
+    Every object opens the file itself, so two objects in one process exclude each other like two processes do.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._fd: int | None = None
+
+    def acquire(self, timeout_s: float = 0.0, poll_s: float = 0.05) -> None:
+        """Take the lock, waiting at most ``timeout_s`` seconds.
+
+        :raises FileLocked: somebody else holds it still
+        """
+        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        deadline = time.monotonic() + timeout_s
+        try:
+            while True:
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except OSError as error:
+                    if error.errno not in (errno.EAGAIN, errno.EACCES):
+                        raise
+                    if time.monotonic() >= deadline:
+                        raise FileLocked(self.path) from None
+                    time.sleep(poll_s)
+        except BaseException:
+            os.close(fd)
+            raise
+        self._fd = fd
+
+    @property
+    def fd(self) -> int:
+        """The descriptor that holds the lock; hand it to a child (``pass_fds``) and the child holds it too."""
+        if self._fd is None:
+            raise ValueError(f'{self.path} is not locked')
+        return self._fd
+
+    def release(self) -> None:
+        """Close the descriptor. The lock ends when every child that was given it has ended, too."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def __enter__(self) -> Self:
+        if self._fd is None:
+            self.acquire()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 traceback: TracebackType | None) -> None:
+        self.release()

@@ -1,0 +1,25 @@
+"""The versioned objects: the public types, on the wire and in the store."""
+
+from devicetrack.objects.assignment import DeviceAssignment
+from devicetrack.objects.details import DeviceDetails
+from devicetrack.objects.details import MdevDetails
+from devicetrack.objects.details import VPMEMDetails
+from devicetrack.objects.device import Device
+from devicetrack.objects.instance_resources import InstanceResources
+from devicetrack.objects.migration_context import MigrationContext
+from devicetrack.objects.provider import Provider
+from devicetrack.objects.request import DeviceRequest
+from devicetrack.objects.request import RequestedDevices
+
+__all__ = [
+    'Device',
+    'DeviceAssignment',
+    'DeviceDetails',
+    'DeviceRequest',
+    'InstanceResources',
+    'MdevDetails',
+    'MigrationContext',
+    'Provider',
+    'RequestedDevices',
+    'VPMEMDetails',
+]

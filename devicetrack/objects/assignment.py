@@ -1,0 +1,71 @@
+"""One device held for one instance."""
+
+from __future__ import annotations
+
+from typing import Any
+from typing import ClassVar
+
+from oslo_versionedobjects import fields as ovo_fields
+
+from devicetrack.objects import base
+from devicetrack.objects import details
+from devicetrack.objects import fields
+from devicetrack.objects import values
+
+
+@base.register
+class DeviceAssignment(base.DeviceTrackObject):
+    """One device held for one instance, as it was recorded.
+
+    ``position`` counts from 0 in the order of the request and is the device's order in the guest. ``claim_id`` names
+    the claim that took it. ``generation`` counts the writes of its row. ``created_at`` is in seconds since the epoch
+    and only a label.
+    """
+
+    VERSION = '1.0'
+    fields: ClassVar[dict[str, Any]] = {
+        'host_uuid': ovo_fields.UUIDField(),
+        'kind': ovo_fields.StringField(),
+        'identifier': ovo_fields.StringField(),
+        'instance_uuid': ovo_fields.UUIDField(),
+        'migration_uuid': ovo_fields.UUIDField(nullable=True),
+        'role': fields.RoleField(),
+        'state': fields.StateField(),
+        'position': ovo_fields.NonNegativeIntegerField(),
+        'claim_id': ovo_fields.StringField(),
+        'generation': ovo_fields.NonNegativeIntegerField(),
+        'provider_uuid': ovo_fields.UUIDField(),
+        'resource_class': ovo_fields.StringField(),
+        'parent': ovo_fields.StringField(nullable=True),
+        'numa_node': ovo_fields.IntegerField(nullable=True),
+        'details': ovo_fields.ObjectField(base.name_of('DeviceDetails'), subclasses=True),
+        'created_at': ovo_fields.NonNegativeIntegerField(),
+    }
+
+    _record: values.Record | None = None     # what ``details`` loads from
+
+    @classmethod
+    def from_record(cls, record: values.Record) -> DeviceAssignment:
+        """Make one of a row. Its details are parsed when somebody asks for them: a claim never does."""
+        made = cls.__new__(cls)
+        made._context = None
+        made._changed_fields = set()
+        made._record = record
+        held = made.__dict__
+        for attribute, value in zip(_ATTRIBUTES, record):
+            if attribute != '_obj_details':
+                held[attribute] = value
+        return made
+
+    def obj_load_attr(self, attrname: str) -> None:
+        if attrname != 'details' or self._record is None:
+            super().obj_load_attr(attrname)
+            return
+        self.__dict__['_obj_details'] = details.from_text(self._record.details)
+
+    def obj_to_primitive(self, target_version: Any = None, version_manifest: Any = None) -> Any:
+        _ = self.details if self._record is not None else None
+        return super().obj_to_primitive(target_version=target_version, version_manifest=version_manifest)
+
+
+_ATTRIBUTES = tuple('_obj_' + name for name in values.Record._fields)

@@ -1,0 +1,123 @@
+"""What only one device kind knows about a device.
+
+A details object is stored as text beside its assignment: the primitive of the versioned object, as JSON. A text of an
+older version is converted when it is read, by the ``convert`` steps of its class; ``online-data-migrations`` writes
+the converted text back.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from typing import Any
+from typing import ClassVar
+
+from oslo_utils import versionutils
+from oslo_versionedobjects import base as ovo_base
+from oslo_versionedobjects import fields as ovo_fields
+
+from devicetrack import exception
+from devicetrack.objects import base
+from devicetrack.objects import fields
+
+
+class DeviceDetails(base.DeviceTrackObject):
+    """Base of the details of every device kind.
+
+    A new minor version adds fields. It comes with an ``obj_make_compatible`` that takes them away for an older peer,
+    and with a ``convert`` that fills them in for a text that an older release stored.
+    """
+
+    VERSION = '1.0'
+    fields: ClassVar[dict[str, Any]] = {}
+
+    @classmethod
+    def convert(cls, data: dict[str, Any], version: str) -> dict[str, Any]:
+        """Give the data of an older version the form of this one. The base changes nothing."""
+        return data
+
+
+@base.register
+class VPMEMDetails(DeviceDetails):
+    """A persistent-memory namespace in devdax mode, or a file that stands for one.
+
+    ``devpath`` is valid for this boot of the host only. Sizes are in bytes and are the usable size of the namespace,
+    as ndctl's ``size`` says it; ``label`` is the operator's name for namespaces of this size.
+    """
+
+    VERSION = '1.0'
+    fields: ClassVar[dict[str, Any]] = {
+        'namespace_uuid': ovo_fields.UUIDField(),
+        'label': ovo_fields.StringField(),
+        'devpath': ovo_fields.StringField(),
+        'size_bytes': ovo_fields.NonNegativeIntegerField(),
+        'align_bytes': ovo_fields.NonNegativeIntegerField(),
+    }
+
+
+@base.register
+class MdevDetails(DeviceDetails):
+    """A mediated device (Linux: Documentation/driver-api/vfio-mediated-device.rst).
+
+    ``parent`` is the parent's node-device name as libvirt prints it, ``parent_address`` its PCI address (None for a
+    virtual parent), ``iommu_group`` is None until the device exists.
+    """
+
+    VERSION = '1.0'
+    fields: ClassVar[dict[str, Any]] = {
+        'type': ovo_fields.StringField(),
+        'parent': ovo_fields.StringField(),
+        'parent_address': ovo_fields.StringField(nullable=True),
+        'device_api': ovo_fields.StringField(),
+        'iommu_group': ovo_fields.IntegerField(nullable=True),
+        'origin': fields.OriginField(),
+    }
+
+
+def to_text(details: DeviceDetails) -> str:
+    """The stored form. The same details give the same text, so texts can be compared."""
+    return json.dumps(details.obj_to_primitive(), separators=(',', ':'), sort_keys=True)
+
+
+@functools.lru_cache(maxsize=1024)
+def _parse(text: str) -> tuple[str, str, dict[str, Any]]:
+    try:
+        primitive = json.loads(text)
+        name, version = primitive['versioned_object.name'], primitive['versioned_object.version']
+        data = primitive['versioned_object.data']
+        versionutils.convert_version_to_tuple(version)
+        if not isinstance(data, dict):
+            raise TypeError('versioned_object.data is not an object')
+    except (ValueError, KeyError, TypeError) as error:
+        raise exception.MalformedObject('stored details', f'{type(error).__name__}: {error}') from error
+    return name, version, data
+
+
+def from_text(text: str) -> DeviceDetails:
+    """Read details of this or an older version.
+
+    :raises UnknownObject: the class or version comes from a newer release
+    :raises MalformedObject: the text is not a stored details object
+    """
+    name, version, data = _parse(text)
+    classes = ovo_base.VersionedObjectRegistry.obj_classes().get(name)
+    cls = classes[0] if classes else None
+    if cls is None or not issubclass(cls, DeviceDetails):
+        raise exception.UnknownObject(name, version, 'stored details')
+    if version != cls.VERSION:
+        ours = versionutils.convert_version_to_tuple(cls.VERSION)
+        theirs = versionutils.convert_version_to_tuple(version)
+        if theirs > ours or theirs[0] != ours[0]:
+            raise exception.UnknownObject(name, version, 'stored details')
+        data = cls.convert(dict(data), version)
+    primitive = {'versioned_object.name': name, 'versioned_object.namespace': base.NAMESPACE,
+                 'versioned_object.version': cls.VERSION, 'versioned_object.data': data}
+    read: DeviceDetails = cls.obj_from_primitive(primitive)
+    return read
+
+
+def is_current(text: str) -> bool:
+    """Whether a stored text has the version that this release writes."""
+    name, version, _data = _parse(text)
+    classes = ovo_base.VersionedObjectRegistry.obj_classes().get(name)
+    return bool(classes) and classes[0].VERSION == version

@@ -1,0 +1,37 @@
+"""All assignments of one instance on one host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from typing import ClassVar
+
+from oslo_versionedobjects import fields as ovo_fields
+
+from devicetrack.objects import assignment
+from devicetrack.objects import base
+from devicetrack.objects import values
+
+
+@base.register
+class InstanceResources(base.DeviceTrackObject):
+    """What one instance holds on one host, in the order of the request; empty when it holds nothing."""
+
+    VERSION = '1.0'
+    fields: ClassVar[dict[str, Any]] = {
+        'instance_uuid': ovo_fields.UUIDField(),
+        'host_uuid': ovo_fields.UUIDField(),
+        'assignments': ovo_fields.ListOfObjectsField(base.name_of('DeviceAssignment')),
+    }
+
+    @classmethod
+    def from_records(cls, instance_uuid: str, host_uuid: str,
+                     records: Sequence[values.Record]) -> InstanceResources:
+        return cls.of_known(instance_uuid=instance_uuid, host_uuid=host_uuid,
+                            assignments=[assignment.DeviceAssignment.from_record(record) for record in records])
+
+    def __len__(self) -> int:
+        return len(self.assignments)
+
+    def __iter__(self) -> Any:
+        return iter(self.assignments)

@@ -1,0 +1,29 @@
+"""What an instance has and gets while it moves."""
+
+from __future__ import annotations
+
+from typing import Any
+from typing import ClassVar
+
+from oslo_versionedobjects import fields as ovo_fields
+
+from devicetrack.objects import base
+from devicetrack.objects import fields
+
+
+@base.register
+class MigrationContext(base.DeviceTrackObject):
+    """The old and the new resources of an instance that is moving, for the service and the wire; rows decide.
+
+    The NUMA topologies are the compute service's own versioned objects, carried and never looked into.
+    """
+
+    VERSION = '1.0'
+    fields: ClassVar[dict[str, Any]] = {
+        'instance_uuid': ovo_fields.UUIDField(),
+        'migration_uuid': ovo_fields.UUIDField(),
+        'old_resources': ovo_fields.ObjectField(base.name_of('InstanceResources'), nullable=True),
+        'new_resources': ovo_fields.ObjectField(base.name_of('InstanceResources'), nullable=True),
+        'old_numa_topology': fields.ForeignObjectField(nullable=True, default=None),
+        'new_numa_topology': fields.ForeignObjectField(nullable=True, default=None),
+    }

@@ -1,0 +1,49 @@
+"""What an instance needs."""
+
+from __future__ import annotations
+
+from typing import Any
+from typing import ClassVar
+
+from oslo_versionedobjects import fields as ovo_fields
+
+from devicetrack.objects import base
+from devicetrack.objects import fields
+from devicetrack import vocabulary
+
+
+@base.register
+class RequestedDevices(base.DeviceTrackObject):
+    """``amount`` devices of one resource class, from one provider when ``provider_uuid`` names it."""
+
+    VERSION = '1.0'
+    fields: ClassVar[dict[str, Any]] = {
+        'resource_class': ovo_fields.StringField(),
+        'amount': ovo_fields.IntegerField(),
+        'provider_uuid': ovo_fields.UUIDField(nullable=True, default=None),
+    }
+
+
+@base.register
+class DeviceRequest(base.DeviceTrackObject):
+    """All devices that an instance needs; the order of ``wanted`` is their order in the guest.
+
+    ``numa_nodes`` are the host's nodes that the guest runs on, empty when it is not pinned; they count only together
+    with a policy other than ``none``.
+    """
+
+    VERSION = '1.0'
+    fields: ClassVar[dict[str, Any]] = {
+        'wanted': ovo_fields.ListOfObjectsField(base.name_of('RequestedDevices')),
+        'numa_nodes': ovo_fields.ListOfIntegersField(default=[]),
+        'numa_affinity_policy': fields.NUMAAffinityPolicyField(default=vocabulary.NONE),
+    }
+
+    @classmethod
+    def of(cls, *wanted: tuple[str, int] | tuple[str, int, str | None], numa_nodes: list[int] | None = None,
+           numa_affinity_policy: str = vocabulary.NONE) -> DeviceRequest:
+        """Make a request from (resource class, amount) or (resource class, amount, provider UUID) tuples."""
+        return cls(
+            wanted=[RequestedDevices(resource_class=item[0], amount=item[1],
+                                     provider_uuid=item[2] if len(item) > 2 else None) for item in wanted],
+            numa_nodes=numa_nodes or [], numa_affinity_policy=numa_affinity_policy)

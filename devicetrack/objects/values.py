@@ -1,0 +1,150 @@
+"""The facts of the versioned objects, in the form in which they are used inside one process.
+
+A versioned object costs tens of microseconds to make and to serialize, so it stands at the boundary: on the wire, in
+the caller's hands. Between the layers the same facts travel as these tuples. ``details`` is always the stored text of
+a :class:`~devicetrack.objects.details.DeviceDetails` object: made once, when the inventory is read, and handed on
+untouched.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class DeviceKey(NamedTuple):
+    """What names a device on its host. Nothing else about a device is part of its identity."""
+
+    kind: str
+    identifier: str
+
+
+class Record(NamedTuple):
+    """One assignment as it stands in the store: one row.
+
+    ``position`` counts from 0 in the order of the request. ``generation`` counts the writes of the row from 1.
+    ``created_at`` is in seconds since the epoch and only a label.
+    """
+
+    host_uuid: str
+    kind: str
+    identifier: str
+    instance_uuid: str
+    migration_uuid: str | None
+    role: str
+    state: str
+    position: int
+    claim_id: str
+    generation: int
+    provider_uuid: str
+    resource_class: str
+    parent: str | None
+    numa_node: int | None
+    details: str
+    created_at: int
+
+    @property
+    def key(self) -> DeviceKey:
+        return DeviceKey(self.kind, self.identifier)
+
+
+class Candidate(NamedTuple):
+    """A device that the ledger holds for an instance; ``identifier`` is None for one that does not exist yet."""
+
+    kind: str
+    identifier: str | None
+    provider_uuid: str
+    resource_class: str
+    parent: str | None
+    numa_node: int | None
+    details: str
+
+
+class InventoryDevice(NamedTuple):
+    """One device that exists on the host.
+
+    ``provider`` is the stable name of the parent that placement counts it at, or '' for the node itself.
+    ``unhealthy`` is None, or the reason why the device must not be handed out.
+    """
+
+    kind: str
+    identifier: str
+    provider: str
+    resource_class: str
+    parent: str | None
+    numa_node: int | None
+    details: str
+    unhealthy: str | None = None
+
+    @property
+    def key(self) -> DeviceKey:
+        return DeviceKey(self.kind, self.identifier)
+
+
+class Capacity(NamedTuple):
+    """How many devices of one type a parent can still make, as it said when it was read.
+
+    The types of one parent share its capacity, and not linearly: creating one of a type may take any number of
+    another away. ``details`` is the text that every device made here starts with.
+    """
+
+    kind: str
+    parent: str
+    device_type: str
+    provider: str
+    resource_class: str
+    numa_node: int | None
+    available: int
+    details: str
+
+
+class Unknown(NamedTuple):
+    """A part of a view that could not be read. Unknown is never empty: nothing is freed on it."""
+
+    what: str
+    reason: str
+
+
+class Inventory(NamedTuple):
+    """What the host has: devices that exist, and what can still be made.
+
+    ``known_kinds`` are the device kinds whose part was read in full; for every other configured kind ``unknown``
+    says why it was not, and nothing is concluded from the absence of its devices.
+    """
+
+    devices: tuple[InventoryDevice, ...]
+    capacities: tuple[Capacity, ...]
+    known_kinds: frozenset[str]
+    unknown: tuple[Unknown, ...] = ()
+
+
+class Use(NamedTuple):
+    """A domain names a device, by the hypervisor's word.
+
+    ``identifier`` is None when the address in the definition (a path) belongs to no device of this host's inventory.
+    ``running`` is about the domain, ``live`` and ``defined`` about which of its definitions names the device.
+    """
+
+    kind: str
+    identifier: str | None
+    address: str
+    domain_uuid: str
+    running: bool
+    live: bool
+    defined: bool
+
+
+class Usage(NamedTuple):
+    """Who uses what on this host. Only with ``unknown`` empty does absence mean that nobody uses a device."""
+
+    uses: tuple[Use, ...]
+    domains: frozenset[str]
+    running: frozenset[str]
+    unknown: tuple[Unknown, ...] = ()
+
+
+class Realized(NamedTuple):
+    """What realizing one assignment found: its details as they are now, and its parent's capacities read after it."""
+
+    key: DeviceKey
+    details: str
+    capacities: tuple[Capacity, ...] = ()

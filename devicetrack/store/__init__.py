@@ -1,0 +1,1 @@
+"""Durable rows: who owns which device."""

@@ -1,0 +1,1 @@
+"""The hypervisor and the host behind one interface."""

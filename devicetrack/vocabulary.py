@@ -1,0 +1,41 @@
+"""The words that rows, objects, options and commands share, spelled in one place."""
+
+from __future__ import annotations
+
+from typing import Final
+
+# What an assignment is to its instance while it moves; at rest every assignment is ``current``.
+CURRENT: Final = 'current'
+OLD: Final = 'old'
+INCOMING: Final = 'incoming'
+ROLES: Final = (CURRENT, OLD, INCOMING)
+
+# The life of an assignment. A row exists from ``claimed`` to the end of ``releasing``.
+CLAIMED: Final = 'claimed'
+ACTIVE: Final = 'active'
+RELEASING: Final = 'releasing'
+STATES: Final = (CLAIMED, ACTIVE, RELEASING)
+
+# Where a device comes from decides whether giving it back removes it.
+CREATED: Final = 'created'
+ADOPTED: Final = 'adopted'
+ORIGINS: Final = (CREATED, ADOPTED)
+
+# How strictly devices follow the NUMA nodes of a request. ``legacy`` lets devices that know no node pass.
+REQUIRED: Final = 'required'
+PREFERRED: Final = 'preferred'
+LEGACY: Final = 'legacy'
+NONE: Final = 'none'
+NUMA_AFFINITY_POLICIES: Final = (REQUIRED, PREFERRED, LEGACY, NONE)
+
+# Why a device may not be handed out.
+DRAINED: Final = 'drained'
+UNHEALTHY: Final = 'unhealthy'
+FOREIGN: Final = 'foreign'
+IN_DOUBT: Final = 'in doubt'
+WITHHELD_REASONS: Final = (DRAINED, UNHEALTHY, FOREIGN, IN_DOUBT)
+
+# How devices are chosen over parents.
+PACK: Final = 'pack'
+SPREAD: Final = 'spread'
+SELECTION_POLICIES: Final = (PACK, SPREAD)
