@@ -1,0 +1,59 @@
+# make demo    boot guests that race for devices, kill the service, see that nothing is lost
+# make test    unit and functional tests, and the objects beside Nova's
+# make bench   the table of speeds
+# make docs    the documentation, into doc/build/html and releasenotes/build/html
+# make lint    ruff, hacking, mypy
+# make setup   what all of these do first: packages, .venv; needed by none of them
+# make clean   remove what was made here; distribution packages stay
+#
+# Each step of the set-up leaves a stamp in .venv and is repeated only when what it was made from
+# has changed.
+
+VENV = .venv
+BIN = $(VENV)/bin
+EXTRAS = libvirt,placement,test
+ARGS =
+
+.PHONY: help demo test bench docs lint setup clean
+.NOTPARALLEL:
+
+help:
+	@sed -n 's/^# \(make .*\)/\1/p' Makefile
+
+$(VENV)/.made: tools/as-root tools/find-python tools/make-venv
+	tools/make-venv $(VENV)
+	@touch $@
+
+$(VENV)/.packages: $(VENV)/.made bindep.txt tools/install-packages
+	tools/install-packages $(BIN)/bindep libvirt
+	@touch $@
+
+$(VENV)/.packages-test: $(VENV)/.packages
+	tools/install-packages $(BIN)/bindep test
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.packages setup.cfg setup.py pyproject.toml
+	$(BIN)/pip install --quiet --editable '.[$(EXTRAS)]'
+	@touch $@
+
+setup: $(VENV)/.installed $(VENV)/.packages-test
+
+demo: $(VENV)/.installed
+	$(BIN)/python examples/demo/main.py $(ARGS)
+
+test: $(VENV)/.packages-test
+	$(BIN)/tox run -e py3,nova-objects
+
+bench: $(VENV)/.installed $(VENV)/.packages-test
+	$(BIN)/python -m benchmarks $(ARGS)
+
+docs: $(VENV)/.packages
+	$(BIN)/tox run -e docs
+
+lint: $(VENV)/.packages
+	$(BIN)/tox run -e lint
+
+clean:
+	rm -rf $(VENV) .tox .stestr .stestr-nova .mypy_cache .ruff_cache .hypothesis cover .coverage*
+	rm -rf build dist devicetrack.egg-info doc/build releasenotes/build
+	rm -f etc/devicetrack/devicetrack.conf.sample doc/source/_static/devicetrack.conf.sample

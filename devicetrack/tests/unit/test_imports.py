@@ -1,0 +1,192 @@
+"""Which part of devicetrack may import which, and what importing it costs."""
+
+import ast
+import pathlib
+import subprocess
+import sys
+import textwrap
+
+import testscenarios
+import testtools
+
+import devicetrack
+
+ROOT = pathlib.Path(devicetrack.__file__).parent
+
+FOUNDATION = {'exception', 'vocabulary', 'conf', 'filelock'}
+
+# For each part of the package, the parts that it may import; itself it may always.
+MAY_IMPORT = {
+    'vocabulary': set(),
+    'exception': {'vocabulary'},
+    'conf': {'exception', 'vocabulary'},
+    'filelock': {'exception', 'vocabulary'},
+    'objects': FOUNDATION,
+    'engine': FOUNDATION | {'objects'},
+    'store': FOUNDATION | {'objects'},
+    'virt': FOUNDATION | {'objects'},
+    'placement': FOUNDATION | {'objects'},
+    'claims': FOUNDATION | {'objects', 'engine', 'store', 'virt'},
+    'cmd': FOUNDATION | {'objects', 'engine', 'store', 'virt', 'placement', 'claims'},
+}
+# These may import everything, and nothing above imports them.
+APART = {'testing', 'tests'}
+
+# Interfaces are for everyone, what stands behind them is chosen by whoever puts a service together.
+BEHIND_AN_INTERFACE = (
+    'devicetrack.store.sql',
+    'devicetrack.virt.fake',
+    'devicetrack.virt.libvirt',
+)
+
+# Libraries with one home: where else they are imported, something is in the wrong room.
+HOMES = {
+    'alembic': {'store'},
+    'libvirt': {'virt'},
+    'lxml': {'virt'},
+    'oslo_db': {'store'},
+    'sqlalchemy': {'store'},
+    'keystoneauth1': {'placement'},
+}
+
+# The engine decides; it reads no clock, takes no lock, draws no lots and touches no world.
+NOT_IN_THE_ENGINE = {
+    'oslo_concurrency', 'oslo_config', 'oslo_privsep', 'os', 'pathlib', 'random', 'secrets',
+    'shutil', 'socket', 'subprocess', 'tempfile', 'threading', 'time',
+}
+
+
+def module_name(path, root=ROOT):
+    """The dotted name of the module in a file below ``root``."""
+    parts = [root.name, *path.relative_to(root).with_suffix('').parts]
+    return '.'.join(parts[:-1] if parts[-1] == '__init__' else parts)
+
+
+def imports_in(source, module, is_package=False):
+    """Every module that ``source`` names in an import, wherever in the file it stands.
+
+    ``from a import b`` names a and a.b, for b may be a module.
+    """
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ''
+            if node.level:
+                package = module if is_package else module.rpartition('.')[0]
+                above = package.split('.')[:len(package.split('.')) - node.level + 1]
+                base = '.'.join([*above, base] if base else above)
+            found.add(base)
+            found.update(f'{base}.{alias.name}' for alias in node.names)
+    return found
+
+
+def part_of(name):
+    """``objects`` for devicetrack.objects.device, nothing for devicetrack itself."""
+    return name.split('.')[1] if '.' in name else None
+
+
+def all_imports():
+    """Pairs of a module of ours, tests apart, and the set of what it imports."""
+    for path in sorted(ROOT.rglob('*.py')):
+        name = module_name(path)
+        if part_of(name) not in APART | {None}:
+            yield name, imports_in(path.read_text(), name, path.name == '__init__.py')
+
+
+def parts_that_exist():
+    names = {part_of(module_name(path)) for path in ROOT.rglob('*.py')}
+    return names - {None}
+
+
+def breaches(imports, part):
+    """The parts of devicetrack among ``imports`` that ``part`` may not import."""
+    ours = {part_of(name) for name in imports if name.startswith('devicetrack.')}
+    known = set(MAY_IMPORT) | APART
+    return sorted((ours & known) - MAY_IMPORT[part] - {part})
+
+
+class LayersTestCase(testtools.TestCase):
+
+    def test_every_part_has_its_place_among_the_layers(self):
+        self.assertEqual(set(), parts_that_exist() - set(MAY_IMPORT) - APART)
+
+    def test_imports_go_one_way(self):
+        wrong = [
+            f'{module} imports {part}'
+            for module, imports in all_imports()
+            for part in breaches(imports, part_of(module))
+        ]
+        self.assertEqual([], wrong)
+
+    def test_claims_and_their_equals_see_interfaces_only(self):
+        wrong = [
+            f'{module} imports {name}'
+            for module, imports in all_imports() if part_of(module) == 'claims'
+            for name in sorted(imports) if name.startswith(BEHIND_AN_INTERFACE)
+        ]
+        self.assertEqual([], wrong)
+
+    def test_a_library_with_a_home_is_imported_there_only(self):
+        wrong = [
+            f'{module} imports {name}'
+            for module, imports in all_imports()
+            for name in sorted(imports)
+            if part_of(module) not in HOMES.get(name.split('.')[0], {part_of(module)})
+        ]
+        self.assertEqual([], wrong)
+
+    def test_the_engine_decides_and_does_nothing_else(self):
+        wrong = [
+            f'{module} imports {name}'
+            for module, imports in all_imports() if part_of(module) == 'engine'
+            for name in sorted(imports) if name.split('.')[0] in NOT_IN_THE_ENGINE
+        ]
+        self.assertEqual([], wrong)
+
+
+class ImportsOfASourceTestCase(testscenarios.WithScenarios, testtools.TestCase):
+    """That the tests above would see a wrong import, however it is written."""
+
+    scenarios = [
+        (name, {'source': source, 'breach': breach}) for name, source, breach in [
+            ('import', 'import devicetrack.virt.driver', ['virt']),
+            ('import as', 'import devicetrack.virt as v', ['virt']),
+            ('from the package', 'from devicetrack import virt', ['virt']),
+            ('from a module', 'from devicetrack.virt.driver import Driver', ['virt']),
+            ('relative', 'from ..virt import driver', ['virt']),
+            ('relative, bare', 'from .. import virt, objects', ['virt']),
+            ('its own', 'from . import models', []),
+            ('in a function', 'def f():\n    from devicetrack import engine', ['engine']),
+            ('for types', 'if TYPE_CHECKING:\n    from devicetrack import claims', ['claims']),
+            ('tests', 'from devicetrack.tests import unit', ['tests']),
+            ('allowed', 'from devicetrack.objects import device', []),
+            ('somebody else', 'import virt', []),
+        ]
+    ]
+
+    def test_a_store_module_that_says(self):
+        imports = imports_in(self.source, 'devicetrack.store.api')
+        self.assertEqual(self.breach, breaches(imports, 'store'))
+
+
+class CostOfImportTestCase(testtools.TestCase):
+
+    def test_importing_devicetrack_loads_no_heavy_library(self):
+        heavy = ['alembic', 'libvirt', 'lxml', 'oslo_config', 'oslo_db', 'oslo_versionedobjects',
+                 'sqlalchemy']
+        program = textwrap.dedent(f"""
+            import sys
+            import devicetrack
+            print(*[name for name in {heavy} if name in sys.modules])
+        """)
+        answer = subprocess.run(
+            [sys.executable, '-c', program], capture_output=True, text=True, check=True)
+        self.assertEqual('', answer.stdout.strip())
+
+    def test_importing_devicetrack_starts_no_thread(self):
+        program = 'import threading, devicetrack; print(threading.active_count())'
+        answer = subprocess.run(
+            [sys.executable, '-c', program], capture_output=True, text=True, check=True)
+        self.assertEqual('1', answer.stdout.strip())
