@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 from typing import Self
+from typing import TYPE_CHECKING
 
 from oslo_versionedobjects import base
 from oslo_versionedobjects import exception as ovo_exception
@@ -29,6 +30,10 @@ class DeviceTrackObject(base.VersionedObject, base.ComparableVersionedObject):  
     """Base of our objects. They do no I/O and know no manager."""
 
     OBJ_PROJECT_NAMESPACE = NAMESPACE
+
+    if TYPE_CHECKING:
+        # The fields are properties that the registry makes; a type checker cannot see them.
+        def __getattr__(self, name: str) -> Any: ...
 
     def __init__(self, context: Any = None, **values: Any) -> None:
         super().__init__(context, **values)

@@ -1,0 +1,453 @@
+"""A host in memory, and the driver for it. It ships: other projects test against it, and so do we.
+
+:class:`FakeHost` is the machine: devices, parents that make more of them, domains that name them by their
+    address of this boot, and the bytes that a guest left on them. :class:`FakeDriver` is what a manager holds;
+    any number of drivers look at one host, so a manager that was killed and made anew sees the same host again.
+    It keeps to the promises of :mod:`devicetrack.virt.driver` and passes the suite that every driver passes.
+
+Failures are staged with :meth:`FakeHost.before`, by call and not by chance::
+
+    host.before('realize', exception.HypervisorUnreachable('fake', 'restarting'), times=1)
+    host.before('unclaim', lambda: barrier.wait())
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+import contextlib
+import dataclasses
+import json
+import re
+import threading
+from typing import Any
+import uuid
+from xml.sax import saxutils
+
+from devicetrack import exception
+from devicetrack import vocabulary
+from devicetrack.objects import details
+from devicetrack.objects import DeviceAssignment
+from devicetrack.objects import MdevDetails
+from devicetrack.objects import VPMEMDetails
+from devicetrack.objects.values import Capacity
+from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import Inventory
+from devicetrack.objects.values import InventoryDevice
+from devicetrack.objects.values import Realized
+from devicetrack.objects.values import Unknown
+from devicetrack.objects.values import Usage
+from devicetrack.objects.values import Use
+from devicetrack.virt import driver
+from devicetrack.virt import metadata
+
+VPMEM = 'vpmem'
+MDEV = 'mdev'
+KINDS = frozenset((VPMEM, MDEV))
+
+Action = BaseException | Callable[[], object]
+
+
+@dataclasses.dataclass
+class Parent:
+    """A device that makes mediated devices. Its types share ``units``: one of a type takes what ``costs`` says."""
+
+    name: str
+    units: int
+    costs: dict[str, int]
+    resource_class: str
+    numa_node: int | None
+    address: str | None
+    templates: dict[str, str]
+    used: int = 0
+
+
+@dataclasses.dataclass
+class Domain:
+    """A guest. ``live`` and ``defined`` are the addresses that each of its definitions names; None is no
+    definition."""
+
+    uuid: str
+    live: tuple[str, ...] | None
+    defined: tuple[str, ...] | None
+
+
+class FakeHost:
+    """One machine in memory. Its methods are what hardware, an operator and other software do to a machine.
+
+    Usable from many threads. ``calls`` counts the calls of drivers by name. ``unknown_kinds`` (kind to reason)
+    makes parts of the inventory unreadable, ``unknown_domains`` (domain UUID to reason) makes documents
+    unreadable.
+    """
+
+    _hosts: dict[str, FakeHost] = {}
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.calls: collections.Counter[str] = collections.Counter()
+        self.unknown_kinds: dict[str, str] = {}
+        self.unknown_domains: dict[str, str] = {}
+        self.boot = str(uuid.uuid4())
+        self.devices: dict[DeviceKey, InventoryDevice] = {}
+        self.parents: dict[str, Parent] = {}
+        self.domains: dict[str, Domain] = {}
+        self.contents: dict[DeviceKey, bytes] = {}
+        self.busy: set[DeviceKey] = set()
+        self._addresses: dict[DeviceKey, str] = {}
+        self._owners_of_addresses: dict[str, DeviceKey] = {}
+        self._actions: dict[str, list[tuple[Action, int | None]]] = {}
+        self._devices: tuple[InventoryDevice, ...] | None = None
+
+    @classmethod
+    def named(cls, name: str) -> FakeHost:
+        """The host of this name in this process, made when it is first asked for."""
+        return cls._hosts.setdefault(name, cls())
+
+    @classmethod
+    def forget(cls, name: str) -> None:
+        """Let the next :meth:`named` make a new one."""
+        cls._hosts.pop(name, None)
+
+    # -- hardware ----------------------------------------------------------------------------------------------
+
+    def add_namespace(self, name: str, label: str = '4GB', size_bytes: int = 4 << 30, numa_node: int | None = 0,
+                      parent: str | None = 'region0') -> DeviceKey:
+        """Add a persistent-memory namespace. Its bytes are zero."""
+        key = DeviceKey(VPMEM, name)
+        with self.lock:
+            path = f'/dev/fakedax{len(self._addresses)}'
+            made = _text_of(VPMEMDetails, namespace_uuid=str(uuid.uuid4()), label=label, devpath=path,
+                            size_bytes=size_bytes, align_bytes=2 << 20)
+            self._put(InventoryDevice(VPMEM, name, '', f'CUSTOM_PMEM_NAMESPACE_{label.upper()}', parent, numa_node,
+                                      made), path)
+        return key
+
+    def add_parent(self, name: str, costs: Mapping[str, int] | None = None, units: int = 16,
+                   resource_class: str = 'VGPU', numa_node: int | None = 0, address: str | None = None) -> None:
+        """Add a parent of ``units`` units; ``costs`` says how many of them one device of each type takes."""
+        costs = dict(costs or {'nvidia-35': 1})
+        templates = {
+            device_type: _text_of(MdevDetails, type=device_type, parent=name, parent_address=address,
+                                  device_api='vfio-pci', iommu_group=None, origin=vocabulary.CREATED)
+            for device_type in costs}
+        self.parents[name] = Parent(name, units, costs, resource_class, numa_node, address, templates)
+
+    def add_mdev(self, parent: str, device_type: str = 'nvidia-35', identifier: str | None = None) -> DeviceKey:
+        """Make a mediated device as somebody else does: it is there, and may be adopted.
+
+        :raises ParentFull: the parent has no room for it
+        """
+        key = DeviceKey(MDEV, identifier or str(uuid.uuid4()))
+        with self.lock:
+            self._create(key, self.parents[parent], device_type)
+        return key
+
+    def remove(self, key: DeviceKey) -> None:
+        """Take a device away, as broken hardware or an operator does."""
+        with self.lock:
+            device = self.devices.pop(key)
+            self._devices = None
+            self._owners_of_addresses.pop(self._addresses.pop(key), None)
+            if device.kind == MDEV:
+                parent = self.parents[str(device.parent)]
+                parent.used -= parent.costs[_data(device.details)['type']]
+
+    def change(self, key: DeviceKey, **values: Any) -> None:
+        """Change fields of a device's details, for example ``namespace_uuid``, or its ``unhealthy`` reason."""
+        with self.lock:
+            device = self.devices[key]
+            if 'unhealthy' in values:
+                device = device._replace(unhealthy=values.pop('unhealthy'))
+            self._put(device._replace(details=_changed(device.details, **values)), self._addresses[key])
+
+    def reboot(self) -> None:
+        """Boot again: guests are off, transient ones gone, the paths of namespaces are dealt out anew."""
+        with self.lock:
+            self.boot = str(uuid.uuid4())
+            self.domains = {name: dataclasses.replace(domain, live=None)
+                            for name, domain in self.domains.items() if domain.defined is not None}
+            namespaces = [device for device in self.devices.values() if device.kind == VPMEM]
+            paths = [self._addresses[device.key] for device in namespaces]
+            for device, path in zip(namespaces, paths[1:] + paths[:1], strict=True):
+                self._put(device._replace(details=_changed(device.details, devpath=path)), path)
+
+    # -- guests ------------------------------------------------------------------------------------------------
+
+    def start_guest(self, domain_uuid: str, elements: Iterable[str], define: bool = True) -> None:
+        """Start a guest with the elements of :meth:`FakeDriver.guest_config`; defined too unless it is
+        transient."""
+        addresses = tuple(addresses_in(elements))
+        with self.lock:
+            self.domains[domain_uuid] = Domain(domain_uuid, addresses, addresses if define else None)
+
+    def stop_guest(self, domain_uuid: str) -> None:
+        """Turn a guest off; a transient one is gone then."""
+        with self.lock:
+            domain = self.domains[domain_uuid]
+            domain.live = None
+            if domain.defined is None:
+                del self.domains[domain_uuid]
+
+    def delete_guest(self, domain_uuid: str) -> None:
+        """Turn a guest off and undefine it. One that is gone already is no error."""
+        with self.lock:
+            self.domains.pop(domain_uuid, None)
+
+    def write(self, key: DeviceKey, data: bytes) -> None:
+        """Leave bytes on a device, as a guest does."""
+        self.contents[key] = data
+
+    def read(self, key: DeviceKey) -> bytes:
+        """What the last writer left on a device; nothing on a wiped one."""
+        return self.contents.get(key, b'')
+
+    # -- failures ----------------------------------------------------------------------------------------------
+
+    def before(self, call: str, action: Action, times: int | None = None) -> None:
+        """Before the next ``times`` calls of a driver's method (None: every one) raise an error or call a
+        function.
+
+        ``call`` is ``get_inventory``, ``get_usage``, ``realize``, ``unclaim``, ``guest_config``, or one of the
+        steps inside: ``wipe``, ``create``, ``destroy`` (before the change) and ``wiped``, ``created``,
+        ``destroyed`` (after it, when the answer can still be lost). Actions run in the order in which they were
+        given, outside the host's lock.
+        """
+        with self.lock:
+            self._actions.setdefault(call, []).append((action, times))
+
+    def clear(self) -> None:
+        """Forget every staged failure, and everything that was unknown."""
+        with self.lock:
+            self._actions.clear()
+            self.unknown_kinds.clear()
+            self.unknown_domains.clear()
+
+    # -- for the driver ----------------------------------------------------------------------------------------
+
+    def enter(self, call: str) -> None:
+        """Count a call and do what was staged before it."""
+        with self.lock:
+            self.calls[call] += 1
+            if call not in self._actions:
+                return
+            staged = self._actions[call]
+            self._actions[call] = [(action, times if times is None else times - 1)
+                                   for action, times in staged if times is None or times > 1]
+        for action, _times in staged:
+            if isinstance(action, BaseException):
+                raise action
+            action()
+
+    def inventory(self) -> Inventory:
+        with self.lock:
+            if self._devices is None:
+                self._devices = tuple(self.devices.values())
+            unknown = dict(self.unknown_kinds)
+            devices = tuple(device for device in self._devices if device.kind not in unknown) if unknown \
+                else self._devices
+            capacities = () if MDEV in unknown else tuple(
+                capacity for parent in self.parents.values() for capacity in _capacities(parent))
+        return Inventory(devices, capacities, KINDS.difference(unknown),
+                         tuple(Unknown(kind, reason) for kind, reason in unknown.items()))
+
+    def usage(self) -> Usage:
+        with self.lock:
+            uses = []
+            readable = [domain for domain in self.domains.values() if domain.uuid not in self.unknown_domains]
+            for domain in readable:
+                live, defined = domain.live or (), domain.defined or ()
+                for address in dict.fromkeys((*live, *defined)):
+                    key = self._owners_of_addresses.get(address)
+                    uses.append(Use(
+                        key.kind if key else (VPMEM if address.startswith('/') else MDEV),
+                        key.identifier if key else None, address, domain.uuid, domain.live is not None,
+                        address in live, address in defined))
+            running = frozenset(domain.uuid for domain in self.domains.values() if domain.live is not None)
+            return Usage(tuple(uses), frozenset(self.domains), running,
+                         tuple(Unknown(f'domain {name}', reason) for name, reason in self.unknown_domains.items()))
+
+    @contextlib.contextmanager
+    def working_on(self, kind: str, identifier: str) -> Iterator[None]:
+        """Hold a device against every other driver of this host."""
+        key = DeviceKey(kind, identifier)
+        with self.lock:
+            if key in self.busy:
+                raise exception.DeviceBusy(kind, identifier, 'another driver works on it')
+            self.busy.add(key)
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.busy.discard(key)
+
+    def realize(self, assignment: DeviceAssignment) -> Realized:
+        key = DeviceKey(assignment.kind, assignment.identifier)
+        if key.kind == VPMEM:
+            return Realized(key, self._namespace(assignment).details)
+        wanted = assignment.details
+        create = wanted.origin == vocabulary.CREATED
+        if create and key not in self.devices:
+            self.enter('create')
+            with self.lock:
+                parent = self.parents.get(wanted.parent)
+                if parent is None:
+                    raise exception.RealizeFailed(*key, f'its parent {wanted.parent} is not there')
+                self._create(key, parent, wanted.type)
+            self.enter('created')
+        with self.lock:
+            device = self.devices.get(key)
+            if device is None:
+                raise exception.DeviceGone(*key, 'it existed when it was chosen')
+            found = _data(device.details)
+            if (found['type'], found['parent']) != (wanted.type, wanted.parent):
+                raise exception.DeviceGone(*key, 'another device has its UUID')
+            return Realized(key, _changed(device.details, origin=wanted.origin),
+                            _capacities(self.parents[found['parent']]))
+
+    def unrealize(self, assignment: DeviceAssignment) -> None:
+        key = DeviceKey(assignment.kind, assignment.identifier)
+        if key.kind == VPMEM:
+            self._namespace(assignment)
+            self.enter('wipe')
+            self.contents.pop(key, None)
+            self.enter('wiped')
+        elif assignment.details.origin == vocabulary.CREATED and key in self.devices:
+            self.enter('destroy')
+            self.remove(key)
+            self.contents.pop(key, None)
+            self.enter('destroyed')
+
+    def _namespace(self, assignment: DeviceAssignment) -> InventoryDevice:
+        with self.lock:
+            device = self.devices.get(DeviceKey(assignment.kind, assignment.identifier))
+        if device is None:
+            raise exception.DeviceGone(assignment.kind, assignment.identifier, 'no namespace has this name')
+        found, recorded = _data(device.details), assignment.details
+        if (found['namespace_uuid'], found['size_bytes']) != (recorded.namespace_uuid, recorded.size_bytes):
+            raise exception.DeviceGone(assignment.kind, assignment.identifier, 'another namespace has its name')
+        return device
+
+    def _create(self, key: DeviceKey, parent: Parent, device_type: str) -> None:
+        cost = parent.costs[device_type]
+        if parent.used + cost > parent.units:
+            raise exception.ParentFull(MDEV, parent.name, device_type, 'no available instances')
+        parent.used += cost
+        made = _changed(parent.templates[device_type], origin=vocabulary.ADOPTED,
+                        iommu_group=len(self._addresses))
+        self._put(InventoryDevice(MDEV, key.identifier, parent.name, parent.resource_class, parent.name,
+                                  parent.numa_node, made), key.identifier)
+
+    def _put(self, device: InventoryDevice, address: str) -> None:
+        self.devices[device.key] = device
+        self._addresses[device.key] = address
+        self._owners_of_addresses[address] = device.key
+        self._devices = None
+
+
+class FakeDriver(driver.VirtDriver):
+    """The driver for a :class:`FakeHost`: the one handed in, or the one named like ``host`` in this process."""
+
+    def __init__(self, host: str, conf: Any = None, state_path: str = '', machine: FakeHost | None = None) -> None:
+        super().__init__(host, conf, state_path)
+        self.machine = machine or FakeHost.named(host)
+
+    def boot_id(self) -> str:
+        return self.machine.boot
+
+    def get_inventory(self) -> Inventory:
+        self.machine.enter('get_inventory')
+        return self.machine.inventory()
+
+    def get_usage(self) -> Usage:
+        self.machine.enter('get_usage')
+        return self.machine.usage()
+
+    def realize(self, assignment: DeviceAssignment) -> Realized:
+        with self.machine.working_on(assignment.kind, assignment.identifier):
+            self.machine.enter('realize')
+            return self.machine.realize(assignment)
+
+    def unclaim(self, assignments: Sequence[DeviceAssignment]) -> Mapping[DeviceKey, exception.DriverError | None]:
+        results: dict[DeviceKey, exception.DriverError | None] = {}
+        with contextlib.ExitStack() as locks:
+            held = []
+            for assignment in assignments:
+                try:
+                    locks.enter_context(self.machine.working_on(assignment.kind, assignment.identifier))
+                except exception.DeviceBusy as error:
+                    results[DeviceKey(assignment.kind, assignment.identifier)] = error
+                else:
+                    held.append(assignment)
+            self.machine.enter('unclaim')
+            usage = self.machine.usage()
+            for assignment in held:
+                results[DeviceKey(assignment.kind, assignment.identifier)] = self._unclaim(assignment, usage)
+        return results
+
+    def _unclaim(self, assignment: DeviceAssignment, usage: Usage) -> exception.DriverError | None:
+        name = (assignment.kind, assignment.identifier)
+        users = [use.domain_uuid for use in usage.uses if (use.kind, use.identifier) == name]
+        if users:
+            return exception.DeviceInUse(*name, f'domain {users[0]} names it')
+        if usage.unknown:
+            unknown = usage.unknown[0]
+            return exception.UnclaimFailed(*name, f'{unknown.what} cannot be read: {unknown.reason}')
+        try:
+            self.machine.unrealize(assignment)
+        except exception.DeviceError as error:
+            return error
+        return None
+
+    def guest_config(self, assignments: Sequence[DeviceAssignment]) -> Sequence[str]:
+        self.machine.enter('guest_config')
+        elements = []
+        for assignment in assignments:
+            found = _data(self.machine.realize(assignment).details) if assignment.kind == VPMEM else {}
+            address = found.get('devpath', assignment.identifier)
+            elements.append(f'<device kind={saxutils.quoteattr(assignment.kind)}'
+                            f' address={saxutils.quoteattr(address)}/>')
+        return (*elements, metadata.element(assignments)) if elements else ()
+
+
+_ADDRESS = re.compile(r'<device kind="[^"]*" address=(?P<value>"[^"]*"|\'[^\']*\')/>')
+
+
+def addresses_in(elements: Iterable[str]) -> Iterator[str]:
+    """The addresses that elements of this driver's ``guest_config`` name, in their order."""
+    for element in elements:
+        match = _ADDRESS.fullmatch(element)
+        if match:
+            yield saxutils.unescape(match['value'][1:-1], {'&quot;': '"'})
+
+
+def _capacities(parent: Parent) -> tuple[Capacity, ...]:
+    return tuple(
+        Capacity(MDEV, parent.name, device_type, parent.name, parent.resource_class, parent.numa_node,
+                 (parent.units - parent.used) // cost, parent.templates[device_type])
+        for device_type, cost in parent.costs.items())
+
+
+# A details object costs ninety microseconds to make and to write, and a test may want a hundred thousand
+# devices. So one text of a class comes from a real object, and the others from that text.
+_TEXTS: dict[type[details.DeviceDetails], str] = {}
+
+
+def _text_of(cls: type[details.DeviceDetails], **values: Any) -> str:
+    if cls not in _TEXTS:
+        _TEXTS[cls] = details.to_text(cls(**values))
+    return _changed(_TEXTS[cls], **values)
+
+
+def _data(text: str) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(text)['versioned_object.data']
+    return data
+
+
+def _changed(text: str, **values: Any) -> str:
+    primitive = json.loads(text)
+    primitive['versioned_object.data'].update(values)
+    return json.dumps(primitive, separators=(',', ':'), sort_keys=True)

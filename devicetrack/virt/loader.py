@@ -1,0 +1,56 @@
+"""Find and make the virt driver that the configuration names."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Any
+from typing import cast
+
+from oslo_config import cfg
+from stevedore import driver as stevedore_driver
+from stevedore import exception as stevedore_exception
+
+from devicetrack import exception
+from devicetrack.conf import manager as manager_options
+from devicetrack.virt import driver
+
+NAMESPACE = 'devicetrack.virt_drivers'
+OPTION = f'[{manager_options.GROUP}] virt_driver'
+
+
+def load_driver(conf: cfg.ConfigOpts, host: str | None = None) -> driver.VirtDriver:
+    """Make the driver that ``[devicetrack] virt_driver`` names. It connects to nothing yet.
+
+    The state directory is made, with mode 0700, when it is missing.
+
+    :param host: the host's name for messages; by default the machine's
+    :raises InvalidConfiguration: there is no such driver, its code cannot be loaded (the error of that is the
+        cause), the state directory cannot be made, or the driver refuses one of its own options
+    """
+    manager_options.register(conf)
+    group = conf[manager_options.GROUP]
+    cls = _find(group.virt_driver)
+    try:
+        os.makedirs(group.state_path, mode=0o700, exist_ok=True)
+    except OSError as error:
+        option = f'[{manager_options.GROUP}] state_path'
+        raise exception.InvalidConfiguration(option, group.state_path, f'cannot be made: {error.strerror}') from error
+    return cls(host or socket.gethostname(), conf, group.state_path)
+
+
+def _find(name: str) -> type[driver.VirtDriver]:
+    # stevedore logs why an entry point could not be loaded and then says only that none matched; the operator
+    # needs the first, for example that libvirt-python is not installed.
+    failures: list[BaseException] = []
+    try:
+        manager: Any = stevedore_driver.DriverManager(
+            NAMESPACE, name, warn_on_missing_entrypoint=False,
+            on_load_failure_callback=lambda _manager, _entry_point, error: failures.append(error))
+    except stevedore_exception.NoMatches as error:
+        if failures:
+            raise exception.InvalidConfiguration(
+                OPTION, name, f'cannot be loaded: {failures[0]}') from failures[0]
+        reason = f'there is no entry point of this name in {NAMESPACE}'
+        raise exception.InvalidConfiguration(OPTION, name, reason) from error
+    return cast(type[driver.VirtDriver], manager.driver)
