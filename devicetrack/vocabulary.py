@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 # What an assignment is to its instance while it moves; at rest every assignment is ``current``.
@@ -39,3 +40,10 @@ WITHHELD_REASONS: Final = (DRAINED, UNHEALTHY, FOREIGN, IN_DOUBT)
 PACK: Final = 'pack'
 SPREAD: Final = 'spread'
 SELECTION_POLICIES: Final = (PACK, SPREAD)
+
+_NOT_IN_A_CLASS = re.compile('[^A-Z0-9_]')
+
+
+def pmem_resource_class(label: str) -> str:
+    """The resource class that counts persistent-memory namespaces with an operator's label."""
+    return 'CUSTOM_PMEM_NAMESPACE_' + _NOT_IN_A_CLASS.sub('_', label.upper())

@@ -17,6 +17,7 @@ from oslo_versionedobjects import base as ovo_base
 from oslo_versionedobjects import fields as ovo_fields
 
 from devicetrack import exception
+from devicetrack import vocabulary
 from devicetrack.objects import base
 from devicetrack.objects import fields
 
@@ -30,6 +31,11 @@ class DeviceDetails(base.DeviceTrackObject):
 
     VERSION = '1.0'
     fields: ClassVar[dict[str, Any]] = {}
+
+    @property
+    def goes_with_its_assignment(self) -> bool:
+        """Whether giving the device back removes it from the host."""
+        return False
 
     @classmethod
     def convert(cls, data: dict[str, Any], version: str) -> dict[str, Any]:
@@ -72,6 +78,11 @@ class MdevDetails(DeviceDetails):
         'iommu_group': ovo_fields.IntegerField(nullable=True),
         'origin': fields.OriginField(),
     }
+
+    @property
+    def goes_with_its_assignment(self) -> bool:
+        created: bool = self.origin == vocabulary.CREATED
+        return created
 
 
 def to_text(details: DeviceDetails) -> str:

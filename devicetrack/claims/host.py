@@ -1,0 +1,67 @@
+"""The identity of a host, and the lock that makes one process its manager."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import re
+import uuid
+
+from devicetrack import exception
+from devicetrack import filelock
+from devicetrack.store import api as store_api
+
+_NAMESPACE = uuid.UUID('6f2d1d5c-8f3c-5d0e-9f53-3c1a0c7a4e55')
+_UNSAFE = re.compile(r'[^A-Za-z0-9_.-]')
+
+
+class HostLock:
+    """Held from :meth:`acquire` to the end of the process or :meth:`release`; no child inherits it."""
+
+    def __init__(self, host: str, state_path: str) -> None:
+        self._host = host
+        os.makedirs(state_path, mode=0o700, exist_ok=True)
+        self._file = filelock.FileLock(os.path.join(state_path, f'{_UNSAFE.sub("_", host)}.lock'))
+
+    def acquire(self) -> None:
+        """:raises HostInUse: another process, or another manager in this one, holds it."""
+        try:
+            self._file.acquire()
+        except filelock.FileLocked:
+            raise exception.HostInUse(self._host, self._file.path) from None
+
+    def release(self) -> None:
+        self._file.release()
+
+
+def machine_digest(machine_id_path: str) -> str:
+    """A digest of this machine's id for this application; machine-id(5) asks not to store or show the id itself.
+
+    :raises InvalidConfiguration: the file cannot be read or is empty
+    """
+    try:
+        with open(machine_id_path, encoding='ascii') as file:
+            machine_id = file.read().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise exception.InvalidConfiguration('[devicetrack] machine_id_path', machine_id_path, str(error)) from error
+    if not machine_id:
+        raise exception.InvalidConfiguration('[devicetrack] machine_id_path', machine_id_path, 'the file is empty')
+    return hmac.new(machine_id.encode(), b'devicetrack', hashlib.sha256).hexdigest()
+
+
+def identify(store: store_api.Store, name: str, machine_id_path: str) -> store_api.Host:
+    """The host's row, made at the first start.
+
+    The UUID follows from the machine and the name, so that a store that was lost comes back with the same one.
+
+    :raises HostIdentityChanged: the name belongs to another machine
+    """
+    digest = machine_digest(machine_id_path)
+    known = store.host(name)
+    if known is None:
+        known = store_api.Host(str(uuid.uuid5(_NAMESPACE, f'{digest}/{name}')), name, digest)
+        store.add_host(known)
+    elif known.machine_id != digest:
+        raise exception.HostIdentityChanged(name)
+    return known

@@ -1,0 +1,26 @@
+"""Which resource provider counts the devices of which parent."""
+
+from __future__ import annotations
+
+from typing import Protocol
+import uuid
+
+
+class ProviderResolver(Protocol):
+    """Says the UUID of a provider. Beside a service that made the providers itself, look them up by name."""
+
+    def uuid_of(self, name: str) -> str:
+        """The UUID of the provider for the parent device with this stable name; '' is the node.
+
+        Must give the same answer after a restart and in another process. May block; never called under the lock.
+        """
+
+
+class DerivedProviders:
+    """Provider UUIDs derived from the node's UUID and the parent's stable name (version 5, RFC 9562)."""
+
+    def __init__(self, node_uuid: str) -> None:
+        self._node = uuid.UUID(node_uuid)
+
+    def uuid_of(self, name: str) -> str:
+        return str(uuid.uuid5(self._node, name)) if name else str(self._node)

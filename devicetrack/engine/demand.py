@@ -1,0 +1,122 @@
+"""What a claim asks of this host, in the form that the ledger works on."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+from typing import NamedTuple
+from typing import TypeVar
+
+from devicetrack import exception
+from devicetrack import vocabulary
+from devicetrack.objects import extra_specs as specs
+
+MAX_AMOUNT = 1_000_000
+
+
+class Item(NamedTuple):
+    """So many devices of a resource class, from one provider or (None) from any of this host."""
+
+    resource_class: str
+    amount: int
+    provider_uuid: str | None = None
+
+
+class Demand(NamedTuple):
+    """Everything that one claim wants, in the order of the request.
+
+    ``order`` names the resource class of the first, second, … device of the guest; devices that it does not name
+    follow in the order of the items.
+    """
+
+    items: tuple[Item, ...]
+    order: tuple[str, ...] = ()
+    numa_nodes: frozenset[int] = frozenset()
+    numa_policy: str = vocabulary.NONE
+
+
+NOTHING = Demand(())
+
+
+def from_allocations(allocations: Any, providers: Collection[str], ours: Collection[str],
+                     extra_specs: Mapping[str, str] | None = None) -> Demand:
+    """Read placement's allocations ``{provider UUID: {'resources': {CLASS: amount}}}``.
+
+    :param providers: UUIDs of this host's providers
+    :param ours: the resource classes that count devices of ours; every other class is skipped
+    :param extra_specs: the flavor's, when known: they order the devices and say what must at least be there
+    :raises BadRequest: the allocations have another shape, or hold less than the flavor needs
+    :raises UnknownProvider: devices were allocated on a provider that is not of this host
+    """
+    if not allocations:
+        return NOTHING
+    if not isinstance(allocations, Mapping):
+        raise exception.BadRequest('allocations', type(allocations).__name__, 'must be a mapping by provider UUID')
+    items = []
+    for provider, allocation in allocations.items():
+        try:
+            resources = allocation['resources'].items()
+        except (TypeError, KeyError, AttributeError, IndexError):
+            raise exception.BadRequest(
+                f'allocations[{provider}]', allocation, "must be {'resources': {CLASS: amount}}") from None
+        for resource_class, amount in resources:
+            if resource_class in ours:
+                if type(amount) is not int or not 0 < amount <= MAX_AMOUNT:
+                    raise exception.BadRequest(f'allocations[{provider}][{resource_class}]', amount,
+                                               f'must be a whole number from 1 to {MAX_AMOUNT}')
+                if provider not in providers:
+                    raise exception.UnknownProvider(
+                        str(provider), [name for name in allocation['resources'] if name in ours], providers)
+                items.append(Item(resource_class, amount, provider))
+    if not extra_specs:
+        return Demand(tuple(items))
+    needs = specs.read(extra_specs)
+    _check_enough(items, needs, ours)
+    return Demand(tuple(items), needs.order, numa_policy=needs.policy or vocabulary.NONE)
+
+
+def _check_enough(items: Sequence[Item], needs: specs.Needs, ours: Collection[str]) -> None:
+    """A flavor that needs more than the allocations hold would boot a guest with less in silence."""
+    for resource_class, needed in needs.amounts.items():
+        if needed and (resource_class in ours or resource_class in needs.order):
+            found = sum(item.amount for item in items if item.resource_class == resource_class)
+            if found < needed:
+                raise exception.BadRequest(
+                    'allocations', {resource_class: found},
+                    f'the flavor needs {needed} {resource_class}, allocated on providers of this host is {found}')
+
+
+def from_request(request: Any, providers: Collection[str]) -> Demand:
+    """Read a :class:`devicetrack.objects.DeviceRequest`.
+
+    :raises BadRequest: an amount cannot be meant
+    :raises UnknownProvider: it names a provider that is not of this host
+    """
+    items = []
+    for index, wanted in enumerate(request.wanted):
+        if not 0 < wanted.amount <= MAX_AMOUNT:
+            raise exception.BadRequest(f'wanted[{index}].amount', wanted.amount,
+                                       f'must be a whole number from 1 to {MAX_AMOUNT}')
+        if wanted.provider_uuid is not None and wanted.provider_uuid not in providers:
+            raise exception.UnknownProvider(wanted.provider_uuid, [wanted.resource_class], providers)
+        items.append(Item(wanted.resource_class, wanted.amount, wanted.provider_uuid))
+    return Demand(tuple(items), (), frozenset(request.numa_nodes), request.numa_affinity_policy)
+
+
+Held = TypeVar('Held')
+
+
+def arrange(held: Sequence[Held], classes: Sequence[str], order: Sequence[str]) -> list[Held]:
+    """Put what was taken, with its resource classes beside it, into the order of the guest."""
+    if not order:
+        return list(held)
+    waiting: dict[str, list[Held]] = {}
+    for one, resource_class in zip(held, classes):
+        waiting.setdefault(resource_class, []).append(one)
+    arranged = []
+    for resource_class in order:
+        if waiting.get(resource_class):
+            arranged.append(waiting[resource_class].pop(0))
+    return arranged + [one for rest in waiting.values() for one in rest]

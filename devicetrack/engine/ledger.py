@@ -1,0 +1,546 @@
+"""The in-memory index of free and held devices of one host.
+
+The ledger decides and remembers; it does no I/O and has no lock of its own: its owner calls it under one, and every
+call takes microseconds. It knows identities and owners, not the rows: whatever lasts is in the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Iterable
+from collections.abc import Sequence
+from typing import Final
+
+from devicetrack import exception
+from devicetrack import vocabulary
+from devicetrack.engine.demand import Demand
+from devicetrack.engine.demand import NOTHING
+from devicetrack.engine.explanation import Shortage
+from devicetrack.engine.selection import allows
+from devicetrack.engine.selection import Parent
+from devicetrack.engine.selection import Pool
+from devicetrack.engine.selection import Scope
+from devicetrack.objects.values import Candidate
+from devicetrack.objects.values import Capacity
+from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import Inventory
+from devicetrack.objects.values import Record
+
+FREE: Final = 0
+HELD: Final = 1
+RELEASING: Final = 2
+
+GONE: Final = 'gone from the host'
+
+
+class Unit:
+    """One device. ``identifier`` is None, and ``unborn`` true, while it is claimed and not named or made yet."""
+
+    __slots__ = ('pool', 'identifier', 'details', 'state', 'unborn', 'queued', 'withheld', 'holding')
+
+    def __init__(self, pool: Pool, identifier: str | None, details: str) -> None:
+        self.pool, self.identifier, self.details = pool, identifier, details
+        self.state = FREE
+        self.unborn = False
+        self.queued = False                     # stands in its pool's line of free devices
+        self.withheld: str | None = None        # the reason why it may not be handed out
+        self.holding: Holding | None = None
+
+    @property
+    def key(self) -> tuple[str, str | None]:
+        return self.pool.kind, self.identifier
+
+    def candidate(self) -> Candidate:
+        pool = self.pool
+        return Candidate(pool.kind, self.identifier, pool.provider_uuid, pool.resource_class, pool.parent_name,
+                         pool.numa_node, self.details)
+
+
+class Holding:
+    """What one claim holds for one instance.
+
+    ``in_doubt`` while nobody knows whether its last commit happened; ``anywhere`` when the request left the choice of
+    the provider to this host; ``from_rows`` when it was made of rows and not by a take of this process.
+    """
+
+    __slots__ = ('instance_uuid', 'claim_id', 'units', 'in_doubt', 'anywhere', 'from_rows')
+
+    def __init__(self, instance_uuid: str, claim_id: str, units: tuple[Unit, ...]) -> None:
+        self.instance_uuid, self.claim_id, self.units = instance_uuid, claim_id, units
+        self.in_doubt = self.anywhere = self.from_rows = False
+
+
+class Ledger:
+    """Free and held devices of one host.
+
+    :param policy: ``pack`` or ``spread``
+    :param provider_uuid_of: the UUID of the provider with this stable name ('' is the node)
+    """
+
+    def __init__(self, policy: str, provider_uuid_of: Callable[[str], str]) -> None:
+        self._policy = policy
+        self._provider_uuid_of = provider_uuid_of
+        self._pools: dict[tuple[str, str, str, str | None, int | None], Pool] = {}
+        self._parents: dict[tuple[str, str], Parent] = {}
+        self._scopes: dict[tuple[str, str | None], Scope] = {}
+        self._units: dict[str, dict[str, Unit]] = {}
+        self._holdings: dict[str, Holding] = {}
+
+    # -- taking -------------------------------------------------------------------------------------------------------
+
+    def take(self, instance_uuid: str, claim_id: str, demand: Demand) -> Holding:
+        """Hold devices for the whole demand, or nothing.
+
+        :raises InstanceHasClaim: the instance holds devices already
+        :raises NoFit: with what is short; the number of instances in it is left for :meth:`owners`, which counts
+            outside the owner's lock
+        """
+        holding = self._holdings.get(instance_uuid)
+        if holding is not None:
+            raise exception.InstanceHasClaim(instance_uuid, [unit.key for unit in holding.units])
+        items = demand.items
+        if len(items) == 1:
+            units = self._take_item(items[0], demand)
+            if units is None:
+                raise exception.NoFit(self.shortages(demand))
+        else:
+            # Items that name a provider choose first: what is left serves those that take from anywhere. The sets of
+            # pools that items allow contain one another or are apart, so whatever fits at all is found this way.
+            taken: dict[int, list[Unit]] = {}
+            for index in sorted(range(len(items)), key=lambda index: items[index].provider_uuid is None):
+                some = self._take_item(items[index], demand)
+                if some is None:
+                    for earlier in reversed(taken.values()):
+                        self._put_back(earlier)
+                    raise exception.NoFit(self.shortages(demand))
+                taken[index] = some
+            units = [unit for index in range(len(items)) for unit in taken[index]]
+        holding = Holding(instance_uuid, claim_id, tuple(units))
+        holding.anywhere = items[0].provider_uuid is None
+        for unit in units:
+            unit.holding = holding
+        self._holdings[instance_uuid] = holding
+        return holding
+
+    def exchange(self, unit: Unit) -> Unit:
+        """Hold another device in the place of one that could not be made after all; the first stays held.
+
+        It comes from the same provider, unless the request left that to this host.
+
+        :raises NoFit: there is no other
+        """
+        holding, pool = unit.holding, unit.pool
+        assert holding is not None
+        scope = self._scopes[pool.resource_class, None if holding.anywhere else pool.provider_uuid]
+        other = scope.best(frozenset() if pool.numa_node is None else frozenset((pool.numa_node,)),
+                           vocabulary.PREFERRED)
+        if other is None:
+            raise exception.NoFit([self._shortage(pool.resource_class, None if holding.anywhere else pool.provider_uuid,
+                                                  1, NOTHING)])
+        taken = self._take_from(other)
+        taken.holding = holding
+        holding.units = tuple(taken if one is unit else one for one in holding.units) + (unit,)
+        return taken
+
+    def _take_item(self, item: tuple[str, int, str | None], demand: Demand) -> list[Unit] | None:
+        resource_class, amount, provider_uuid = item
+        scope = self._scopes.get((resource_class, provider_uuid))
+        if scope is None:
+            return None
+        units: list[Unit] = []
+        while len(units) < amount:
+            pool = scope.best(demand.numa_nodes, demand.numa_policy)
+            if pool is None:
+                self._put_back(units)
+                return None
+            units.append(self._take_from(pool))
+        return units
+
+    @staticmethod
+    def _take_from(pool: Pool) -> Unit:
+        """Take the device that has been free for the longest time, or one that will be made. The pool has room."""
+        free = pool.free
+        while free:
+            unit = free.popleft()
+            unit.queued = False
+            if unit.state == FREE and unit.withheld is None:    # else it was withheld or removed while it stood here
+                pool.free_count -= 1
+                break
+        else:
+            unit = Unit(pool, None, pool.details)
+            unit.unborn = True
+            pool.parent.pending += 1                            # type: ignore[union-attr]
+            pool.total += 1
+        unit.state = HELD
+        pool.held_count += 1
+        return unit
+
+    def name(self, units: Sequence[Unit], candidates: Sequence[Candidate]) -> None:
+        """Give units that will be made their identifiers, as the driver chose them."""
+        for unit, candidate in zip(units, candidates):
+            if unit.identifier is None and candidate.identifier is not None:
+                unit.identifier, unit.details = candidate.identifier, candidate.details
+                self._units.setdefault(candidate.kind, {})[candidate.identifier] = unit
+
+    def put_back(self, holding: Holding) -> None:
+        """Undo a take whose devices were certainly not recorded: they are free again, first in their lines."""
+        if self._holdings.get(holding.instance_uuid) is holding:
+            del self._holdings[holding.instance_uuid]
+        self._put_back(holding.units)
+
+    def _put_back(self, units: Sequence[Unit]) -> None:
+        for unit in reversed(units):
+            if unit.unborn:
+                self._unmake(unit)
+            else:
+                self._set_free(unit, first=True)
+
+    # -- giving -------------------------------------------------------------------------------------------------------
+
+    def releasing(self, units: Iterable[Unit]) -> None:
+        """Devices that are held are on their way back: wiped or removed now."""
+        for unit in units:
+            if unit.state == HELD:
+                unit.state = RELEASING
+                unit.pool.held_count -= 1
+                unit.pool.releasing_count += 1
+
+    def free(self, unit: Unit, gone: bool = False) -> None:
+        """A device that is held has no row and no user any more. ``gone`` when it was removed from the host."""
+        holding = unit.holding
+        if holding is not None:
+            left = tuple(other for other in holding.units if other is not unit)
+            holding.units = left
+            if not left and self._holdings.get(holding.instance_uuid) is holding:
+                del self._holdings[holding.instance_uuid]
+        if unit.unborn or gone or unit.withheld == GONE:
+            if gone and not unit.unborn:
+                unit.pool.available += 1                        # until the parent is read again
+            self._unmake(unit)
+            unit.pool.grew()
+        else:
+            self._set_free(unit)
+
+    def _set_free(self, unit: Unit, first: bool = False) -> None:
+        pool = unit.pool
+        if unit.state == HELD:
+            pool.held_count -= 1
+        elif unit.state == RELEASING:
+            pool.releasing_count -= 1
+        unit.state, unit.holding = FREE, None
+        self._enqueue(unit, first)
+
+    @staticmethod
+    def _enqueue(unit: Unit, first: bool = False) -> None:
+        """Let a free unit be chosen, unless it is withheld."""
+        if unit.withheld is not None:
+            return
+        pool = unit.pool
+        pool.free_count += 1
+        if not unit.queued:
+            unit.queued = True
+            if first:
+                pool.free.appendleft(unit)
+            else:
+                pool.free.append(unit)
+        pool.grew()
+
+    def _unmake(self, unit: Unit) -> None:
+        """Forget a unit that is held or free and does not exist on the host (any more, or yet)."""
+        pool = unit.pool
+        if unit.unborn:
+            pool.parent.pending -= 1                            # type: ignore[union-attr]
+            unit.unborn = False
+        if unit.state == HELD:
+            pool.held_count -= 1
+        elif unit.state == RELEASING:
+            pool.releasing_count -= 1
+        elif unit.withheld is None:
+            pool.free_count -= 1
+        pool.total -= 1
+        unit.state, unit.holding, unit.withheld = FREE, None, GONE
+        if unit.identifier is not None and self._units[pool.kind].get(unit.identifier) is unit:
+            del self._units[pool.kind][unit.identifier]
+        self._siblings_grew(pool)
+
+    def _siblings_grew(self, pool: Pool) -> None:
+        """A pending device less leaves room for every type of the parent."""
+        if pool.parent is not None:
+            for other in self._pools.values() if pool.creatable else ():
+                if other.parent is pool.parent and other.scopes:
+                    other.grew()
+
+    # -- what the host says -------------------------------------------------------------------------------------------
+
+    def realized(self, unit: Unit, details: str) -> None:
+        """A device exists now, with these details. Its parent counts it as used until it is read again."""
+        unit.details = details
+        if unit.unborn:
+            unit.unborn = False
+            unit.pool.parent.pending -= 1                       # type: ignore[union-attr]
+            unit.pool.available -= 1
+
+    def read_capacities(self, capacities: Iterable[Capacity]) -> None:
+        """Take over what parents said that they can still make."""
+        added = False
+        for capacity in capacities:
+            pool, new = self._pool(capacity.kind, self._provider_uuid_of(capacity.provider), capacity.resource_class,
+                                   capacity.parent, capacity.numa_node)
+            added = added or new
+            pool.available, pool.details, pool.creatable = capacity.available, capacity.details, True
+            if not new:
+                pool.grew()
+        if added:
+            self._index()
+
+    def read_inventory(self, inventory: Inventory) -> None:
+        """Take over what the host has now.
+
+        New devices are free. Devices of a kind that was read in full and that are missing are forgotten when they
+        are free and withheld as gone when they are held. Nothing here changes an owner.
+        """
+        seen: set[tuple[str, str]] = set()
+        for device in sorted(inventory.devices, key=lambda device: device.identifier):
+            seen.add((device.kind, device.identifier))
+            pool, _new = self._pool(device.kind, self._provider_uuid_of(device.provider), device.resource_class,
+                                    device.parent, device.numa_node)
+            unit = self._units.setdefault(device.kind, {}).get(device.identifier)
+            if unit is None:
+                unit = Unit(pool, device.identifier, device.details)
+                pool.total += 1
+                self._units[device.kind][device.identifier] = unit
+                unit.withheld = vocabulary.UNHEALTHY if device.unhealthy else None
+                self._enqueue(unit)
+                continue
+            if unit.unborn:
+                self.realized(unit, device.details)
+            unit.details = device.details
+            self._move(unit, pool)
+            if device.unhealthy:
+                self._withhold(unit, vocabulary.UNHEALTHY)
+            elif unit.withheld in (vocabulary.UNHEALTHY, GONE):
+                self._admit(unit)
+        for pool in self._pools.values():
+            if pool.kind in inventory.known_kinds:
+                pool.available = 0
+        for kind in inventory.known_kinds:
+            for unit in list(self._units.get(kind, {}).values()):
+                if (kind, unit.identifier) not in seen and not unit.unborn:
+                    if unit.state == FREE:
+                        self._unmake(unit)
+                    else:
+                        unit.withheld = GONE
+        self.read_capacities(inventory.capacities)
+        self._index()
+
+    def hold(self, records: Sequence[Record]) -> Holding:
+        """Hold what rows of one instance say, also devices that the host does not have."""
+        units = []
+        for record in records:
+            unit = self.find(record.key) or self._unit_of_row(record)
+            if unit.state == FREE:
+                if unit.withheld is None and not unit.unborn:
+                    unit.pool.free_count -= 1
+                unit.pool.held_count += 1
+                unit.state = HELD
+            units.append(unit)
+        holding = self._holdings.get(records[0].instance_uuid)
+        if holding is None:
+            holding = self._holdings[records[0].instance_uuid] = Holding(
+                records[0].instance_uuid, records[0].claim_id, ())
+            holding.from_rows = True
+        holding.units += tuple(unit for unit in units if unit not in holding.units)
+        for unit in units:
+            unit.holding = holding
+        return holding
+
+    def _unit_of_row(self, record: Record) -> Unit:
+        """A unit for a device that the host does not have: one that is to be made (again), or one that is gone."""
+        pool, new = self._pool(record.kind, record.provider_uuid, record.resource_class, record.parent,
+                               record.numa_node)
+        unit = self._units.setdefault(record.kind, {})[record.identifier] = Unit(pool, record.identifier,
+                                                                                 record.details)
+        pool.total += 1
+        if pool.creatable:
+            unit.unborn = True
+            pool.parent.pending += 1                            # type: ignore[union-attr]
+        else:
+            unit.withheld = GONE
+        if new:
+            self._index()
+        return unit
+
+    def holds(self, record: Record) -> bool:
+        """Whether the device of a row is held for the row's instance."""
+        unit = self.find(record.key)
+        return (unit is not None and unit.holding is not None
+                and unit.holding.instance_uuid == record.instance_uuid)
+
+    def _pool(self, kind: str, provider_uuid: str, resource_class: str, parent: str | None,
+              numa_node: int | None) -> tuple[Pool, bool]:
+        key = (kind, provider_uuid, resource_class, parent, numa_node)
+        pool = self._pools.get(key)
+        if pool is not None:
+            return pool, False
+        shared = None
+        if parent is not None:
+            shared = self._parents.setdefault((kind, parent), Parent(parent))
+        pool = self._pools[key] = Pool(kind, provider_uuid, resource_class, shared, numa_node)
+        return pool, True
+
+    def _index(self) -> None:
+        """Bring pools into the order of names and let every scope see them."""
+        ordered = sorted(self._pools.values(), key=lambda pool: (
+            pool.parent_name or '', -1 if pool.numa_node is None else pool.numa_node, pool.provider_uuid,
+            pool.resource_class, pool.kind))
+        self._scopes = {}
+        for index, pool in enumerate(ordered):
+            pool.index = index
+            scopes = []
+            for provider_uuid in (None, pool.provider_uuid):
+                scope = self._scopes.setdefault((pool.resource_class, provider_uuid), Scope(self._policy))
+                scope.pools.append(pool)
+                scopes.append(scope)
+            pool.scopes = tuple(scopes)
+        for scope in self._scopes.values():
+            scope.rebuild()
+
+    def _move(self, unit: Unit, pool: Pool) -> None:
+        """Count a unit in another pool: its provider, class, parent or node changed. Its owner does not."""
+        before = unit.pool
+        if before is pool:
+            return
+        before.total -= 1
+        pool.total += 1
+        unit.pool = pool
+        if unit.state == HELD:
+            before.held_count -= 1
+            pool.held_count += 1
+        elif unit.state == RELEASING:
+            before.releasing_count -= 1
+            pool.releasing_count += 1
+        else:
+            if unit.queued:
+                before.free.remove(unit)
+                unit.queued = False
+            if unit.withheld is None:
+                before.free_count -= 1
+                unit.state = FREE
+                pool.free_count += 1
+                unit.queued = True
+                pool.free.append(unit)
+
+    # -- withheld devices ---------------------------------------------------------------------------------------------
+
+    def withhold(self, key: DeviceKey, reason: str) -> None:
+        """Let nobody have a device from now on; whoever holds it keeps it."""
+        unit = self.find(key)
+        if unit is not None:
+            self._withhold(unit, reason)
+
+    def withhold_free(self, key: DeviceKey, reason: str) -> None:
+        """Withhold a device unless somebody holds it or it is withheld already."""
+        unit = self.find(key)
+        if unit is not None and unit.state == FREE and unit.withheld is None:
+            self._withhold(unit, reason)
+
+    def admit(self, key: DeviceKey, reason: str) -> None:
+        """End what :meth:`withhold` began for this reason."""
+        unit = self.find(key)
+        if unit is not None and unit.withheld == reason:
+            self._admit(unit)
+
+    def withheld(self, reason: str) -> list[DeviceKey]:
+        """The devices that are withheld for a reason."""
+        return [DeviceKey(kind, identifier) for kind, units in self._units.items()
+                for identifier, unit in units.items() if unit.withheld == reason]
+
+    @staticmethod
+    def _withhold(unit: Unit, reason: str) -> None:
+        if unit.state == FREE and unit.withheld is None:
+            unit.pool.free_count -= 1
+        unit.withheld = reason
+
+    def _admit(self, unit: Unit) -> None:
+        if unit.withheld is not None:
+            unit.withheld = None
+            if unit.state == FREE:
+                self._enqueue(unit)
+
+    # -- questions ----------------------------------------------------------------------------------------------------
+
+    def find(self, key: DeviceKey) -> Unit | None:
+        return self._units.get(key.kind, {}).get(key.identifier)
+
+    def holding(self, instance_uuid: str) -> Holding | None:
+        return self._holdings.get(instance_uuid)
+
+    def holdings(self) -> list[Holding]:
+        return list(self._holdings.values())
+
+    def units(self) -> list[Unit]:
+        return [unit for units in self._units.values() for unit in units.values()]
+
+    def resource_classes(self) -> frozenset[str]:
+        return frozenset(pool.resource_class for pool in self._pools.values())
+
+    def provider_uuids(self) -> frozenset[str]:
+        return frozenset(pool.provider_uuid for pool in self._pools.values())
+
+    def pools(self) -> list[Pool]:
+        return sorted(self._pools.values(), key=lambda pool: pool.index)
+
+    def owners(self, resource_class: str, provider_uuid: str | None) -> int:
+        """How many instances hold devices of a class. Needs no lock: it counts a copy and only explains."""
+        return len({unit.holding.instance_uuid for units in list(self._units.values())
+                    for unit in list(units.values())
+                    if unit.holding is not None and unit.state == HELD and unit.pool.resource_class == resource_class
+                    and provider_uuid in (None, unit.pool.provider_uuid)})
+
+    def shortages(self, demand: Demand, everything: bool = False) -> list[Shortage]:
+        """What of a demand cannot be had, or with ``everything`` each part of it."""
+        wanted: dict[tuple[str, str | None], int] = {}
+        for item in demand.items:
+            key = item.resource_class, item.provider_uuid
+            wanted[key] = wanted.get(key, 0) + item.amount
+        all_of = [self._shortage(resource_class, provider_uuid, amount, demand)
+                  for (resource_class, provider_uuid), amount in wanted.items()]
+        if everything:
+            return all_of
+        # Items that each fit alone may be too much together; then all of them are short.
+        return [shortage for shortage in all_of if not shortage.fits] or all_of
+
+    def _shortage(self, resource_class: str, provider_uuid: str | None, wanted: int, demand: Demand) -> Shortage:
+        pools = [pool for pool in self._pools.values() if pool.resource_class == resource_class]
+        ours = [pool for pool in pools if provider_uuid in (None, pool.provider_uuid)]
+        allowed = [pool for pool in ours if allows(pool.numa_node, demand.numa_nodes, demand.numa_policy)]
+        kinds = {pool.kind for pool in pools}
+        free = sum(pool.room() for pool in allowed)
+        free_anywhere = sum(pool.room() for pool in ours)
+        withheld: dict[str, int] = {}
+        for pool in ours:
+            if pool.total - pool.free_count - pool.held_count - pool.releasing_count:
+                for unit in self._units.get(pool.kind, {}).values():
+                    if unit.pool is pool and unit.state == FREE and unit.withheld is not None:
+                        withheld[unit.withheld] = withheld.get(unit.withheld, 0) + 1
+        return Shortage(
+            resource_class, provider_uuid, wanted,
+            exist=sum(pool.total - pool.free_count + pool.room() for pool in ours),
+            free=free,
+            held=sum(pool.held_count for pool in ours),
+            instances=0,
+            releasing=sum(pool.releasing_count for pool in ours),
+            withheld=tuple(sorted(withheld.items())),
+            wrong_numa_node=free_anywhere - free,
+            wrong_provider=sum(pool.room() for pool in pools if pool not in ours),
+            wrong_type=sum(pool.total for pool in self._pools.values() if pool.resource_class != resource_class
+                           and provider_uuid is not None and pool.provider_uuid == provider_uuid
+                           and (not kinds or pool.kind in kinds)),
+            full_parents=tuple(sorted({pool.parent_name or '' for pool in ours
+                                       if pool.creatable and pool.room() <= 0})))
+
+
+def known_classes(ledger: Ledger, configured: Collection[str]) -> frozenset[str]:
+    """The resource classes that count devices of this host: those it has and those it was configured to have."""
+    return ledger.resource_classes() | frozenset(configured)

@@ -1,0 +1,146 @@
+"""Which device a claim gets: pools of equal devices, and their order.
+
+A pool holds the devices that a request cannot tell apart: same provider, resource class, parent and NUMA node. Within
+a pool the device that has been free for the longest time comes first (at start: by identifier), so that a device rests
+between two owners. Over pools the policy decides: ``pack`` takes the first parent in the order of names that has room,
+``spread`` the one with the most room, and of equals the first by name. The same history gives the same choice.
+
+A scope is the set of pools that an item of a request may be served from. It keeps them in a heap with an entry for
+each pool's room as it was; an entry that no longer says the truth is put right when it comes to the top. That is
+correct because room that shrank only makes an entry look better than it is (it comes up early and is corrected), and
+room that grew is pushed anew. A choice costs the same whatever the number of devices.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+import heapq
+from typing import TYPE_CHECKING
+
+from devicetrack import vocabulary
+
+if TYPE_CHECKING:
+    from devicetrack.engine import ledger
+
+
+class Parent:
+    """A parent device. ``pending`` counts the devices that were claimed on it and do not exist yet.
+
+    All types that the parent can make share it: what one device of a type takes from another type is not known
+    before the parent is read again, so each counts as one of every type until then.
+    """
+
+    __slots__ = ('name', 'pending')
+
+    def __init__(self, name: str) -> None:
+        self.name, self.pending = name, 0
+
+
+class Pool:
+    """Devices that a request cannot tell apart, and how many more of them can be made (``available``)."""
+
+    __slots__ = ('kind', 'provider_uuid', 'resource_class', 'parent', 'numa_node', 'details', 'creatable', 'available',
+                 'free', 'free_count', 'held_count', 'releasing_count', 'total', 'index', 'scopes')
+
+    def __init__(self, kind: str, provider_uuid: str, resource_class: str, parent: Parent | None,
+                 numa_node: int | None) -> None:
+        self.kind, self.provider_uuid, self.resource_class = kind, provider_uuid, resource_class
+        self.parent, self.numa_node = parent, numa_node
+        self.details = ''                       # what a device made here starts with
+        self.creatable = False                  # whether the parent makes devices of this pool at all
+        self.available = 0                      # how many more it could make when it was last read
+        self.free: deque[ledger.Unit] = deque()
+        self.free_count = self.held_count = self.releasing_count = self.total = 0
+        self.index = 0                          # place in the order of names
+        self.scopes: tuple[Scope, ...] = ()
+
+    @property
+    def parent_name(self) -> str | None:
+        return self.parent.name if self.parent is not None else None
+
+    def room(self) -> int:
+        """How many devices can be taken from here now."""
+        if not self.creatable:
+            return self.free_count
+        creatable = self.available - self.parent.pending        # type: ignore[union-attr]
+        return self.free_count + creatable if creatable > 0 else self.free_count
+
+    def grew(self) -> None:
+        """Say to every scope that there may be more room than before."""
+        for scope in self.scopes:
+            scope.push(self)
+
+
+class Scope:
+    """The pools that one item of a request may be served from."""
+
+    __slots__ = ('pools', '_spread', '_heaps')
+
+    def __init__(self, policy: str) -> None:
+        self.pools: list[Pool] = []
+        self._spread = policy == vocabulary.SPREAD
+        self._heaps: dict[int | None, list[tuple[int, int, Pool]]] = {}
+
+    def rebuild(self) -> None:
+        """Put every pool where it belongs; needed after pools were added or their order changed."""
+        self._heaps = {}
+        for pool in self.pools:
+            self._heaps.setdefault(pool.numa_node, []).append((self._key(pool), pool.index, pool))
+        for heap in self._heaps.values():
+            heapq.heapify(heap)
+
+    def push(self, pool: Pool) -> None:
+        heap = self._heaps[pool.numa_node]
+        if len(heap) > 2 * len(self.pools) + 8:                 # mostly entries that are no longer true
+            self.rebuild()
+        else:
+            heapq.heappush(heap, (self._key(pool), pool.index, pool))
+
+    def best(self, numa_nodes: frozenset[int], numa_policy: str) -> Pool | None:
+        """The pool to take the next device from, or None when none has room."""
+        heaps = self._heaps
+        if numa_policy == vocabulary.NONE or not numa_nodes:
+            if len(heaps) == 1:
+                for heap in heaps.values():
+                    return self._top(heap)
+            return self._best_of(iter(heaps.values()))
+        near = self._best_of(heap for node, heap in heaps.items() if node in numa_nodes)
+        if near is not None or numa_policy == vocabulary.REQUIRED:
+            return near
+        if numa_policy == vocabulary.LEGACY:
+            return self._top(heaps[None]) if None in heaps else None
+        return self._best_of(iter(heaps.values()))
+
+    def room(self, numa_nodes: frozenset[int], numa_policy: str) -> int:
+        """How many devices the affinity allows to take from here."""
+        return sum(pool.room() for pool in self.pools if allows(pool.numa_node, numa_nodes, numa_policy))
+
+    def _key(self, pool: Pool) -> int:
+        return -pool.room() if self._spread else 0
+
+    def _best_of(self, heaps: Iterator[list[tuple[int, int, Pool]]]) -> Pool | None:
+        best: tuple[int, int, Pool] | None = None
+        for heap in heaps:
+            if self._top(heap) is not None and (best is None or heap[0] < best):
+                best = heap[0]
+        return best[2] if best is not None else None
+
+    def _top(self, heap: list[tuple[int, int, Pool]]) -> Pool | None:
+        while heap:
+            key, index, pool = heap[0]
+            room = pool.room()
+            if room <= 0:
+                heapq.heappop(heap)
+            elif self._spread and key != -room:
+                heapq.heapreplace(heap, (-room, index, pool))
+            else:
+                return pool
+        return None
+
+
+def allows(numa_node: int | None, numa_nodes: frozenset[int], numa_policy: str) -> bool:
+    """Whether a device on this node may serve a request with this affinity."""
+    if not numa_nodes or numa_policy in (vocabulary.NONE, vocabulary.PREFERRED):
+        return True
+    return numa_node in numa_nodes or (numa_policy == vocabulary.LEGACY and numa_node is None)

@@ -1,0 +1,73 @@
+"""What a flavor's extra specs say about devices.
+
+``hw:pmem`` lists labels of persistent-memory namespaces in the order of the guest; ``resources:CLASS`` and the numbered
+``resources_GROUP:CLASS`` are amounts of resource classes; ``hw:pci_numa_affinity_policy`` is how strictly devices follow
+the guest's NUMA nodes. Everything else is not ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+import re
+from typing import NamedTuple
+
+from devicetrack import exception
+from devicetrack import vocabulary
+
+_RESOURCES = re.compile(r'resources(?:\d+|_[A-Za-z0-9_-]{1,64})?:(?P<resource_class>.+)')
+_RESOURCE_CLASS = re.compile(r'[A-Z0-9_]{1,255}')
+_PMEM = 'hw:pmem'
+_POLICY = 'hw:pci_numa_affinity_policy'
+
+
+class Needs(NamedTuple):
+    """``order`` has one resource class for each namespace of ``hw:pmem``, in the order of the guest; ``amounts`` is
+    by resource class and includes them; ``policy`` is None when the flavor names none."""
+
+    order: tuple[str, ...]
+    amounts: dict[str, int]
+    policy: str | None
+
+
+NOTHING = Needs((), {}, None)
+
+
+def read(extra_specs: Mapping[str, str]) -> Needs:
+    """Read the needs of a flavor.
+
+    :raises BadRequest: a value cannot be understood; names the extra spec
+    """
+    order: tuple[str, ...] = ()
+    amounts: dict[str, int] = {}
+    policy = None
+    for name, value in extra_specs.items():
+        if name == _PMEM:
+            order = _labels(value)
+        elif name == _POLICY:
+            policy = value
+            if policy not in vocabulary.NUMA_AFFINITY_POLICIES:
+                raise exception.BadRequest(
+                    name, value, f'must be one of {", ".join(vocabulary.NUMA_AFFINITY_POLICIES)}')
+        elif name.startswith('resources') and (match := _RESOURCES.fullmatch(name)):
+            resource_class = match['resource_class']
+            if not _RESOURCE_CLASS.fullmatch(resource_class):
+                raise exception.BadRequest(name, value, 'a resource class has capital letters, digits and _ only')
+            amounts[resource_class] = amounts.get(resource_class, 0) + _amount(name, value)
+    for resource_class in order:
+        amounts[resource_class] = amounts.get(resource_class, 0) + 1
+    return Needs(order, amounts, policy)
+
+
+def _labels(value: str) -> tuple[str, ...]:
+    labels = [label.strip() for label in value.split(',')]
+    if not all(labels):
+        raise exception.BadRequest(_PMEM, value, 'must be labels separated by commas, none of them empty')
+    return tuple(vocabulary.pmem_resource_class(label) for label in labels)
+
+
+def _amount(name: str, value: str) -> int:
+    """``resources:CLASS=0`` is how a flavor says that it wants none."""
+    text = str(value)
+    if not (text.isascii() and text.isdigit()):
+        raise exception.BadRequest(name, value, 'must be a whole number, 0 or more')
+    return int(text)
