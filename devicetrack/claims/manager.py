@@ -16,9 +16,11 @@ import functools
 import itertools
 import os
 import secrets
+import threading
 import time
 from typing import Any
 from typing import TypeVar
+import weakref
 
 from oslo_concurrency import lockutils
 from oslo_log import log as logging
@@ -101,10 +103,12 @@ class ClaimManager:
         self._ledger = self._new_ledger()
         self._working = lockutils.Semaphores()
         self._doubts: list[recovery.Doubt] = []
+        self._auditing = threading.Lock()
         # Claim ids only have to differ from one another, over restarts too; a UUID for each would cost more.
         self._claim_prefix = secrets.token_hex(8)
         self._claim_numbers = itertools.count(1)
-        os.register_at_fork(after_in_child=self._forget_host_lock)
+        forget = weakref.WeakMethod(self._forget_host_lock)
+        os.register_at_fork(after_in_child=lambda: (method := forget()) and method())
 
     def _new_ledger(self) -> ledgers.Ledger:
         return ledgers.Ledger(self._conf.selection_policy, self._provider_names.__getitem__)
@@ -134,7 +138,7 @@ class ClaimManager:
             self._host_uuid = host_identity.identify(self.store, self.host, self._conf.machine_id_path).uuid
             if self._providers is None:
                 self._providers = provider_resolvers.DerivedProviders(self._host_uuid)
-            self._ledger = self._new_ledger()
+            self._ledger, self._doubts = self._new_ledger(), []
             findings = recovery.start(self)
         except BaseException:
             self._host_lock = None
@@ -260,19 +264,26 @@ class ClaimManager:
         units: Sequence[ledgers.Unit] = holding.units
         if demand.order:
             units = demands.arrange(units, [unit.pool.resource_class for unit in units], demand.order)
-        candidates: Sequence[Candidate] = self.driver.claim_for_instance(
-            holding.instance_uuid, demand, [unit.candidate() for unit in units])
-        for unit in units:
-            if unit.identifier is None:
-                with self._lock:
-                    self._ledger.name(units, candidates)
-                break
+        candidates = self._named(units, demand)
         now = int(time.time())
         return [Record(self._host_uuid, candidate.kind, candidate.identifier,       # type: ignore[arg-type]
                        holding.instance_uuid, None, vocabulary.CURRENT, vocabulary.CLAIMED, position,
                        holding.claim_id, 1, candidate.provider_uuid, candidate.resource_class, candidate.parent,
                        candidate.numa_node, candidate.details, now)
                 for position, candidate in enumerate(candidates)]
+
+    def _named(self, units: Sequence[ledgers.Unit], demand: demands.Demand | None = None) -> Sequence[Candidate]:
+        """Let the driver name what will be made, and the ledger know the names."""
+        holding = units[0].holding
+        assert holding is not None
+        candidates = self.driver.claim_for_instance(holding.instance_uuid, demand,
+                                                    [unit.candidate() for unit in units])
+        for unit in units:
+            if unit.identifier is None:
+                with self._lock:
+                    self._ledger.name(units, candidates)
+                break
+        return candidates
 
     def _demand(self, instance: Any, allocations: Mapping[str, Any] | DeviceRequest | None) -> demands.Demand:
         if isinstance(allocations, DeviceRequest):
@@ -366,16 +377,14 @@ class ClaimManager:
                 raise full
             other = self._ledger.exchange(unit)
             holding = unit.holding
-        candidate = self.driver.claim_for_instance(record.instance_uuid, None, [other.candidate()])[0]
-        if other.identifier is None:
-            with self._lock:
-                self._ledger.name([other], [candidate])
-        chosen = record._replace(
-            kind=candidate.kind, identifier=candidate.identifier or '', provider_uuid=candidate.provider_uuid,
-            parent=candidate.parent, numa_node=candidate.numa_node, details=candidate.details, generation=1,
-            state=vocabulary.CLAIMED)
-        changes = Changes(insert=(chosen,), delete=(record,))
+        changes = Changes()
         try:
+            candidate = self._named([other])[0]
+            chosen = record._replace(
+                kind=candidate.kind, identifier=candidate.identifier, provider_uuid=candidate.provider_uuid,
+                parent=candidate.parent, numa_node=candidate.numa_node, details=candidate.details, generation=1,
+                state=vocabulary.CLAIMED)
+            changes = Changes(insert=(chosen,), delete=(record,))
             self.store.write(changes)
         except exception.NothingWritten:
             with self._lock:
@@ -516,7 +525,8 @@ class ClaimManager:
         """
         if nodename != self.nodename:
             raise exception.NodeUnavailable(nodename, f'host {self.host} has node {self.nodename}')
-        findings = recovery.audit(self)
+        with self._auditing:
+            findings = recovery.audit(self)
         recovery.report(self.host, findings)
         return findings
 
@@ -573,5 +583,5 @@ class ClaimManager:
     def refresh(self) -> None:
         """Let requests see the providers and classes that the ledger knows now."""
         with self._lock:
-            self._classes = self._ledger.resource_classes()
+            self._classes = self._ledger.resource_classes() | self.driver.resource_classes()
             self._provider_uuids = self._ledger.provider_uuids() | frozenset(self._provider_names.values())

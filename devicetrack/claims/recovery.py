@@ -59,7 +59,7 @@ def start(manager: ClaimManager) -> list[Finding]:
         for records in _by_instance(views.records):
             manager.ledger.hold(records)
     manager.refresh()
-    _withhold(manager, views, _foreign(views))
+    _withhold(manager, views, _foreign(views), known=not views.usage.unknown)
     _go_on(manager, views)
     return reconcile.compare(views._replace(records=tuple(manager.store.records(manager.host_uuid))))
 
@@ -67,11 +67,15 @@ def start(manager: ClaimManager) -> list[Finding]:
 def audit(manager: ClaimManager) -> list[Finding]:
     """Look twice, and act and report only on what both looks show."""
     _settle(manager)
-    first, second = read(manager), read(manager)
+    first = read(manager)
+    with manager.lock:
+        manager.ledger.watch()
+    second = read(manager)
     with manager.lock:
         manager.ledger.read_inventory(second.inventory)
     manager.refresh()
-    _withhold(manager, second, _foreign(first) & _foreign(second))
+    _withhold(manager, second, _foreign(first) & _foreign(second),
+              known=not (first.usage.unknown and second.usage.unknown))
     _follow_rows(manager, second.records)
     _go_on(manager, second)
     findings = reconcile.confirmed(reconcile.compare(first), reconcile.compare(second))
@@ -125,10 +129,9 @@ def _used(usage: Usage) -> set[DeviceKey]:
     return {DeviceKey(use.kind, use.identifier) for use in usage.uses if use.identifier is not None}
 
 
-def _withhold(manager: ClaimManager, views: Views, foreign: Collection[DeviceKey]) -> None:
+def _withhold(manager: ClaimManager, views: Views, foreign: Collection[DeviceKey], known: bool) -> None:
     """Withhold free devices that a domain names without a row, or that nobody can vouch for; admit the others."""
     recorded = {record.key for record in views.records}
-    known = not views.usage.unknown
     with manager.lock:
         ledger = manager.ledger
         for key in ledger.withheld(vocabulary.FOREIGN) if known else ():
@@ -205,7 +208,7 @@ def settle_instance(manager: ClaimManager, instance_uuid: str) -> None:
     """Before an instance is claimed for again: settle what is in doubt for it, if the store can say by now."""
     if any(doubt.holding.instance_uuid == instance_uuid for doubt in manager.doubts):
         _settle(manager)
-        _follow_rows(manager, manager.records_of(instance_uuid))
+        _let_go(manager, instance_uuid)
 
 
 def _in_doubt(doubt: Doubt) -> Finding:
@@ -233,18 +236,28 @@ def _follow_rows(manager: ClaimManager, records: Sequence[Record]) -> None:
                     unknown = [record for record in current if not manager.ledger.holds(record)]
                     if unknown:
                         manager.ledger.hold(unknown)
-    with manager.lock:
-        settled = [holding for holding in manager.ledger.holdings() if holding.from_rows and not holding.in_doubt]
     recorded = {(record.instance_uuid, record.key) for record in records}
-    for holding in settled:
-        if any((holding.instance_uuid, unit.key) not in recorded for unit in holding.units):
-            with _if_idle(manager, holding.instance_uuid) as idle:
-                if idle:
-                    keys = {record.key for record in manager.records_of(holding.instance_uuid)}
-                    with manager.lock:
-                        for unit in holding.units:
-                            if unit.key not in keys:
-                                manager.ledger.free(unit)
+    with manager.lock:
+        doubtful = [holding.instance_uuid for holding in manager.ledger.holdings()
+                    if any((holding.instance_uuid, unit.key) not in recorded for unit in holding.units)]
+    for instance_uuid in doubtful:
+        _let_go(manager, instance_uuid)
+
+
+def _let_go(manager: ClaimManager, instance_uuid: str) -> None:
+    """Free what is held for an instance because of rows that are gone; never what a claim is just taking."""
+    with _if_idle(manager, instance_uuid) as idle:
+        if not idle:
+            return
+        with manager.lock:
+            holding = manager.ledger.holding(instance_uuid)
+            if holding is None or holding.in_doubt or not holding.from_rows:
+                return
+        keys = {record.key for record in manager.records_of(instance_uuid)}
+        with manager.lock:
+            for unit in holding.units:
+                if unit.key not in keys:
+                    manager.ledger.free(unit)
 
 
 # -- interrupted work -------------------------------------------------------------------------------------------------
@@ -262,7 +275,7 @@ def _go_on(manager: ClaimManager, views: Views) -> None:
             current = [record for record in manager.records_of(instance_uuid) if record in rows]
             try:
                 if _is_over(instance_uuid, views):
-                    manager.give(current)
+                    manager.give(_left_behind(manager, current, views))
                     continue
                 manager.give([record for record in current if record.state == vocabulary.RELEASING])
                 manager.advance([record for record in current if _runs(record, views.usage)], lifecycle.STARTED)
@@ -280,6 +293,18 @@ def _is_over(instance_uuid: str, views: Views) -> bool:
     """The service says so and the hypervisor, whose every document could be read, has no domain of it."""
     return ((views.instances or {}).get(instance_uuid) in reconcile.INSTANCE_OVER
             and not views.usage.unknown and instance_uuid not in views.usage.domains)
+
+
+def _left_behind(manager: ClaimManager, rows: Sequence[Record], views: Views) -> list[Record]:
+    """Of an instance that is over, the rows that no operation of this process is about to use.
+
+    An instance that was offloaded comes back by a new claim, and the service's answer may be older than that claim.
+    """
+    deleted = (views.instances or {}).get(rows[0].instance_uuid) == reconcile.INSTANCE_DELETED if rows else False
+    with manager.lock:
+        holding = manager.ledger.holding(rows[0].instance_uuid) if rows else None
+    return [record for record in rows if deleted or record.state != vocabulary.CLAIMED
+            or (holding is not None and holding.from_rows)]
 
 
 def _runs(record: Record, usage: Usage) -> bool:

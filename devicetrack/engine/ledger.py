@@ -7,7 +7,6 @@ call takes microseconds. It knows identities and owners, not the rows: whatever 
 from __future__ import annotations
 
 from collections.abc import Callable
-from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Sequence
 from typing import Final
@@ -86,6 +85,7 @@ class Ledger:
         self._scopes: dict[tuple[str, str | None], Scope] = {}
         self._units: dict[str, dict[str, Unit]] = {}
         self._holdings: dict[str, Holding] = {}
+        self._touched: set[object] | None = None    # units and parents that changed since ``watch``
 
     # -- taking -------------------------------------------------------------------------------------------------------
 
@@ -176,6 +176,20 @@ class Ledger:
         pool.held_count += 1
         return unit
 
+    def watch(self) -> None:
+        """Note from now on what changes here, until the next :meth:`read_inventory`.
+
+        An inventory takes time to read. What it says of a device that was taken, made or given back meanwhile may be
+        of before or after that, so for such a device the ledger knows better.
+        """
+        self._touched = set()
+
+    def _touch(self, unit: Unit) -> None:
+        if self._touched is not None:
+            self._touched.add(unit.key)
+            if unit.pool.parent is not None:
+                self._touched.add(unit.pool.parent)
+
     def name(self, units: Sequence[Unit], candidates: Sequence[Candidate]) -> None:
         """Give units that will be made their identifiers, as the driver chose them."""
         for unit, candidate in zip(units, candidates):
@@ -208,6 +222,7 @@ class Ledger:
 
     def free(self, unit: Unit, gone: bool = False) -> None:
         """A device that is held has no row and no user any more. ``gone`` when it was removed from the host."""
+        self._touch(unit)
         holding = unit.holding
         if holding is not None:
             left = tuple(other for other in holding.units if other is not unit)
@@ -275,6 +290,7 @@ class Ledger:
 
     def realized(self, unit: Unit, details: str) -> None:
         """A device exists now, with these details. Its parent counts it as used until it is read again."""
+        self._touch(unit)
         unit.details = details
         if unit.unborn:
             unit.unborn = False
@@ -298,11 +314,15 @@ class Ledger:
         """Take over what the host has now.
 
         New devices are free. Devices of a kind that was read in full and that are missing are forgotten when they
-        are free and withheld as gone when they are held. Nothing here changes an owner.
+        are free and withheld as gone when they are held. Nothing here changes an owner. What changed since
+        :meth:`watch` stays as it is.
         """
+        touched, self._touched = self._touched or set(), None
         seen: set[tuple[str, str]] = set()
         for device in sorted(inventory.devices, key=lambda device: device.identifier):
             seen.add((device.kind, device.identifier))
+            if (device.kind, device.identifier) in touched:
+                continue
             pool, _new = self._pool(device.kind, self._provider_uuid_of(device.provider), device.resource_class,
                                     device.parent, device.numa_node)
             unit = self._units.setdefault(device.kind, {}).get(device.identifier)
@@ -322,16 +342,17 @@ class Ledger:
             elif unit.withheld in (vocabulary.UNHEALTHY, GONE):
                 self._admit(unit)
         for pool in self._pools.values():
-            if pool.kind in inventory.known_kinds:
+            if pool.kind in inventory.known_kinds and pool.parent not in touched:
                 pool.available = 0
         for kind in inventory.known_kinds:
             for unit in list(self._units.get(kind, {}).values()):
-                if (kind, unit.identifier) not in seen and not unit.unborn:
+                if (kind, unit.identifier) not in seen and unit.key not in touched and not unit.unborn:
                     if unit.state == FREE:
                         self._unmake(unit)
                     else:
                         unit.withheld = GONE
-        self.read_capacities(inventory.capacities)
+        self.read_capacities([capacity for capacity in inventory.capacities
+                              if self._parents.get((capacity.kind, capacity.parent)) not in touched])
         self._index()
 
     def hold(self, records: Sequence[Record]) -> Holding:
@@ -540,7 +561,3 @@ class Ledger:
             full_parents=tuple(sorted({pool.parent_name or '' for pool in ours
                                        if pool.creatable and pool.room() <= 0})))
 
-
-def known_classes(ledger: Ledger, configured: Collection[str]) -> frozenset[str]:
-    """The resource classes that count devices of this host: those it has and those it was configured to have."""
-    return ledger.resource_classes() | frozenset(configured)

@@ -38,6 +38,13 @@ class VirtDriver(abc.ABC):
     def boot_id(self) -> str:
         """What names this boot of the host; paths of another boot mean nothing."""
 
+    def resource_classes(self) -> frozenset[str]:
+        """The resource classes that the driver's options count devices as, whether or not any is there now.
+
+        A claim for one of these is never taken for somebody else's business because its devices cannot be read.
+        """
+        return frozenset()
+
     @abc.abstractmethod
     def get_inventory(self) -> Inventory:
         """Read what the host has now: devices that exist and what its parents can still make.
