@@ -1,0 +1,197 @@
+"""What the three databases have in common, and where they differ: one subclass a database.
+
+A backend knows how to carry out changes on one connection of its driver, and what the errors of that driver mean.
+It holds no connection and no state of a transaction.
+
+Writing goes past SQLAlchemy's connections to the driver: building, compiling and running one INSERT costs SQLAlchemy
+more client time than the driver needs for all of it, at every commit. The statements are still SQLAlchemy's, compiled
+once for each store. Reading goes the usual way.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
+import enum
+from typing import Any
+from typing import ClassVar
+from typing import Final
+from typing import NamedTuple
+from typing import TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.engine import interfaces
+
+from devicetrack.objects.values import Record
+from devicetrack.store import api
+from devicetrack.store.sql import convert
+from devicetrack.store.sql import models
+
+# One statement carries so many rows at most; more become several statements of the same transaction.
+ROWS_A_STATEMENT: Final = 500
+
+
+class Cause(enum.Enum):
+    """What an error of a driver means to us."""
+
+    DUPLICATE = 'a row with this key exists'
+    STALE = 'a row moved on'
+    CONFLICT = 'the database chose this transaction to give way to another one'
+    LOCKED = 'another transaction holds the lock for too long'
+    GONE = 'no connection to the database'
+    READ_ONLY = 'it is read-only'
+    FULL = 'it is full'
+    NO_SCHEMA = 'a table or column is missing'
+    NOT_A_STORE = 'it is not a database'
+    IN_DOUBT = 'the database cannot say what it did'
+    OTHER = 'the database refused the statement'
+
+
+class Fault(NamedTuple):
+    """An error, understood. ``reason`` is our own sentence: it quotes no value, no user name and no password."""
+
+    cause: Cause
+    reason: str
+    error: BaseException | None = None
+
+
+class StaleRows(Exception):
+    """An update or delete met fewer rows than it names. The transaction is still open and must be undone."""
+
+
+class Merged(NamedTuple):
+    """The changes of one transaction, put together from all of its members and in the order of their keys.
+
+    Everybody who writes several rows takes their locks in the same order, so two transactions that meet seldom
+    deadlock.
+    """
+
+    insert: Sequence[Record]
+    update: Sequence[api.Update]
+    delete: Sequence[Record]
+
+    @classmethod
+    def of(cls, members: Sequence[api.Changes]) -> Merged:
+        if len(members) == 1:
+            insert, update, delete = members[0]
+            if len(insert) + len(update) + len(delete) == 1:
+                return cls(insert, update, delete)
+        return cls(sorted((record for changes in members for record in changes.insert), key=_key),
+                   sorted((update for changes in members for update in changes.update), key=_key_before),
+                   sorted((record for changes in members for record in changes.delete), key=_key))
+
+
+def _key(record: Record) -> tuple[str, ...]:
+    return record[:3]
+
+
+def _key_before(update: api.Update) -> tuple[str, ...]:
+    return update.before[:3]
+
+
+Row = TypeVar('Row')
+
+
+def chunks(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
+    """The rows in portions that fit into one statement."""
+    for start in range(0, len(rows), ROWS_A_STATEMENT):
+        yield rows[start:start + ROWS_A_STATEMENT]
+
+
+class Backend(abc.ABC):
+    """One database, by its driver.
+
+    :param engine: the store's engine; its dialect compiles the statements and names the driver's module
+    :param busy_timeout_s: how long a transaction waits for another one's lock
+    """
+
+    kind: ClassVar[str]                     # the database, for messages
+    paramstyle: ClassVar[interfaces._ParamStyle]
+    locks_whole_store: ClassVar[bool] = False
+
+    def __init__(self, engine: sa.Engine, busy_timeout_s: int) -> None:
+        self.busy_timeout_s = busy_timeout_s
+        self.Error: type[Exception] = engine.dialect.loaded_dbapi.Error
+        # Positional parameters, so that a Record is its own parameters.
+        make_dialect: Callable[..., sa.Dialect] = type(engine.dialect)
+        self._dialect = make_dialect(paramstyle=self.paramstyle)
+        table = models.assignments
+        self.insert_one, _ = self._compile(sa.insert(table).values(
+            {name: sa.bindparam(convert.new(name)) for name in Record._fields}))
+        version = [table.c[name] == sa.bindparam(convert.old(name)) for name in models.READ_AT]
+        self.update_one, names = self._compile(sa.update(table).where(*version).values(
+            {name: sa.bindparam(convert.new(name)) for name in convert.CHANGEABLE}))
+        self.of_update: Callable[[api.Update], tuple[Any, ...]] = convert.parameters_of_update(names)
+        self.delete_one, names = self._compile(sa.delete(table).where(*version))
+        self.of_delete: Callable[[Record], tuple[Any, ...]] = convert.parameters_of_delete(names)
+
+    def _compile(self, statement: sa.sql.ClauseElement) -> tuple[str, tuple[str, ...]]:
+        compiled = statement.compile(dialect=self._dialect)
+        return str(compiled), tuple(getattr(compiled, 'positiontup', ()))
+
+    # -- one connection ------------------------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def prepare(self, connection: Any) -> None:
+        """Give a new connection of the driver the settings that every one of ours has. No transaction is left open."""
+
+    def prepare_to_write(self, connection: Any) -> None:
+        """Further settings of the one connection that writes."""
+
+    @abc.abstractmethod
+    def ping(self, connection: Any) -> None:
+        """See that an idle connection still has its server. One round trip; raises the driver's error."""
+
+    # -- one transaction -----------------------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def carry_out(self, connection: Any, merged: Merged) -> None:
+        """Begin a transaction and run the statements in it: deletes, updates, inserts.
+
+        Deletes come first, so that a device that one member gives can be taken by another member of the same batch.
+
+        :raises StaleRows: an update or delete met fewer rows than it names
+        """
+
+    @abc.abstractmethod
+    def commit(self, connection: Any) -> None:
+        """Send COMMIT and wait for its answer."""
+
+    @abc.abstractmethod
+    def rollback(self, connection: Any) -> None:
+        """Undo the transaction, if one is open."""
+
+    # -- what errors mean ----------------------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def cause_of(self, error: BaseException) -> Cause:
+        """What an error of the driver means, by its code: messages come in the language of the server."""
+
+    @abc.abstractmethod
+    def code_of(self, error: BaseException) -> str:
+        """The code of an error of the driver, for messages."""
+
+    @abc.abstractmethod
+    def undone_in_commit(self, error: BaseException) -> bool:
+        """Whether an error that COMMIT ended with proves that nothing of the transaction lasts."""
+
+    def fault(self, error: BaseException) -> Fault:
+        """Understand an error of the driver, of SQLAlchemy or of oslo.db."""
+        origin = origin_of(error)
+        # Not the driver's: the operating system's (a socket, a file), else a mistake of ours.
+        cause = (self.cause_of(origin) if isinstance(origin, self.Error)
+                 else Cause.GONE if isinstance(origin, OSError) else Cause.OTHER)
+        code = self.code_of(origin) if isinstance(origin, self.Error) else ''
+        detail = ' '.join(part for part in (type(origin).__name__, code) if part)
+        return Fault(cause, f'{cause.value} ({detail})', error)
+
+
+def origin_of(error: BaseException) -> BaseException:
+    """The driver's own error inside of one that SQLAlchemy or oslo.db made of it."""
+    while True:
+        inner = getattr(error, 'inner_exception', None) or getattr(error, 'orig', None)
+        if not isinstance(inner, BaseException):
+            return error
+        error = inner

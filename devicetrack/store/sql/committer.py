@@ -1,0 +1,321 @@
+"""Commits together what waits together.
+
+A commit costs a wait for the disk, whatever it holds. So callers queue their changes; whoever has the turn carries out
+everything that waits in one transaction and answers all. There is no thread for it, and a single caller pays next to
+nothing: it finds nobody waiting, has the turn and commits.
+
+The committer keeps one connection for itself. Every transaction is explicit: statements, their answers, then COMMIT.
+Only so is a lost answer to COMMIT the one case in which the outcome is unknown.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+from collections.abc import Sequence
+import contextlib
+import os
+import threading
+import time
+from typing import Any
+from typing import Final
+
+from devicetrack import exception
+from devicetrack.store import api
+from devicetrack.store.sql import backend as backends
+from devicetrack.store.sql.backend import Cause
+from devicetrack.store.sql.backend import Fault
+
+# Bounds of one transaction, so that the first in it does not wait for ever for the others.
+MEMBERS_A_BATCH: Final = 64
+
+# How often a transaction that had to give way to another one is tried.
+ATTEMPTS: Final = 10
+
+
+class Refused(Exception):
+    """The store has a reason of its own against these changes: their key exists, or a row moved on.
+
+    Nothing was written. Which row it was is for the caller to find out: reading must not keep the others waiting.
+    """
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(fault)
+        self.fault = fault
+
+
+# Where a ticket stands. It is changed under the mutex alone.
+_WAITING: Final = 'waiting'
+_LEADS: Final = 'leads'                     # has the turn
+_CARRIED: Final = 'carried'                 # another thread has it in its transaction
+_ANSWERED: Final = 'answered'
+
+
+class _Ticket:
+    """One caller's changes on their way through the committer."""
+
+    __slots__ = ('changes', 'error', 'place', 'wake')
+
+    def __init__(self, changes: api.Changes) -> None:
+        self.changes = changes
+        self.place = _WAITING
+        self.error: BaseException | None = None
+        self.wake: Any = None               # a lock that is released when the ticket is answered or has the turn
+
+
+class Committer:
+    """The writing half of a store.
+
+    :param name: the store, for messages
+    :param connect: opens a connection of the driver, prepared for writing
+    :param ping_after_s: a connection that lay idle for longer is tried before anything of the work is sent, so that
+        the first write after a restart of the database does not fail
+    """
+
+    def __init__(self, name: str, backend: backends.Backend, connect: Callable[[], Any],
+                 unavailable: Callable[[Fault], exception.NothingWritten], ping_after_s: float = 2.0) -> None:
+        self._name = name
+        self._backend = backend
+        self._connect = connect
+        self._unavailable = unavailable
+        self._ping_after_s = ping_after_s
+        self._start_anew()
+
+    def _start_anew(self) -> None:
+        self._pid = os.getpid()
+        self._mutex = threading.Lock()
+        self._waiting: collections.deque[_Ticket] = collections.deque()
+        self._busy = False                  # somebody has the turn
+        self._closing = False
+        self._connection: Any = None
+        self._used = 0.0
+
+    def abandon(self) -> Any:
+        """Forget everything without touching it, in a forked child: it belongs to the parent.
+
+        :returns: the connection, which the caller must keep from the garbage collector
+        """
+        connection = self._connection
+        self._start_anew()
+        return connection
+
+    def close(self) -> None:
+        """Close the connection, now or when who has the turn is done. The next write opens another."""
+        with self._mutex:
+            self._closing = True
+            if self._busy:
+                return
+            self._busy = True
+        self._hand_over(())
+
+    # -- the queue -----------------------------------------------------------------------------------------------------
+
+    def commit(self, changes: api.Changes) -> None:
+        """Carry out changes in one transaction, maybe together with those of other callers.
+
+        :raises Refused: a key exists or a row moved on; nothing was written
+        :raises StoreUnavailable, SchemaMismatch: nothing was written
+        :raises OutcomeUnknown: the COMMIT that carried them was not answered, or the caller was interrupted
+            (KeyboardInterrupt) when it was too late to take them back
+        """
+        ticket = _Ticket(changes)
+        try:
+            with self._mutex:
+                leads = not self._busy
+                if leads:
+                    self._busy = True
+                    ticket.place = _LEADS
+                else:
+                    ticket.wake = threading.Lock()
+                    ticket.wake.acquire()
+                    self._waiting.append(ticket)
+            if not leads:
+                ticket.wake.acquire()
+                leads = ticket.place is _LEADS
+            if leads:
+                self._lead(ticket)
+        except BaseException as interrupt:
+            self._interrupted(ticket, interrupt)
+        if ticket.error is not None:
+            raise ticket.error
+
+    def _lead(self, own: _Ticket) -> None:
+        batch = [own]
+        try:
+            if self._waiting:
+                with self._mutex:
+                    while self._waiting and len(batch) < MEMBERS_A_BATCH:
+                        ticket = self._waiting.popleft()
+                        ticket.place = _CARRIED
+                        batch.append(ticket)
+            self._carry(batch)
+        except BaseException as interrupt:
+            if own.place is not _ANSWERED:
+                own.error = interrupt       # undone
+                own.place = _ANSWERED
+            raise
+        finally:
+            self._hand_over(batch)
+
+    def _hand_over(self, batch: Sequence[_Ticket]) -> None:
+        """Answer the batch and give the turn to who waits longest.
+
+        Members that have no answer (the leader was interrupted) go back to the head of the queue.
+        """
+        unanswered = [ticket for ticket in batch if ticket.place is _CARRIED]
+        answered = [ticket for ticket in batch if ticket.place is _ANSWERED and ticket.wake is not None]
+        successor = None
+        with self._mutex:
+            for ticket in reversed(unanswered):
+                ticket.place = _WAITING
+                self._waiting.appendleft(ticket)
+            if self._closing:
+                self._closing = False
+                self._drop()
+            if self._waiting:
+                successor = self._waiting.popleft()
+                successor.place = _LEADS
+            else:
+                self._busy = False
+        if successor is not None:
+            successor.wake.release()
+        for ticket in answered:
+            if ticket is not batch[0]:
+                ticket.wake.release()
+
+    def _interrupted(self, ticket: _Ticket, interrupt: BaseException) -> None:
+        """Leave the queue after an exception that is none of the store's, in a state that can be told.
+
+        Raises the interrupt when nothing was written, OutcomeUnknown because of it when something was.
+        """
+        while ticket.place is not _ANSWERED:
+            with self._mutex:
+                if ticket.place is _WAITING:
+                    if ticket in self._waiting:
+                        self._waiting.remove(ticket)
+                    raise interrupt
+                leads = ticket.place is _LEADS
+                if leads:
+                    ticket.place = _ANSWERED
+                    ticket.error = interrupt
+            if leads:                       # it was given the turn and has not used it
+                self._hand_over((ticket,))
+                raise interrupt
+            try:
+                ticket.wake.acquire()       # it is being committed; the answer comes within the database's timeouts
+            except BaseException:
+                continue
+        if ticket.error is None or isinstance(ticket.error, exception.OutcomeUnknown):
+            raise exception.OutcomeUnknown(self._name) from interrupt
+        raise interrupt
+
+    # -- the transaction -----------------------------------------------------------------------------------------------
+
+    def _carry(self, batch: Sequence[_Ticket]) -> None:
+        """Give every ticket its answer, in one transaction or else in one for each."""
+        fault = self._transact(batch)
+        if fault is None or len(batch) == 1 or self._is_of_all(fault):
+            self._answer(batch, fault)
+            return
+        # One of them has a reason of its own, and nothing was written: each by itself.
+        for index, ticket in enumerate(batch):
+            fault = self._transact((ticket,))
+            if fault is not None and self._is_of_all(fault) and fault.cause is not Cause.IN_DOUBT:
+                self._answer(batch[index:], fault)
+                return
+            self._answer((ticket,), fault)
+
+    def _transact(self, batch: Sequence[_Ticket]) -> Fault | None:
+        """One transaction; a single member that had to give way to another transaction is tried again."""
+        for _attempt in range(1 if len(batch) > 1 else ATTEMPTS):
+            fault = self._attempt(batch)
+            if fault is None or fault.cause is not Cause.CONFLICT:
+                break
+        return fault
+
+    def _attempt(self, batch: Sequence[_Ticket]) -> Fault | None:
+        backend = self._backend
+        try:
+            connection = self._ready()
+        except Exception as error:
+            self._drop()
+            return backend.fault(error)
+        committing = committed = False
+        try:
+            backend.carry_out(connection, backends.Merged.of([ticket.changes for ticket in batch]))
+            committing = True
+            backend.commit(connection)
+            committed = True
+            self._used = time.monotonic()
+            return None
+        except backends.StaleRows:
+            self._undo()
+            return Fault(Cause.STALE, Cause.STALE.value)
+        except Exception as error:
+            fault = backend.fault(error)
+            if committing and not backend.undone_in_commit(backends.origin_of(error)):
+                self._drop()
+                return Fault(Cause.IN_DOUBT, Cause.IN_DOUBT.value, error)
+            if fault.cause is Cause.GONE:
+                self._drop()
+            else:
+                self._undo()
+            return fault
+        except BaseException as interrupt:
+            # The driver may have been in the middle of an answer: the connection is of no use any more.
+            self._drop()
+            if committing:
+                self._answer(batch, None if committed else Fault(Cause.IN_DOUBT, Cause.IN_DOUBT.value, interrupt))
+            raise
+
+    def _ready(self) -> Any:
+        """The connection, with somebody at its other end as far as that can be known beforehand."""
+        if self._connection is not None and time.monotonic() - self._used > self._ping_after_s:
+            try:
+                self._backend.ping(self._connection)
+            except Exception:
+                self._drop()
+        if self._connection is None:
+            self._connection = self._connect()
+        return self._connection
+
+    def _undo(self) -> None:
+        try:
+            self._backend.rollback(self._connection)
+        except Exception:                   # closing undoes it as well
+            self._drop()
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            # A lost connection has nothing left to lose.
+            with contextlib.suppress(Exception):
+                connection.close()
+
+    # -- answers -------------------------------------------------------------------------------------------------------
+
+    def _is_of_all(self, fault: Fault) -> bool:
+        """Whether a fault would meet every member of a batch just the same, or did meet them all."""
+        return fault.cause in _OF_ALL or (fault.cause is Cause.LOCKED and self._backend.locks_whole_store)
+
+    def _answer(self, batch: Sequence[_Ticket], fault: Fault | None) -> None:
+        for ticket in batch:
+            if fault is not None:
+                ticket.error = self._error(fault)
+            ticket.place = _ANSWERED
+
+    def _error(self, fault: Fault) -> BaseException:
+        error: BaseException
+        if fault.cause is Cause.IN_DOUBT:
+            error = exception.OutcomeUnknown(self._name)
+        elif fault.cause in (Cause.DUPLICATE, Cause.STALE):
+            error = Refused(fault)
+        else:
+            error = self._unavailable(fault)
+        error.__cause__ = fault.error
+        return error
+
+
+# Faults of the store, not of one member's changes.
+_OF_ALL: Final = frozenset((Cause.GONE, Cause.READ_ONLY, Cause.FULL, Cause.NO_SCHEMA, Cause.NOT_A_STORE,
+                            Cause.IN_DOUBT))

@@ -1,0 +1,59 @@
+"""Between a row and a Record: they have the same fields in the same order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Sequence
+import operator
+from typing import Any
+
+from devicetrack.objects.values import Record
+from devicetrack.store import api
+from devicetrack.store.sql import models
+
+_PREFIX_NEW = 'new_'
+_PREFIX_OLD = 'old_'
+_WIDTH = len(Record._fields)
+
+
+def records(rows: Iterable[Sequence[Any]]) -> list[Record]:
+    """Rows of ``assignments``, all columns in their order, as records."""
+    return list(map(Record._make, rows))
+
+
+def hosts(rows: Iterable[Sequence[Any]]) -> list[api.Host]:
+    """Rows of ``hosts``, all columns in their order."""
+    return list(map(api.Host._make, rows))
+
+
+def new(column: str) -> str:
+    """The name of the parameter that carries what a column shall become."""
+    return _PREFIX_NEW + column
+
+
+def old(column: str) -> str:
+    """The name of the parameter that carries what a column was when it was read."""
+    return _PREFIX_OLD + column
+
+
+def parameters_of_update(names: Sequence[str]) -> Callable[[api.Update], tuple[Any, ...]]:
+    """A function from an Update to the positional parameters with these names (see :func:`new`, :func:`old`)."""
+    pick = operator.itemgetter(*[_index(name) for name in names])
+    return lambda update: pick(update.after + update.before)
+
+
+def parameters_of_delete(names: Sequence[str]) -> Callable[[Record], tuple[Any, ...]]:
+    """The same for a deleted record: all of its parameters are old ones."""
+    pick = operator.itemgetter(*[_index(name) - _WIDTH for name in names])
+    return lambda record: pick(record)
+
+
+def _index(name: str) -> int:
+    if name.startswith(_PREFIX_NEW):
+        return Record._fields.index(name.removeprefix(_PREFIX_NEW))
+    return _WIDTH + Record._fields.index(name.removeprefix(_PREFIX_OLD))
+
+
+# Of a row that is updated, everything may change but what names it.
+CHANGEABLE = tuple(name for name in Record._fields if name not in models.KEY)

@@ -1,0 +1,201 @@
+"""Makes the engine of a store from its options, on oslo.db.
+
+Nothing is shared between stores and nothing is global: no enginefacade, no default transaction context. One process
+may have several stores open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import os
+import threading
+from typing import Any
+from typing import Final
+from typing import NamedTuple
+import urllib.parse
+
+from oslo_config import cfg
+from oslo_db.sqlalchemy import engines
+import sqlalchemy as sa
+from sqlalchemy import exc as sa_exc
+
+from devicetrack import exception
+from devicetrack.conf import manager as manager_conf
+from devicetrack.conf import store as store_conf
+from devicetrack.store.sql import backend as backends
+from devicetrack.store.sql import mariadb
+from devicetrack.store.sql import postgresql
+from devicetrack.store.sql import sqlite
+
+OPTION: Final = f'[{store_conf.GROUP}] connection'
+FILE_NAME: Final = 'devicetrack.sqlite'
+
+# An execution option of connections whose transactions will write.
+WRITES: Final = 'devicetrack_writes'
+
+# A server that vanishes without a word (power, network) must not hold a thread for ever.
+_CONNECT_TIMEOUT_S: Final = 10
+_SILENCE_S: Final = 30
+
+
+class Place(NamedTuple):
+    """Where a store is.
+
+    ``name`` is for messages and holds no user name and no password; ``path`` is the file of an SQLite store.
+    """
+
+    url: sa.URL
+    name: str
+    path: str | None
+
+
+def place(conf: cfg.ConfigOpts) -> Place:
+    """Read the options.
+
+    :raises InvalidConfiguration: the URL is malformed, or of a database that this library does not know
+    """
+    connection = conf[store_conf.GROUP].connection
+    if not connection:
+        return _file(os.path.join(conf[manager_conf.GROUP].state_path, FILE_NAME), conf)
+    try:
+        url = sa.make_url(connection)
+    except sa_exc.ArgumentError:
+        # Neither shown nor chained: what is malformed may hold a password.
+        raise exception.InvalidConfiguration(OPTION, '(not shown)', 'it is no SQLAlchemy URL') from None
+    shown = url.set(username=None, password=None, query={}).render_as_string(hide_password=True)
+    driver = url.drivername
+    if driver in ('sqlite', 'sqlite+pysqlite'):
+        if not url.database or url.database == ':memory:' or url.query:
+            raise exception.InvalidConfiguration(
+                OPTION, shown, 'a store is a file: give it as sqlite:///PATH, without parameters')
+        return _file(url.database, conf)
+    if driver in ('postgresql', 'postgresql+psycopg2'):
+        return Place(_postgresql_url(url), _server_name('PostgreSQL', url), None)
+    if driver in ('mysql+pymysql', 'mariadb+pymysql'):
+        return Place(_mariadb_url(url, conf), _server_name('MariaDB', url), None)
+    raise exception.InvalidConfiguration(
+        OPTION, shown, 'it must start with sqlite://, postgresql+psycopg2:// or mysql+pymysql://')
+
+
+def _file(path: str, conf: cfg.ConfigOpts) -> Place:
+    path = os.path.abspath(path)
+    url = sa.URL.create('sqlite', database='file:' + urllib.parse.quote(path), query={
+        'uri': 'true',
+        'mode': 'rw',               # a missing file is an error, not an empty store
+        'timeout': str(conf[store_conf.GROUP].busy_timeout_s),
+    })
+    return Place(url, f'SQLite file {path}', path)
+
+
+def _postgresql_url(url: sa.URL) -> sa.URL:
+    defaults = {'connect_timeout': str(_CONNECT_TIMEOUT_S), 'keepalives_idle': str(_SILENCE_S),
+                'keepalives_interval': '10', 'keepalives_count': '3',
+                'tcp_user_timeout': str(2 * _SILENCE_S * 1000)}
+    return url.set(drivername='postgresql+psycopg2', query={**defaults, **url.query})
+
+
+def _mariadb_url(url: sa.URL, conf: cfg.ConfigOpts) -> sa.URL:
+    # Waiting for a lock is no silence.
+    patience = str(conf[store_conf.GROUP].busy_timeout_s + _SILENCE_S)
+    defaults = {'charset': 'utf8mb4', 'connect_timeout': str(_CONNECT_TIMEOUT_S), 'read_timeout': patience,
+                'write_timeout': patience, 'client_flag': str(mariadb.MULTI_STATEMENTS)}
+    # SQLAlchemy and oslo.db tell MariaDB from MySQL by the server; their dialect for both is called mysql.
+    return url.set(drivername='mysql+pymysql', query={**defaults, **url.query})
+
+
+def _server_name(kind: str, url: sa.URL) -> str:
+    where = url.host or url.query.get('host') or url.query.get('unix_socket') or 'the local socket'
+    if not isinstance(where, str):
+        where = ','.join(where)
+    port = f':{url.port}' if url.port else ''
+    return f'{kind} database {url.database or "(none)"} at {where}{port}'
+
+
+def create(at: Place, conf: cfg.ConfigOpts) -> tuple[sa.Engine, backends.Backend]:
+    """Make the engine and its backend. Nothing is connected yet.
+
+    :raises InvalidConfiguration: the driver of the database is not installed
+    """
+    options = conf[store_conf.GROUP]
+    # oslo.db opens an SQLite file for each use: there is nothing to pool.
+    pool: dict[str, Any] = {} if at.path is not None else {
+        'max_pool_size': options.max_pool_size, 'max_overflow': 0, 'pool_timeout': options.busy_timeout_s}
+    try:
+        made = engines.create_engine(
+            at.url,
+            **pool,
+            mysql_sql_mode='TRADITIONAL',
+            connection_debug=-1,                # the levels of loggers belong to the application
+            max_retries=0,                      # connect when asked to, not now
+            thread_checkin=False)               # it sleeps at every return to the pool, for eventlet's sake
+    except ImportError as error:
+        extra = at.url.get_backend_name()
+        raise exception.InvalidConfiguration(
+            OPTION, at.name, f'its driver is not installed: pip install devicetrack[{extra}]') from error
+    # Errors go to logs; values of rows need not.
+    made.hide_parameters = True
+    backend = _BACKENDS[made.dialect.name](made, options.busy_timeout_s)
+    if at.path is not None:
+        _watch_file(made, at.path)
+
+    @sa.event.listens_for(made, 'connect')
+    def prepare(connection: Any, record: Any) -> None:
+        backend.prepare(connection)
+
+    return made, backend
+
+
+_BACKENDS: Final[dict[str, Callable[[sa.Engine, int], backends.Backend]]] = {
+    'sqlite': sqlite.SQLite, 'postgresql': postgresql.PostgreSQL, 'mysql': mariadb.MariaDB}
+
+
+# -- SQLite -----------------------------------------------------------------------------------------------------------
+
+# The open connections of this process to each file, by the process that opened them. SQLite keeps books on its locks
+# in memory, by file. A forked child inherits the books but not the locks, so it must not open a file that was open
+# when it was forked.
+_open_files: dict[str, dict[int, int]] = {}
+_open_files_lock = threading.Lock()
+os.register_at_fork(before=_open_files_lock.acquire, after_in_parent=_open_files_lock.release,
+                    after_in_child=_open_files_lock.release)
+
+
+class OpenInParent(OSError):
+    """A forked child cannot use an SQLite file that its parent had open when it forked."""
+
+
+def _watch_file(made: sa.Engine, path: str) -> None:
+    @sa.event.listens_for(made, 'do_connect')
+    def about_to_connect(*_args: Any) -> None:
+        with _open_files_lock:
+            owners = _open_files.setdefault(path, {})
+            if any(pid != os.getpid() for pid in owners):
+                raise OpenInParent(f'{path} was open when this process was forked')
+
+    @sa.event.listens_for(made, 'connect')
+    def connected(*_args: Any) -> None:
+        with _open_files_lock:
+            owners = _open_files.setdefault(path, {})
+            owners[os.getpid()] = owners.get(os.getpid(), 0) + 1
+
+    def closed(*_args: Any) -> None:
+        with _open_files_lock:
+            owners = _open_files.get(path, {})
+            left = owners.get(os.getpid(), 0) - 1
+            if left > 0:
+                owners[os.getpid()] = left
+            else:
+                owners.pop(os.getpid(), None)
+
+    sa.event.listen(made, 'close', closed)
+    sa.event.listen(made, 'close_detached', closed)
+
+    # oslo.db begins with a plain BEGIN, once for each transaction, which it marks. A transaction that will write must
+    # take the lock at once: one that read first and wrote then would be refused without waiting.
+    @sa.event.listens_for(made, 'begin')
+    def begin_immediate(connection: sa.Connection) -> None:
+        if connection.get_execution_options().get(WRITES):
+            driver_connection: Any = connection.connection.dbapi_connection
+            driver_connection.rollback()        # the plain one, in which nothing has happened
+            connection.exec_driver_sql('BEGIN IMMEDIATE')
+            connection.info['in_transaction'] = True

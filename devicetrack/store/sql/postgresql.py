@@ -1,0 +1,163 @@
+"""PostgreSQL, by psycopg2."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Sequence
+import itertools
+from typing import Any
+from typing import Final
+
+import sqlalchemy as sa
+
+from devicetrack.store.sql import backend
+from devicetrack.store.sql import convert
+from devicetrack.store.sql import models
+from devicetrack.store.sql.backend import Cause
+
+# By SQLSTATE: the whole of it, else its class.
+_CAUSES: Final = {
+    '23505': Cause.DUPLICATE,
+    '40001': Cause.CONFLICT,
+    '40P01': Cause.CONFLICT,
+    '55P03': Cause.LOCKED,
+    '25006': Cause.READ_ONLY,
+    '42501': Cause.READ_ONLY,
+    '42P01': Cause.NO_SCHEMA,
+    '42703': Cause.NO_SCHEMA,
+    '3F000': Cause.NO_SCHEMA,
+    '3D000': Cause.GONE,
+    '53100': Cause.FULL,
+    '40003': Cause.IN_DOUBT,
+}
+_CAUSES_OF_CLASSES: Final = {
+    '08': Cause.GONE,
+    '28': Cause.GONE,
+    '53': Cause.GONE,       # too many connections, out of memory
+    '57': Cause.GONE,       # shutting down, crashed, cannot connect now
+    '58': Cause.GONE,
+}
+
+
+class PostgreSQL(backend.Backend):
+    """One round trip for BEGIN and the statement together, one for COMMIT.
+
+    psycopg2 would send BEGIN by itself and wait for its answer first. So the writing connection is in what the driver
+    calls autocommit: it adds nothing. Every transaction is an explicit one all the same; in the server's own
+    autocommit a broken connection would leave the outcome of every statement unknown, not of COMMIT alone.
+    """
+
+    kind = 'PostgreSQL'
+    paramstyle = 'format'
+
+    def __init__(self, engine: sa.Engine, busy_timeout_s: int) -> None:
+        super().__init__(engine, busy_timeout_s)
+        prefix, self._insert_row = self.insert_one.split(' VALUES ')
+        self._insert_rows = prefix + ' VALUES '
+        self._update_rows, self._updated_row = _update_rows()
+        self._delete_rows, self._deleted_row = _delete_rows()
+        self._values_of_update = convert.parameters_of_update(
+            [*map(convert.old, models.READ_AT), *map(convert.new, convert.CHANGEABLE)])
+        self._values_of_delete = convert.parameters_of_delete([convert.old(name) for name in models.READ_AT])
+
+    def prepare(self, connection: Any) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute(f"SET lock_timeout = '{self.busy_timeout_s}s'")
+            # Whatever the database's default is: a stricter level refuses more and gains nothing here.
+            cursor.execute('SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED')
+        connection.commit()
+
+    def prepare_to_write(self, connection: Any) -> None:
+        connection.autocommit = True
+
+    def ping(self, connection: Any) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute('SELECT 1')
+
+    def carry_out(self, connection: Any, merged: backend.Merged) -> None:
+        begin = 'BEGIN;'
+        insert, update, delete = merged
+        with connection.cursor() as cursor:
+            for deleted in backend.chunks(delete):
+                if len(deleted) == 1:
+                    cursor.execute(begin + self.delete_one, self.of_delete(deleted[0]))
+                else:
+                    cursor.execute(begin + self._delete_rows % _rows(self._deleted_row, deleted),
+                                   _flat(map(self._values_of_delete, deleted)))
+                if cursor.rowcount != len(deleted):
+                    raise backend.StaleRows
+                begin = ''
+            for updated in backend.chunks(update):
+                if len(updated) == 1:
+                    cursor.execute(begin + self.update_one, self.of_update(updated[0]))
+                else:
+                    cursor.execute(begin + self._update_rows % _rows(self._updated_row, updated),
+                                   _flat(map(self._values_of_update, updated)))
+                if cursor.rowcount != len(updated):
+                    raise backend.StaleRows
+                begin = ''
+            for inserted in backend.chunks(insert):
+                if len(inserted) == 1:
+                    cursor.execute(begin + self.insert_one, inserted[0])
+                else:
+                    cursor.execute(begin + self._insert_rows + _rows(self._insert_row, inserted), _flat(inserted))
+                begin = ''
+
+    def commit(self, connection: Any) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute('COMMIT')
+
+    def rollback(self, connection: Any) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute('ROLLBACK')
+
+    def cause_of(self, error: BaseException) -> Cause:
+        code = getattr(error, 'pgcode', None)
+        if code is None:
+            # The client library's own errors have no code: what is no mistake of ours is a lost connection.
+            mistakes = ('ProgrammingError', 'NotSupportedError', 'DataError')
+            return Cause.OTHER if type(error).__name__ in mistakes else Cause.GONE
+        return _CAUSES.get(code) or _CAUSES_OF_CLASSES.get(code[:2], Cause.OTHER)
+
+    def code_of(self, error: BaseException) -> str:
+        return getattr(error, 'pgcode', None) or ''
+
+    def undone_in_commit(self, error: BaseException) -> bool:
+        # The server answered with an error of its own and stays: then it has undone the transaction.
+        return getattr(error, 'pgcode', None) is not None and self.cause_of(error) not in (Cause.GONE, Cause.IN_DOUBT)
+
+
+def _rows(row: str, rows: Sequence[Any]) -> str:
+    return ', '.join([row] * len(rows))
+
+
+def _flat(rows: Iterable[Iterable[Any]]) -> tuple[Any, ...]:
+    return tuple(itertools.chain.from_iterable(rows))
+
+
+def _update_rows() -> tuple[str, str]:
+    """An UPDATE of many rows: its text with a place for them, and the text of one.
+
+    An unset column makes a parameter a bare NULL, which PostgreSQL takes for text; hence the casts of integers.
+    """
+    columns = [*models.READ_AT, *(convert.new(name) for name in convert.CHANGEABLE)]
+    integers = {column.name for column in models.assignments.c if isinstance(column.type, sa.Integer)}
+    changes = ', '.join(
+        f'{name} = CAST(wanted.{convert.new(name)} AS BIGINT)' if name in integers
+        else f'{name} = wanted.{convert.new(name)}' for name in convert.CHANGEABLE)
+    return (f'UPDATE assignments SET {changes} FROM (VALUES %s) AS wanted ({", ".join(columns)}) WHERE {_met()}',
+            _row(len(columns)))
+
+
+def _delete_rows() -> tuple[str, str]:
+    """The same for a DELETE."""
+    return (f'DELETE FROM assignments USING (VALUES %s) AS wanted ({", ".join(models.READ_AT)}) WHERE {_met()}',
+            _row(len(models.READ_AT)))
+
+
+def _met() -> str:
+    return ' AND '.join(f'assignments.{name} = wanted.{name}' for name in models.READ_AT)
+
+
+def _row(width: int) -> str:
+    return '(' + ', '.join(['%s'] * width) + ')'

@@ -1,0 +1,185 @@
+"""The schema of a store: making it, telling its revision, and bringing stored texts up to date.
+
+alembic is loaded by what needs it. It keeps the migration that runs in a global of its own, so one thread at a time
+uses it.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import threading
+from typing import Any
+from typing import Final
+from typing import NamedTuple
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+
+from devicetrack import exception
+from devicetrack.objects import details
+from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import Record
+from devicetrack.store.sql import convert
+from devicetrack.store.sql import models
+
+if TYPE_CHECKING:
+    from devicetrack.store.sql.store import SQLStore
+
+LOG = logging.getLogger(__name__)
+
+SYNC: Final = 'run devicetrack-manage db sync'
+MIGRATIONS: Final = os.path.join(os.path.dirname(__file__), 'migrations')
+
+_alembic = threading.Lock()
+
+# Names the lock that keeps two processes from migrating one database at once.
+_LOCK_NUMBER: Final = 0x6465_7674
+_LOCK_NAME: Final = 'devicetrack_db_sync'
+
+
+def revision(store: SQLStore) -> str | None:
+    """The revision that the store has, or None when it has no schema of ours."""
+    with store.reading() as connection:
+        if not sa.inspect(connection).has_table('alembic_version'):
+            return None
+        found: str | None = connection.execute(sa.text('SELECT version_num FROM alembic_version')).scalar()
+        return found
+
+
+def remedy(found: str | None) -> str:
+    """What to do about a store of another revision than this release's."""
+    if found is None or is_known(found):
+        return SYNC
+    return 'the store is of a newer release: upgrade this one'
+
+
+def is_known(found: str) -> bool:
+    """Whether this release has the migration that led to a revision: then it can lead on from there."""
+    with _alembic:
+        from alembic import script
+        known = {step.revision for step in script.ScriptDirectory(MIGRATIONS).walk_revisions()}
+    return found in known
+
+
+def config() -> Any:
+    """alembic's configuration, without a file and without a connection."""
+    from alembic import config as alembic_config
+    made = alembic_config.Config()
+    made.set_main_option('script_location', MIGRATIONS.replace('%', '%%'))
+    return made
+
+
+def sync(store: SQLStore) -> str:
+    """Bring the store's schema to this release's revision; make the file of an SQLite store when it is missing.
+
+    The directory is made with mode 0700 and the file with 0600; SQLite gives its log and its index the file's mode.
+    A store that is up to date is not changed. Of two processes that do this at once, one waits for the other.
+
+    :returns: the revision that the store has now
+    :raises SchemaMismatch: the store is newer than this release, or it is no store; nothing was changed
+    :raises StoreUnavailable: it cannot be reached or written
+    """
+    if store.path is not None:
+        _make_file(store)
+    found = revision(store)
+    if found is not None and not is_known(found):
+        raise exception.SchemaMismatch(store.name, found, models.REVISION, remedy(found))
+    if found != models.REVISION:
+        store.transact(_upgrade)
+        LOG.info('%s: schema brought from %s to %s', store.name, found or 'none', models.REVISION)
+    return models.REVISION
+
+
+def _make_file(store: SQLStore) -> None:
+    path = store.path or ''
+    try:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        raise exception.StoreUnavailable(
+            store.name, f'it cannot be made or opened ({error.strerror}): let this process write to it') from error
+    with store.reading() as connection:         # lasts in the file; not possible inside of a transaction
+        store.backend.prepare_to_write(connection.connection.dbapi_connection)
+
+
+def _upgrade(connection: sa.Connection) -> None:
+    from alembic import command
+    if connection.dialect.name == 'postgresql':
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK_NUMBER)))
+    elif connection.dialect.name == 'mysql':
+        connection.execute(sa.select(sa.func.get_lock(_LOCK_NAME, -1)))
+    try:
+        with _alembic:
+            alembic_config = config()
+            alembic_config.attributes['connection'] = connection
+            command.upgrade(alembic_config, 'head')
+    finally:
+        if connection.dialect.name == 'mysql':
+            connection.execute(sa.select(sa.func.release_lock(_LOCK_NAME)))
+
+
+class Migrated(NamedTuple):
+    """What became of stored details of older versions.
+
+    ``unreadable`` rows come from a newer release or are damaged; they were left as they are.
+    """
+
+    converted: int
+    left: int
+    unreadable: tuple[DeviceKey, ...]
+
+
+def migrate_details(store: SQLStore, max_rows: int | None = None, rows_a_batch: int = 100) -> Migrated:
+    """Convert stored details of older versions to this release's, in transactions of ``rows_a_batch`` rows.
+
+    A row counts only when it is still of the generation at which it was read. Its generation stays, so a manager that
+    runs meanwhile is not disturbed: it may write the older text back, which the next run converts again.
+
+    :param max_rows: convert at most so many; None means all
+    :raises StoreUnavailable: the batch at hand was not written, those before it were
+    """
+    converted = left = 0
+    unreadable: list[DeviceKey] = []
+    after: tuple[str, ...] | None = None
+    while rows := _page(store, after, rows_a_batch):
+        after = rows[-1][:3]
+        changed: list[tuple[Record, str]] = []
+        for record in rows:
+            try:
+                if details.is_current(record.details):
+                    continue
+                text = details.to_text(details.from_text(record.details))
+            except (exception.UnknownObject, exception.MalformedObject) as error:
+                LOG.warning('%s %s on host %s keeps its details: %s',
+                            record.kind, record.identifier, record.host_uuid, error)
+                unreadable.append(record.key)
+                continue
+            if max_rows is not None and converted + len(changed) >= max_rows:
+                left += 1
+            else:
+                changed.append((record, text))
+        if changed:
+            written = store.transact(functools.partial(_write, changed=changed))
+            converted += written
+            left += len(changed) - written
+    return Migrated(converted, left, tuple(unreadable))
+
+
+def _page(store: SQLStore, after: tuple[str, ...] | None, size: int) -> list[Record]:
+    key = [models.assignments.c[name] for name in models.KEY]
+    statement = sa.select(models.assignments).order_by(*key).limit(size)
+    if after is not None:
+        statement = statement.where(sa.tuple_(*key) > after)
+    with store.reading() as connection:
+        return convert.records(connection.execute(statement))
+
+
+def _write(connection: sa.Connection, changed: list[tuple[Record, str]]) -> int:
+    table = models.assignments
+    written = 0
+    for record, text in changed:
+        version = [table.c[name] == getattr(record, name) for name in (*models.READ_AT, 'details')]
+        written += connection.execute(sa.update(table).where(*version).values(details=text)).rowcount
+    return written

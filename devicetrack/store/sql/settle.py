@@ -1,0 +1,85 @@
+"""Finds out what became of a commit whose answer was lost.
+
+The lost transaction may still run, or even wait in a network for its COMMIT to arrive. It holds the locks of every
+row that it wrote until it ends. So a second transaction that writes the same keys waits for it, wherever it is, and
+is undone itself. A plain read would see the time before and prove nothing.
+
+- A row that the lost transaction inserted is waited for by an INSERT of the same key; reading for update would not do
+  in PostgreSQL, which does not see rows that are not committed.
+- A row that it changed or deleted is waited for by reading it for update, which locks as a write does.
+- SQLite has one lock for all, which BEGIN IMMEDIATE takes.
+
+One of them ended, everything about it is decided: it was one transaction, and every row of it says the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Mapping
+from typing import Any
+
+from oslo_db import exception as db_exc
+import sqlalchemy as sa
+
+from devicetrack.objects.values import Record
+from devicetrack.store import api
+from devicetrack.store.sql import convert
+from devicetrack.store.sql import models
+
+_Key = tuple[str, str, str]
+
+
+def wait_and_compare(connection: sa.Connection, changes: api.Changes) -> bool:
+    """Wait for the lost transaction and say whether its changes happened. Leaves no transaction open.
+
+    :param connection: one whose transactions take SQLite's write lock at once, outside of a transaction
+    :raises: what the database raises when the lost transaction is still open after the lock's timeout
+    """
+    with connection.begin() as undone:
+        _lock(connection, [update.before for update in changes.update])
+        _lock(connection, changes.delete)
+        if changes.insert:
+            try:
+                connection.execute(sa.insert(models.assignments), [record._asdict() for record in changes.insert])
+            except db_exc.DBDuplicateEntry:
+                pass                    # somebody's; whose it is, the comparison says
+        undone.rollback()
+    with connection.begin() as undone:
+        # For update: what is newest counts, in every isolation level.
+        found = _lock(connection, [*changes.insert, *(update.before for update in changes.update), *changes.delete])
+        undone.rollback()
+    return happened(changes, found)
+
+
+def _lock(connection: sa.Connection, rows: Iterable[Record]) -> dict[_Key, Record]:
+    keys = sorted({record[:3] for record in rows})
+    if not keys:
+        return {}
+    table = models.assignments
+    statement = sa.select(table).with_for_update().where(sa.or_(*[
+        sa.and_(table.c.host_uuid == host_uuid, table.c.kind == kind, table.c.identifier == identifier)
+        for host_uuid, kind, identifier in keys]))
+    return {record[:3]: record for record in convert.records(connection.execute(statement))}
+
+
+def happened(changes: api.Changes, found: Mapping[Any, Record]) -> bool:
+    """Compare the rows that the changes name with those that were found, by claim and generation.
+
+    First what only the lost transaction can have left behind, then what it cannot have left as it is. Somebody may
+    have gone on from there since: a later generation of the same claim was built upon ours, because a row has one
+    writer at a time and each names the generation that it read.
+    """
+    for inserted in changes.insert:
+        row = found.get(inserted[:3])
+        if row is not None and row.claim_id == inserted.claim_id:
+            return True
+    for before, after in changes.update:
+        row = found.get(before[:3])
+        if row is not None and row.claim_id == after.claim_id and row.generation >= after.generation:
+            return row.generation > after.generation or row == after
+    for before in (*(update.before for update in changes.update), *changes.delete):
+        row = found.get(before[:3])
+        if row is not None and row.claim_id == before.claim_id and row.generation == before.generation:
+            return False
+    # What is left: inserted rows that are not there, deleted rows that are gone, rows that others own by now.
+    return bool(changes.delete)

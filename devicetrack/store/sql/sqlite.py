@@ -1,0 +1,83 @@
+"""SQLite: one file, in WAL mode and with full durability: one fsync a commit."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Any
+from typing import Final
+
+from devicetrack.store.sql import backend
+from devicetrack.store.sql.backend import Cause
+
+# By primary result code, the low byte of the extended one.
+_CAUSES: Final = {
+    sqlite3.SQLITE_BUSY: Cause.LOCKED,
+    sqlite3.SQLITE_LOCKED: Cause.LOCKED,
+    sqlite3.SQLITE_READONLY: Cause.READ_ONLY,
+    sqlite3.SQLITE_PERM: Cause.READ_ONLY,
+    sqlite3.SQLITE_FULL: Cause.FULL,
+    sqlite3.SQLITE_CANTOPEN: Cause.GONE,
+    sqlite3.SQLITE_IOERR: Cause.GONE,
+    sqlite3.SQLITE_NOTADB: Cause.NOT_A_STORE,
+    sqlite3.SQLITE_CORRUPT: Cause.NOT_A_STORE,
+    sqlite3.SQLITE_CONSTRAINT: Cause.DUPLICATE,
+    sqlite3.SQLITE_ERROR: Cause.NO_SCHEMA,      # what our fixed statements get from a file without our tables
+    sqlite3.SQLITE_SCHEMA: Cause.NO_SCHEMA,
+}
+
+# An error of one of these in COMMIT leaves the transaction open or undoes it: no commit record is in the log. After a
+# failed fsync the record may be there, and a crash could bring it back.
+_UNDONE_IN_COMMIT: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY,
+                            sqlite3.SQLITE_CONSTRAINT)
+
+
+class SQLite(backend.Backend):
+    """The standard library's sqlite3. oslo.db leaves BEGIN and COMMIT to us: its isolation level is None."""
+
+    kind = 'SQLite'
+    paramstyle = 'qmark'
+    locks_whole_store = True
+
+    def prepare(self, connection: Any) -> None:
+        connection.execute('PRAGMA synchronous = FULL')
+
+    def prepare_to_write(self, connection: Any) -> None:
+        # Lasts in the file. Asked for again, so that a file that somebody turned back does not stay so.
+        connection.execute('PRAGMA journal_mode = WAL').fetchall()
+
+    def ping(self, connection: Any) -> None:
+        """There is no server that could be gone."""
+
+    def carry_out(self, connection: Any, merged: backend.Merged) -> None:
+        # IMMEDIATE takes the write lock now, where waiting for it is possible. A transaction that read first and
+        # wrote then would be refused instead, without waiting, when another one wrote in between.
+        connection.execute('BEGIN IMMEDIATE')
+        insert, update, delete = merged
+        if delete:
+            cursor = connection.executemany(self.delete_one, [self.of_delete(record) for record in delete])
+            if cursor.rowcount != len(delete):
+                raise backend.StaleRows
+        if update:
+            cursor = connection.executemany(self.update_one, [self.of_update(item) for item in update])
+            if cursor.rowcount != len(update):
+                raise backend.StaleRows
+        if insert:
+            connection.executemany(self.insert_one, insert)
+
+    def commit(self, connection: Any) -> None:
+        connection.execute('COMMIT')
+
+    def rollback(self, connection: Any) -> None:
+        if connection.in_transaction:           # some errors, a full disk for one, undo it by themselves
+            connection.execute('ROLLBACK')
+
+    def cause_of(self, error: BaseException) -> Cause:
+        code = getattr(error, 'sqlite_errorcode', None)
+        return Cause.OTHER if code is None else _CAUSES.get(code & 0xff, Cause.OTHER)
+
+    def code_of(self, error: BaseException) -> str:
+        return getattr(error, 'sqlite_errorname', '')
+
+    def undone_in_commit(self, error: BaseException) -> bool:
+        code = getattr(error, 'sqlite_errorcode', None)
+        return code is not None and code & 0xff in _UNDONE_IN_COMMIT
