@@ -21,6 +21,15 @@ openstackdocs_use_storyboard = False
 autodoc_member_order = 'bysource'
 autodoc_typehints = 'description'
 
+templates_path = ['_templates']
+
 html_theme = 'openstackdocs'
+html_theme_options = {
+    'analytics_tracking_code': '',
+    'display_badge': False,
+    'root_title': 'devicetrack',
+}
+html_context = {'display_badge': False}
+html_last_updated_fmt = None
 html_static_path = ['_static']
 pygments_style = 'native'

@@ -67,7 +67,7 @@ def imports_in(source, module, is_package=False):
 
     ``from a import b`` names a and a.b, for b may be a module.
     """
-    found = set()
+    found: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
@@ -165,6 +165,8 @@ class ImportsOfASourceTestCase(testscenarios.WithScenarios, testtools.TestCase):
             ('somebody else', 'import virt', []),
         ]
     ]
+    source: str
+    breach: list[str]
 
     def test_a_store_module_that_says(self):
         imports = imports_in(self.source, 'devicetrack.store.api')
