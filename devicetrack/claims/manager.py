@@ -217,7 +217,7 @@ class ClaimManager:
         while True:
             try:
                 with self._lock:
-                    holding = self._ledger.take(instance_uuid, claim_id, demand)
+                    holding = self._ledger.take(instance_uuid, demand)
             except exception.InstanceHasClaim:
                 if not self._doubts or reconsidered:
                     raise
@@ -231,7 +231,7 @@ class ClaimManager:
                 raise exception.NoFit(self._with_owners(short.shortages)) from None
             changes = Changes()
             try:
-                records = self._records_for(holding, demand)
+                records = self._records_for(holding, claim_id, demand)
                 changes = Changes(insert=tuple(records))
                 self.store.write(changes)
                 return records
@@ -259,7 +259,7 @@ class ClaimManager:
         holding.in_doubt = True
         self._doubts.append(recovery.Doubt(holding, changes, undo))
 
-    def _records_for(self, holding: ledgers.Holding, demand: demands.Demand) -> list[Record]:
+    def _records_for(self, holding: ledgers.Holding, claim_id: str, demand: demands.Demand) -> list[Record]:
         """The rows of what was taken, in the order of the guest; the driver names what will be made."""
         units: Sequence[ledgers.Unit] = holding.units
         if demand.order:
@@ -268,7 +268,7 @@ class ClaimManager:
         now = int(time.time())
         return [Record(self._host_uuid, candidate.kind, candidate.identifier,       # type: ignore[arg-type]
                        holding.instance_uuid, None, vocabulary.CURRENT, vocabulary.CLAIMED, position,
-                       holding.claim_id, 1, candidate.provider_uuid, candidate.resource_class, candidate.parent,
+                       claim_id, 1, candidate.provider_uuid, candidate.resource_class, candidate.parent,
                        candidate.numa_node, candidate.details, now)
                 for position, candidate in enumerate(candidates)]
 

@@ -197,8 +197,9 @@ def _settle(manager: ClaimManager) -> None:
                 LOG.info('The commit in doubt for instance %(instance)s %(outcome)s', {
                     'instance': instance_uuid, 'outcome': 'happened' if happened else 'did not happen'})
                 if happened and doubt.undo:
+                    claims = {record.claim_id for record in doubt.changes.insert}
                     manager.give([record for record in manager.records_of(instance_uuid)
-                                  if record.claim_id == doubt.holding.claim_id])
+                                  if record.claim_id in claims])
             except exception.DeviceTrackError as error:
                 LOG.warning('Instance %(instance)s stays as it is for now: %(error)s',
                             {'instance': instance_uuid, 'error': error})

@@ -63,10 +63,10 @@ class Holding:
     the provider to this host; ``from_rows`` when it was made of rows and not by a take of this process.
     """
 
-    __slots__ = ('instance_uuid', 'claim_id', 'units', 'in_doubt', 'anywhere', 'from_rows')
+    __slots__ = ('instance_uuid', 'units', 'in_doubt', 'anywhere', 'from_rows')
 
-    def __init__(self, instance_uuid: str, claim_id: str, units: tuple[Unit, ...]) -> None:
-        self.instance_uuid, self.claim_id, self.units = instance_uuid, claim_id, units
+    def __init__(self, instance_uuid: str, units: tuple[Unit, ...]) -> None:
+        self.instance_uuid, self.units = instance_uuid, units
         self.in_doubt = self.anywhere = self.from_rows = False
 
 
@@ -89,7 +89,7 @@ class Ledger:
 
     # -- taking -------------------------------------------------------------------------------------------------------
 
-    def take(self, instance_uuid: str, claim_id: str, demand: Demand) -> Holding:
+    def take(self, instance_uuid: str, demand: Demand) -> Holding:
         """Hold devices for the whole demand, or nothing.
 
         :raises InstanceHasClaim: the instance holds devices already
@@ -116,7 +116,7 @@ class Ledger:
                     raise exception.NoFit(self.shortages(demand))
                 taken[index] = some
             units = [unit for index in range(len(items)) for unit in taken[index]]
-        holding = Holding(instance_uuid, claim_id, tuple(units))
+        holding = Holding(instance_uuid, tuple(units))
         holding.anywhere = items[0].provider_uuid is None
         for unit in units:
             unit.holding = holding
@@ -368,8 +368,7 @@ class Ledger:
             units.append(unit)
         holding = self._holdings.get(records[0].instance_uuid)
         if holding is None:
-            holding = self._holdings[records[0].instance_uuid] = Holding(
-                records[0].instance_uuid, records[0].claim_id, ())
+            holding = self._holdings[records[0].instance_uuid] = Holding(records[0].instance_uuid, ())
             holding.from_rows = True
         holding.units += tuple(unit for unit in units if unit not in holding.units)
         for unit in units:
