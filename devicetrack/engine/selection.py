@@ -8,7 +8,8 @@ between two owners. Over pools the policy decides: ``pack`` takes the first pare
 A scope is the set of pools that an item of a request may be served from. It keeps them in a heap with an entry for
 each pool's room as it was; an entry that no longer says the truth is put right when it comes to the top. That is
 correct because room that shrank only makes an entry look better than it is (it comes up early and is corrected), and
-room that grew is pushed anew. A choice costs the same whatever the number of devices.
+room that grew beyond its entry is pushed anew; the entry that this replaces is dropped when it comes to the top. A
+choice costs the same whatever the number of devices.
 """
 
 from __future__ import annotations
@@ -75,27 +76,33 @@ class Pool:
 class Scope:
     """The pools that one item of a request may be served from."""
 
-    __slots__ = ('pools', '_spread', '_heaps')
+    __slots__ = ('pools', '_spread', '_heaps', '_entries')
 
     def __init__(self, policy: str) -> None:
         self.pools: list[Pool] = []
         self._spread = policy == vocabulary.SPREAD
         self._heaps: dict[int | None, list[tuple[int, int, Pool]]] = {}
+        self._entries: dict[int, tuple[int, int, Pool]] = {}    # by index of the pool, the one entry that counts
 
     def rebuild(self) -> None:
         """Put every pool where it belongs; needed after pools were added or their order changed."""
-        self._heaps = {}
+        self._heaps, self._entries = {}, {}
         for pool in self.pools:
-            self._heaps.setdefault(pool.numa_node, []).append((self._key(pool), pool.index, pool))
+            entry = self._entries[pool.index] = (self._key(pool), pool.index, pool)
+            self._heaps.setdefault(pool.numa_node, []).append(entry)
         for heap in self._heaps.values():
             heapq.heapify(heap)
 
     def push(self, pool: Pool) -> None:
+        key, entry = self._key(pool), self._entries.get(pool.index)
+        if entry is not None and entry[0] <= key:               # the pool comes up early enough as it stands
+            return
         heap = self._heaps[pool.numa_node]
-        if len(heap) > 2 * len(self.pools) + 8:                 # mostly entries that are no longer true
+        if len(heap) > 2 * len(self.pools) + 8:                 # mostly entries that were replaced
             self.rebuild()
         else:
-            heapq.heappush(heap, (self._key(pool), pool.index, pool))
+            entry = self._entries[pool.index] = (key, pool.index, pool)
+            heapq.heappush(heap, entry)
 
     def best(self, numa_nodes: frozenset[int], numa_policy: str) -> Pool | None:
         """The pool to take the next device from, or None when none has room."""
@@ -128,12 +135,18 @@ class Scope:
 
     def _top(self, heap: list[tuple[int, int, Pool]]) -> Pool | None:
         while heap:
-            key, index, pool = heap[0]
+            entry = heap[0]
+            key, index, pool = entry
+            if self._entries.get(index) is not entry:           # replaced
+                heapq.heappop(heap)
+                continue
             room = pool.room()
             if room <= 0:
+                del self._entries[index]
                 heapq.heappop(heap)
             elif self._spread and key != -room:
-                heapq.heapreplace(heap, (-room, index, pool))
+                entry = self._entries[index] = (-room, index, pool)
+                heapq.heapreplace(heap, entry)
             else:
                 return pool
         return None
