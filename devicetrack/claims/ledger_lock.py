@@ -7,6 +7,7 @@ that wherever it is switched on.
 from __future__ import annotations
 
 import itertools
+import threading
 from types import TracebackType
 from typing import Any
 import weakref
@@ -14,7 +15,9 @@ import weakref
 from oslo_concurrency import lockutils
 
 _NUMBERS = itertools.count()
-_LOCKS: weakref.WeakSet[LedgerLock] = weakref.WeakSet()
+# Replaced as a whole and never changed, so that it can be read anywhere, in an audit hook too.
+_LOCKS: tuple[weakref.ref[LedgerLock], ...] = ()
+_ADDING = threading.Lock()
 
 
 class LedgerLock:
@@ -23,9 +26,11 @@ class LedgerLock:
     __slots__ = ('_lock', '__weakref__')
 
     def __init__(self) -> None:
+        global _LOCKS
         # The name only has to be unique: oslo.concurrency keeps fair locks by name.
         self._lock: Any = lockutils.internal_fair_lock(f'devicetrack-ledger-{next(_NUMBERS)}')
-        _LOCKS.add(self)
+        with _ADDING:
+            _LOCKS = (*(other for other in _LOCKS if other() is not None), weakref.ref(self))
 
     def __enter__(self) -> None:
         self._lock.acquire_write_lock()
@@ -42,4 +47,4 @@ class LedgerLock:
 
 def held_by_this_thread() -> bool:
     """Whether the calling thread holds the ledger lock of any manager in this process."""
-    return any(lock.is_mine for lock in list(_LOCKS))
+    return any((lock := other()) is not None and lock.is_mine for other in _LOCKS)

@@ -1,0 +1,294 @@
+"""A host with a claim manager, in a temporary directory, for tests of this project and of others.
+
+A test of a compute service gets a real manager, a real store (SQLite) and a host in memory::
+
+    from devicetrack.testing import fixtures
+
+    class TestSpawn(testtools.TestCase):
+        def test_error_in_the_block_frees_every_device(self):
+            host = self.useFixture(fixtures.Host(devices=2))
+            def attach_fails():
+                with host.claim(fixtures.Instance(), pmem=2):
+                    raise AttachRefused()
+            self.assertRaises(AttachRefused, attach_fails)
+            self.assertEqual({'d0': 'free', 'd1': 'free'}, host.states())
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+import dataclasses
+import os
+import tempfile
+from typing import Any
+import uuid
+
+import fixtures
+from oslo_config import cfg
+
+from devicetrack.claims.claim import Claim
+from devicetrack.claims.manager import ClaimManager
+from devicetrack.conf import opts
+from devicetrack.engine import ledger as ledgers
+from devicetrack.objects import DeviceRequest
+from devicetrack.objects.values import DeviceKey
+from devicetrack.store import api as store_api
+from devicetrack.store.sql import open_store
+from devicetrack.store.sql import schema
+from devicetrack.testing.staged_store import StagedStore
+from devicetrack.virt import fake
+
+FREE = 'free'
+HELD = 'held'                                   # in the ledger, without a row
+WITHHELD = 'withheld: '                         # and the reason
+
+PMEM = 'CUSTOM_PMEM_NAMESPACE_4GB'
+VGPU = 'VGPU'
+
+
+@dataclasses.dataclass
+class Flavor:
+    extra_specs: dict[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass
+class Instance:
+    """What a manager reads from and sets on a compute service's instance, and nothing else."""
+
+    uuid: str = dataclasses.field(default_factory=lambda: str(uuid.uuid4()))
+    flavor: Flavor | None = None
+    host: str | None = None
+    node: str | None = None
+    old_flavor: Flavor | None = None
+    new_flavor: Flavor | None = None
+    resources: Any = None
+    migration_context: Any = None
+
+
+class Service:
+    """The compute service's view: ``known`` is by instance UUID; None, or an error to raise, is an unknown view."""
+
+    def __init__(self) -> None:
+        self.known: Mapping[str, str] | BaseException | None = None
+
+    def instances(self) -> Mapping[str, str] | None:
+        if isinstance(self.known, BaseException):
+            raise self.known
+        return self.known
+
+
+class Configuration(fixtures.Fixture):
+    """Every option at its default, except what keeps a test in its own directory; ``set`` changes more.
+
+    ``state_path`` is a new directory; the machine id is a file in it, one for each ``machine``.
+    """
+
+    def __init__(self, state_path: str | None = None, machine: str = 'a') -> None:
+        self._given, self._machine = state_path, machine
+
+    def _setUp(self) -> None:
+        self.state_path = self._given or self.useFixture(fixtures.TempDir()).path
+        machine_id = os.path.join(self.state_path, f'machine-id-{self._machine}')
+        with open(machine_id, 'w', encoding='ascii') as file:
+            file.write(uuid.uuid5(uuid.NAMESPACE_DNS, self._machine).hex + '\n')
+        self.conf = cfg.ConfigOpts()
+        opts.register_options(self.conf)
+        self.conf([], project='devicetrack', default_config_files=[], default_config_dirs=[])
+        self.set('devicetrack', state_path=self.state_path, machine_id_path=machine_id)
+
+    def set(self, group: str, **values: Any) -> None:
+        """Override options of a group."""
+        for name, value in values.items():
+            self.conf.set_override(name, value, group=group)
+
+
+class SQLiteStore(fixtures.Fixture):
+    """An empty SQLite store with its schema, in the file that ``conf`` names. The schema is made once a process and
+    copied."""
+
+    _template: bytes | None = None
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        self.conf = conf
+
+    def _setUp(self) -> None:
+        self.store = open_store(self.conf)
+        self.addCleanup(self.store.close)
+        path = str(self.store.path)
+        if not os.path.exists(path):
+            with open(path, 'wb') as file:
+                file.write(self._empty())
+
+    @classmethod
+    def _empty(cls) -> bytes:
+        if cls._template is None:
+            with tempfile.TemporaryDirectory() as directory, Configuration(directory) as made:
+                store = open_store(made.conf)
+                schema.sync(store)
+                store.close()
+                with open(str(store.path), 'rb') as file:
+                    cls._template = file.read()
+        return cls._template
+
+
+class Host(fixtures.Fixture):
+    """One compute host: its machine in memory, its store, and a claim manager that is ready.
+
+    :param devices: so many namespaces ``d0``, ``d1``, … of class :data:`PMEM`
+    :param parents: mdev parents by name: how many devices of type ``nvidia-35``, class :data:`VGPU`, each can make
+    :param policy: ``pack`` or ``spread``
+    :param name: the host's name
+    :param configuration: share another host's configuration, and with it its store
+    :param store: share another host's store
+    :param ready: call ``init_host``
+
+    ``machine`` is the :class:`~devicetrack.virt.fake.FakeHost`, ``store`` a
+    :class:`~devicetrack.testing.staged_store.StagedStore` on SQLite, ``service`` a :class:`Service`, ``manager`` the
+    manager, ``conf`` its configuration, ``findings`` what the last start or :meth:`audit` found. When a test ends, rows
+    and ledger must agree.
+    """
+
+    def __init__(self, devices: int = 0, parents: Mapping[str, int] | None = None, policy: str = 'pack',
+                 name: str = 'host', configuration: Configuration | None = None,
+                 store: store_api.Store | None = None, ready: bool = True) -> None:
+        self.name = name
+        self.machine = fake.FakeHost()
+        for number in range(devices):
+            self.machine.add_namespace(f'd{number}')
+        for parent, units in (parents or {}).items():
+            self.machine.add_parent(parent, units=units)
+        self.service = Service()
+        self.context = object()
+        self._policy, self._configuration, self._store, self._ready = policy, configuration, store, ready
+
+    def _setUp(self) -> None:
+        self.configuration = self._configuration or self.useFixture(Configuration())
+        self.conf = self.configuration.conf
+        self.configuration.set('devicetrack', selection_policy=self._policy)
+        self.store = StagedStore(self._store or self.useFixture(SQLiteStore(self.conf)).store)
+        self.findings: list[Any] = []
+        self.manager = self.another_manager()
+        if self._ready:
+            self.findings = self.manager.init_host(self.context)
+        self.addCleanup(self._check_at_end)
+
+    # -- managers -----------------------------------------------------------------------------------------------------
+
+    def another_manager(self) -> ClaimManager:
+        """A manager of this host that is not ready; it is closed when the test ends."""
+        manager = ClaimManager(self.name, fake.FakeDriver(self.name, self.conf, self.configuration.state_path,
+                                                          self.machine), self.store, self.conf, self.service)
+        self.addCleanup(manager.close)
+        return manager
+
+    def restart(self) -> list[Any]:
+        """Put a new manager in the place of the one there is, which says goodbye to nobody.
+
+        Memory is lost, rows and machine are not; what was staged in the store and the machine stays staged.
+
+        :returns: what ``init_host`` found
+        """
+        self.manager.close()
+        self.manager = self.another_manager()
+        self.findings = self.manager.init_host(self.context)
+        return self.findings
+
+    def audit(self) -> list[Any]:
+        """:returns: what the audit found"""
+        self.findings = self.manager.update_available_resource(self.context, self.name)
+        return self.findings
+
+    # -- what a compute service does ----------------------------------------------------------------------------------
+
+    def claim(self, instance: Instance, request: Any = None, pmem: int = 0, vgpu: int = 0) -> Claim:
+        """Claim for an instance what ``request`` says (allocations or a request), or so many namespaces and vGPUs."""
+        if request is None:
+            request = a_request(pmem=pmem, vgpu=vgpu)
+        return self.manager.instance_claim(self.context, instance, self.name, request)
+
+    def spawn(self, instance: Instance | None = None, request: Any = None, pmem: int = 0, vgpu: int = 0) -> Instance:
+        """Claim, realize, start the guest and say so."""
+        instance = instance or Instance()
+        self.claim(instance, request, pmem, vgpu)
+        self.manager.realize(self.context, instance)
+        self.machine.start_guest(instance.uuid, self.manager.guest_config(instance))
+        self.manager.started(self.context, instance)
+        return instance
+
+    def delete(self, instance: Instance) -> None:
+        """Remove the guest and give back what it had."""
+        self.machine.delete_guest(instance.uuid)
+        self.manager.release(self.context, instance)
+
+    # -- what is asked in tests ---------------------------------------------------------------------------------------
+
+    def states(self) -> dict[str, str]:
+        """By identifier, what every device is: a row's state, or else what the ledger says: :data:`FREE`,
+        :data:`HELD` or :data:`WITHHELD` and the reason."""
+        states = {record.identifier: record.state for record in self.records()}
+        for unit in self._units():
+            if unit.state != ledgers.FREE:
+                states.setdefault(unit.identifier or 'not named yet', HELD)
+            elif unit.withheld is not None:
+                states.setdefault(str(unit.identifier), WITHHELD + unit.withheld)
+            else:
+                states.setdefault(str(unit.identifier), FREE)
+        return states
+
+    def owners(self) -> dict[str, str]:
+        """By identifier, the instance that the store says owns it."""
+        return {record.identifier: record.instance_uuid for record in self.records()}
+
+    def held(self) -> dict[str, str]:
+        """By identifier, the instance that the ledger holds it for."""
+        return {unit.identifier or 'not named yet': unit.holding.instance_uuid for unit in self._units()
+                if unit.holding is not None}
+
+    def records(self, instance: Instance | None = None) -> list[Any]:
+        """Rows of this host, read past everything that is staged."""
+        return self.store.store.records(self.manager.host_uuid, instance.uuid if instance else None)
+
+    def free(self) -> int:
+        """How many more devices can be had, by the ledger."""
+        with self.manager.lock:
+            return sum({id(pool): pool.room() for pool in self.manager.ledger.pools()}.values())
+
+    def _units(self) -> list[ledgers.Unit]:
+        """Under no lock: for tests at rest."""
+        with self.manager.lock:
+            units = {id(unit): unit for unit in self.manager.ledger.units()}
+            for holding in self.manager.ledger.holdings():
+                units.update((id(unit), unit) for unit in holding.units)
+        return list(units.values())
+
+    def disagreements(self) -> list[str]:
+        """Rows whose devices the ledger does not hold for their owner, and guests on devices without a row of theirs.
+
+        The invariant for guests that this library placed: used by a guest, then a row, then held.
+        """
+        wrong = []
+        records = {record.key: record for record in self.records()}
+        for key, record in records.items():
+            if not self.manager.ledger.holds(record):
+                wrong.append(f'{key.identifier} has a row for {record.instance_uuid} and is not held for it')
+        placed = {record.instance_uuid for record in records.values()}
+        for use in self.machine.usage().uses:
+            if use.domain_uuid in placed and use.identifier is not None:
+                owner = records.get(DeviceKey(use.kind, use.identifier))
+                if owner is None or owner.instance_uuid != use.domain_uuid:
+                    wrong.append(f'{use.identifier} is used by {use.domain_uuid} without a row of its')
+        return wrong
+
+    def _check_at_end(self) -> None:
+        try:
+            self.manager.check_ready()
+        except Exception:
+            return
+        wrong = self.disagreements()
+        if wrong:
+            raise AssertionError('; '.join(wrong))
+
+
+def a_request(pmem: int = 0, vgpu: int = 0) -> DeviceRequest:
+    """A request for so many namespaces and vGPUs from anywhere on the host."""
+    return DeviceRequest.of(*((name, amount) for name, amount in ((PMEM, pmem), (VGPU, vgpu)) if amount))

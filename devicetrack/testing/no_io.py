@@ -1,0 +1,199 @@
+"""Fails every thread that does I/O while it holds the ledger's lock.
+
+The lock of a claim manager covers the ledger, in memory, and nothing else: one slow file, query or request under it
+would make every claim of the host wait. :class:`NoIOUnderTheLock` enforces that while it is in use::
+
+    class TestCase(oslotest.base.BaseTestCase):
+        def setUp(self):
+            super().setUp()
+            self.useFixture(no_io.NoIOUnderTheLock())
+
+Whoever does I/O under the lock gets an :class:`IOUnderTheLock` where it happens, and because somebody may swallow that,
+the fixture raises it again when it is cleaned up. What is seen:
+
+- an audit hook (PEP 578) for what the interpreter itself reports: files that are opened, listed, made, renamed or
+  removed, sockets, subprocesses, sqlite3 connections, locks on files;
+- wrapped entry points for what it does not report: statements of any SQL driver (the store's backends and SQLAlchemy's
+  engines), every function of libvirt's C module, HTTP requests, ``os.stat``, ``os.read``, ``os.write``, ``os.fsync``,
+  waiting (``time.sleep``), and records that reach a logger's handlers.
+
+An audit hook cannot be taken away again, so hook and wrappers stay in the process and cost a comparison each when no
+fixture is in use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterator
+import contextlib
+import functools
+import http.client
+import importlib
+import importlib.util
+import logging
+import os
+import sys
+import threading
+import time
+import traceback
+from typing import Any
+
+import fixtures
+
+from devicetrack.claims import ledger_lock
+
+# Events of the audit hook, by their whole name or by what stands before the first dot.
+_EVENTS = frozenset((
+    'open', 'subprocess.Popen', 'time.sleep', 'syslog.syslog', 'mmap.__new__',
+    'os.chdir', 'os.chflags', 'os.chmod', 'os.chown', 'os.exec', 'os.fork', 'os.forkpty', 'os.getxattr', 'os.link',
+    'os.listdir', 'os.listxattr', 'os.lockf', 'os.mkdir', 'os.posix_spawn', 'os.remove', 'os.removexattr', 'os.rename',
+    'os.rmdir', 'os.scandir', 'os.setxattr', 'os.spawn', 'os.symlink', 'os.system', 'os.truncate', 'os.utime'))
+_FAMILIES = frozenset(('socket', 'sqlite3', 'fcntl', 'shutil', 'tempfile', 'glob', 'urllib', 'ftplib', 'smtplib'))
+
+# Functions that do I/O or wait, and of which the interpreter reports nothing.
+_FUNCTIONS = (
+    (os, ('stat', 'lstat', 'fstat', 'access', 'read', 'write', 'pread', 'pwrite', 'fsync', 'fdatasync', 'sendfile')),
+    (time, ('sleep',)),
+)
+
+
+class IOUnderTheLock(AssertionError):
+    """A thread did I/O while it held the ledger's lock. Do it before or after."""
+
+    def __init__(self, what: str, where: str) -> None:
+        super().__init__(what, where)
+        self.what, self.where = what, where
+
+    def __str__(self) -> str:
+        return f'{self.what} under the lock of the ledger:\n{self.where}'
+
+
+class _Watch:
+    """The one watch of this process: how many fixtures want it, and what it has seen."""
+
+    def __init__(self) -> None:
+        self.wanted = 0
+        self.installed = False
+        self.lock = threading.Lock()
+        self.seen: list[IOUnderTheLock] = []
+        self.inside = threading.local()         # the watch must not watch itself
+
+    def see(self, what: str) -> None:
+        """Fail the calling thread if it holds a ledger's lock."""
+        if not self.wanted or not ledger_lock.held_by_this_thread() or getattr(self.inside, 'now', False):
+            return
+        self.inside.now = True
+        try:
+            where = ''.join(traceback.format_list(traceback.extract_stack(limit=16)[:-2]))
+        finally:
+            self.inside.now = False
+        error = IOUnderTheLock(what, where)
+        self.seen.append(error)
+        raise error
+
+    def install(self) -> None:
+        with self.lock:
+            if not self.installed:
+                self.installed = True
+                sys.addaudithook(_audit)
+                for module, names in _FUNCTIONS:
+                    _wrap(module, names, module.__name__)
+                _wrap(http.client.HTTPConnection, ('putrequest', 'send', 'getresponse'), 'HTTP')
+                _wrap(logging.Handler, ('handle',), 'a log record')
+                _wrap_libvirt()
+                _wrap_requests()
+                _wrap_sql()
+
+
+_WATCH = _Watch()
+
+
+def _audit(event: str, arguments: tuple[Any, ...]) -> None:
+    if _WATCH.wanted and (event in _EVENTS or event.partition('.')[0] in _FAMILIES):
+        _WATCH.see(f'{event}{arguments[:1]!r}' if _is_plain(arguments) else event)
+
+
+def _is_plain(arguments: tuple[Any, ...]) -> bool:
+    return bool(arguments) and isinstance(arguments[0], (str, bytes, int))
+
+
+def _wrap(owner: Any, names: Iterator[str] | tuple[str, ...], what: str) -> None:
+    """Put a function in the place of each attribute that asks the watch first."""
+    for name in names:
+        plain = getattr(owner, name, None)
+        if plain is None:
+            continue
+        setattr(owner, name, _watched(plain, f'{what} {name}'))
+
+
+def _watched(plain: Callable[..., Any], what: str) -> Callable[..., Any]:
+    @functools.wraps(plain)
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        _WATCH.see(what)
+        return plain(*args, **kwargs)
+
+    return watched
+
+
+def _wrap_libvirt() -> None:
+    """libvirt.py looks every function up in its C module when it calls it."""
+    with contextlib.suppress(ImportError):
+        module = importlib.import_module('libvirtmod')
+        _wrap(module, tuple(name for name in vars(module) if name.startswith('vir')), 'libvirt')
+
+
+def _wrap_requests() -> None:
+    """Also seen when a test puts an adapter of its own in the place of the network."""
+    if importlib.util.find_spec('requests') is not None:
+        _wrap(importlib.import_module('requests').Session, ('send',), 'HTTP')
+
+
+def _wrap_sql() -> None:
+    """The store's backends speak to their drivers directly; whatever else uses SQLAlchemy is heard by its events."""
+    if importlib.util.find_spec('sqlalchemy') is None:
+        return
+    sa = importlib.import_module('sqlalchemy')
+
+    def heard(*_args: Any, **_kwargs: Any) -> None:
+        _WATCH.see('SQL')
+
+    for event in ('engine_connect', 'before_cursor_execute', 'begin', 'commit', 'rollback'):
+        sa.event.listen(sa.Engine, event, heard)
+    for event in ('connect', 'checkout'):
+        sa.event.listen(sa.pool.Pool, event, heard)
+    backend = importlib.import_module('devicetrack.store.sql.backend')
+    for name in ('sqlite', 'postgresql', 'mariadb'):
+        importlib.import_module(f'devicetrack.store.sql.{name}')
+    for cls in backend.Backend.__subclasses__():
+        _wrap(cls, ('prepare', 'prepare_to_write', 'ping', 'carry_out', 'commit', 'rollback'), f'{cls.kind}')
+
+
+class NoIOUnderTheLock(fixtures.Fixture):
+    """While it is in use, I/O of a thread that holds any ledger's lock in this process fails that thread.
+
+    The fixture fails too, when it is cleaned up, in case somebody caught the first failure. ``seen`` has every
+    :class:`IOUnderTheLock` since it was set up; a test that provokes one takes it out with :meth:`expect`.
+    """
+
+    def _setUp(self) -> None:
+        _WATCH.install()
+        self._from = len(_WATCH.seen)
+        _WATCH.wanted += 1
+        self.addCleanup(self._stop)
+
+    def _stop(self) -> None:
+        _WATCH.wanted -= 1
+        seen = self.seen
+        del _WATCH.seen[self._from:]
+        if seen:
+            raise seen[0]
+
+    @property
+    def seen(self) -> list[IOUnderTheLock]:
+        return _WATCH.seen[self._from:]
+
+    def expect(self) -> list[IOUnderTheLock]:
+        """Take out and return what was seen up to now: it was meant."""
+        seen = self.seen
+        del _WATCH.seen[self._from:]
+        return seen

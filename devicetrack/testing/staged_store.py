@@ -1,0 +1,117 @@
+"""A store whose failures are staged: before the real transaction, or after it with its answer lost."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+from collections.abc import Iterable
+from typing import Any
+
+from devicetrack import exception
+from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import Record
+from devicetrack.store import api
+
+Action = BaseException | Callable[[], object]
+
+
+class StagedStore(api.Store):
+    """Passes every call on to a real store, and fails where it was told to.
+
+    The real store does the real work: what is staged is when a caller hears of an error. ``calls`` counts calls by
+    name, ``written`` has the changes of every transaction that was asked for, in order::
+
+        store.before('write', exception.StoreUnavailable('store', 'gone'))      # nothing is written
+        store.lose_answer()                     # the next write happens, and its caller hears OutcomeUnknown
+        store.lose_commit()                     # it does not happen, and its caller hears the same
+        store.after('write', barrier.wait)      # it happens, and its caller waits
+    """
+
+    def __init__(self, store: api.Store) -> None:
+        self.store = store
+        self.calls: collections.Counter[str] = collections.Counter()
+        self.written: list[api.Changes] = []
+        self._before: dict[str, list[list[Any]]] = {}
+        self._after: dict[str, list[list[Any]]] = {}
+
+    # -- staging ------------------------------------------------------------------------------------------------------
+
+    def before(self, call: str, action: Action, times: int | None = 1, skip: int = 0) -> None:
+        """Before the next ``times`` calls (None: every one), the first ``skip`` of them left out, raise an error or
+        call a function."""
+        self._before.setdefault(call, []).append([action, times, skip])
+
+    def after(self, call: str, action: Action, times: int | None = 1, skip: int = 0) -> None:
+        """The same after the real call has had its effect."""
+        self._after.setdefault(call, []).append([action, times, skip])
+
+    def lose_answer(self, skip: int = 0) -> None:
+        """Let the next write happen and tell its caller that nobody knows."""
+        self.after('write', exception.OutcomeUnknown(self.name), skip=skip)
+
+    def lose_commit(self, skip: int = 0) -> None:
+        """Let the next write not happen and tell its caller that nobody knows."""
+        self.before('write', exception.OutcomeUnknown(self.name), skip=skip)
+
+    def clear(self) -> None:
+        """Forget everything that is staged."""
+        self._before.clear()
+        self._after.clear()
+
+    def _call(self, name: str, *args: Any) -> Any:
+        self.calls[name] += 1
+        self._act(self._before, name)
+        answer = getattr(self.store, name)(*args)
+        self._act(self._after, name)
+        return answer
+
+    @staticmethod
+    def _act(staged: dict[str, list[list[Any]]], name: str) -> None:
+        for entry in list(staged.get(name, ())):
+            action, times, skip = entry
+            if skip:
+                entry[2] -= 1
+                continue
+            if times is not None:
+                entry[1] -= 1
+                if entry[1] <= 0:
+                    staged[name].remove(entry)
+            if isinstance(action, BaseException):
+                raise action
+            action()
+
+    # -- the interface ------------------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        return self.store.name
+
+    def check(self) -> None:
+        self._call('check')
+
+    def host(self, name: str) -> api.Host | None:
+        found: api.Host | None = self._call('host', name)
+        return found
+
+    def hosts(self) -> list[api.Host]:
+        found: list[api.Host] = self._call('hosts')
+        return found
+
+    def add_host(self, host: api.Host) -> None:
+        self._call('add_host', host)
+
+    def records(self, host_uuid: str | None = None, instance_uuid: str | None = None,
+                keys: Iterable[DeviceKey] | None = None) -> list[Record]:
+        found: list[Record] = self._call('records', host_uuid, instance_uuid, keys)
+        return found
+
+    def write(self, changes: api.Changes) -> None:
+        self.written.append(changes)
+        self._call('write', changes)
+
+    def settle(self, changes: api.Changes) -> bool:
+        happened: bool = self._call('settle', changes)
+        return happened
+
+    def close(self) -> None:
+        self.store.close()

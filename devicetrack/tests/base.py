@@ -1,0 +1,75 @@
+"""What every test of this project starts from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import threading
+from typing import Any
+from typing import TYPE_CHECKING
+
+import fixtures
+from oslotest import base
+import testscenarios
+
+from devicetrack.testing import fixtures as our_fixtures
+from devicetrack.testing import no_io
+
+
+class TestCase(testscenarios.WithScenarios, base.BaseTestCase):
+    """A test with a state directory and a configuration of its own, and no I/O under the ledger's lock.
+
+    Scenarios (testscenarios) multiply tests; put their names before a test's facts: ``scenarios = [(name, {…}), …]``.
+    """
+
+    if TYPE_CHECKING:
+        # The facts of a scenario are attributes that only the test runner sets.
+        def __getattr__(self, name: str) -> Any: ...
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.no_io = self.useFixture(no_io.NoIOUnderTheLock())
+        self.context = object()
+
+    @property
+    def configuration(self) -> our_fixtures.Configuration:
+        """Made when it is first asked for: most tests of pure code need none."""
+        if not hasattr(self, '_configuration'):
+            self._configuration = self.useFixture(our_fixtures.Configuration())
+        return self._configuration
+
+    @property
+    def conf(self) -> Any:
+        return self.configuration.conf
+
+    @property
+    def state_path(self) -> str:
+        return self.configuration.state_path
+
+    def temp_dir(self) -> str:
+        """A new directory that goes when the test ends."""
+        path: str = self.useFixture(fixtures.TempDir()).path
+        return path
+
+    def together(self, *calls: Callable[[], Any]) -> list[Any]:
+        """Run calls in a thread each, begun at once; the answers in order, an error in the place of its answer."""
+        answers: list[Any] = [None] * len(calls)
+        barrier = threading.Barrier(len(calls))
+
+        def run(index: int, call: Callable[[], Any]) -> None:
+            barrier.wait()
+            try:
+                answers[index] = call()
+            except BaseException as error:
+                answers[index] = error
+
+        threads = [threading.Thread(target=run, args=(index, call)) for index, call in enumerate(calls)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return answers
+
+
+def table(*rows: tuple[Any, ...], names: tuple[str, ...]) -> list[tuple[str, dict[str, Any]]]:
+    """Scenarios from rows: the first cell is the scenario's name, the others are attributes called ``names``."""
+    return [(row[0], dict(zip(names, row[1:], strict=True))) for row in rows]
