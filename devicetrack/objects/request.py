@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 from typing import ClassVar
 
 from oslo_versionedobjects import fields as ovo_fields
 
 from devicetrack.objects import base
+from devicetrack.objects import extra_specs as specs
 from devicetrack.objects import fields
 from devicetrack import vocabulary
 
@@ -47,3 +49,19 @@ class DeviceRequest(base.DeviceTrackObject):
             wanted=[RequestedDevices(resource_class=item[0], amount=item[1],
                                      provider_uuid=item[2] if len(item) > 2 else None) for item in wanted],
             numa_nodes=numa_nodes or [], numa_affinity_policy=numa_affinity_policy)
+
+    @classmethod
+    def from_extra_specs(cls, extra_specs: Mapping[str, str], numa_nodes: list[int] | None = None) -> DeviceRequest:
+        """Make a request from a flavor's extra specs: the namespaces of ``hw:pmem`` in their order, then the rest.
+
+        Every class of a ``resources`` extra spec is asked for. A flavor that also counts what is no device of this
+        library needs the allocations, of which a claim skips such classes.
+
+        :raises BadRequest: a value cannot be understood; names the extra spec
+        """
+        needs = specs.read(extra_specs)
+        rest = dict(needs.amounts)
+        for resource_class in needs.order:
+            rest[resource_class] -= 1
+        wanted = [(name, 1) for name in needs.order] + [(name, amount) for name, amount in rest.items() if amount]
+        return cls.of(*wanted, numa_nodes=numa_nodes, numa_affinity_policy=needs.policy or vocabulary.NONE)
