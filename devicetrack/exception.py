@@ -70,6 +70,31 @@ class HostIdentityChanged(DeviceTrackError):
                 f'the record of the machine that it replaces')
 
 
+class UnknownHost(DeviceTrackError):
+    """The store has no host of this name. Nothing was read of it; ``known`` has the names that there are."""
+
+    def __init__(self, host: str, known: Iterable[str]) -> None:
+        self.host, self.known = host, tuple(known)
+        super().__init__(self.host, self.known)
+
+    def __str__(self) -> str:
+        return f'the store has no host {self.host}; it has {", ".join(self.known) or "none"}'
+
+
+class NotThisMachine(DeviceTrackError):
+    """The host is another machine than the one this runs on. Nothing was read; ask there.
+
+    Its rows beside the devices of this machine would only show differences that do not exist.
+    """
+
+    def __init__(self, host: str) -> None:
+        super().__init__(host)
+        self.host = host
+
+    def __str__(self) -> str:
+        return f'host {self.host} is another machine than this one: run the command there'
+
+
 class ForkedManager(DeviceTrackError):
     """A claim manager was called in a forked child. Nothing was done; only the process that made it may call it."""
 
@@ -156,6 +181,17 @@ class InstanceNotClaimed(DeviceTrackError):
 
     def __str__(self) -> str:
         return f'instance {self.instance_uuid} has no assignment that is {self.wanted}'
+
+
+class NotAssigned(DeviceTrackError):
+    """Nobody holds the device, as far as the store knows. Nothing was done."""
+
+    def __init__(self, device: str, host: str | None = None) -> None:
+        super().__init__(device, host)
+        self.device, self.host = device, host
+
+    def __str__(self) -> str:
+        return f'device {self.device} is not assigned on {"host " + self.host if self.host else "any host"}'
 
 
 class InvalidTransition(DeviceTrackError):

@@ -50,17 +50,23 @@ def machine_digest(machine_id_path: str) -> str:
     return hmac.new(machine_id.encode(), b'devicetrack', hashlib.sha256).hexdigest()
 
 
-def identify(store: store_api.Store, name: str, machine_id_path: str) -> store_api.Host:
-    """The host's row, made at the first start.
+def new_host(name: str, digest: str) -> store_api.Host:
+    """The row of a host that the store does not know yet.
 
     The UUID follows from the machine and the name, so that a store that was lost comes back with the same one.
+    """
+    return store_api.Host(str(uuid.uuid5(_NAMESPACE, f'{digest}/{name}')), name, digest)
+
+
+def identify(store: store_api.Store, name: str, machine_id_path: str) -> store_api.Host:
+    """The host's row, made at the first start.
 
     :raises HostIdentityChanged: the name belongs to another machine
     """
     digest = machine_digest(machine_id_path)
     known = store.host(name)
     if known is None:
-        known = store_api.Host(str(uuid.uuid5(_NAMESPACE, f'{digest}/{name}')), name, digest)
+        known = new_host(name, digest)
         store.add_host(known)
     elif known.machine_id != digest:
         raise exception.HostIdentityChanged(name)

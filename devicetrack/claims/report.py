@@ -1,0 +1,227 @@
+"""A host as somebody sees it who is not its manager: what is free and held, what would fit, what differs.
+
+Everything here reads and nothing changes anything: no row is written, no device touched and no lock taken, so a report
+can be made beside the host's manager at any moment. It is made from the store, the hypervisor and the host by the same
+pure functions that the manager uses. What only the manager's memory has is missing: a claim between its hold and its
+record, a commit whose outcome is not known yet, and the compute service's word on its instances.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+import itertools
+import socket
+from typing import Any
+from typing import Final
+from typing import NamedTuple
+
+from oslo_utils import uuidutils
+
+from devicetrack import exception
+from devicetrack import vocabulary
+from devicetrack.claims import host as host_identity
+from devicetrack.claims import providers as provider_resolvers
+from devicetrack.conf import manager as options
+from devicetrack.engine import demand as demands
+from devicetrack.engine import ledger as ledgers
+from devicetrack.engine import reconcile
+from devicetrack.engine.explanation import Shortage
+from devicetrack.engine.reconcile import Finding
+from devicetrack.engine.reconcile import Views
+from devicetrack.objects import DeviceRequest
+from devicetrack.objects import extra_specs as specs
+from devicetrack.objects.values import DeviceKey
+from devicetrack.store import api as store_api
+from devicetrack.virt.driver import VirtDriver
+
+# What a line of the inventory says of a device.
+FREE: Final = 'free'
+HELD: Final = 'held'
+RELEASING: Final = 'releasing'
+WITHHELD: Final = 'withheld'
+CREATABLE: Final = 'creatable'
+UNKNOWN: Final = 'unknown'
+STATUSES: Final = (FREE, HELD, RELEASING, WITHHELD, CREATABLE, UNKNOWN)
+
+NOT_MADE_YET: Final = 'not made yet'
+
+# A flavor names these beside its devices. The compute service's own tracker counts them, on every host.
+OF_THE_SERVICE: Final = frozenset(('VCPU', 'PCPU', 'MEMORY_MB', 'DISK_GB'))
+
+
+class Line(NamedTuple):
+    """One line of a host's inventory.
+
+    ``status`` is one of :data:`STATUSES`. A device has ``amount`` 1. A line that is ``creatable`` has no
+    ``identifier``: its parent can make ``amount`` more, which types of one parent share. A line that is ``unknown``
+    names in ``kind`` what could not be read and in ``reason`` why; its ``amount`` is 0. ``reason`` says also why a
+    device is withheld. ``provider`` is the stable name of the parent that placement counts the device at, '' for the
+    node, None when only a row says where. ``details`` is the stored text of the details, '' where there are none.
+    """
+
+    kind: str
+    identifier: str | None
+    status: str
+    amount: int
+    resource_class: str | None
+    provider: str | None
+    provider_uuid: str | None
+    parent: str | None
+    numa_node: int | None
+    instance_uuid: str | None
+    reason: str | None
+    details: str
+
+
+class Explanation(NamedTuple):
+    """What became of a request. ``fits`` is about the whole of it: parts that fit alone may be too much together.
+
+    ``unknown`` says what could not be read: devices of it count as none.
+    """
+
+    fits: bool
+    parts: tuple[Shortage, ...]
+    unknown: tuple[str, ...]
+
+
+def locate(store: store_api.Store, name: str | None, machine_id_path: str) -> store_api.Host:
+    """The host that a report on this machine is about.
+
+    :param name: None means the host that this machine is in the store, and before its manager started for the first
+        time a host with the machine's name
+    :raises UnknownHost: the store knows this machine by other names, or several and none is chosen
+    :raises NotThisMachine: the host of this name is another machine
+    :raises InvalidConfiguration: the machine's id cannot be read
+    """
+    digest = host_identity.machine_digest(machine_id_path)
+    here = {host.name: host for host in store.hosts() if host.machine_id == digest}
+    hostname = socket.gethostname()
+    if name is None and len(here) == 1:
+        return next(iter(here.values()))
+    wanted = name or hostname
+    if wanted in here:
+        return here[wanted]
+    if store.host(wanted) is not None:
+        raise exception.NotThisMachine(wanted)
+    if here:
+        raise exception.UnknownHost(wanted, here)
+    return host_identity.new_host(wanted, digest)
+
+
+def request_from_extra_specs(extra_specs: Mapping[str, str], numa_nodes: list[int] | None = None,
+                             numa_policy: str | None = None) -> DeviceRequest:
+    """The devices that a flavor asks for; what the compute service's own tracker counts is left out.
+
+    :raises BadRequest: a value cannot be understood
+    """
+    needs = specs.read(extra_specs)
+    wanted = [(resource_class, amount) for resource_class, amount in needs.amounts.items()
+              if amount and resource_class not in OF_THE_SERVICE]
+    return DeviceRequest.of(*wanted, numa_nodes=numa_nodes,
+                            numa_affinity_policy=numa_policy or needs.policy or vocabulary.NONE)
+
+
+class Observer:
+    """Reads one host. Every method reads everything anew and may block; none is cheap and none needs a lock.
+
+    :param host: from :func:`locate`
+    :param conf: the configuration; ``[devicetrack]`` is registered in it when it is not yet
+    :param providers: says the UUIDs of resource providers; by default they are derived, as a manager does
+    """
+
+    def __init__(self, host: store_api.Host, driver: VirtDriver, store: store_api.Store, conf: Any,
+                 providers: provider_resolvers.ProviderResolver | None = None) -> None:
+        options.register(conf)
+        self.host = host
+        self._driver, self._store = driver, store
+        self._policy: str = conf[options.GROUP].selection_policy
+        self._providers = providers or provider_resolvers.DerivedProviders(host.uuid)
+
+    def read(self) -> Views:
+        """Read the views, innermost first.
+
+        :raises HypervisorUnreachable, StoreError: no answer
+        """
+        usage = self._driver.get_usage()
+        inventory = self._driver.get_inventory()
+        return Views(usage, inventory, tuple(self._store.records(self.host.uuid)), None)
+
+    def audit(self) -> list[Finding]:
+        """Look twice, and report what both looks show: what only passes by is no finding."""
+        first, second = self.read(), self.read()
+        return reconcile.confirmed(reconcile.compare(first), reconcile.compare(second))
+
+    def inventory(self) -> list[Line]:
+        """Every device that the host has or a row names, what can still be made, and what could not be read."""
+        views = self.read()
+        ledger, uuids = self._ledger(views)
+        names = {uuid: name for name, uuid in uuids.items()}
+        lines = [_device(unit, names) for unit in ledger.units()]
+        for pool in ledger.pools():
+            amount = pool.room() - pool.free_count
+            if pool.creatable:
+                lines.append(Line(pool.kind, None, CREATABLE, amount, pool.resource_class,
+                                  names.get(pool.provider_uuid), pool.provider_uuid, pool.parent_name, pool.numa_node,
+                                  None, None, pool.details))
+        lines.sort(key=lambda line: (line.kind, line.parent or '', line.identifier is None, line.identifier or '',
+                                     line.resource_class or ''))
+        for unknown in (*views.usage.unknown, *views.inventory.unknown):
+            lines.append(Line(unknown.what, None, UNKNOWN, 0, None, None, None, None, None, None, unknown.reason, ''))
+        return lines
+
+    def provider_uuid(self, provider: str) -> str:
+        """The UUID of a provider that is named by it, or by the stable name of its parent device."""
+        return provider if uuidutils.is_uuid_like(provider) else self._providers.uuid_of(provider)
+
+    def explain(self, request: DeviceRequest) -> Explanation:
+        """Say whether a request would fit now and, for each part of it, what there is.
+
+        :raises BadRequest: the request means nothing on this host
+        """
+        views = self.read()
+        ledger, uuids = self._ledger(views)
+        demand = demands.from_request(request, ledger.provider_uuids() | set(uuids.values()))
+        if not demand.items:
+            raise exception.BadRequest('request', None, 'it asks for no device')
+        parts = tuple(shortage._replace(instances=ledger.owners(shortage.resource_class, shortage.provider_uuid))
+                      for shortage in ledger.shortages(demand, everything=True))
+        try:
+            ledger.take('', '', demand)             # from a ledger that ends here
+        except exception.NoFit:
+            fits = False
+        else:
+            fits = True
+        unknown = tuple(f'{unknown.what}: {unknown.reason}'
+                        for unknown in (*views.usage.unknown, *views.inventory.unknown))
+        return Explanation(fits, parts, unknown)
+
+    def _ledger(self, views: Views) -> tuple[ledgers.Ledger, dict[str, str]]:
+        """A ledger of what the views say, as a manager that starts would have it; and UUIDs by provider name."""
+        inventory = views.inventory
+        uuids = {name: self._providers.uuid_of(name)
+                 for name in {device.provider for device in inventory.devices}
+                 | {capacity.provider for capacity in inventory.capacities} | {''}}
+        ledger = ledgers.Ledger(self._policy, uuids.__getitem__)
+        ledger.read_inventory(inventory)
+        for _instance, rows in itertools.groupby(views.records, key=lambda record: record.instance_uuid):
+            records = list(rows)
+            holding = ledger.hold(records)
+            ledger.releasing(unit for record, unit in zip(records, holding.units)
+                             if record.state == vocabulary.RELEASING)
+        for use in views.usage.uses:
+            if use.identifier is not None:
+                ledger.withhold_free(DeviceKey(use.kind, use.identifier), vocabulary.FOREIGN)
+        if views.usage.unknown:
+            for unit in ledger.units():
+                ledger.withhold_free(DeviceKey(unit.pool.kind, unit.identifier or ''), vocabulary.IN_DOUBT)
+        return ledger, uuids
+
+
+def _device(unit: ledgers.Unit, names: Mapping[str, str]) -> Line:
+    pool = unit.pool
+    status = {ledgers.HELD: HELD, ledgers.RELEASING: RELEASING}.get(
+        unit.state, FREE if unit.withheld is None else WITHHELD)
+    return Line(pool.kind, unit.identifier, status, 1, pool.resource_class, names.get(pool.provider_uuid),
+                pool.provider_uuid, pool.parent_name, pool.numa_node,
+                unit.holding.instance_uuid if unit.holding is not None else None,
+                NOT_MADE_YET if unit.unborn else unit.withheld, unit.details)

@@ -1,0 +1,1 @@
+"""The commands: parse, wire, print. They decide nothing."""

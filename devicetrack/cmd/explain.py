@@ -1,0 +1,95 @@
+"""``devicetrack-manage explain``: whether a request would fit on this host, and why not."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from collections.abc import Sequence
+import re
+from typing import Any
+from typing import NamedTuple
+
+from devicetrack import exception
+from devicetrack import vocabulary
+from devicetrack.claims import report
+from devicetrack.cmd import base
+from devicetrack.cmd import options
+from devicetrack.objects import DeviceRequest
+
+_RESOURCE = re.compile(r'(?P<resource_class>[A-Z0-9_]+)=(?P<amount>[0-9]+)(@(?P<provider>.+))?')
+
+
+class Resource(NamedTuple):
+    resource_class: str
+    amount: int
+    provider: str | None
+
+
+class Explain(base.Lister):
+    """Say whether a request would fit on this host now and, for each part of it, what there is. Claims nothing.
+
+    Exit code 3 when the whole request does not fit. The request is given by --resource, or as the extra specs of a
+    flavor by --extra-spec.
+    """
+
+    columns = ('resource_class', 'provider_uuid', 'fits', 'wanted', 'exist', 'free', 'held', 'instances', 'releasing',
+               'withheld', 'wrong_numa_node', 'wrong_provider', 'wrong_type', 'full_parents', 'explanation')
+    in_table = ('resource_class', 'fits', 'wanted', 'free', 'exist', 'explanation')
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        options.add_host(parser)
+        parser.add_argument('--resource', action='append', default=[], type=_resource,
+                            metavar='CLASS=AMOUNT[@PROVIDER]',
+                            help='So many devices of a resource class, from any provider of this host or from the one '
+                                 'named by its UUID or its parent device. May be repeated.')
+        parser.add_argument('--extra-spec', action='append', default=[], type=_extra_spec, metavar='KEY=VALUE',
+                            help='An extra spec of a flavor, such as hw:pmem=4GB,SMALL or resources:VGPU=1. May be '
+                                 'repeated; those that name no devices are skipped.')
+        parser.add_argument('--numa-node', action='append', default=[], type=int, metavar='N',
+                            help='A NUMA node of this host that the guest runs on. May be repeated.')
+        parser.add_argument('--numa-policy', choices=vocabulary.NUMA_AFFINITY_POLICIES,
+                            help='How strictly devices follow the NUMA nodes. By default "required" with --numa-node, '
+                                 'else what the extra specs say.')
+        return parser
+
+    def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
+        if bool(parsed_args.resource) == bool(parsed_args.extra_spec):
+            raise exception.BadRequest('request', None, 'give it by --resource or by --extra-spec')
+        observer = self.app.observer(parsed_args.host)
+        explanation = observer.explain(_request(parsed_args, observer))
+        if not explanation.fits:
+            self.exit_code = base.ATTENTION
+            if all(part.fits for part in explanation.parts):
+                self.say('each part would fit alone, but not all together')
+        for unknown in explanation.unknown:
+            self.say(f'could not be read, and counts as none: {unknown}')
+        for part in explanation.parts:
+            values = {**part._asdict(), 'fits': part.fits, 'withheld': dict(part.withheld), 'explanation': str(part)}
+            yield [values[column] for column in self.columns]
+
+
+def _request(parsed_args: argparse.Namespace, observer: report.Observer) -> DeviceRequest:
+    nodes = parsed_args.numa_node
+    policy = parsed_args.numa_policy
+    if parsed_args.extra_spec:
+        return report.request_from_extra_specs(dict(parsed_args.extra_spec), nodes, policy)
+    return DeviceRequest.of(
+        *[(one.resource_class, one.amount, observer.provider_uuid(one.provider) if one.provider else None)
+          for one in parsed_args.resource],
+        numa_nodes=nodes,
+        numa_affinity_policy=policy or (vocabulary.REQUIRED if nodes else vocabulary.NONE))
+
+
+def _resource(text: str) -> Resource:
+    match = _RESOURCE.fullmatch(text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f'{text!r} is not CLASS=AMOUNT[@PROVIDER], for example VGPU=1')
+    return Resource(match['resource_class'], int(match['amount']), match['provider'])
+
+
+def _extra_spec(text: str) -> tuple[str, str]:
+    key, separator, value = text.partition('=')
+    if not separator or not key:
+        raise argparse.ArgumentTypeError(f'{text!r} is not KEY=VALUE, for example hw:pmem=4GB')
+    return key, value

@@ -1,0 +1,146 @@
+"""``devicetrack-manage``: what an operator asks about devices and their owners."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from importlib import metadata
+import logging
+import sys
+from typing import Any
+from typing import TextIO
+
+from cliff import app
+from cliff import command as cliff_command
+from cliff import commandmanager
+from oslo_config import cfg
+
+from devicetrack.claims import report
+from devicetrack.cmd import base
+from devicetrack.conf import manager as manager_options
+from devicetrack.conf import opts
+from devicetrack.store import sql
+from devicetrack.store.sql.store import SQLStore
+from devicetrack.virt import driver as virt_driver
+from devicetrack.virt import loader
+
+NAME = 'devicetrack-manage'
+NAMESPACE = 'devicetrack.manage'
+PROJECT = 'devicetrack'
+
+_LEVELS = (logging.ERROR, logging.WARNING, logging.INFO)
+
+
+class Manage(app.App):
+    """The program. It gives its commands the configuration, the store and the driver, each when first asked for."""
+
+    NAME = NAME
+
+    def __init__(self, stdout: TextIO | None = None, stderr: TextIO | None = None) -> None:
+        super().__init__('Ask about the devices of hosts and who holds them.', metadata.version('devicetrack'),
+                         commandmanager.CommandManager(NAMESPACE), stdout=stdout, stderr=stderr)
+        self._conf: cfg.ConfigOpts | None = None
+        self._store: SQLStore | None = None
+        self._driver: virt_driver.VirtDriver | None = None
+        self._handlers: list[logging.Handler] = []
+
+    def build_option_parser(self, description: str | None, version: str | None,
+                            argparse_kwargs: dict[str, Any] | None = None) -> argparse.ArgumentParser:
+        # Shortened options would be taken here before a command sees its own.
+        parser = super().build_option_parser(description, version,
+                                             {'prog': NAME, 'allow_abbrev': False, **(argparse_kwargs or {})})
+        parser.add_argument(
+            '--config-file', action='append', default=[], metavar='PATH',
+            help='A configuration file; may be repeated, later ones count more. By default those of devicetrack in '
+                 '~/.devicetrack, ~, /etc/devicetrack and /etc.')
+        parser.add_argument(
+            '--config-dir', action='append', default=[], metavar='DIR',
+            help='A directory whose *.conf files are read after the configuration files; may be repeated.')
+        return parser
+
+    def configure_logging(self) -> None:
+        """Send what the library logs to stderr: warnings by default, more with -v, less with -q."""
+        level = _LEVELS[self.options.verbose_level] if self.options.verbose_level < len(_LEVELS) else logging.DEBUG
+        console = logging.StreamHandler(self.stderr)
+        console.setFormatter(logging.Formatter(f'{NAME}: %(levelname)s: %(message)s'))
+        console.setLevel(level)
+        self._handlers.append(console)
+        if self.options.log_file:
+            file = logging.FileHandler(self.options.log_file)
+            file.setFormatter(logging.Formatter(self.LOG_FILE_MESSAGE_FORMAT))
+            self._handlers.append(file)
+        root = logging.getLogger()
+        root.setLevel(logging.DEBUG if self.options.log_file else level)
+        for handler in self._handlers:
+            root.addHandler(handler)
+
+    def initialize_app(self, argv: Sequence[str]) -> None:
+        if not argv:                    # cliff would start a shell of its own
+            self.parser.error(f"no command given; '{NAME} help' lists them")
+
+    def run(self, argv: list[str]) -> int:
+        root = logging.getLogger()
+        level = root.level
+        try:
+            return super().run(argv)
+        finally:
+            root.setLevel(level)
+            for handler in self._handlers:
+                root.removeHandler(handler)
+                handler.close()
+            self._handlers = []
+
+    def clean_up(self, cmd: cliff_command.Command, result: int, err: BaseException | None) -> None:
+        if self._store is not None:
+            self._store.close()
+        if self._driver is not None:
+            self._driver.close()
+
+    # -- what commands need -------------------------------------------------------------------------------------------
+
+    @property
+    def conf(self) -> cfg.ConfigOpts:
+        """The configuration.
+
+        :raises cfg.Error: a file is missing or cannot be read
+        """
+        if self._conf is None:
+            conf = cfg.ConfigOpts()
+            opts.register_options(conf)
+            arguments = [f'--{option}={path}' for option in ('config-file', 'config-dir')
+                         for path in getattr(self.options, option.replace('-', '_'))]
+            conf(arguments, project=PROJECT, prog=NAME)
+            self._conf = conf
+        return self._conf
+
+    @property
+    def store(self) -> SQLStore:
+        """The store, whatever its schema."""
+        if self._store is None:
+            self._store = sql.open_store(self.conf)
+        return self._store
+
+    @property
+    def checked_store(self) -> SQLStore:
+        """The store.
+
+        :raises SchemaMismatch, StoreUnavailable: this release cannot use it
+        """
+        self.store.check()
+        return self.store
+
+    def observer(self, name: str | None) -> report.Observer:
+        """Who reports on a host of this machine; None means the one that this machine is."""
+        store = self.checked_store
+        host = report.locate(store, name, self.conf[manager_options.GROUP].machine_id_path)
+        if self._driver is None:
+            self._driver = loader.load_driver(self.conf, host.name)
+        return report.Observer(host, self._driver, store, self.conf)
+
+
+def main(argv: list[str] | None = None) -> int:
+    return base.run_to_the_end(lambda: Manage().run(sys.argv[1:] if argv is None else argv))
+
+
+if __name__ == '__main__':
+    sys.exit(main())
