@@ -52,6 +52,7 @@ class VirtDriver(abc.ABC):
         A part that cannot be read is in ``unknown`` and its kind not in ``known_kinds``; the rest is answered.
 
         :raises HypervisorUnreachable: no part could be read
+        :raises InvalidConfiguration: the first reading shows that an option names what the host does not have
         """
 
     @abc.abstractmethod
@@ -95,15 +96,18 @@ class VirtDriver(abc.ABC):
         repeated. The hypervisor is asked once for all devices, after their lock files are held.
 
         :returns: for every device None, when it may be given to somebody else, or the error that keeps it held:
-            :class:`DeviceInUse` (a domain names it; nothing was changed), :class:`DeviceBusy` (another process works
-            on it; nothing was changed) or :class:`UnclaimFailed` (not removed, not wiped, or nothing proves it)
+            :class:`DeviceInUse` (a domain names it; nothing was changed), :class:`DeviceBusy` (another process
+            works on it; nothing was changed), :class:`DeviceGone` (it is not there or is another one of its name;
+            nothing was changed, and nothing proves what became of its bytes) or :class:`UnclaimFailed` (not
+            removed, not wiped, or nothing proves it)
         :raises HypervisorUnreachable: nobody said that the devices are unused; nothing was changed
         """
 
     @abc.abstractmethod
     def guest_config(self, assignments: Sequence[DeviceAssignment]) -> Sequence[str]:
         """The elements for the guest's definition, in the order of the assignments, with the paths of this boot;
-        then one element that names instance and devices, for the definition's metadata.
+        then one element that names instance and devices, for the definition's metadata. Nothing at all for no
+        assignments.
 
         :raises DeviceGone: a device is not there or is another one of its name
         """

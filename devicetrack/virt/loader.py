@@ -34,8 +34,9 @@ def load_driver(conf: cfg.ConfigOpts, host: str | None = None) -> driver.VirtDri
     try:
         os.makedirs(group.state_path, mode=0o700, exist_ok=True)
     except OSError as error:
-        option = f'[{manager_options.GROUP}] state_path'
-        raise exception.InvalidConfiguration(option, group.state_path, f'cannot be made: {error.strerror}') from error
+        raise exception.InvalidConfiguration(
+            f'[{manager_options.GROUP}] state_path', group.state_path,
+            f'cannot be made: {error.strerror}') from error
     return cls(host or socket.gethostname(), conf, group.state_path)
 
 

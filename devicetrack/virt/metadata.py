@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from xml.sax import saxutils
 
-from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import details
+from devicetrack.objects import DeviceAssignment
 
 # libvirt keeps one element for each namespace under <metadata> and takes any URI for one.
 NAMESPACE = 'urn:devicetrack:guest-devices:1'
 ELEMENT = 'devices'
+DEVICE = 'device'
 
 
 class RecordedDevice(NamedTuple):
@@ -64,7 +65,7 @@ def element(assignments: Sequence[DeviceAssignment]) -> str:
             _attribute('role', assignment.role),
             _attribute('migration', assignment.migration_uuid)))
         text = saxutils.escape(details.to_text(assignment.details))
-        lines.append(f'  <devicetrack:device{attributes}>{text}</devicetrack:device>')
+        lines.append(f'  <devicetrack:{DEVICE}{attributes}>{text}</devicetrack:{DEVICE}>')
     lines.append(f'</devicetrack:{ELEMENT}>')
     return '\n'.join(lines)
 

@@ -1,0 +1,1 @@
+"""The libvirt driver: domain and node-device XML, one module for each device kind."""

@@ -1,0 +1,269 @@
+"""The one place that calls libvirt.
+
+What libvirt raises is translated here, with the cause chained: no connection is
+:class:`~devicetrack.exception.HypervisorUnreachable`, a domain that went away is
+:class:`~devicetrack.exception.DomainGone`, and everything else that libvirt refuses is :class:`Refused`, which
+    says what the refusal means as far as that is known. A lost connection is opened again by the next call.
+    Calls block, release the interpreter's lock, and may come from any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterator
+import contextlib
+import enum
+import logging
+import threading
+from typing import Any
+from typing import NamedTuple
+
+import libvirt
+
+from devicetrack import exception
+
+LOG = logging.getLogger(__name__)
+
+DEFAULT_URI = 'qemu:///system'
+
+
+class Meaning(enum.Enum):
+    """What a refusal means to the caller."""
+
+    FULL = 'the parent has no room'
+    IN_USE = 'the device is in use'
+    EXISTS = 'the device exists already'
+    NO_SUCH_DEVICE = 'there is no such node device'
+    UNSUPPORTED = 'this hypervisor cannot do it'
+    OTHER = 'refused'
+
+
+# libvirt hands mdevctl's and the kernel's words on as VIR_ERR_INTERNAL_ERROR, so the text is all that tells these
+# apart. Read from libvirt 9.0 with mdevctl 1.2 and from libvirt 11.3 with mdevctl 1.4, which agree. What
+# matches nothing is OTHER, and callers look at the device itself again rather than believe a text.
+_TEXTS = (
+    ('No available instances of', Meaning.FULL),
+    ('device in use', Meaning.IN_USE),
+    ('Device already exists', Meaning.EXISTS),
+)
+_CODES = {
+    libvirt.VIR_ERR_NO_NODE_DEVICE: Meaning.NO_SUCH_DEVICE,
+    libvirt.VIR_ERR_NO_SUPPORT: Meaning.UNSUPPORTED,
+}
+
+# Errors that libvirt's own client code raises when the daemon is not there any more.
+_LOST_DOMAINS = frozenset((libvirt.VIR_FROM_REMOTE, libvirt.VIR_FROM_RPC))
+_LOST_CODES = frozenset((libvirt.VIR_ERR_SYSTEM_ERROR, libvirt.VIR_ERR_INTERNAL_ERROR, libvirt.VIR_ERR_RPC,
+                         libvirt.VIR_ERR_NO_CONNECT, libvirt.VIR_ERR_INVALID_CONN, libvirt.VIR_ERR_AUTH_FAILED))
+
+
+class Refused(exception.CommandFailed):
+    """libvirt refused a call; ``meaning`` says why, as far as it is known."""
+
+    def __init__(self, command: str, reason: str, meaning: Meaning = Meaning.OTHER) -> None:
+        super().__init__(command, reason)
+        self.args = (command, reason, meaning)
+        self.meaning = meaning
+
+
+class Definitions(NamedTuple):
+    """The definitions of one domain as the hypervisor gave them; ``defined`` is None for a transient domain."""
+
+    uuid: str
+    running: bool
+    current: str
+    defined: str | None
+
+
+class Unreadable(NamedTuple):
+    """A domain whose definitions could not be had."""
+
+    uuid: str
+    reason: str
+
+
+class NodeDevice:
+    """One node device of the connection that listed it."""
+
+    def __init__(self, connection: Connection, device: Any) -> None:
+        self._connection, self._device = connection, device
+        self.name: str = device.name()
+
+    def xml(self) -> str:
+        """Its document.
+
+        :raises Refused: it is not there any more (``NO_SUCH_DEVICE``)
+        """
+        with self._connection.calling('virNodeDeviceGetXMLDesc'):
+            text: str = self._device.XMLDesc(0)
+            return text
+
+    def is_active(self) -> bool:
+        """Whether it exists in the kernel. A hypervisor that has no inactive devices has active ones only."""
+        try:
+            with self._connection.calling('virNodeDeviceIsActive'):
+                return bool(self._device.isActive())
+        except Refused as error:
+            if error.meaning is Meaning.UNSUPPORTED:
+                return True
+            raise
+
+    def is_persistent(self) -> bool:
+        """Whether it is defined, so that it can be there again after the host boots."""
+        try:
+            with self._connection.calling('virNodeDeviceIsPersistent'):
+                return bool(self._device.isPersistent())
+        except Refused as error:
+            if error.meaning is Meaning.UNSUPPORTED:
+                return False
+            raise
+
+    def start(self) -> None:
+        with self._connection.calling('virNodeDeviceCreate'):
+            self._device.create()
+
+    def destroy(self) -> None:
+        with self._connection.calling('virNodeDeviceDestroy'):
+            self._device.destroy()
+
+    def undefine(self) -> None:
+        with self._connection.calling('virNodeDeviceUndefine'):
+            self._device.undefine()
+
+    def set_autostart(self) -> None:
+        with self._connection.calling('virNodeDeviceSetAutostart'):
+            self._device.setAutostart(1)
+
+
+class Connection:
+    """A connection to one hypervisor, opened when it is first needed and again after it was lost.
+
+    :param uri: as libvirt takes it; empty means ``qemu:///system``
+    :param connect: opens it, when not ``libvirt.open``; a connection of libvirt's in-process test driver is a
+        host of its own, so who defines its guests hands his own connection in
+    """
+
+    def __init__(self, uri: str = '', connect: Callable[[], Any] | None = None) -> None:
+        self.uri = uri or DEFAULT_URI
+        self._connect = connect or self._open
+        self._shared = connect is not None
+        self._lock = threading.Lock()
+        self._raw: Any = None
+
+    def raw(self) -> Any:
+        """The ``libvirt.virConnect``, for who shares it.
+
+        :raises HypervisorUnreachable: it cannot be opened
+        """
+        with self._lock:
+            if self._raw is None:
+                try:
+                    self._raw = self._connect()
+                except libvirt.libvirtError as error:
+                    raise exception.HypervisorUnreachable(self.uri, _code_of(error)) from error
+            return self._raw
+
+    def close(self) -> None:
+        """Let go of the connection; the next call opens it again. One that was handed in stays open."""
+        with self._lock:
+            raw, self._raw = self._raw, None
+        if raw is not None and not self._shared:
+            with contextlib.suppress(libvirt.libvirtError):
+                raw.close()
+
+    def definitions(self) -> Iterator[Definitions | Unreadable]:
+        """Every domain's definitions, one domain in memory at a time. A domain that goes away meanwhile is
+        skipped.
+
+        :raises HypervisorUnreachable: also in the middle; then nothing that came before may be taken for all
+        """
+        for domain in self._listed('virConnectListAllDomains', lambda raw: raw.listAllDomains(0)):
+            uuid = domain.UUIDString()
+            try:
+                yield self._definitions_of(domain, uuid)
+            except exception.DomainGone:
+                continue
+            except Refused as error:
+                yield Unreadable(uuid, str(error))
+
+    def _definitions_of(self, domain: Any, uuid: str) -> Definitions:
+        with self.calling('virDomainGetXMLDesc', uuid):
+            running, persistent = bool(domain.isActive()), bool(domain.isPersistent())
+            return Definitions(uuid, running, domain.XMLDesc(0),
+                               domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE) if persistent else None)
+
+    def mdevs(self) -> list[NodeDevice]:
+        """Every mediated device, inactive ones too."""
+        return self._node_devices(libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_MDEV)
+
+    def mdev_parents(self) -> list[NodeDevice]:
+        """Every node device that can make mediated devices."""
+        return self._node_devices(libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_MDEV_TYPES)
+
+    def _node_devices(self, flags: int) -> list[NodeDevice]:
+        return [NodeDevice(self, device) for device in
+                self._listed('virConnectListAllNodeDevices', lambda raw: raw.listAllDevices(flags))]
+
+    def define_node_device(self, document: str) -> NodeDevice:
+        """Define a node device, without starting it."""
+        with self.calling('virNodeDeviceDefineXML'):
+            return NodeDevice(self, self.raw().nodeDeviceDefineXML(document, 0))
+
+    def _listed(self, command: str, call: Callable[[Any], list[Any]]) -> list[Any]:
+        """List things. A list changes nothing, so one that finds the connection lost is asked once more."""
+        try:
+            with self.calling(command):
+                return call(self.raw())
+        except exception.HypervisorUnreachable:
+            if self._raw is not None:
+                raise
+        LOG.info('The connection to %s was lost; opening it again.', self.uri)
+        with self.calling(command):
+            return call(self.raw())
+
+    @contextlib.contextmanager
+    def calling(self, command: str, domain_uuid: str | None = None) -> Iterator[None]:
+        """Translate what libvirt raises in the block.
+
+        :param domain_uuid: the domain that the call is about; its errors are told by their numbers alone, because
+            their texts quote its name
+        """
+        try:
+            yield
+        except libvirt.libvirtError as error:
+            code = error.get_error_code()
+            if code == libvirt.VIR_ERR_NO_DOMAIN and domain_uuid is not None:
+                raise exception.DomainGone(domain_uuid) from error
+            if self._is_lost(error):
+                self.close()
+                raise exception.HypervisorUnreachable(self.uri, _code_of(error)) from error
+            text = error.get_error_message() or ''
+            meaning = _CODES.get(code) or next((found for part, found in _TEXTS if part in text), Meaning.OTHER)
+            if domain_uuid is not None:
+                reason = _code_of(error)
+            else:
+                reason = meaning.value if meaning is Meaning.UNSUPPORTED else text.strip()
+            raise Refused(command, reason, meaning) from error
+
+    def _is_lost(self, error: libvirt.libvirtError) -> bool:
+        if error.get_error_domain() in _LOST_DOMAINS and error.get_error_code() in _LOST_CODES:
+            return True
+        raw = self._raw
+        try:
+            return raw is None or not raw.isAlive()
+        except libvirt.libvirtError:
+            return True
+
+    def _open(self) -> Any:
+        # libvirt prints every error to stderr, also those that are answers to us. The handler is the process's
+        # and may be the service's own by now; quiet is what every service of this kind sets.
+        libvirt.registerErrorHandler(_quiet, None)
+        return libvirt.open(self.uri)
+
+
+def _quiet(_context: object, _error: object) -> None:
+    """Every error reaches the caller as an exception; printed, it would quote names of guests."""
+
+
+def _code_of(error: libvirt.libvirtError) -> str:
+    return f'libvirt error {error.get_error_code()} of subsystem {error.get_error_domain()}'

@@ -1,0 +1,78 @@
+"""XML documents of libvirt, read so that no document can do harm.
+
+Definitions come from libvirtd, but parts of them were written by services and, through those, by tenants. So
+nothing is resolved, fetched or expanded, and what cannot be read is an error that says where, never what.
+"""
+
+from __future__ import annotations
+
+import uuid
+
+from lxml import etree
+
+from devicetrack import exception
+
+# REMOTE_STRING_MAX of libvirt's wire protocol (src/remote/remote_protocol.x): no daemon can send a longer
+# document.
+MAX_LENGTH = 4 * 1024 * 1024
+
+
+def parse(text: str, document: str, root: str) -> etree._Element:
+    """Parse a document whose root element is ``root``.
+
+    :param document: what it is, for messages
+    :raises InvalidDocument: it is too long, not well-formed, has a document type or another root
+    """
+    if len(text) > MAX_LENGTH:
+        reason = f'{len(text)} characters, at most {MAX_LENGTH} are read'
+        raise exception.InvalidDocument(document, 'length', reason)
+    # libvirt never writes a document type, and text cannot contain this string unescaped. Entities need one, so
+    # without it there is nothing to expand.
+    if '<!DOCTYPE' in text:
+        raise exception.InvalidDocument(document, 'document type', 'none is allowed')
+    parser = etree.XMLParser(encoding='utf-8', resolve_entities=False, no_network=True, load_dtd=False,
+                             dtd_validation=False, huge_tree=False, remove_comments=True, remove_pis=True)
+    try:
+        found = etree.fromstring(text.encode('utf-8'), parser)
+    except UnicodeEncodeError as error:
+        raise exception.InvalidDocument(document, f'character {error.start}', 'not a character of XML') from None
+    except etree.XMLSyntaxError as error:
+        # Neither the message nor the chained error: both may quote the document.
+        line, column = error.position
+        raise exception.InvalidDocument(document, f'line {line}, column {column}', 'not well-formed') from None
+    if found.tag != root:
+        raise exception.InvalidDocument(document, 'root element', f'not {root}')
+    return found
+
+
+def canonical_uuid(text: str | None, document: str, where: str) -> str:
+    """The UUID in lower case with dashes.
+
+    :raises InvalidDocument: it is missing or is none
+    """
+    try:
+        return str(uuid.UUID((text or '').strip()))
+    except ValueError:
+        raise exception.InvalidDocument(document, where, 'not a UUID') from None
+
+
+def number(text: str | None, document: str, where: str) -> int:
+    """A decimal number that is not negative.
+
+    :raises InvalidDocument: it is missing or is none
+    """
+    stripped = (text or '').strip()
+    if not (stripped.isascii() and stripped.isdigit() and len(stripped) < 20):
+        raise exception.InvalidDocument(document, where, 'not a number')
+    return int(stripped)
+
+
+def required(element: etree._Element, path: str, document: str) -> str:
+    """The text of the element at ``path``, without blanks around it.
+
+    :raises InvalidDocument: there is no such element, or it is empty
+    """
+    text = (element.findtext(path) or '').strip()
+    if not text:
+        raise exception.InvalidDocument(document, path, 'missing')
+    return text

@@ -1,0 +1,110 @@
+"""Domain XML in, the devices that it names out.
+
+Pure: text in, tuples out. It serves live and inactive definitions, persistent and transient, of every libvirt
+that we support (formatdomain in libvirt's documentation). A document that names a device in a form that cannot
+be read is an error as a whole: what it names is then unknown, not nothing.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from lxml import etree
+
+from devicetrack import exception
+from devicetrack.virt import metadata
+from devicetrack.virt.libvirt import document as documents
+
+# Memory devices that are backed by a path: the others (dimm, virtio-mem, sgx-epc) take the host's own memory.
+PATH_BACKED_MEMORY = frozenset(('nvdimm', 'virtio-pmem'))
+
+
+class Domain(NamedTuple):
+    """What one definition says.
+
+    ``memory_paths`` are the sources of its persistent memory, ``mdev_uuids`` its mediated devices, each in the
+    definition's order. ``live`` says that it is the definition of a running guest. ``record`` is our element among
+    its metadata, None when there is none; ``record_problem`` says why one that is there cannot be read, which
+    makes nothing else of the definition doubtful.
+    """
+
+    uuid: str
+    live: bool
+    memory_paths: tuple[str, ...]
+    mdev_uuids: tuple[str, ...]
+    record: metadata.GuestRecord | None = None
+    record_problem: str | None = None
+
+
+def parse(text: str, document: str = 'domain XML') -> Domain:
+    """Read one definition.
+
+    :param document: what it is, for messages: with a domain's UUID, never with its name
+    :raises InvalidDocument: it is not a domain, or names a device in a form that cannot be read
+    """
+    root = documents.parse(text, document, 'domain')
+    devices = root.find('devices')
+    record, problem = None, None
+    try:
+        record = _record(root, document)
+    except exception.InvalidDocument as error:
+        problem = f'{error.where}: {error.reason}'
+    return Domain(
+        documents.canonical_uuid(root.findtext('uuid'), document, 'uuid'),
+        # A definition has an id exactly while its guest runs; asking the hypervisor beside it would be a race.
+        root.get('id') is not None,
+        () if devices is None else _memory_paths(devices, document),
+        () if devices is None else _mdev_uuids(devices, document),
+        record, problem)
+
+
+def _memory_paths(devices: etree._Element, document: str) -> tuple[str, ...]:
+    return tuple(documents.required(memory, 'source/path', document)
+                 for memory in devices.findall('memory') if memory.get('model') in PATH_BACKED_MEMORY)
+
+
+def _mdev_uuids(devices: etree._Element, document: str) -> tuple[str, ...]:
+    found = []
+    for hostdev in devices.findall('hostdev'):
+        if hostdev.get('type') == 'mdev':
+            address = hostdev.find('source/address')
+            found.append(documents.canonical_uuid(
+                None if address is None else address.get('uuid'), document, 'hostdev/source/address/@uuid'))
+    return tuple(found)
+
+
+def _record(root: etree._Element, document: str) -> metadata.GuestRecord | None:
+    """Our element among the definition's own metadata; a definition that is quoted inside another is not looked
+    at."""
+    found = root.find(f'metadata/{{{metadata.NAMESPACE}}}{metadata.ELEMENT}')
+    if found is None:
+        return None
+    devices = tuple(_recorded_device(device, document)
+                    for device in found.findall(f'{{{metadata.NAMESPACE}}}{metadata.DEVICE}'))
+    return metadata.GuestRecord(
+        documents.canonical_uuid(found.get('instance'), document, 'metadata/@instance'),
+        documents.canonical_uuid(found.get('host'), document, 'metadata/@host'), devices)
+
+
+def _recorded_device(device: etree._Element, document: str) -> metadata.RecordedDevice:
+    def text(name: str) -> str:
+        value = device.get(name)
+        if not value:
+            raise exception.InvalidDocument(document, f'metadata/device/@{name}', 'missing')
+        return value
+
+    migration, numa_node = device.get('migration'), device.get('numaNode')
+    return metadata.RecordedDevice(
+        kind=text('kind'),
+        identifier=text('identifier'),
+        resource_class=text('resourceClass'),
+        provider_uuid=documents.canonical_uuid(device.get('provider'), document, 'metadata/device/@provider'),
+        parent=device.get('parent'),
+        numa_node=None if numa_node is None
+        else documents.number(numa_node, document, 'metadata/device/@numaNode'),
+        position=documents.number(device.get('position'), document, 'metadata/device/@position'),
+        claim_id=text('claim'),
+        role=text('role'),
+        migration_uuid=None if migration is None
+        else documents.canonical_uuid(migration, document, 'metadata/device/@migration'),
+        details=(device.text or '').strip())

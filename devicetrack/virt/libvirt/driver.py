@@ -1,0 +1,270 @@
+"""The libvirt driver: what is the same for all device kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
+import contextlib
+import hashlib
+import logging
+import os
+import time
+from typing import Any
+from typing import NamedTuple
+import urllib.parse
+
+from oslo_config import cfg
+from stevedore import extension
+
+from devicetrack import exception
+from devicetrack import filelock
+from devicetrack.conf import libvirt as options
+from devicetrack.objects import DeviceAssignment
+from devicetrack.objects.values import Capacity
+from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import Inventory
+from devicetrack.objects.values import InventoryDevice
+from devicetrack.objects.values import Realized
+from devicetrack.objects.values import Unknown
+from devicetrack.objects.values import Usage
+from devicetrack.objects.values import Use
+from devicetrack.virt import driver
+from devicetrack.virt import metadata
+from devicetrack.virt.libvirt import connection
+from devicetrack.virt.libvirt import domain_xml
+from devicetrack.virt.libvirt.kinds import api
+
+LOG = logging.getLogger(__name__)
+
+BOOT_ID = '/proc/sys/kernel/random/boot_id'    # random(4)
+
+
+class _Named(NamedTuple):
+    """One address of one domain, before it is known which device it means."""
+
+    kind: str
+    address: str
+    domain_uuid: str
+    running: bool
+    live: bool
+    defined: bool
+
+
+class LibvirtDriver(driver.VirtDriver):
+    """A hypervisor that libvirt manages, on this host.
+
+    :param kinds: the classes of the device kinds; by default those of the entry points
+    :param connect: opens the connection, when not ``libvirt.open`` with ``[libvirt] connection_uri``
+    :raises InvalidConfiguration: an option cannot be used, or a device kind cannot be loaded
+    """
+
+    def __init__(self, host: str, conf: cfg.ConfigOpts, state_path: str,
+                 kinds: Sequence[type[api.DeviceKind]] | None = None,
+                 connect: Callable[[], Any] | None = None) -> None:
+        super().__init__(host, conf, state_path)
+        options.register(conf)
+        self.hypervisor = connection.Connection(conf[options.LIBVIRT_GROUP].connection_uri, connect)
+        made = [kind(conf, self.hypervisor) for kind in (_kinds() if kinds is None else kinds)]
+        self._kinds = {kind.name: kind for kind in sorted(made, key=lambda kind: kind.name)}
+        self._locks = os.path.join(state_path, 'locks')
+
+    def boot_id(self) -> str:
+        with open(BOOT_ID) as file:
+            return file.read().strip()
+
+    def close(self) -> None:
+        self.hypervisor.close()
+
+    # -- views -------------------------------------------------------------------------------------------------
+
+    def get_inventory(self) -> Inventory:
+        devices: list[InventoryDevice] = []
+        capacities: list[Capacity] = []
+        unknown: list[Unknown] = []
+        known: set[str] = set()
+        unreachable = None
+        for kind in self._kinds.values():
+            try:
+                stock = kind.stock() if kind.configured else api.Stock()
+            except exception.DriverError as error:
+                LOG.warning('The devices of kind %s are unknown: %s', kind.name, error)
+                unknown.append(Unknown(kind.name, str(error)))
+                if isinstance(error, exception.HypervisorUnreachable):
+                    unreachable = error
+                continue
+            devices.extend(stock.devices)
+            capacities.extend(stock.capacities)
+            known.add(kind.name)
+        if unreachable is not None and not any(self._kinds[name].configured for name in known):
+            raise unreachable
+        return Inventory(tuple(devices), tuple(capacities), frozenset(known), tuple(unknown))
+
+    def get_usage(self) -> Usage:
+        return self._usage([kind for kind in self._kinds.values() if kind.configured])
+
+    def _usage(self, asked: Iterable[api.DeviceKind]) -> Usage:
+        """Ask the hypervisor once. Only the kinds in ``asked`` say which device an address means."""
+        named: list[_Named] = []
+        domains: set[str] = set()
+        running: set[str] = set()
+        unknown: list[Unknown] = []
+        for found in self.hypervisor.definitions():
+            if found.uuid in domains:
+                unknown.append(Unknown(f'domain {found.uuid}', 'two domains have this UUID'))
+            domains.add(found.uuid)
+            if isinstance(found, connection.Unreadable):
+                unknown.append(Unknown(f'domain {found.uuid}', found.reason))
+                continue
+            if found.running:
+                running.add(found.uuid)
+            try:
+                named.extend(self._named(found))
+            except exception.InvalidDocument as error:
+                unknown.append(Unknown(error.document, f'{error.where}: {error.reason}'))
+        means: dict[tuple[str, str], str | None] = {}
+        for kind in asked:
+            addresses = {use.address for use in named if use.kind == kind.name}
+            try:
+                means.update(((kind.name, address), identifier)
+                             for address, identifier in kind.identify(addresses).items())
+            except exception.DriverError as error:
+                unknown.append(Unknown(f'{kind.name} devices that domains name', str(error)))
+        uses = (Use(use.kind, means.get((use.kind, use.address)), use.address, use.domain_uuid, use.running,
+        use.live,
+                    use.defined) for use in named)
+        return Usage(tuple(uses), frozenset(domains), frozenset(running), tuple(unknown))
+
+    def _named(self, found: connection.Definitions) -> list[_Named]:
+        document = f'domain {found.uuid}'
+        current = domain_xml.parse(found.current, document)
+        defined = None if found.defined is None else domain_xml.parse(found.defined, f'{document}, inactive')
+        for domain in (current, defined):
+            if domain is not None and domain.uuid != found.uuid:
+                raise exception.InvalidDocument(document, 'uuid', 'not the one of the domain')
+        named: list[_Named] = []
+        for kind in self._kinds.values():
+            now, later = kind.addresses(current), kind.addresses(defined) if defined is not None else ()
+            # A guest's definition is live while it runs. One that is off has a single definition, twice in our
+            # hands.
+            named.extend(_Named(kind.name, address, found.uuid, found.running,
+                                found.running and address in now, address in (later if found.running else now))
+                         for address in dict.fromkeys((*now, *later)))
+        return named
+
+    # -- devices -----------------------------------------------------------------------------------------------
+
+    def realize(self, assignment: DeviceAssignment) -> Realized:
+        kind = self._kinds.get(assignment.kind)
+        if kind is None:
+            raise exception.RealizeFailed(*_key(assignment), _NO_KIND)
+        try:
+            lock = self._lock(assignment, 0.0)
+        except filelock.FileLocked:
+            raise _busy(assignment) from None
+        except OSError as error:
+            raise exception.RealizeFailed(*_key(assignment), _no_lock(error)) from error
+        with lock:
+            try:
+                return kind.realize(assignment)
+            except (exception.InvalidDocument, exception.CommandFailed) as error:
+                raise exception.RealizeFailed(*_key(assignment), str(error)) from error
+
+    def unclaim(self, assignments: Sequence[DeviceAssignment]) -> Mapping[DeviceKey, exception.DriverError | None]:
+        results: dict[DeviceKey, exception.DriverError | None] = {}
+        with contextlib.ExitStack() as locks:
+            held: list[tuple[DeviceAssignment, api.DeviceKind, filelock.FileLock]] = []
+            started = time.monotonic()
+            # In one order everywhere, so that two callers with devices in common cannot wait for each other.
+            for assignment in sorted(assignments, key=_key):
+                kind = self._kinds.get(assignment.kind)
+                if kind is None:
+                    results[_key(assignment)] = exception.UnclaimFailed(*_key(assignment), _NO_KIND)
+                    continue
+                try:
+                    lock = self._lock(assignment, started + kind.wait_s - time.monotonic())
+                except filelock.FileLocked:
+                    results[_key(assignment)] = _busy(assignment)
+                except OSError as error:
+                    results[_key(assignment)] = exception.UnclaimFailed(*_key(assignment), _no_lock(error))
+                else:
+                    locks.enter_context(lock)
+                    held.append((assignment, kind, lock))
+            if held:
+                # After the locks: whoever made a device ready for a guest since then would have needed its lock.
+                usage = self._usage({kind.name: kind for _assignment, kind, _lock in held}.values())
+                for assignment, kind, lock in held:
+                    results[_key(assignment)] = _unclaim(assignment, kind, lock, usage)
+                    lock.release()
+        return {_key(assignment): results[_key(assignment)] for assignment in assignments}
+
+    def guest_config(self, assignments: Sequence[DeviceAssignment]) -> Sequence[str]:
+        elements: dict[DeviceKey, str] = {}
+        for name in sorted({assignment.kind for assignment in assignments}):
+            ours = [assignment for assignment in assignments if assignment.kind == name]
+            kind = self._kinds.get(name)
+            if kind is None:
+                raise exception.DeviceGone(*_key(ours[0]), _NO_KIND)
+            elements.update(zip(map(_key, ours), kind.guest_elements(ours), strict=True))
+        if not elements:
+            return ()
+        return (*(elements[_key(assignment)] for assignment in assignments), metadata.element(assignments))
+
+    def _lock(self, assignment: DeviceAssignment, timeout_s: float) -> filelock.FileLock:
+        """Take the lock file of one device, which no release ever removes.
+
+        :raises FileLocked: another process or thread holds it still
+        """
+        os.makedirs(self._locks, mode=0o700, exist_ok=True)
+        # Percent encoding leaves no slash and no two names alike; a name that grows too long for a file gets its
+        # digest, marked with a character that the encoding never leaves bare.
+        name = urllib.parse.quote(f'{assignment.kind}-{assignment.identifier}', safe='')
+        if len(name) > 200:
+            name = '+' + hashlib.sha256(name.encode()).hexdigest()
+        lock = filelock.FileLock(os.path.join(self._locks, f'{name}.lock'))
+        lock.acquire(max(0.0, timeout_s))
+        return lock
+
+
+_NO_KIND = 'no device kind of this name is installed'
+
+
+def _unclaim(assignment: DeviceAssignment, kind: api.DeviceKind, lock: filelock.FileLock,
+             usage: Usage) -> exception.DriverError | None:
+    key = _key(assignment)
+    users = sorted({use.domain_uuid for use in usage.uses if (use.kind, use.identifier) == key})
+    if users:
+        return exception.DeviceInUse(*key, f'named by domain {", ".join(users)}')
+    if usage.unknown:
+        unknown = usage.unknown[0]
+        return exception.UnclaimFailed(*key, f'nobody knows who uses it: {unknown.what}: {unknown.reason}')
+    try:
+        kind.unclaim(assignment, lock.fd)
+    except exception.DeviceError as error:
+        return error
+    except exception.DriverError as error:
+        return exception.UnclaimFailed(*key, str(error))
+    return None
+
+
+def _key(assignment: DeviceAssignment) -> DeviceKey:
+    return DeviceKey(assignment.kind, assignment.identifier)
+
+
+def _busy(assignment: DeviceAssignment) -> exception.DeviceBusy:
+    return exception.DeviceBusy(*_key(assignment), 'somebody else holds its lock file')
+
+
+def _no_lock(error: OSError) -> str:
+    return f'its lock file cannot be used: {error.strerror}'
+
+
+def _kinds() -> list[type[api.DeviceKind]]:
+    failed: list[tuple[str, BaseException]] = []
+    manager: Any = extension.ExtensionManager(
+        api.NAMESPACE,
+        on_load_failure_callback=lambda _manager, entry_point, error: failed.append((entry_point.name, error)))
+    for name, error in failed:
+        raise exception.InvalidConfiguration(api.NAMESPACE, name, f'cannot be loaded: {error}') from error
+    return [found.plugin for found in manager]

@@ -1,0 +1,5 @@
+"""Device kinds of the libvirt driver: one module each, found by entry points.
+
+A new kind is a new module with a subclass of :class:`devicetrack.virt.libvirt.kinds.api.DeviceKind`, and an
+entry point in ``devicetrack.libvirt.device_kinds``; nothing else changes.
+"""

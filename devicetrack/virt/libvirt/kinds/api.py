@@ -1,0 +1,105 @@
+"""What the libvirt driver asks of a device kind: the code that knows one sort of device.
+
+The driver does what is the same for all kinds: it keeps two operations off one device, asks the hypervisor who
+uses what, refuses to take back what anybody uses, and orders the guest's elements. A kind does the rest, and
+may count on that.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+from typing import ClassVar
+from typing import NamedTuple
+
+from devicetrack.objects import DeviceAssignment
+from devicetrack.objects.values import Capacity
+from devicetrack.objects.values import InventoryDevice
+from devicetrack.objects.values import Realized
+from devicetrack.virt.libvirt import connection
+from devicetrack.virt.libvirt import domain_xml
+
+NAMESPACE = 'devicetrack.libvirt.device_kinds'
+
+
+class Stock(NamedTuple):
+    """What a host has of one kind: devices that exist and what can still be made."""
+
+    devices: tuple[InventoryDevice, ...] = ()
+    capacities: tuple[Capacity, ...] = ()
+
+
+class DeviceKind(abc.ABC):
+    """One sort of device.
+
+    The constructor reads and checks every option of the kind and touches nothing else: it neither connects nor
+    runs anything.
+
+    :param conf: the configuration (an ``oslo_config.cfg.ConfigOpts``); the kind registers the options that it
+        needs
+    :param hypervisor: the connection that the kind may use; it opens when it is first used
+    :raises InvalidConfiguration: an option cannot be used
+    """
+
+    name: ClassVar[str]
+    """The device kind, as it stands in the identity of every device."""
+
+    def __init__(self, conf: Any, hypervisor: connection.Connection) -> None:
+        self.conf, self.hypervisor = conf, hypervisor
+
+    @property
+    @abc.abstractmethod
+    def configured(self) -> bool:
+        """Whether any device of this kind may be handed out here. One that is not has an empty stock."""
+
+    @property
+    def wait_s(self) -> float:
+        """How long :meth:`unclaim` waits for another process that works on the device. By default not at all."""
+        return 0.0
+
+    @abc.abstractmethod
+    def stock(self) -> Stock:
+        """Read what the host has now.
+
+        :raises InvalidConfiguration: the first reading shows that an option names what the host does not have
+        :raises DriverError: it cannot be read, and is unknown
+        """
+
+    @abc.abstractmethod
+    def addresses(self, domain: domain_xml.Domain) -> Sequence[str]:
+        """The addresses in a definition that are of this kind's form. No I/O."""
+
+    @abc.abstractmethod
+    def identify(self, addresses: Iterable[str]) -> Mapping[str, str | None]:
+        """Say which device each address means now; None for one that means no device of this host.
+
+        It is called at least once for every answer about usage, and with all addresses of all domains together.
+
+        :raises DriverError: it cannot be said, and who uses what is unknown
+        """
+
+    @abc.abstractmethod
+    def realize(self, assignment: DeviceAssignment) -> Realized:
+        """As :meth:`devicetrack.virt.driver.VirtDriver.realize`, with the device's lock file held."""
+
+    @abc.abstractmethod
+    def unclaim(self, assignment: DeviceAssignment, lock_fd: int) -> None:
+        """Take one device back: remove it or make it clean, and prove that. No domain names it, and its lock is
+        held.
+
+        :param lock_fd: the descriptor that holds the lock; every child that touches the device is given it, so
+            that the lock lasts until the child's end whatever becomes of this process
+        :raises DeviceError: it is not given back; it stays held
+        :raises DriverError: likewise
+        """
+
+    @abc.abstractmethod
+    def guest_elements(self, assignments: Sequence[DeviceAssignment]) -> Sequence[str]:
+        """One element for each assignment, in their order, with the addresses of this boot.
+
+        :raises DeviceGone: a device is not there, is not ready or is another one of its name
+        :raises DriverError: the host cannot be read
+        """

@@ -1,0 +1,207 @@
+"""Persistent-memory namespaces in devdax mode (Linux: Documentation/driver-api/nvdimm/), given to guests as
+NVDIMMs.
+
+A namespace is its name together with its UUID and size: one that has only the name of a recorded one is another
+device, which holds somebody else's bytes maybe, and is neither handed out in its place nor wiped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
+import errno
+import os
+from typing import Any
+from xml.sax import saxutils
+
+from devicetrack import exception
+from devicetrack.objects import details
+from devicetrack.objects import DeviceAssignment
+from devicetrack.objects import VPMEMDetails
+from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import InventoryDevice
+from devicetrack.objects.values import Realized
+from devicetrack.virt.libvirt import connection
+from devicetrack.virt.libvirt import domain_xml
+from devicetrack.virt.libvirt import namespaces
+from devicetrack.virt.libvirt import wiping
+from devicetrack.virt.libvirt.kinds import api
+from devicetrack.virt.libvirt.kinds import vpmem_options
+
+# libvirt rounds the size of an NVDIMM up to 2 MiB (qemuDomainGetMemorySizeAlignment in its QEMU driver), and
+# QEMU refuses to start when the device is smaller than that. So the size is rounded down here.
+_UNIT_BYTES = 2 << 20
+# Part of the guest's device, at its end: the guest keeps its own namespace labels there.
+_LABEL_BYTES = 2 << 20
+_MIN_BYTES = _LABEL_BYTES + _UNIT_BYTES
+
+
+class VPMEM(api.DeviceKind):
+    """The device kind ``vpmem``."""
+
+    name = 'vpmem'
+
+    def __init__(self, conf: Any, hypervisor: connection.Connection) -> None:
+        super().__init__(conf, hypervisor)
+        self.options = vpmem_options.read(conf)
+        self._source: namespaces.Source = (
+            namespaces.DirectorySource(self.options.directory) if self.options.directory
+            else namespaces.NdctlSource(self.options.ndctl_command))
+        self._checked = False
+
+    @property
+    def configured(self) -> bool:
+        return bool(self.options.labels)
+
+    @property
+    def wait_s(self) -> float:
+        return self.options.wipe_wait_s
+
+    # -- stock ----------------------------------------------------------------------------------------------------
+
+    def stock(self) -> api.Stock:
+        found = self._source.read()
+        if not self._checked:
+            self._check(found)
+            self._checked = True
+        devices = []
+        for name, label in sorted(self.options.labels.items()):
+            if name in found:
+                namespace = found[name]
+                devices.append(InventoryDevice(
+                    self.name, name, '', vpmem_options.resource_class(label), namespace.region,
+                    namespace.numa_node, details.to_text(_details(namespace, label)), _problem(namespace)))
+        return api.Stock(tuple(devices))
+
+    def _check(self, found: Mapping[str, namespaces.Namespace]) -> None:
+        """Refuse names that the host does not have: at start, when it is a mistake in the option. Later one that
+        is missing has gone, which is for the audit to say."""
+        unknown = sorted(self.options.labels.keys() - found.keys())
+        if unknown:
+            raise exception.InvalidConfiguration(
+                vpmem_options.OPTION, ','.join(unknown), 'this host has no such namespace; it has '
+                + (', '.join(sorted(found)) or 'none'))
+
+    # -- usage ----------------------------------------------------------------------------------------------------
+
+    def addresses(self, domain: domain_xml.Domain) -> Sequence[str]:
+        return domain.memory_paths
+
+    def identify(self, addresses: Iterable[str]) -> Mapping[str, str | None]:
+        wanted = list(addresses)
+        if not wanted:
+            return {}
+        # Not the configured ones alone: a namespace that an option names no more may still have an owner.
+        found = [namespace for namespace in self._source.read().values() if namespace.path]
+        by_path = {os.path.normpath(namespace.path): namespace.name for namespace in found}
+        by_device = {device: namespace.name for namespace in found
+                     if (device := _device_of(namespace.path)) is not None}
+        means: dict[str, str | None] = {}
+        for address in wanted:
+            device = _device_of(address)
+            means[address] = by_path.get(os.path.normpath(address)) or (by_device.get(device) if device else None)
+        return means
+
+    # -- realize, unclaim -----------------------------------------------------------------------------------------
+
+    def realize(self, assignment: DeviceAssignment) -> Realized:
+        namespace = self._namespace(assignment, self._source.read())
+        return Realized(DeviceKey(self.name, assignment.identifier),
+                        details.to_text(_details(namespace, assignment.details.label)))
+
+    def unclaim(self, assignment: DeviceAssignment, lock_fd: int) -> None:
+        namespace = self._recorded(assignment, self._source.read())
+        try:
+            fd = self._source.open(namespace)
+        except OSError as error:
+            raise exception.UnclaimFailed(
+                self.name, assignment.identifier, f'it cannot be opened: {error.strerror}') from error
+        try:
+            # A path says nothing about what it led to a moment ago: what is open is only wiped when the path still
+            # stands for the recorded namespace.
+            if self._recorded(assignment, self._source.read()).path != namespace.path:
+                raise exception.UnclaimFailed(self.name, assignment.identifier, 'its path changed just now')
+            wiping.wipe(assignment.identifier, fd, lock_fd, namespace.size_bytes, namespace.align_bytes,
+                        self.options.wipe_rate_mib_s)
+        finally:
+            os.close(fd)
+
+    def _recorded(self, assignment: DeviceAssignment,
+                  found: Mapping[str, namespaces.Namespace]) -> namespaces.Namespace:
+        """The namespace that the assignment recorded.
+
+        :raises DeviceGone: none has its name, or another one has it
+        """
+        namespace = found.get(assignment.identifier)
+        if namespace is None:
+            raise exception.DeviceGone(self.name, assignment.identifier, 'no namespace has this name')
+        recorded = assignment.details
+        if namespace.uuid != recorded.namespace_uuid:
+            raise exception.DeviceGone(self.name, assignment.identifier,
+                                       'a namespace with another UUID has its name')
+        if namespace.size_bytes != recorded.size_bytes:
+            raise exception.DeviceGone(
+                self.name, assignment.identifier,
+                f'it has {namespace.size_bytes} bytes where {recorded.size_bytes} were recorded')
+        return namespace
+
+    def _namespace(self, assignment: DeviceAssignment,
+                   found: Mapping[str, namespaces.Namespace]) -> namespaces.Namespace:
+        """The recorded namespace, if a guest can have it."""
+        namespace = self._recorded(assignment, found)
+        problem = _problem(namespace)
+        if problem is not None:
+            raise exception.DeviceGone(self.name, assignment.identifier, problem)
+        return namespace
+
+    # -- guest ----------------------------------------------------------------------------------------------------
+
+    def guest_elements(self, assignments: Sequence[DeviceAssignment]) -> Sequence[str]:
+        found = self._source.read()
+        return [guest_element(self._namespace(assignment, found)) for assignment in assignments]
+
+
+def guest_element(namespace: namespaces.Namespace) -> str:
+    """The guest's NVDIMM. Its size, label area included, is the whole of the namespace that fits; the guest needs
+    ``<maxMemory>`` with a free slot, and its ``<memory>`` is its RAM and this."""
+    # QEMU takes it for persistent, and flushes it as such, only where that is true.
+    pmem = '<pmem/>' if namespace.dax else ''
+    return (f"<memory model='nvdimm' access='shared'>"
+            f"<source><path>{saxutils.escape(namespace.path)}</path>"
+            f"<alignsize unit='KiB'>{namespace.align_bytes >> 10}</alignsize>{pmem}</source>"
+            f"<target><size unit='KiB'>{_guest_bytes(namespace) >> 10}</size><node>0</node>"
+            f"<label><size unit='KiB'>{_LABEL_BYTES >> 10}</size></label></target></memory>")
+
+
+def _problem(namespace: namespaces.Namespace) -> str | None:
+    if namespace.problem is None and _guest_bytes(namespace) < _MIN_BYTES:
+        return f'it has {namespace.size_bytes} bytes, and a guest needs {_MIN_BYTES} at least'
+    return namespace.problem
+
+
+def _guest_bytes(namespace: namespaces.Namespace) -> int:
+    """How much of a namespace a guest can have, its label area included."""
+    align = max(namespace.align_bytes, _UNIT_BYTES)
+    return namespace.size_bytes // align * align
+
+
+def _details(namespace: namespaces.Namespace, label: str) -> VPMEMDetails:
+    return VPMEMDetails(namespace_uuid=namespace.uuid, label=label, devpath=namespace.path,
+                        size_bytes=namespace.size_bytes, align_bytes=namespace.align_bytes)
+
+
+def _device_of(path: str) -> tuple[int, ...] | None:
+    """What a path leads to: a definition may name a device by another node or link. None when it leads to nothing.
+
+    :raises CommandFailed: nobody can say
+    """
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG):
+            return None
+        raise exception.CommandFailed('stat', f'the path of memory of a guest: {error.strerror}') from error
+    except ValueError:
+        return None
+    return (status.st_rdev,) if status.st_rdev else (status.st_dev, status.st_ino)

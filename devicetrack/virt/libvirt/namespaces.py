@@ -1,0 +1,127 @@
+"""Where persistent-memory namespaces come from: ndctl, or a directory whose files stand for them.
+
+A source reads everything anew each time: a path is valid for one boot, and only for what it was read for.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterable
+import errno
+import os
+import stat
+from typing import NamedTuple
+import uuid
+
+from devicetrack import exception
+from devicetrack.virt.libvirt import ndctl
+from devicetrack.virt.libvirt import privileged
+
+_FILE_ALIGN = 2 << 20
+# Only a name for the space of UUIDs; it is written into every record of a file, so it never changes.
+_FILES = uuid.UUID('5f1d5d3e-8f2e-4a6c-9c3b-0b1f6f0f7a11')
+
+
+class Namespace(NamedTuple):
+    """One namespace of this host, as it is now.
+
+    ``path`` is where a guest finds it, in this boot. ``dax`` says that it is a device-dax character device, not
+    a file. ``problem`` is None, or why no guest can have it. Sizes are in bytes; an unknown NUMA node is None.
+    """
+
+    name: str
+    uuid: str
+    path: str
+    size_bytes: int
+    align_bytes: int
+    region: str | None
+    numa_node: int | None
+    dax: bool
+    problem: str | None = None
+
+
+class Source(abc.ABC):
+    """Reads the namespaces of this host."""
+
+    @abc.abstractmethod
+    def read(self) -> dict[str, Namespace]:
+        """Every namespace that has a name, by name.
+
+        :raises CommandFailed: they cannot be listed
+        :raises InvalidDocument: the list cannot be read, or two namespaces have one name
+        """
+
+    @abc.abstractmethod
+    def open(self, namespace: Namespace) -> int:
+        """Open one for reading and writing; the descriptor is the caller's.
+
+        :raises OSError: it cannot be opened, or is not what a namespace of this source is
+        """
+
+
+class NdctlSource(Source):
+    """The namespaces that ndctl lists."""
+
+    def __init__(self, command: str) -> None:
+        self._command = command
+
+    def read(self) -> dict[str, Namespace]:
+        arguments = (self._command, *ndctl.ARGUMENTS)
+        try:
+            status, output = privileged.run_ndctl(arguments)
+        except OSError as error:
+            raise exception.CommandFailed(self._command, f'cannot be run: {error.strerror}') from error
+        if status != 0:
+            raise exception.CommandFailed(' '.join(arguments), f'failed with status {status}')
+        return _by_name((Namespace(found.name, found.uuid, f'/dev/{found.chardev}' if found.chardev else '',
+                                   found.size_bytes, found.align_bytes, found.region, found.numa_node, True,
+                                   found.problem)
+                         for found in ndctl.parse(output) if found.name), ndctl.DOCUMENT)
+
+    def open(self, namespace: Namespace) -> int:
+        return privileged.open_dax(namespace.path)
+
+
+class DirectorySource(Source):
+    """Regular files of one directory. They are no tenant's until they are configured, and never made or resized
+    here.
+
+    The UUID of a file comes from its name and its inode: a file that was replaced is another namespace.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+
+    def read(self) -> dict[str, Namespace]:
+        found = {}
+        try:
+            with os.scandir(self._directory) as entries:
+                for entry in entries:
+                    # A symbolic link would let its owner choose what is wiped.
+                    if entry.is_file(follow_symlinks=False):
+                        status = entry.stat(follow_symlinks=False)
+                        found[entry.name] = Namespace(
+                            entry.name, str(uuid.uuid5(_FILES, f'{entry.name}:{status.st_ino}')), entry.path,
+                            status.st_size, _FILE_ALIGN, None, None, False)
+        except OSError as error:
+            raise exception.CommandFailed(f'list {self._directory}', str(error.strerror)) from error
+        return found
+
+    def open(self, namespace: Namespace) -> int:
+        fd = os.open(namespace.path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise OSError(errno.EINVAL, 'not a regular file')
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+
+def _by_name(namespaces: Iterable[Namespace], document: str) -> dict[str, Namespace]:
+    found: dict[str, Namespace] = {}
+    for namespace in namespaces:
+        if namespace.name in found:
+            raise exception.InvalidDocument(document, namespace.name, 'two namespaces have this name')
+        found[namespace.name] = namespace
+    return found

@@ -1,0 +1,132 @@
+"""ndctl's JSON in, namespaces out. Pure.
+
+The form of ``ndctl list`` depends on what it is asked for (ndctl-list(1)): with regions it is an object, its
+namespaces inside their regions; asked for namespaces alone it is a list, or a single object when there is one.
+It is in no order. Without any namespace ndctl prints nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+from typing import NamedTuple
+import uuid
+
+from devicetrack import exception
+
+DOCUMENT = 'ndctl list'
+ARGUMENTS = ('list', '--namespaces', '--dimms', '--regions', '--device-dax')
+MAX_LENGTH = 16 * 1024 * 1024
+
+_CHARDEV = re.compile(r'dax[0-9]+\.[0-9]+')
+
+
+class Listed(NamedTuple):
+    """One namespace that ndctl listed. ``name`` is '' for one without, ``uuid`` likewise; ``chardev`` is its
+    character device without ``/dev/``, None when it has none. ``problem`` is why no guest can have it, or None."""
+
+    name: str
+    uuid: str
+    chardev: str | None
+    size_bytes: int
+    align_bytes: int
+    region: str | None
+    numa_node: int | None
+    problem: str | None
+
+
+def parse(text: str) -> list[Listed]:
+    """Read what ``ndctl list`` printed, in any of its forms, without ``--human``.
+
+    :raises InvalidDocument: it is too long, is no JSON, or not in a form of ndctl's
+    """
+    if len(text) > MAX_LENGTH:
+        raise exception.InvalidDocument(DOCUMENT, 'length', f'more than {MAX_LENGTH} characters')
+    if not text.strip():
+        return []
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise exception.InvalidDocument(DOCUMENT, 'document', 'not JSON') from error
+    if isinstance(found, dict) and 'dev' not in found:
+        listed = []
+        for index, region in enumerate(_list(found.get('regions', []), 'regions')):
+            where = f'regions[{index}]'
+            _object(region, where)
+            listed.extend(_listed(_list(region.get('namespaces', []), f'{where}.namespaces'), region, where))
+        return listed + _listed(_list(found.get('namespaces', []), 'namespaces'), {}, 'namespaces')
+    return _listed(_list(found, 'document'), {}, 'document')
+
+
+def _listed(namespaces: list[Any], region: dict[str, Any], where: str) -> list[Listed]:
+    return [_one(_object(namespace, f'{where}[{index}]'), region, f'{where}[{index}]')
+            for index, namespace in enumerate(namespaces)]
+
+
+def _one(namespace: dict[str, Any], region: dict[str, Any], where: str) -> Listed:
+    mode = namespace.get('mode')
+    chardev, devices = namespace.get('chardev'), 1
+    if 'daxregion' in namespace:
+        dax = _list(_object(namespace['daxregion'], f'{where}.daxregion').get('devices', []), f'{where}.devices')
+        devices = len(dax)
+        chardev = chardev or (_object(dax[0], f'{where}.devices[0]').get('chardev') if dax else None)
+    if chardev is not None and not (isinstance(chardev, str) and _CHARDEV.fullmatch(chardev)):
+        raise exception.InvalidDocument(DOCUMENT, f'{where}.chardev', 'not the name of a dax device')
+    problem = None
+    if mode != 'devdax':
+        problem = f'its mode is {mode if isinstance(mode, str) else "unknown"}, not devdax'
+    elif namespace.get('state') == 'disabled':
+        problem = 'it is disabled'
+    elif chardev is None:
+        problem = 'it has no character device'
+    elif devices != 1:
+        problem = f'it is divided into {devices} character devices'
+    elif region.get('readonly') or namespace.get('readonly'):
+        problem = 'it is read-only'
+    name = namespace.get('name', '')
+    if not isinstance(name, str):
+        raise exception.InvalidDocument(DOCUMENT, f'{where}.name', 'not a string')
+    parent = region.get('dev')
+    return Listed(
+        name, _uuid(namespace.get('uuid'), f'{where}.uuid', required=bool(name)), chardev,
+        _number(namespace.get('size'), f'{where}.size'), _number(namespace.get('align', 0), f'{where}.align'),
+        parent if isinstance(parent, str) else None,
+        _node(namespace.get('numa_node', region.get('numa_node')), f'{where}.numa_node'), problem)
+
+
+def _object(value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise exception.InvalidDocument(DOCUMENT, where, 'not an object')
+    return value
+
+
+def _list(value: Any, where: str) -> list[Any]:
+    """A list; an object alone is a list of one, as ndctl prints it."""
+    if isinstance(value, dict):
+        return [value]
+    if not isinstance(value, list):
+        raise exception.InvalidDocument(DOCUMENT, where, 'not a list')
+    return value
+
+
+def _number(value: Any, where: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise exception.InvalidDocument(DOCUMENT, where, 'not a number of bytes')
+    return value
+
+
+def _node(value: Any, where: str) -> int | None:
+    """A NUMA node; the kernel says -1 for none."""
+    if value is None or value == -1:
+        return None
+    return _number(value, where)
+
+
+def _uuid(value: Any, where: str, required: bool) -> str:
+    if value is None and not required:
+        return ''
+    try:
+        return str(uuid.UUID(value))
+    except (ValueError, AttributeError, TypeError):
+        raise exception.InvalidDocument(DOCUMENT, where, 'not a UUID') from None

@@ -1,0 +1,149 @@
+"""Node-device XML in, parents of mediated devices and mediated devices out.
+
+Pure: text in, tuples out. The documents differ by libvirt, kernel and driver (formatnode in libvirt's
+documentation; Documentation/driver-api/vfio-mediated-device.rst in Linux):
+
+- A PCI parent carries its types inside its PCI capability. A virtual parent has no PCI capability, and libvirt
+prints
+  the capability of its types twice, one in the other.
+- libvirt does not know every virtual parent as a node device. An mdev of one that it does not know says
+``computer`` for
+  its parent, and only ``<parent_addr>`` tells; old libvirt and its test driver do not print that either.
+- An mdev that is defined and not started has no path, no driver, and an IOMMU group 0 that means nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from lxml import etree
+
+from devicetrack import exception
+from devicetrack.virt.libvirt import document as documents
+
+ROOT_DEVICE = 'computer'
+_PCI_ADDRESS = re.compile(r'[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]')
+_PCI_NAME = re.compile(r'pci_([0-9a-f]{4,8})_([0-9a-f]{2})_([01][0-9a-f])_([0-7])')
+
+
+class MdevType(NamedTuple):
+    """A type of mediated device that a parent makes, and how many more it can make now."""
+
+    id: str
+    device_api: str
+    available: int
+
+
+class Parent(NamedTuple):
+    """A device that makes mediated devices.
+
+    ``name`` is its node-device name and stable. ``address`` is its PCI address, or the last part of a virtual
+    parent's path in sysfs, which its mdevs give as their parent's address; ``pci`` says which. An unknown NUMA
+    node is None.
+    """
+
+    name: str
+    address: str | None
+    pci: bool
+    numa_node: int | None
+    types: tuple[MdevType, ...]
+
+
+class Mdev(NamedTuple):
+    """A mediated device. ``parent`` is a node-device name, maybe ``computer``; ``iommu_group`` counts while
+    active."""
+
+    name: str
+    uuid: str
+    type: str
+    parent: str
+    parent_address: str | None
+    iommu_group: int | None
+
+
+def pci_address(text: str) -> str | None:
+    """The PCI address in the form of sysfs (``0000:84:00.0``) of an address or of libvirt's node-device name
+    for it; None when the text is neither."""
+    text = text.lower()
+    if _PCI_ADDRESS.fullmatch(text):
+        return text
+    named = _PCI_NAME.fullmatch(text)
+    return '{}:{}:{}.{}'.format(*named.groups()) if named else None
+
+
+def parse_parent(text: str, document: str = 'node device XML') -> Parent | None:
+    """Read a node device that may make mediated devices; None when it makes none.
+
+    :raises InvalidDocument: it is not a node device, or its types cannot be read
+    """
+    root = documents.parse(text, document, 'device')
+    capabilities = [element for element in root.iter('capability') if element.get('type') == 'mdev_types']
+    if not capabilities:
+        return None
+    types = {kind.id: kind for element in capabilities for kind in _types(element, document)}
+    pci = root.find("capability[@type='pci']")
+    address, numa_node = None, None
+    if pci is not None:
+        address = _address(pci, document)
+        numa = pci.find('numa')
+        if numa is not None:
+            numa_node = documents.number(numa.get('node'), document, 'capability/numa/@node')
+    else:
+        address = (root.findtext('path') or '').strip().rpartition('/')[2] or None
+    return Parent(documents.required(root, 'name', document), address, pci is not None, numa_node,
+                  tuple(types[name] for name in sorted(types)))
+
+
+def _types(capability: etree._Element, document: str) -> list[MdevType]:
+    found = []
+    for element in capability.findall('type'):
+        identifier = element.get('id')
+        if not identifier:
+            raise exception.InvalidDocument(document, 'capability/type/@id', 'missing')
+        available = documents.number(
+            element.findtext('availableInstances'), document, 'capability/type/availableInstances')
+        found.append(MdevType(identifier, documents.required(element, 'deviceAPI', document), available))
+    return found
+
+
+def _address(pci: etree._Element, document: str) -> str:
+    domain, bus, slot, function = (
+        documents.number(pci.findtext(part), document, f'capability/{part}')
+        for part in ('domain', 'bus', 'slot', 'function'))
+    return f'{domain:04x}:{bus:02x}:{slot:02x}.{function:x}'
+
+
+def parse_mdev(text: str, document: str = 'node device XML') -> Mdev:
+    """Read a mediated device. Its UUID comes from the element: the name may end in anything.
+
+    :raises InvalidDocument: it is not a node device or not a mediated one
+    """
+    root = documents.parse(text, document, 'device')
+    capability = root.find("capability[@type='mdev']")
+    if capability is None:
+        raise exception.InvalidDocument(document, 'capability', 'not a mediated device')
+    kind = capability.find('type')
+    identifier = None if kind is None else kind.get('id')
+    if not identifier:
+        raise exception.InvalidDocument(document, 'capability/type/@id', 'missing')
+    group = capability.find('iommuGroup')
+    number = None if group is None else documents.number(
+        group.get('number'), document, 'capability/iommuGroup/@number')
+    return Mdev(
+        documents.required(root, 'name', document),
+        documents.canonical_uuid(capability.findtext('uuid'), document, 'capability/uuid'),
+        identifier,
+        documents.required(root, 'parent', document),
+        (capability.findtext('parent_addr') or '').strip() or None,
+        number)
+
+
+def definition(uuid: str, device_type: str, parent: str) -> str:
+    """The document that makes one mediated device of a parent, which is named as node device."""
+    device = etree.Element('device')
+    etree.SubElement(device, 'parent').text = parent
+    capability = etree.SubElement(device, 'capability', type='mdev')
+    etree.SubElement(capability, 'type', id=device_type)
+    etree.SubElement(capability, 'uuid').text = uuid
+    return etree.tostring(device, encoding='unicode')
