@@ -68,15 +68,19 @@ class Committer:
 
     :param name: the store, for messages
     :param connect: opens a connection of the driver, prepared for writing
+    :param disconnect: closes it
+    :param unavailable: makes the error of a fault that is the store's
     :param ping_after_s: a connection that lay idle for longer is tried before anything of the work is sent, so that
         the first write after a restart of the database does not fail
     """
 
     def __init__(self, name: str, backend: backends.Backend, connect: Callable[[], Any],
+                 disconnect: Callable[[Any], None],
                  unavailable: Callable[[Fault], exception.NothingWritten], ping_after_s: float = 2.0) -> None:
         self._name = name
         self._backend = backend
         self._connect = connect
+        self._disconnect = disconnect
         self._unavailable = unavailable
         self._ping_after_s = ping_after_s
         self._start_anew()
@@ -290,7 +294,7 @@ class Committer:
         if connection is not None:
             # A lost connection has nothing left to lose.
             with contextlib.suppress(Exception):
-                connection.close()
+                self._disconnect(connection)
 
     # -- answers -------------------------------------------------------------------------------------------------------
 

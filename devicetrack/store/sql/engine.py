@@ -160,6 +160,17 @@ os.register_at_fork(before=_open_files_lock.acquire, after_in_parent=_open_files
                     after_in_child=_open_files_lock.release)
 
 
+def file_closed(path: str) -> None:
+    """Take note that a connection to an SQLite file was closed."""
+    with _open_files_lock:
+        owners = _open_files.get(path, {})
+        left = owners.get(os.getpid(), 0) - 1
+        if left > 0:
+            owners[os.getpid()] = left
+        else:
+            owners.pop(os.getpid(), None)
+
+
 class OpenInParent(OSError):
     """A forked child cannot use an SQLite file that its parent had open when it forked."""
 
@@ -178,17 +189,9 @@ def _watch_file(made: sa.Engine, path: str) -> None:
             owners = _open_files.setdefault(path, {})
             owners[os.getpid()] = owners.get(os.getpid(), 0) + 1
 
+    @sa.event.listens_for(made, 'close')
     def closed(*_args: Any) -> None:
-        with _open_files_lock:
-            owners = _open_files.get(path, {})
-            left = owners.get(os.getpid(), 0) - 1
-            if left > 0:
-                owners[os.getpid()] = left
-            else:
-                owners.pop(os.getpid(), None)
-
-    sa.event.listen(made, 'close', closed)
-    sa.event.listen(made, 'close_detached', closed)
+        file_closed(path)
 
     # oslo.db begins with a plain BEGIN, once for each transaction, which it marks. A transaction that will write must
     # take the lock at once: one that read first and wrote then would be refused without waiting.

@@ -58,7 +58,8 @@ class SQLStore(api.Store):
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._place = engines.place(conf)
         self.engine, self.backend = engines.create(self._place, conf)
-        self._committer = committer.Committer(self.name, self.backend, self._open_writing, self.unavailable)
+        self._committer = committer.Committer(self.name, self.backend, self._open_writing, self._close_writing,
+                                             self.unavailable)
         self._pid = os.getpid()
         self._foreign = (sa_exc.SQLAlchemyError, db_exc.DBError, self.backend.Error, OSError)
         self._select = sa.select(models.assignments).order_by(
@@ -193,9 +194,15 @@ class SQLStore(api.Store):
         try:
             self.backend.prepare_to_write(connection)
         except BaseException:
-            pooled.close()
+            self._close_writing(connection)
             raise
-        return pooled
+        return connection
+
+    def _close_writing(self, connection: Any) -> None:
+        # Not by way of the pool's wrapper: that would first say ROLLBACK, to a server that may be gone.
+        if self.path is not None:
+            engines.file_closed(self.path)
+        connection.close()
 
     def _leave_parent(self) -> None:
         """Start anew in a forked child, without touching anything of the parent's."""

@@ -1,0 +1,230 @@
+"""What every store does, on each database."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from devicetrack import exception
+from devicetrack import vocabulary
+from devicetrack.objects.values import DeviceKey
+from devicetrack.store import api
+from devicetrack.store.sql import models
+from devicetrack.testing import databases
+from devicetrack.tests import base
+from devicetrack.tests.functional.store import records
+from devicetrack.tests.functional.store.records import delete
+from devicetrack.tests.functional.store.records import insert
+from devicetrack.tests.functional.store.records import moved_on
+from devicetrack.tests.functional.store.records import record
+from devicetrack.tests.functional.store.records import update
+
+
+class StoreTestCase(base.TestCase):
+    """A test with an empty store."""
+
+    scenarios = databases.SCENARIOS
+    database: type[databases.StoreFixture]
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.fixture = self.useFixture(self.database())
+        self.store = self.fixture.store
+
+
+class TestHosts(StoreTestCase):
+    def test_a_host_is_found_by_its_name(self) -> None:
+        host = api.Host(records.HOST_UUID, 'compute-1', 'digest')
+        self.store.add_host(host)
+        self.assertEqual(host, self.store.host('compute-1'))
+        self.assertIsNone(self.store.host('compute-2'))
+
+    def test_hosts_come_by_name(self) -> None:
+        made = [api.Host(f'{number:036}', f'compute-{number}', 'digest') for number in (3, 1, 2)]
+        for host in made:
+            self.store.add_host(host)
+        self.assertEqual(sorted(made, key=lambda host: host.name), self.store.hosts())
+
+    def test_adding_a_host_again_is_harmless(self) -> None:
+        host = api.Host(records.HOST_UUID, 'compute-1', 'digest')
+        self.store.add_host(host)
+        self.store.add_host(host)
+        self.assertEqual([host], self.store.hosts())
+
+    def test_a_second_machine_of_the_same_name_is_refused(self) -> None:
+        host = api.Host(records.HOST_UUID, 'compute-1', 'digest')
+        self.store.add_host(host)
+        error = self.assertRaises(exception.HostIdentityChanged, self.store.add_host,
+                                  api.Host('0' * 36, 'compute-1', 'another digest'))
+        self.assertEqual('compute-1', error.host)
+        self.assertEqual([host], self.store.hosts())
+
+
+class TestRecords(StoreTestCase):
+    def test_a_record_comes_back_as_it_went_in(self) -> None:
+        full = record('ns0', migration_uuid=records.HOST_UUID, role=vocabulary.OLD, parent='pci_0000_84_00_0',
+                      numa_node=1, position=3, created_at=1 << 40)
+        empty = record('ns1', parent=None, numa_node=None, migration_uuid=None)
+        self.store.write(insert(full, empty))
+        self.assertCountEqual([full, empty], self.store.records())
+
+    def test_records_come_by_instance_and_position(self) -> None:
+        made = [record(f'ns{instance}{position}', instance_uuid=f'{instance:036}', position=position)
+                for instance, position in ((2, 0), (1, 1), (1, 0), (2, 1))]
+        self.store.write(insert(*made))
+        self.assertEqual(sorted(made, key=lambda row: (row.instance_uuid, row.position)), self.store.records())
+
+    def test_what_is_given_narrows_the_answer(self) -> None:
+        mine, of_instance, elsewhere = record('ns0'), record('ns1'), record('ns0', host_uuid='0' * 36)
+        self.store.write(insert(mine, of_instance))
+        self.store.write(insert(elsewhere))
+        self.assertCountEqual([mine, of_instance], self.store.records(records.HOST_UUID))
+        self.assertEqual([of_instance], self.store.records(instance_uuid=of_instance.instance_uuid))
+        self.assertEqual([mine], self.store.records(records.HOST_UUID, keys=[mine.key, DeviceKey('mdev', 'ns1')]))
+        self.assertCountEqual([mine, elsewhere], self.store.records(keys=[mine.key]))
+
+    def test_no_keys_match_nothing(self) -> None:
+        self.store.write(insert(record('ns0')))
+        self.assertEqual([], self.store.records(keys=[]))
+
+    def test_identifiers_differ_in_every_byte(self) -> None:
+        made = [record(identifier) for identifier in ('ns0', 'NS0', 'ns\u00f6', 'nso')]
+        self.store.write(insert(*made))
+        self.assertCountEqual(made, self.store.records())
+
+    def test_values_are_never_a_part_of_a_statement(self) -> None:
+        made = [record("a'; DROP TABLE hosts; --", parent='%s %(name)s :name ? \\'), record('b%')]
+        self.store.write(insert(*made))
+        changed = [moved_on(row, parent="';%s") for row in made]
+        self.store.write(api.Changes(update=tuple(map(api.Update, made, changed))))
+        self.assertCountEqual(changed, self.store.records())
+
+
+class TestWrite(StoreTestCase):
+    def test_nothing_to_do_does_nothing(self) -> None:
+        self.store.write(api.Changes())
+        self.assertEqual([], self.store.records())
+
+    def test_one_transaction_inserts_updates_and_deletes(self) -> None:
+        changed, gone, new = record('changed'), record('gone'), record('new')
+        self.store.write(insert(changed, gone))
+        self.store.write(api.Changes((new,), (api.Update(changed, moved_on(changed)),), (gone,)))
+        self.assertCountEqual([moved_on(changed), new], self.store.records())
+
+    def test_many_rows_of_each_sort(self) -> None:
+        first = [record(f'ns{number}') for number in range(1100)]
+        self.store.write(insert(*first))
+        second = [moved_on(row, numa_node=index % 2 or None, migration_uuid=None if index % 3 else row.instance_uuid)
+                  for index, row in enumerate(first)]
+        self.store.write(api.Changes(update=tuple(map(api.Update, first, second))))
+        self.assertCountEqual(second, self.store.records())
+        self.store.write(delete(*second))
+        self.assertEqual([], self.store.records())
+
+    def test_a_taken_device_is_named_and_nothing_is_written(self) -> None:
+        owned = record('ns1')
+        self.store.write(insert(owned))
+        error = self.assertRaises(exception.DeviceTaken, self.store.write,
+                                  insert(record('ns0'), record('ns1'), record('ns2')))
+        self.assertEqual((('vpmem', 'ns1'),), error.devices)
+        self.assertEqual([owned], self.store.records())
+
+    def test_the_same_identifier_of_another_kind_or_host_is_another_device(self) -> None:
+        made = [record('ns0'), record('ns0', kind='mdev'), record('ns0', host_uuid='0' * 36)]
+        for row in made:
+            self.store.write(insert(row))
+        self.assertCountEqual(made, self.store.records())
+
+    def test_a_row_that_moved_on_is_not_updated(self) -> None:
+        read = record('ns0')
+        self.store.write(insert(read))
+        self.store.write(update(read))
+        error = self.assertRaises(exception.StaleAssignment, self.store.write,
+                                  update(read, state=vocabulary.RELEASING))
+        self.assertEqual(('vpmem', 'ns0', 1), (error.kind, error.identifier, error.generation))
+        self.assertEqual([moved_on(read)], self.store.records())
+
+    def test_a_row_that_moved_on_is_not_deleted(self) -> None:
+        read = record('ns0')
+        self.store.write(insert(read))
+        self.store.write(update(read))
+        self.assertRaises(exception.StaleAssignment, self.store.write, delete(read))
+        self.assertEqual([moved_on(read)], self.store.records())
+
+    def test_a_later_claim_of_the_same_generation_is_not_touched(self) -> None:
+        ours, theirs = record('ns0'), record('ns0')
+        self.store.write(insert(theirs))
+        self.assertRaises(exception.StaleAssignment, self.store.write, update(ours))
+        self.assertRaises(exception.StaleAssignment, self.store.write, delete(ours))
+        self.assertEqual([theirs], self.store.records())
+
+    def test_the_stale_row_of_several_is_the_one_that_is_named(self) -> None:
+        kept, gone = record('kept'), record('gone')
+        self.store.write(insert(kept))
+        error = self.assertRaises(exception.StaleAssignment, self.store.write, delete(kept, gone))
+        self.assertEqual('gone', error.identifier)
+        self.assertEqual([kept], self.store.records())
+
+    def test_a_device_can_be_given_and_taken_in_one_transaction(self) -> None:
+        before, after = record('ns0'), record('ns0')
+        self.store.write(insert(before))
+        self.store.write(api.Changes(insert=(after,), delete=(before,)))
+        self.assertEqual([after], self.store.records())
+
+    def test_another_process_sees_what_was_written(self) -> None:
+        made = record('ns0')
+        self.store.write(insert(made))
+        self.assertEqual([made], self.fixture.open().records())
+
+    def test_the_store_can_be_used_after_it_was_closed(self) -> None:
+        self.store.write(insert(record('ns0')))
+        self.store.close()
+        self.store.write(insert(record('ns1')))
+        self.assertEqual(2, len(self.store.records()))
+
+
+class TestSettleWithoutLoss(StoreTestCase):
+    """What settle answers about transactions whose outcome is plain to see."""
+
+    def test_an_insert_that_happened(self) -> None:
+        changes = insert(record('ns0'), record('ns1'))
+        self.store.write(changes)
+        self.assertTrue(self.store.settle(changes))
+        self.assertCountEqual(changes.insert, self.store.records())
+
+    def test_an_insert_that_did_not(self) -> None:
+        self.assertFalse(self.store.settle(insert(record('ns0'))))
+        self.assertEqual([], self.store.records())
+
+    def test_an_insert_of_a_device_that_another_claim_has(self) -> None:
+        theirs = record('ns0')
+        self.store.write(insert(theirs))
+        self.assertFalse(self.store.settle(insert(record('ns0'), record('ns1'))))
+        self.assertEqual([theirs], self.store.records())
+
+    def test_an_update(self) -> None:
+        read = record('ns0')
+        self.store.write(insert(read))
+        changes = update(read)
+        self.assertFalse(self.store.settle(changes))
+        self.store.write(changes)
+        self.assertTrue(self.store.settle(changes))
+        self.assertEqual([moved_on(read)], self.store.records())
+
+    def test_a_delete(self) -> None:
+        read = record('ns0')
+        self.store.write(insert(read))
+        self.assertFalse(self.store.settle(delete(read)))
+        self.store.write(delete(read))
+        self.assertTrue(self.store.settle(delete(read)))
+        self.store.write(insert(record('ns0')))
+        self.assertTrue(self.store.settle(delete(read)))
+
+    def test_it_waits_for_a_transaction_that_is_still_open(self) -> None:
+        self.store = self.useFixture(self.database(busy_timeout_s=1)).store
+        row = record('ns0')
+        with self.store.engine.connect().execution_options(devicetrack_writes=True) as lost:
+            lost.execute(sa.insert(models.assignments).values(row._asdict()))
+            error = self.assertRaises(exception.StoreUnavailable, self.store.settle, insert(row))
+            lost.commit()
+        self.assertIn('lock', error.reason)
+        self.assertTrue(self.store.settle(insert(row)))
