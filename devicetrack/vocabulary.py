@@ -41,6 +41,9 @@ PACK: Final = 'pack'
 SPREAD: Final = 'spread'
 SELECTION_POLICIES: Final = (PACK, SPREAD)
 
+# More devices of one class than any host has; what is above is a mistake and not a wish.
+MAX_AMOUNT: Final = 1_000_000
+
 _NOT_IN_A_CLASS = re.compile('[^A-Z0-9_]')
 
 

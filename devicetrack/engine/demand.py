@@ -13,8 +13,6 @@ from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.objects import extra_specs as specs
 
-MAX_AMOUNT = 1_000_000
-
 
 class Item(NamedTuple):
     """So many devices of a resource class, from one provider or (None) from any of this host."""
@@ -63,9 +61,9 @@ def from_allocations(allocations: Any, providers: Collection[str], ours: Collect
                 f'allocations[{provider}]', allocation, "must be {'resources': {CLASS: amount}}") from None
         for resource_class, amount in resources:
             if resource_class in ours:
-                if type(amount) is not int or not 0 < amount <= MAX_AMOUNT:
+                if type(amount) is not int or not 0 < amount <= vocabulary.MAX_AMOUNT:
                     raise exception.BadRequest(f'allocations[{provider}][{resource_class}]', amount,
-                                               f'must be a whole number from 1 to {MAX_AMOUNT}')
+                                               f'must be a whole number from 1 to {vocabulary.MAX_AMOUNT}')
                 if provider not in providers:
                     raise exception.UnknownProvider(
                         str(provider), [name for name in allocation['resources'] if name in ours], providers)
@@ -96,9 +94,9 @@ def from_request(request: Any, providers: Collection[str]) -> Demand:
     """
     items = []
     for index, wanted in enumerate(request.wanted):
-        if not 0 < wanted.amount <= MAX_AMOUNT:
+        if not 0 < wanted.amount <= vocabulary.MAX_AMOUNT:
             raise exception.BadRequest(f'wanted[{index}].amount', wanted.amount,
-                                       f'must be a whole number from 1 to {MAX_AMOUNT}')
+                                       f'must be a whole number from 1 to {vocabulary.MAX_AMOUNT}')
         if wanted.provider_uuid is not None and wanted.provider_uuid not in providers:
             raise exception.UnknownProvider(wanted.provider_uuid, [wanted.resource_class], providers)
         items.append(Item(wanted.resource_class, wanted.amount, wanted.provider_uuid))

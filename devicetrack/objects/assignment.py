@@ -52,7 +52,7 @@ class DeviceAssignment(base.DeviceTrackObject):
         made._changed_fields = set()
         made._record = record
         held = made.__dict__
-        for attribute, value in zip(_ATTRIBUTES, record):
+        for attribute, value in zip(_ATTRIBUTES, record, strict=True):
             if attribute != '_obj_details':
                 held[attribute] = value
         return made
@@ -63,9 +63,11 @@ class DeviceAssignment(base.DeviceTrackObject):
             return
         self.__dict__['_obj_details'] = details.from_text(self._record.details)
 
-    def obj_to_primitive(self, target_version: Any = None, version_manifest: Any = None) -> Any:
-        _ = self.details if self._record is not None else None
-        return super().obj_to_primitive(target_version=target_version, version_manifest=version_manifest)
+    def obj_attr_is_set(self, attrname: str) -> bool:
+        # Whoever serializes, compares or copies the object asks this first, and must get all of it.
+        if attrname == 'details' and self._record is not None:
+            _ = self.details
+        return bool(super().obj_attr_is_set(attrname))
 
 
 _ATTRIBUTES = tuple('_obj_' + name for name in values.Record._fields)

@@ -66,6 +66,14 @@ class DeviceTrackObject(base.VersionedObject, base.ComparableVersionedObject):  
         primitive.pop('versioned_object.changes', None)
         return primitive
 
+    def _obj_relationship_for(self, field: str, target_version: str) -> Any:
+        """Which version of a field's object a peer knows. Where a field takes subclasses, it is the class of the object
+        and not the class of the field that the peer's manifest names."""
+        value, manifest = getattr(self, field), getattr(self, '_obj_version_manifest', None)
+        if manifest and isinstance(value, DeviceTrackObject) and value.obj_name() in manifest:
+            return [(target_version, manifest[value.obj_name()])]
+        return super()._obj_relationship_for(field, target_version)
+
     @classmethod
     def obj_from_primitive(cls, primitive: Any, context: Any = None) -> Any:
         """Read an object of ours from its primitive.
@@ -74,8 +82,8 @@ class DeviceTrackObject(base.VersionedObject, base.ComparableVersionedObject):  
             checked before the first object is made
         :raises MalformedObject: it is not in the form of a versioned object
         """
-        check_known(primitive)
         try:
+            check_known(primitive)
             return super().obj_from_primitive(primitive, context)
         except ovo_exception.VersionedObjectsException as error:
             raise exception.MalformedObject(cls.obj_name(), str(error)) from error

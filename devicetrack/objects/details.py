@@ -97,9 +97,9 @@ def _parse(text: str) -> tuple[str, str, dict[str, Any]]:
         name, version = primitive['versioned_object.name'], primitive['versioned_object.version']
         data = primitive['versioned_object.data']
         versionutils.convert_version_to_tuple(version)
-        if not isinstance(data, dict):
-            raise TypeError('versioned_object.data is not an object')
-    except (ValueError, KeyError, TypeError) as error:
+        if not isinstance(name, str) or not isinstance(data, dict):
+            raise TypeError('its name is no text, or its data no object')
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise exception.MalformedObject('stored details', f'{type(error).__name__}: {error}') from error
     return name, version, data
 

@@ -1,8 +1,8 @@
 """What a flavor's extra specs say about devices.
 
-``hw:pmem`` lists labels of persistent-memory namespaces in the order of the guest; ``resources:CLASS`` and the numbered
-``resources_GROUP:CLASS`` are amounts of resource classes; ``hw:pci_numa_affinity_policy`` is how strictly devices follow
-the guest's NUMA nodes. Everything else is not ours.
+``hw:pmem`` lists labels of persistent-memory namespaces in the order of the guest; ``resources:CLASS`` and the grouped
+``resources_GROUP:CLASS`` are amounts of resource classes; ``hw:pci_numa_affinity_policy`` is how strictly devices
+follow the guest's NUMA nodes. Everything else is not ours.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ _RESOURCES = re.compile(r'resources(?:\d+|_[A-Za-z0-9_-]{1,64})?:(?P<resource_cl
 _RESOURCE_CLASS = re.compile(r'[A-Z0-9_]{1,255}')
 _PMEM = 'hw:pmem'
 _POLICY = 'hw:pci_numa_affinity_policy'
+_DIGITS = 32                                # Python refuses to read thousands of them with an error of its own
 
 
 class Needs(NamedTuple):
@@ -59,6 +60,8 @@ def read(extra_specs: Mapping[str, str]) -> Needs:
 
 
 def _labels(value: str) -> tuple[str, ...]:
+    if not isinstance(value, str):
+        raise exception.BadRequest(_PMEM, value, 'must be labels separated by commas')
     labels = [label.strip() for label in value.split(',')]
     if not all(labels):
         raise exception.BadRequest(_PMEM, value, 'must be labels separated by commas, none of them empty')
@@ -70,4 +73,6 @@ def _amount(name: str, value: str) -> int:
     text = str(value)
     if not (text.isascii() and text.isdigit()):
         raise exception.BadRequest(name, value, 'must be a whole number, 0 or more')
+    if len(text) > _DIGITS or int(text) > vocabulary.MAX_AMOUNT:
+        raise exception.BadRequest(name, value, f'must be at most {vocabulary.MAX_AMOUNT}')
     return int(text)

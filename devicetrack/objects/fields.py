@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from oslo_versionedobjects import base
+from oslo_versionedobjects import exception as ovo_exception
 from oslo_versionedobjects import fields
 
 from devicetrack import exception
@@ -35,6 +36,22 @@ class NUMAAffinityPolicyField(fields.BaseEnumField):
     AUTO_TYPE = fields.Enum(valid_values=vocabulary.NUMA_AFFINITY_POLICIES)
 
 
+class Amount(fields.Integer):
+    """How many. What is no whole number is refused, where oslo.versionedobjects would cut 1.9 down to 1."""
+
+    def coerce(self, obj: Any, attr: str, value: Any) -> int:
+        if type(value) is not int:
+            raise exception.BadRequest(attr, value, 'must be a whole number')
+        return value
+
+
+class AmountField(fields.AutoTypedField):
+    AUTO_TYPE = Amount()
+
+    def coerce(self, obj: Any, attr: str, value: Any) -> Any:
+        return self._type.coerce(obj, attr, value)              # None too, which a field refuses in its own way
+
+
 class ForeignObject(fields.FieldType):
     """A versioned object of the compute service, which we carry and never look into.
 
@@ -58,9 +75,13 @@ class ForeignObject(fields.FieldType):
         if len(names) != 1:
             raise exception.MalformedObject(where, 'not the primitive of a versioned object')
         name, space = value[names[0]], names[0].removesuffix('.name')
+        project = value.get(f'{space}.namespace')
         for cls in base.VersionedObjectRegistry.obj_classes().get(name, ()):
-            if space == cls.OBJ_SERIAL_NAMESPACE:
-                return cls.obj_from_primitive(value)
+            if (space, project) == (cls.OBJ_SERIAL_NAMESPACE, cls.OBJ_PROJECT_NAMESPACE):
+                try:
+                    return cls.obj_from_primitive(value)
+                except ovo_exception.IncompatibleObjectVersion:
+                    break
         raise exception.UnknownObject(name, value.get(f'{space}.version'), where)
 
 

@@ -8,10 +8,10 @@ from typing import ClassVar
 
 from oslo_versionedobjects import fields as ovo_fields
 
+from devicetrack import vocabulary
 from devicetrack.objects import base
 from devicetrack.objects import extra_specs as specs
 from devicetrack.objects import fields
-from devicetrack import vocabulary
 
 
 @base.register
@@ -21,7 +21,7 @@ class RequestedDevices(base.DeviceTrackObject):
     VERSION = '1.0'
     fields: ClassVar[dict[str, Any]] = {
         'resource_class': ovo_fields.StringField(),
-        'amount': ovo_fields.IntegerField(),
+        'amount': fields.AmountField(),
         'provider_uuid': ovo_fields.UUIDField(nullable=True, default=None),
     }
 

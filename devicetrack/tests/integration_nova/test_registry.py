@@ -1,0 +1,94 @@
+"""Our versioned objects in one process with Nova's, installed from its package.
+
+Both projects have a ``MigrationContext``, and the registry of oslo.versionedobjects is one for the process. Run by the
+tox environment ``nova-objects``, which alone has Nova.
+"""
+
+import json
+import subprocess
+import sys
+import textwrap
+
+from nova import objects as nova_objects
+from nova.objects import base as nova_base
+from nova.objects import instance_numa
+from oslo_versionedobjects import base as ovo_base
+
+from devicetrack import exception
+from devicetrack import objects
+from devicetrack.tests import base
+from devicetrack.tests.unit.objects import samples
+
+
+class WithNovaTestCase(base.TestCase):
+
+    def setUp(self):
+        super().setUp()
+        nova_objects.register_all()
+
+    @staticmethod
+    def topology():
+        return instance_numa.InstanceNUMATopology(cells=[
+            instance_numa.InstanceNUMACell(id=0, cpuset={0, 1}, pcpuset=set(), memory=1024)])
+
+    def theirs(self):
+        return nova_objects.MigrationContext(
+            instance_uuid=samples.INSTANCE, migration_id=7, new_numa_topology=self.topology(),
+            old_numa_topology=None, new_pci_devices=None, old_pci_devices=None, new_pci_requests=None,
+            old_pci_requests=None, new_resources=None, old_resources=None)
+
+    @staticmethod
+    def through_json(read, entity):
+        return read.obj_from_primitive(json.loads(json.dumps(entity.obj_to_primitive())))
+
+    def test_each_name_stands_for_its_own_class(self):
+        self.assertIsNot(nova_objects.MigrationContext, objects.MigrationContext)
+        self.assertIs(nova_objects.MigrationContext,
+                      ovo_base.VersionedObjectRegistry.obj_classes()['MigrationContext'][0])
+        self.assertIs(objects.MigrationContext,
+                      ovo_base.VersionedObjectRegistry.obj_classes()['devicetrack.MigrationContext'][0])
+
+    def test_theirs_travels(self):
+        read = self.through_json(nova_base.NovaObject, self.theirs())
+        self.assertIs(nova_objects.MigrationContext, type(read))
+        self.assertEqual({0, 1}, read.new_numa_topology.cells[0].cpuset)
+
+    def test_ours_travels_with_theirs_inside(self):
+        ours = samples.migration_context()
+        ours.old_numa_topology = self.topology()
+        read = self.through_json(objects.MigrationContext, ours)
+        self.assertEqual(ours.obj_to_primitive(), read.obj_to_primitive())
+        self.assertIs(instance_numa.InstanceNUMATopology, type(read.old_numa_topology))
+        self.assertEqual({0, 1}, read.old_numa_topology.cells[0].cpuset)
+
+    def test_theirs_of_a_newer_release_is_named(self):
+        ours = samples.migration_context()
+        ours.old_numa_topology = self.topology()
+        wire = ours.obj_to_primitive()
+        wire['versioned_object.data']['old_numa_topology']['nova_object.version'] = '99.0'
+        error = self.assertRaises(exception.UnknownObject, objects.MigrationContext.obj_from_primitive, wire)
+        self.assertEqual(('InstanceNUMATopology', '99.0'), (error.name, error.version))
+
+    def test_ours_is_not_read_as_theirs(self):
+        self.assertRaises(Exception, nova_base.NovaObject.obj_from_primitive,  # noqa: B017
+                          samples.migration_context().obj_to_primitive())
+
+
+class OrderOfImportsTestCase(base.TestCase):
+
+    scenarios = base.table(
+        ('Nova first', 'import nova.objects; nova.objects.register_all(); import devicetrack.objects'),
+        ('Nova last', 'import devicetrack.objects; import nova.objects; nova.objects.register_all()'),
+        names=('imports',))
+
+    def test_changes_nothing(self):
+        program = textwrap.dedent("""
+            from oslo_versionedobjects import base
+            known = base.VersionedObjectRegistry.obj_classes()
+            for name in ('MigrationContext', 'devicetrack.MigrationContext'):
+                print(*[cls.__module__ for cls in known[name]])
+        """)
+        answer = subprocess.run([sys.executable, '-W', 'ignore', '-c', self.imports + '\n' + program],
+                                capture_output=True, text=True, check=True)
+        self.assertEqual(['nova.objects.migration_context', 'devicetrack.objects.migration_context'],
+                         answer.stdout.split())

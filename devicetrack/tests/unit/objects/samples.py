@@ -1,0 +1,83 @@
+"""One object of every class, with every field set."""
+
+from oslo_versionedobjects import base as ovo_base
+
+from devicetrack import objects
+from devicetrack.objects import base
+from devicetrack.objects import details
+from devicetrack.objects import values
+
+
+class Serializer(ovo_base.VersionedObjectSerializer):
+    """What a service that speaks of our objects only hands to its messaging."""
+
+    OBJ_BASE_CLASS = base.DeviceTrackObject
+
+
+HOST = '11111111-1111-4111-8111-111111111111'
+INSTANCE = '22222222-2222-4222-8222-222222222222'
+MIGRATION = '33333333-3333-4333-8333-333333333333'
+PROVIDER = '44444444-4444-4444-8444-444444444444'
+NAMESPACE = '55555555-5555-4555-8555-555555555555'
+MDEV = '66666666-6666-4666-8666-666666666666'
+
+
+def vpmem_details():
+    return objects.VPMEMDetails(namespace_uuid=NAMESPACE, label='4GB', devpath='/dev/dax0.1',
+                                size_bytes=4 << 30, align_bytes=2 << 20)
+
+
+def mdev_details(origin='created'):
+    return objects.MdevDetails(type='nvidia-35', parent='pci_0000_84_00_0', parent_address='0000:84:00.0',
+                               device_api='vfio-pci', iommu_group=None, origin=origin)
+
+
+def record(**changes):
+    made = values.Record(HOST, 'vpmem', 'ns0', INSTANCE, MIGRATION, 'incoming', 'claimed', 0, 'claim-1', 3, PROVIDER,
+                         'CUSTOM_PMEM_NAMESPACE_4GB', 'region0', None, details.to_text(vpmem_details()), 1700000000)
+    return made._replace(**changes)
+
+
+def records():
+    return [record(), record(kind='mdev', identifier=MDEV, position=1, resource_class='VGPU', numa_node=1,
+                             parent='pci_0000_84_00_0', details=details.to_text(mdev_details()))]
+
+
+def assignment():
+    return objects.DeviceAssignment.from_record(record())
+
+
+def resources():
+    return objects.InstanceResources.from_records(INSTANCE, HOST, records())
+
+
+def request():
+    return objects.DeviceRequest.of(('VGPU', 1, PROVIDER), ('CUSTOM_PMEM_NAMESPACE_4GB', 2), numa_nodes=[0, 1],
+                                    numa_affinity_policy='preferred')
+
+
+def device():
+    return objects.Device.from_values(values.InventoryDevice(
+        'mdev', MDEV, 'pci_0000_84_00_0', 'VGPU', 'pci_0000_84_00_0', 1, details.to_text(mdev_details()), 'overheated'))
+
+
+def provider():
+    return objects.Provider(uuid=PROVIDER, name='host_pci_0000_84_00_0', parent_uuid=HOST, totals={'VGPU': 16})
+
+
+def migration_context():
+    return objects.MigrationContext(instance_uuid=INSTANCE, migration_uuid=MIGRATION, old_resources=resources(),
+                                    new_resources=None)
+
+
+ONE_OF_EACH = {
+    'Device': device,
+    'DeviceAssignment': assignment,
+    'DeviceRequest': request,
+    'InstanceResources': resources,
+    'MdevDetails': mdev_details,
+    'MigrationContext': migration_context,
+    'Provider': provider,
+    'RequestedDevices': lambda: request().wanted[0],
+    'VPMEMDetails': vpmem_details,
+}

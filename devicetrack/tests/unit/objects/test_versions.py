@@ -1,0 +1,168 @@
+"""What peers and stores of other releases hand us: older, newer, unknown.
+
+Every class of ours is 1.0. So a class that only tests have stands for one that has grown twice.
+"""
+
+import json
+
+from oslo_utils import versionutils
+from oslo_versionedobjects import fields as ovo_fields
+from oslo_versionedobjects import fixture as ovo_fixture
+
+from devicetrack import exception
+from devicetrack import objects
+from devicetrack.objects import base as our_base
+from devicetrack.objects import details
+from devicetrack.tests import base
+from devicetrack.tests.unit.objects import samples
+
+
+class LampDetails(details.DeviceDetails):
+    """1.0 had ``colour``; 1.1 added ``watts``; 1.2 added ``maker`` and gave ``watts`` a floor of 1."""
+
+    VERSION = '1.2'
+    fields = {
+        'colour': ovo_fields.StringField(),
+        'watts': ovo_fields.IntegerField(),
+        'maker': ovo_fields.StringField(nullable=True),
+    }
+
+    def obj_make_compatible(self, primitive, target_version):
+        super().obj_make_compatible(primitive, target_version)
+        target = versionutils.convert_version_to_tuple(target_version)
+        if target < (1, 2):
+            primitive.pop('maker', None)
+        if target < (1, 1):
+            primitive.pop('watts', None)
+
+    @classmethod
+    def convert(cls, data, version):
+        if version == '1.0':
+            data['watts'] = 0
+        if version in ('1.0', '1.1'):
+            data['watts'] = max(1, data['watts'])
+            data['maker'] = None
+        return data
+
+
+class WithLampsTestCase(base.TestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.useFixture(ovo_fixture.VersionedObjectRegistryFixture()).register(LampDetails)
+
+    @staticmethod
+    def lamp():
+        return LampDetails(colour='red', watts=40, maker='us')
+
+
+class BackLevelTestCase(WithLampsTestCase):
+
+    scenarios = base.table(
+        ('1.0', '1.0', {'colour': 'red'}),
+        ('1.1', '1.1', {'colour': 'red', 'watts': 40}),
+        ('1.2', '1.2', {'colour': 'red', 'watts': 40, 'maker': 'us'}),
+        names=('version', 'data'))
+
+    def test_a_peer_of_this_version_gets_what_it_knows(self):
+        primitive = self.lamp().obj_to_primitive(target_version=self.version)
+        self.assertEqual((self.version, self.data),
+                         (primitive['versioned_object.version'], primitive['versioned_object.data']))
+
+    def test_inside_an_assignment_too(self):
+        record = samples.record(details=details.to_text(self.lamp()))
+        assignment = objects.DeviceAssignment.from_record(record)
+        primitive = assignment.obj_to_primitive(target_version='1.0', version_manifest={
+            'devicetrack.DeviceAssignment': '1.0', 'devicetrack.LampDetails': self.version})
+        inside = primitive['versioned_object.data']['details']
+        self.assertEqual((self.version, self.data),
+                         (inside['versioned_object.version'], inside['versioned_object.data']))
+
+
+class StoredByAnOlderReleaseTestCase(WithLampsTestCase):
+
+    scenarios = base.table(
+        ('1.0', '1.0', {'colour': 'red'}, ('red', 1, None)),
+        ('1.1, a value that 1.2 refuses', '1.1', {'colour': 'red', 'watts': 0}, ('red', 1, None)),
+        ('1.1', '1.1', {'colour': 'red', 'watts': 40}, ('red', 40, None)),
+        ('1.2', '1.2', {'colour': 'red', 'watts': 40, 'maker': 'us'}, ('red', 40, 'us')),
+        names=('version', 'data', 'expected'))
+
+    def text(self):
+        return json.dumps({'versioned_object.name': 'devicetrack.LampDetails',
+                           'versioned_object.namespace': 'devicetrack',
+                           'versioned_object.version': self.version, 'versioned_object.data': self.data})
+
+    def test_is_converted_when_it_is_read(self):
+        for _again in range(2):                 # a text that was parsed before is kept
+            lamp = details.from_text(self.text())
+            self.assertEqual(self.expected, (lamp.colour, lamp.watts, lamp.maker))
+            self.assertEqual('1.2', lamp.VERSION)
+
+    def test_is_written_back_in_this_version(self):
+        again = details.to_text(details.from_text(self.text()))
+        self.assertTrue(details.is_current(again))
+        self.assertEqual(self.version == '1.2', details.is_current(self.text()))
+
+
+class StoredByANewerReleaseTestCase(WithLampsTestCase):
+
+    scenarios = base.table(
+        ('a newer minor version', 'devicetrack.LampDetails', '1.3'),
+        ('a newer major version', 'devicetrack.LampDetails', '2.0'),
+        ('an unknown class', 'devicetrack.TorchDetails', '1.0'),
+        ('a class that is no details', 'devicetrack.Provider', '1.0'),
+        ('a class of another project', 'LampDetails', '1.0'),
+        names=('name', 'version'))
+
+    def text(self):
+        return json.dumps({'versioned_object.name': self.name, 'versioned_object.namespace': 'devicetrack',
+                           'versioned_object.version': self.version, 'versioned_object.data': {}})
+
+    def test_is_named(self):
+        error = self.assertRaises(exception.UnknownObject, details.from_text, self.text())
+        self.assertEqual((self.name, self.version), (error.name, error.version))
+        self.assertIn(self.name, str(error))
+
+    def test_is_not_current(self):
+        self.assertFalse(details.is_current(self.text()) and self.name.endswith('LampDetails'))
+
+    def test_its_assignment_can_still_be_told_who_owns_what(self):
+        assignment = objects.DeviceAssignment.from_record(samples.record(details=self.text()))
+        self.assertEqual(samples.INSTANCE, assignment.instance_uuid)
+        self.assertRaises(exception.UnknownObject, lambda: assignment.details)
+
+
+class FromANewerPeerTestCase(WithLampsTestCase):
+
+    scenarios = base.table(
+        ('class', 'versioned_object.name', 'devicetrack.TorchDetails', 'devicetrack.TorchDetails', '1.2'),
+        ('version', 'versioned_object.version', '1.7', 'devicetrack.LampDetails', '1.7'),
+        names=('key', 'value', 'name', 'version'))
+
+    def test_in_the_middle_of_a_list_is_named_with_its_place(self):
+        records = [samples.record(identifier=str(number), position=number, details=details.to_text(self.lamp()))
+                   for number in range(3)]
+        context = samples.migration_context()
+        context.new_resources = objects.InstanceResources.from_records(samples.INSTANCE, samples.HOST, records)
+        wire = json.loads(json.dumps(context.obj_to_primitive()))
+        second = wire['versioned_object.data']['new_resources']['versioned_object.data']['assignments'][1]
+        second['versioned_object.data']['details'][self.key] = self.value
+        error = self.assertRaises(exception.UnknownObject, objects.MigrationContext.obj_from_primitive, wire)
+        self.assertEqual((self.name, self.version), (error.name, error.version))
+        self.assertIn('new_resources.assignments[1].details', str(error))
+
+    def test_through_the_serializer_of_a_peer(self):
+        primitive = {**self.lamp().obj_to_primitive(), self.key: self.value}
+        self.assertRaises(exception.UnknownObject, samples.Serializer().deserialize_entity, None, primitive)
+
+
+class AnOlderPeerTestCase(WithLampsTestCase):
+
+    def test_an_object_of_its_version_is_read(self):
+        lamp = LampDetails.obj_from_primitive(self.lamp().obj_to_primitive(target_version='1.1'))
+        self.assertEqual(('red', 40), (lamp.colour, lamp.watts))
+
+    def test_our_names_are_ours(self):
+        self.assertEqual('devicetrack.LampDetails', our_base.name_of('LampDetails'))
+        self.assertEqual('devicetrack.LampDetails', LampDetails.obj_name())
