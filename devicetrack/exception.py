@@ -78,7 +78,7 @@ class UnknownHost(DeviceTrackError):
         super().__init__(self.host, self.known)
 
     def __str__(self) -> str:
-        return f'the store has no host {self.host}; it has {", ".join(self.known) or "none"}'
+        return f'the store has no host {self.host}; it knows {", ".join(self.known) or "none"}'
 
 
 class NotThisMachine(DeviceTrackError):

@@ -29,7 +29,6 @@ from devicetrack.engine.explanation import Shortage
 from devicetrack.engine.reconcile import Finding
 from devicetrack.engine.reconcile import Views
 from devicetrack.objects import DeviceRequest
-from devicetrack.objects import extra_specs as specs
 from devicetrack.objects.values import DeviceKey
 from devicetrack.store import api as store_api
 from devicetrack.virt.driver import VirtDriver
@@ -112,13 +111,13 @@ def request_from_extra_specs(extra_specs: Mapping[str, str], numa_nodes: list[in
                              numa_policy: str | None = None) -> DeviceRequest:
     """The devices that a flavor asks for; what the compute service's own tracker counts is left out.
 
+    :param numa_policy: in the place of the flavor's
     :raises BadRequest: a value cannot be understood
     """
-    needs = specs.read(extra_specs)
-    wanted = [(resource_class, amount) for resource_class, amount in needs.amounts.items()
-              if amount and resource_class not in OF_THE_SERVICE]
+    request = DeviceRequest.from_extra_specs(extra_specs)
+    wanted = [(one.resource_class, one.amount) for one in request.wanted if one.resource_class not in OF_THE_SERVICE]
     return DeviceRequest.of(*wanted, numa_nodes=numa_nodes,
-                            numa_affinity_policy=numa_policy or needs.policy or vocabulary.NONE)
+                            numa_affinity_policy=numa_policy or request.numa_affinity_policy)
 
 
 class Observer:
@@ -186,7 +185,7 @@ class Observer:
         parts = tuple(shortage._replace(instances=ledger.owners(shortage.resource_class, shortage.provider_uuid))
                       for shortage in ledger.shortages(demand, everything=True))
         try:
-            ledger.take('', '', demand)             # from a ledger that ends here
+            ledger.take('', demand)             # from a ledger that ends here
         except exception.NoFit:
             fits = False
         else:
@@ -206,7 +205,7 @@ class Observer:
         for _instance, rows in itertools.groupby(views.records, key=lambda record: record.instance_uuid):
             records = list(rows)
             holding = ledger.hold(records)
-            ledger.releasing(unit for record, unit in zip(records, holding.units)
+            ledger.releasing(unit for record, unit in zip(records, holding.units, strict=True)
                              if record.state == vocabulary.RELEASING)
         for use in views.usage.uses:
             if use.identifier is not None:

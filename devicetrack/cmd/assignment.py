@@ -55,8 +55,7 @@ class Show(base.ShowOne):
             raise exception.NotAssigned(str(parsed_args.device), parsed_args.host)
         if len(found) > 1:
             where = ', '.join(f'{record.kind}/{record.identifier} on {names[record.host_uuid]}' for record in found)
-            raise exception.BadRequest('device', str(parsed_args.device),
-                                       f'it may be {where}: say which by KIND/ and --host')
+            raise base.UsageError(f'{parsed_args.device} may be {where}: say which by KIND/ and --host')
         return _fields(found[0], names)
 
 

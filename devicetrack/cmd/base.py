@@ -45,16 +45,20 @@ BROKEN_PIPE: Final = 141
 _STRUCTURED: Final = ('json', 'yaml')
 
 
+class UsageError(Exception):
+    """The options of a command do not go together. Nothing was done."""
+
+
 def sentence(error: BaseException) -> str:
     """An error on one line. Those that nobody expected say so."""
     text = ' '.join(str(error).split())
-    if isinstance(error, (exception.DeviceTrackError, cfg.Error)):
+    if isinstance(error, (exception.DeviceTrackError, cfg.Error, UsageError)):
         return text
     return f'unexpected {type(error).__name__}: {text or "no text"}; --debug shows where'
 
 
 def exit_code_of(error: BaseException) -> int:
-    return USAGE if isinstance(error, exception.BadRequest) else ERROR
+    return USAGE if isinstance(error, (exception.BadRequest, UsageError)) else ERROR
 
 
 def run_to_the_end(run: Callable[[], int]) -> int:
@@ -138,7 +142,7 @@ def _check_columns(asked: Iterable[str], known: Iterable[str]) -> None:
     known = tuple(known)
     for column in asked:
         if column not in known:
-            raise exception.BadRequest('column', column, f'there are {", ".join(known)}')
+            raise UsageError(f'there is no column {column}; there are {", ".join(known)}')
 
 
 def cells(values: Sequence[Any], formatter: str) -> list[Any]:

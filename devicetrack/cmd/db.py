@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+import os
 from typing import Any
 
 from devicetrack import exception
@@ -28,7 +29,9 @@ class Version(base.ShowOne):
 
     def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
         store = self.app.store
-        return {'store': store.name, 'schema': schema.revision(store), 'needed': models.REVISION}
+        missing = store.path is not None and not os.path.exists(store.path)
+        return {'store': store.name, 'schema': None if missing else schema.revision(store),
+                'needed': models.REVISION}
 
 
 class Check(base.ShowOne):

@@ -9,7 +9,6 @@ import re
 from typing import Any
 from typing import NamedTuple
 
-from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.claims import report
 from devicetrack.cmd import base
@@ -55,7 +54,7 @@ class Explain(base.Lister):
 
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
         if bool(parsed_args.resource) == bool(parsed_args.extra_spec):
-            raise exception.BadRequest('request', None, 'give it by --resource or by --extra-spec')
+            raise base.UsageError('say what to explain: either by --resource or by --extra-spec')
         observer = self.app.observer(parsed_args.host)
         explanation = observer.explain(_request(parsed_args, observer))
         if not explanation.fits:

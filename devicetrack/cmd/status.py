@@ -25,7 +25,7 @@ PROJECT = 'devicetrack'
 COULD_NOT_CHECK = 255
 
 
-class Checks(upgradecheck.UpgradeCommands):  # type: ignore[misc]
+class Checks(upgradecheck.UpgradeCommands):
     """The checks, in the order in which they are mended."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:

@@ -1,0 +1,216 @@
+"""What a report says of a host whose manager may be working."""
+
+from __future__ import annotations
+
+from devicetrack.claims import report
+from devicetrack.engine import reconcile
+from devicetrack import exception
+from devicetrack.objects import DeviceRequest
+from devicetrack.store import api as store_api
+from devicetrack.testing import fixtures
+from devicetrack.tests import base
+from devicetrack.virt import fake
+from devicetrack import vocabulary
+
+PMEM = fixtures.PMEM
+VGPU = fixtures.VGPU
+
+
+def observer_of(host: fixtures.Host) -> report.Observer:
+    known = host.store.host(host.name)
+    assert known is not None
+    driver = fake.FakeDriver(host.name, host.conf, host.configuration.state_path, host.machine)
+    return report.Observer(known, driver, host.store, host.conf)
+
+
+class InventoryTestCase(base.TestCase):
+
+    def statuses(self, host: fixtures.Host) -> dict[str, tuple[str, str | None]]:
+        return {line.identifier or f'{line.amount} more': (line.status, line.reason)
+                for line in observer_of(host).inventory()}
+
+    def test_says_what_is_free_and_what_is_held_and_by_whom(self) -> None:
+        host = self.useFixture(fixtures.Host(devices=2))
+        instance = host.spawn(pmem=1)
+        lines = {line.identifier: line for line in observer_of(host).inventory()}
+        self.assertEqual((report.HELD, instance.uuid), (lines['d0'].status, lines['d0'].instance_uuid))
+        self.assertEqual((report.FREE, None), (lines['d1'].status, lines['d1'].instance_uuid))
+        self.assertEqual(1, lines['d1'].amount)
+
+    def test_counts_what_can_still_be_made(self) -> None:
+        host = self.useFixture(fixtures.Host(parents={'gpu': 4}))
+        host.spawn(vgpu=1)
+        amounts = [line.amount for line in observer_of(host).inventory() if line.status == report.CREATABLE]
+        self.assertEqual([3], amounts)
+
+    def test_a_device_that_is_claimed_and_not_made_takes_from_what_can_be_made(self) -> None:
+        host = self.useFixture(fixtures.Host(parents={'gpu': 4}))
+        host.claim(fixtures.Instance(), vgpu=1)
+        lines = observer_of(host).inventory()
+        self.assertEqual([(report.HELD, report.NOT_MADE_YET, 1), (report.CREATABLE, None, 3)],
+                         [(line.status, line.reason, line.amount) for line in lines])
+
+    def test_a_device_on_its_way_back_is_not_free(self) -> None:
+        host = self.useFixture(fixtures.Host(devices=1))
+        instance = host.spawn(pmem=1)
+        self.assertRaises(exception.DeviceInUse, host.manager.release, host.context, instance)
+        self.assertEqual({'d0': (report.RELEASING, None)}, self.statuses(host))
+
+    def test_a_device_that_a_strange_guest_uses_is_withheld(self) -> None:
+        host = self.useFixture(fixtures.Host(devices=2))
+        path = next(iter(fake.addresses_in(host.manager.guest_config(host.spawn(pmem=1)))))
+        host.machine.start_guest('e9d3fd0c-6a0a-4c4f-9c8f-6d5c3f6d0a01', [])
+        self.assertEqual((report.FREE, None), self.statuses(host)['d1'])
+        other = path.replace('0', '1')
+        host.machine.start_guest('e9d3fd0c-6a0a-4c4f-9c8f-6d5c3f6d0a02', [f'<device kind="vpmem" address="{other}"/>'])
+        self.assertEqual((report.WITHHELD, vocabulary.FOREIGN), self.statuses(host)['d1'])
+
+    def test_an_unhealthy_device_says_so(self) -> None:
+        host = self.useFixture(fixtures.Host(devices=1))
+        host.machine.change(fake.DeviceKey(fake.VPMEM, 'd0'), unhealthy='read-only')
+        self.assertEqual({'d0': (report.WITHHELD, vocabulary.UNHEALTHY)}, self.statuses(host))
+
+    def test_with_an_unreadable_guest_nothing_is_free(self) -> None:
+        host = self.useFixture(fixtures.Host(devices=1))
+        host.machine.unknown_domains['e9d3fd0c-6a0a-4c4f-9c8f-6d5c3f6d0a01'] = 'no root element'
+        lines = observer_of(host).inventory()
+        self.assertEqual([(report.WITHHELD, vocabulary.IN_DOUBT), (report.UNKNOWN, 'no root element')],
+                         [(line.status, line.reason) for line in lines])
+
+    def test_a_held_device_that_the_host_lost_is_listed(self) -> None:
+        host = self.useFixture(fixtures.Host(devices=1))
+        host.spawn(pmem=1)
+        host.machine.remove(fake.DeviceKey(fake.VPMEM, 'd0'))
+        self.assertEqual({'d0': (report.HELD, 'gone from the host')}, self.statuses(host))
+
+
+class ExplainTestCase(base.TestCase):
+
+    def test_answers_as_the_manager_does(self) -> None:
+        host = self.useFixture(fixtures.Host(devices=2, parents={'gpu': 2}))
+        host.spawn(pmem=1)
+        host.spawn(vgpu=1)
+        request = DeviceRequest.of((PMEM, 2), (VGPU, 1))
+        explanation = observer_of(host).explain(request)
+        self.assertEqual(host.manager.explain(request), list(explanation.parts))
+        self.assertFalse(explanation.fits)
+
+    def test_says_that_a_request_fits_and_takes_nothing(self) -> None:
+        host = self.useFixture(fixtures.Host(devices=1))
+        observer = observer_of(host)
+        self.assertTrue(observer.explain(DeviceRequest.of((PMEM, 1))).fits)
+        self.assertTrue(observer.explain(DeviceRequest.of((PMEM, 1))).fits)
+        self.assertEqual({'d0': fixtures.FREE}, host.states())
+
+    def test_parts_that_fit_alone_may_be_too_much_together(self) -> None:
+        host = self.useFixture(fixtures.Host())
+        host.machine.add_parent('gpu', {'small': 1}, units=1, resource_class='CUSTOM_SMALL')
+        observer = observer_of(host)
+        provider = observer.provider_uuid('gpu')
+        explanation = observer.explain(DeviceRequest.of(('CUSTOM_SMALL', 1, provider), ('CUSTOM_SMALL', 1)))
+        self.assertEqual([True, True], [part.fits for part in explanation.parts])
+        self.assertFalse(explanation.fits)
+
+    def test_names_what_could_not_be_read(self) -> None:
+        host = self.useFixture(fixtures.Host(devices=1))
+        host.machine.unknown_kinds[fake.VPMEM] = 'ndctl failed'
+        explanation = observer_of(host).explain(DeviceRequest.of((PMEM, 1)))
+        self.assertEqual((f'{fake.VPMEM}: ndctl failed',), explanation.unknown)
+        self.assertFalse(explanation.fits)
+
+    def test_a_request_for_nothing_means_nothing(self) -> None:
+        host = self.useFixture(fixtures.Host(devices=1))
+        self.assertRaises(exception.BadRequest, observer_of(host).explain, DeviceRequest.of())
+
+    def test_a_provider_of_another_host_is_refused(self) -> None:
+        host = self.useFixture(fixtures.Host(devices=1))
+        request = DeviceRequest.of((PMEM, 1, 'c5d2ac06-4b3f-4c2f-8a8f-1f6c35c7a001'))
+        self.assertRaises(exception.UnknownProvider, observer_of(host).explain, request)
+
+
+class RequestFromExtraSpecsTestCase(base.TestCase):
+
+    def test_leaves_out_what_the_service_counts_itself(self) -> None:
+        request = report.request_from_extra_specs(
+            {'hw:pmem': '4GB', 'resources:VGPU': '2', 'resources:VCPU': '4', 'hw:cpu_policy': 'dedicated'})
+        self.assertEqual([(PMEM, 1), (VGPU, 2)], [(one.resource_class, one.amount) for one in request.wanted])
+
+    def test_an_asked_policy_stands_in_the_place_of_the_flavors(self) -> None:
+        extra_specs = {'hw:pmem': '4GB', 'hw:pci_numa_affinity_policy': vocabulary.PREFERRED}
+        self.assertEqual(vocabulary.PREFERRED, report.request_from_extra_specs(extra_specs).numa_affinity_policy)
+        self.assertEqual(vocabulary.REQUIRED, report.request_from_extra_specs(
+            extra_specs, [0], vocabulary.REQUIRED).numa_affinity_policy)
+
+
+class AuditTestCase(base.TestCase):
+
+    def test_a_host_at_rest_is_clean(self) -> None:
+        host = self.useFixture(fixtures.Host(devices=2, parents={'gpu': 1}))
+        host.spawn(pmem=1, vgpu=1)
+        self.assertEqual([], observer_of(host).audit())
+
+    def test_finds_what_the_manager_finds(self) -> None:
+        host = self.useFixture(fixtures.Host(devices=2))
+        host.spawn(pmem=1)
+        host.machine.remove(fake.DeviceKey(fake.VPMEM, 'd0'))
+        findings = observer_of(host).audit()
+        self.assertIn(reconcile.GONE, [finding.kind for finding in findings])
+        self.assertEqual(host.audit(), findings)
+
+    def test_what_passes_between_two_looks_is_no_finding(self) -> None:
+        host = self.useFixture(fixtures.Host(devices=1))
+        host.machine.unknown_kinds[fake.VPMEM] = 'busy'
+        looks = iter([lambda: None, host.machine.unknown_kinds.clear])
+        host.machine.before('get_inventory', lambda: next(looks)())
+        self.assertEqual([], observer_of(host).audit())
+
+    def test_changes_no_row_and_no_device_and_takes_no_lock(self) -> None:
+        host = self.useFixture(fixtures.Host(devices=1))
+        instance = host.spawn(pmem=1)
+        self.assertRaises(exception.DeviceInUse, host.manager.release, host.context, instance)
+        host.machine.delete_guest(instance.uuid)
+        before, calls = host.records(), host.machine.calls['unclaim']
+        findings = observer_of(host).audit()
+        self.assertEqual([reconcile.RELEASE_PENDING], [finding.kind for finding in findings])
+        self.assertEqual((before, calls), (host.records(), host.machine.calls['unclaim']))
+
+    def test_no_answer_of_the_hypervisor_is_an_error_and_no_empty_report(self) -> None:
+        host = self.useFixture(fixtures.Host(devices=1))
+        host.machine.before('get_usage', exception.HypervisorUnreachable('fake', 'restarting'))
+        self.assertRaises(exception.HypervisorUnreachable, observer_of(host).audit)
+
+
+class LocateTestCase(base.TestCase):
+
+    def locate(self, host: fixtures.Host, name: str | None = None) -> store_api.Host:
+        return report.locate(host.store, name, host.conf.devicetrack.machine_id_path)
+
+    def test_by_default_the_host_that_this_machine_is(self) -> None:
+        host = self.useFixture(fixtures.Host(name='compute-7'))
+        self.assertEqual(host.store.host('compute-7'), self.locate(host))
+
+    def test_a_host_that_never_started_gets_the_uuid_that_it_will_have(self) -> None:
+        host = self.useFixture(fixtures.Host(name='compute-7', ready=False))
+        located = self.locate(host, 'compute-7')
+        self.assertEqual([], host.store.hosts())
+        host.manager.init_host(host.context)
+        self.assertEqual(host.store.host('compute-7'), located)
+
+    def test_another_machine_is_refused(self) -> None:
+        host = self.useFixture(fixtures.Host(name='compute-7'))
+        host.store.add_host(store_api.Host('7c9e6f2e-3a58-4a0e-8a53-0b8a3f8f0001', 'compute-8', 'of another machine'))
+        self.assertRaises(exception.NotThisMachine, self.locate, host, 'compute-8')
+
+    def test_a_name_that_nobody_has_is_no_new_host_of_a_known_machine(self) -> None:
+        host = self.useFixture(fixtures.Host(name='compute-7'))
+        error = self.assertRaises(exception.UnknownHost, self.locate, host, 'compute-77')
+        self.assertEqual(('compute-7',), error.known)
+
+    def test_of_several_hosts_on_one_machine_one_must_be_named(self) -> None:
+        host = self.useFixture(fixtures.Host(name='compute-7'))
+        this = host.store.host('compute-7')
+        assert this is not None
+        second = this._replace(uuid='7c9e6f2e-3a58-4a0e-8a53-0b8a3f8f0001', name='compute-7b')
+        host.store.add_host(second)
+        self.assertRaises(exception.UnknownHost, self.locate, host)
+        self.assertEqual(second, self.locate(host, 'compute-7b'))

@@ -1,0 +1,69 @@
+"""Runs ``devicetrack-manage`` in this process, on the store and the machine of a host that a test has made."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from typing import Any
+from typing import NamedTuple
+
+import fixtures
+
+from devicetrack.cmd import manage
+from devicetrack.testing import fixtures as our_fixtures
+from devicetrack.virt import fake
+
+
+class Answer(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def data(self) -> Any:
+        return json.loads(self.out)
+
+
+def write_configuration(directory: str, conf: Any, *lines: str) -> str:
+    """A configuration file that says what ``conf`` says of directories; returns its path."""
+    path = os.path.join(directory, 'devicetrack.conf')
+    with open(path, 'w', encoding='utf-8') as file:
+        file.write('\n'.join([
+            '[devicetrack]',
+            f'state_path = {conf.devicetrack.state_path}',
+            f'machine_id_path = {conf.devicetrack.machine_id_path}',
+            'virt_driver = fake',
+            *lines, '']))
+    return path
+
+
+class Program(fixtures.Fixture):
+    """The program with a configuration file for ``configuration``; its driver sees ``machine``."""
+
+    def __init__(self, configuration: our_fixtures.Configuration, machine: fake.FakeHost | None = None) -> None:
+        self._configuration, self._machine = configuration, machine or fake.FakeHost()
+
+    def _setUp(self) -> None:
+        self.config_file = write_configuration(self._configuration.state_path, self._configuration.conf)
+        self.useFixture(fixtures.MonkeyPatch('devicetrack.virt.loader.load_driver', self._load_driver))
+
+    def _load_driver(self, conf: Any, host: str | None = None) -> fake.FakeDriver:
+        return fake.FakeDriver(host or 'host', conf, '', self._machine)
+
+    def run(self, *arguments: str, config_file: str | None = None) -> Answer:
+        """Run it as from a shell, with the configuration file before the arguments."""
+        out, err = io.StringIO(), io.StringIO()
+        with fixtures.MonkeyPatch('sys.stdout', out), fixtures.MonkeyPatch('sys.stderr', err):
+            try:
+                code = manage.Manage(out, err).run(['--config-file', config_file or self.config_file, *arguments])
+            except SystemExit as end:           # what argparse does after it said what is wrong
+                code = int(end.code or 0)
+        return Answer(code, out.getvalue(), err.getvalue())
+
+    def ask(self, *arguments: str) -> Any:
+        """The answer as data, of a command that must find nothing to attend to."""
+        answer = self.run(*arguments, '-f', 'json')
+        if answer.code:
+            raise AssertionError(f'exit code {answer.code}: {answer.err}')
+        return answer.data

@@ -1,0 +1,158 @@
+"""What every command has in common: options, errors, exit codes, output."""
+
+from __future__ import annotations
+
+import csv
+import io
+import logging
+import os
+
+import fixtures as base_fixtures
+import yaml
+
+from devicetrack.cmd import base as cmd_base
+from devicetrack.testing import fixtures
+from devicetrack.tests import base
+from devicetrack.tests.unit.cmd import program
+
+
+class ManageTestCase(base.TestCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.host = self.useFixture(fixtures.Host(devices=2))
+        self.program = self.useFixture(program.Program(self.host.configuration, self.host.machine))
+
+
+class CommandLineTestCase(ManageTestCase):
+
+    scenarios = base.table(
+        ('no command', (), 'no command given'),
+        ('an unknown option', ('audit', '--colour'), 'unrecognized arguments: --colour'),
+        ('an unknown format', ('audit', '-f', 'xml'), "invalid choice: 'xml'"),
+        ('an unknown column', ('audit', '-c', 'severity', '-c', 'colour'), 'there is no column colour'),
+        ('an unknown column to sort by', ('audit', '--sort-column', 'colour'), 'there is no column colour'),
+        ('an unknown field', ('db', 'version', '-c', 'colour'), 'there is no column colour'),
+        ('no device', ('assignment', 'show'), 'required: [KIND/]IDENTIFIER'),
+        ('half a device', ('assignment', 'show', 'vpmem/'), 'is not [KIND/]IDENTIFIER'),
+        ('no request', ('explain',), 'either by --resource or by --extra-spec'),
+        ('two requests', ('explain', '--resource', 'VGPU=1', '--extra-spec', 'resources:VGPU=1'), 'either by'),
+        ('half a resource', ('explain', '--resource', 'VGPU'), 'is not CLASS=AMOUNT'),
+        ('none of a resource', ('explain', '--resource', 'VGPU=0'), 'must be a whole number from 1'),
+        ('half an extra spec', ('explain', '--extra-spec', 'hw:pmem'), 'is not KEY=VALUE'),
+        ('an extra spec that means nothing', ('explain', '--extra-spec', 'resources:VGPU=one'), 'resources:VGPU'),
+        ('no rows to migrate', ('db', 'online-data-migrations', '--max-count', '0'), 'less than 1'),
+        names=('arguments', 'says'))
+
+    def test_what_means_nothing_is_said_on_stderr_with_code_2(self) -> None:
+        answer = self.program.run(*self.arguments)
+        self.assertIn(self.says, answer.err)
+        self.assertNotIn('Traceback', answer.err)
+        self.assertEqual((cmd_base.USAGE, ''), (answer.code, answer.out))
+
+
+class ErrorsTestCase(ManageTestCase):
+
+    def error(self, *arguments: str, config_file: str | None = None) -> str:
+        """The one line that an error is."""
+        answer = self.program.run(*arguments, config_file=config_file)
+        self.assertEqual((cmd_base.ERROR, ''), (answer.code, answer.out))
+        lines = answer.err.splitlines()
+        self.assertEqual(1, len(lines), answer.err)
+        self.assertTrue(lines[0].startswith('devicetrack-manage: '), lines[0])
+        return lines[0]
+
+    def test_no_store(self) -> None:
+        self.host.manager.close()
+        os.remove(self.host.store.store.path)
+        for command in (('audit',), ('inventory', 'list'), ('assignment', 'list'), ('assignment', 'show', 'd0'),
+                        ('explain', '--resource', 'VGPU=1'), ('db', 'online-data-migrations')):
+            self.assertIn('run devicetrack-manage db sync', self.error(*command))
+
+    def test_a_store_that_is_none(self) -> None:
+        self.host.manager.close()
+        self.host.store.store.close()
+        with open(self.host.store.store.path, 'wb') as file:
+            file.write(b'this is a letter to a friend' * 400)
+        self.assertIn(self.host.store.store.path, self.error('audit'))
+
+    def test_no_configuration_file(self) -> None:
+        self.assertIn('/nowhere/a.conf', self.error('audit', config_file='/nowhere/a.conf'))
+
+    def test_a_configuration_file_that_is_none(self) -> None:
+        path = os.path.join(self.state_path, 'bad.conf')
+        with open(path, 'w', encoding='utf-8') as file:
+            file.write('[devicetrack]\nstate_path\n')
+        self.assertIn(path, self.error('audit', config_file=path))
+
+    def test_an_option_that_cannot_be_meant(self) -> None:
+        path = program.write_configuration(self.state_path, self.host.conf, 'selection_policy = tidy')
+        self.assertIn('selection_policy', self.error('audit', config_file=path))
+
+    def test_a_store_that_is_no_url_is_not_shown(self) -> None:
+        path = program.write_configuration(self.state_path, self.host.conf, '[devicetrack_database]',
+                                           'connection = postgres//secret@there')
+        self.assertNotIn('secret', self.error('db', 'version', config_file=path))
+
+    def test_a_host_that_nobody_knows(self) -> None:
+        self.assertIn('it knows host', self.error('audit', '--host', 'elsewhere'))
+        self.assertIn('it knows host', self.error('assignment', 'list', '--host', 'elsewhere'))
+
+    def test_what_nobody_expected_is_a_sentence_and_with_debug_a_traceback(self) -> None:
+        self.host.machine.before('get_usage', ZeroDivisionError('for a test'))
+        self.assertIn('unexpected ZeroDivisionError: for a test', self.error('audit'))
+        answer = self.program.run('--debug', 'audit')
+        self.assertEqual(cmd_base.ERROR, answer.code)
+        self.assertIn('Traceback (most recent call last)', answer.err)
+
+    def test_nobody_reads_any_more(self) -> None:
+        self.host.machine.before('get_usage', BrokenPipeError())
+        self.assertEqual(cmd_base.BROKEN_PIPE, self.program.run('audit').code)
+
+
+class OutputTestCase(ManageTestCase):
+
+    def test_a_table_shows_the_columns_that_a_person_needs(self) -> None:
+        head = self.program.run('inventory', 'list').out.splitlines()[1]
+        self.assertIn('identifier', head)
+        self.assertNotIn('provider_uuid', head)
+        head = self.program.run('inventory', 'list', '-c', 'provider_uuid').out.splitlines()[1]
+        self.assertEqual('| provider_uuid                        |', head)
+
+    def test_json_and_yaml_have_every_column_and_structure(self) -> None:
+        as_json = self.program.ask('inventory', 'list')
+        as_yaml = yaml.safe_load(self.program.run('inventory', 'list', '-f', 'yaml').out)
+        self.assertEqual(as_json, as_yaml)
+        self.assertEqual('VPMEMDetails', as_json[0]['details']['class'])
+        self.assertIsNone(as_json[0]['reason'])
+
+    def test_csv_has_every_column_and_text(self) -> None:
+        rows = list(csv.DictReader(io.StringIO(self.program.run('inventory', 'list', '-f', 'csv').out)))
+        self.assertEqual(set(self.program.ask('inventory', 'list')[0]), set(rows[0]))
+        self.assertIn('label=4GB', rows[0]['details'])
+        self.assertEqual('', rows[0]['reason'])
+
+    def test_an_empty_list_is_an_empty_list(self) -> None:
+        self.assertEqual([], self.program.ask('assignment', 'list'))
+
+    def test_details_that_cannot_be_read_do_not_hide_the_rest(self) -> None:
+        self.assertEqual(['unreadable'], list(cmd_base.details_fields('{') or ()))
+        self.assertIsNone(cmd_base.details_fields(''))
+
+
+class LoggingTestCase(ManageTestCase):
+
+    def test_handlers_of_a_run_end_with_it(self) -> None:
+        before = list(logging.getLogger().handlers)
+        self.program.run('-v', 'db', 'version')
+        self.assertEqual(before, logging.getLogger().handlers)
+
+    def test_what_the_library_does_is_told_when_asked_for(self) -> None:
+        self.useFixture(base_fixtures.MonkeyPatch('devicetrack.store.sql.schema.revision', _logs))
+        self.assertIn('looked', self.program.run('-v', 'db', 'version').err)
+        self.assertEqual('', self.program.run('db', 'version').err)
+
+
+def _logs(store: object) -> str:
+    logging.getLogger('devicetrack').info('looked')
+    return '0001'

@@ -1,0 +1,73 @@
+"""devicetrack-status upgrade check."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import fixtures as base_fixtures
+
+from devicetrack.cmd import status
+from devicetrack.testing import fixtures
+from devicetrack.tests import base
+from devicetrack.tests.unit.cmd import program
+
+SUCCESS, WARNING, FAILURE = 0, 1, 2
+
+
+class UpgradeCheckTestCase(base.TestCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.host = self.useFixture(fixtures.Host(devices=1, configuration=self.configuration))
+        self.lines: tuple[str, ...] = ()
+
+    def check(self) -> tuple[int, dict[str, int], str]:
+        """The exit code, each check's result, and all the details."""
+        path = program.write_configuration(self.state_path, self.conf, *self.lines)
+        out = self.useFixture(base_fixtures.StringStream('stdout')).stream
+        self.useFixture(base_fixtures.MonkeyPatch('sys.stdout', out))
+        code = status.run(['--config-file', path, 'upgrade', 'check', '--json'])
+        out.seek(0)
+        checks: list[dict[str, Any]] = json.loads(out.read())['checks']
+        return (code, {check['check']: check['result'] for check in checks},
+                '; '.join(check['details'] or '' for check in checks))
+
+    def test_all_is_well(self) -> None:
+        self.host.spawn(pmem=1)
+        self.assertEqual((SUCCESS, {'Configuration': SUCCESS, 'Store schema': SUCCESS, 'Stored details': SUCCESS}),
+                         self.check()[:2])
+
+    def test_a_driver_that_nobody_has(self) -> None:
+        self.lines = ('[devicetrack]', 'virt_driver = xyz')
+        code, results, details = self.check()
+        self.assertEqual((FAILURE, FAILURE), (code, results['Configuration']))
+        self.assertIn('virt_driver = xyz', details)
+
+    def test_an_option_that_cannot_be_meant(self) -> None:
+        self.lines = ('[devicetrack]', 'claim_attempts = many')
+        code, results, details = self.check()
+        self.assertEqual((FAILURE, FAILURE), (code, results['Configuration']))
+        self.assertIn('claim_attempts', details)
+
+    def test_no_store(self) -> None:
+        self.host.manager.close()
+        os.remove(self.host.store.store.path)
+        code, results, details = self.check()
+        self.assertEqual((FAILURE, FAILURE, WARNING), (code, results['Store schema'], results['Stored details']))
+        self.assertIn('devicetrack-manage db sync', details)
+
+    def test_details_of_an_older_version(self) -> None:
+        self.host.spawn(pmem=1)
+        self.useFixture(base_fixtures.MonkeyPatch('devicetrack.objects.details.VPMEMDetails.VERSION', '1.1'))
+        code, results, details = self.check()
+        self.assertEqual((WARNING, WARNING), (code, results['Stored details']))
+        self.assertIn('online-data-migrations', details)
+
+    def test_a_configuration_file_that_is_not_there(self) -> None:
+        err = self.useFixture(base_fixtures.StringStream('stderr')).stream
+        self.useFixture(base_fixtures.MonkeyPatch('sys.stderr', err))
+        self.assertEqual(status.COULD_NOT_CHECK, status.run(['--config-file', '/nowhere/a.conf', 'upgrade', 'check']))
+        err.seek(0)
+        self.assertIn('/nowhere/a.conf', err.read())
