@@ -1,0 +1,109 @@
+"""A claim in memory: the fair lock and the ledger, whatever the number of devices and parents.
+
+What lies in the processor's cache costs nothing to look at, and a ledger that was just built lies in order.
+So the ledgers are aged first: every device was held and came back in an order of chance, and each claim takes
+the device that has been free for the longest time, which is the coldest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import random
+import time
+import uuid
+
+from benchmarks.measure import Effort
+from benchmarks.measure import side_by_side
+from benchmarks.report import Row
+from benchmarks.report import Table
+from devicetrack import vocabulary
+from devicetrack.claims.ledger_lock import LedgerLock
+from devicetrack.engine.demand import Demand
+from devicetrack.engine.demand import Item
+from devicetrack.engine.ledger import Ledger
+from devicetrack.objects.values import Capacity
+from devicetrack.objects.values import Inventory
+from devicetrack.objects.values import InventoryDevice
+
+KIND = 'mdev'
+PROVIDER = str(uuid.UUID(int=1))
+RESOURCE_CLASS = 'VGPU'
+DEMAND = Demand((Item(RESOURCE_CLASS, 1, PROVIDER),))
+MICROSECONDS = 1e6
+
+
+def run(effort: Effort) -> Table:
+    return Table('Claim in memory, lock included', [*_sizes(effort), *_parents(effort)])
+
+
+def _sizes(effort: Effort) -> list[Row]:
+    subjects = {f'{size:,}': claims(existing_and_aged(size), effort.batch) for size in effort.sizes}
+    samples = side_by_side(subjects, effort.rounds)
+    smallest = next(iter(subjects))
+    rows = [Row(f'{size} devices', samples.median(size) * MICROSECONDS, 'µs') for size in subjects]
+    rows[-1] = rows[-1]._replace(at_most=8)
+    rows.append(Row('slowest of these to fastest', samples.slowest_to_fastest(smallest), at_most=1.2))
+    return rows
+
+
+def _parents(effort: Effort) -> list[Row]:
+    rows = []
+    devices = effort.parents * effort.devices_a_parent
+    for what, make in (('that exist', existing_and_aged), ('made when claimed', creatable)):
+        one = f'one parent, devices {what}'
+        ledgers = {one: make(devices, vocabulary.PACK, 1)}
+        for policy in vocabulary.SELECTION_POLICIES:
+            ledgers[f'{policy} over {effort.parents} parents'] = make(devices, policy, effort.parents)
+        samples = side_by_side({name: claims(ledger, effort.batch) for name, ledger in ledgers.items()},
+                               effort.rounds)
+        rows.append(Row(one, samples.median(one) * MICROSECONDS, 'µs'))
+        rows += [Row(f'{name} to that', samples.ratio(name, one), at_most=1.3) for name in ledgers if name != one]
+    return rows
+
+
+def claims(ledger: Ledger, batch: int) -> Callable[[], float]:
+    """Times some claims and gives everything back; returns seconds for one claim."""
+    lock = LedgerLock()
+
+    def measure() -> float:
+        instances = [str(uuid.uuid4()) for _ in range(batch)]
+        held = []
+        began = time.perf_counter()
+        for instance in instances:
+            with lock:
+                holding = ledger.take(instance, DEMAND)
+            held.append(holding)
+        took = time.perf_counter() - began
+        for holding in held:
+            ledger.free(holding.units[0])
+        return took / batch
+
+    return measure
+
+
+def existing(devices: int, policy: str = vocabulary.PACK, parents: int = 1) -> Ledger:
+    """A ledger of so many free devices."""
+    ledger = Ledger(policy, lambda name: PROVIDER)
+    ledger.read_inventory(Inventory(tuple(
+        InventoryDevice(KIND, str(uuid.uuid4()), '', RESOURCE_CLASS, f'parent{index % parents:03}', 0, '{}')
+        for index in range(devices)), (), frozenset((KIND,))))
+    return ledger
+
+
+def existing_and_aged(devices: int, policy: str = vocabulary.PACK, parents: int = 1) -> Ledger:
+    """The same, after every device was held and came back in an order of chance."""
+    ledger = existing(devices, policy, parents)
+    units = [ledger.take(str(uuid.uuid4()), DEMAND).units[0] for _ in range(devices)]
+    random.Random(devices).shuffle(units)
+    for unit in units:
+        ledger.free(unit)
+    return ledger
+
+
+def creatable(devices: int, policy: str = vocabulary.PACK, parents: int = 1) -> Ledger:
+    """A ledger of parents that can make so many devices together."""
+    ledger = Ledger(policy, lambda name: PROVIDER)
+    ledger.read_inventory(Inventory((), tuple(
+        Capacity(KIND, f'parent{index:03}', 'type', '', RESOURCE_CLASS, 0, devices // parents, '{}')
+        for index in range(parents)), frozenset((KIND,))))
+    return ledger

@@ -1,0 +1,65 @@
+"""What it costs to import the library, in fresh interpreters, against the libraries that it stands on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import functools
+import subprocess
+import sys
+
+from benchmarks.measure import Effort
+from benchmarks.measure import side_by_side
+from benchmarks.report import Row
+from benchmarks.report import Table
+
+BASE = 'SQLAlchemy, enginefacade of oslo.db, oslo.versionedobjects'
+LIGHT = 'import devicetrack'
+ALL = 'everything loaded'
+
+_PROGRAMS = {
+    BASE: """
+import sqlalchemy
+import oslo_db.sqlalchemy.enginefacade
+import oslo_versionedobjects.base
+""",
+    LIGHT: 'import devicetrack',
+    # What a compute service has loaded when it runs. The hypervisor's own binding is not ours to count, and
+    # may be missing.
+    ALL: """
+import devicetrack
+for name in devicetrack.__all__:
+    getattr(devicetrack, name)
+import devicetrack.claims.manager
+import devicetrack.store.sql.store
+import devicetrack.virt.libvirt.driver
+import devicetrack.virt.libvirt.kinds.mdev
+import devicetrack.virt.libvirt.kinds.vpmem
+""",
+}
+# Processor time, of which other processes take nothing; files are in the cache after the first round.
+_TIMED = """
+import time
+began = time.process_time()
+{}
+print(time.process_time() - began)
+"""
+MILLISECONDS = 1e3
+
+
+def run(effort: Effort) -> Table:
+    subjects: dict[str, Callable[[], float]] = {
+        name: functools.partial(_seconds, program) for name, program in _PROGRAMS.items()}
+    samples = side_by_side(subjects, effort.imports)
+    return Table('Imports', [
+        Row(BASE, samples.median(BASE) * MILLISECONDS, 'ms'),
+        Row(f'{LIGHT} to that', samples.ratio(LIGHT, BASE), at_most=0.25,
+            note=f'{samples.median(LIGHT) * MILLISECONDS:.0f} ms'),
+        Row(f'{ALL} to that', samples.ratio(ALL, BASE), at_most=1.4,
+            note=f'{samples.median(ALL) * MILLISECONDS:.0f} ms'),
+    ])
+
+
+def _seconds(program: str) -> float:
+    done = subprocess.run([sys.executable, '-W', 'ignore', '-c', _TIMED.format(program)], check=True,
+                          capture_output=True, text=True)
+    return float(done.stdout)

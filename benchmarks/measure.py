@@ -1,0 +1,77 @@
+"""Measures things side by side, so that a noisy machine is noisy to all of them.
+
+A round measures every subject once, in an order that turns from round to round. What is reported are
+medians over rounds, and ratios are medians of the ratios of each round: whatever slowed a round down
+slowed both sides of its ratio.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+import statistics
+from typing import NamedTuple
+
+
+class Effort(NamedTuple):
+    """How much to measure. Tests take the least of everything."""
+
+    rounds: int                             # of what takes microseconds
+    slow_rounds: int                        # of what takes a commit or more
+    batch: int                              # claims that are timed together in a round
+    sizes: tuple[int, ...]                  # devices of a host
+    parents: int
+    devices_a_parent: int
+    held: tuple[int, ...]                   # devices that are held when memory is measured
+    guests: int
+    guest_rounds: int
+    rows: int                               # rows that a single thread writes in a round
+    threads: int
+    rows_a_thread: int
+    fsyncs: int                             # claims that one fsync each is expected of
+    imports: int                            # fresh interpreters for each of the imports
+
+
+FULL = Effort(rounds=1500, slow_rounds=25, batch=10, sizes=(10, 100, 1_000, 10_000, 100_000), parents=64,
+              devices_a_parent=100, held=(1_000, 10_000, 22_000, 100_000), guests=1_000, guest_rounds=60,
+              rows=40, threads=16, rows_a_thread=25, fsyncs=50, imports=11)
+TINY = Effort(rounds=2, slow_rounds=1, batch=2, sizes=(2, 5), parents=2, devices_a_parent=3, held=(10, 20),
+              guests=3, guest_rounds=1, rows=2, threads=2, rows_a_thread=2, fsyncs=2, imports=1)
+
+
+class Samples:
+    """What each subject measured, round by round."""
+
+    def __init__(self, measured: Mapping[str, Sequence[float]]) -> None:
+        self.measured = measured
+
+    def median(self, subject: str) -> float:
+        return statistics.median(self.measured[subject])
+
+    def ratio(self, subject: str, to: str) -> float:
+        """The median over rounds of one subject's time in another's."""
+        pairs = zip(self.measured[subject], self.measured[to], strict=True)
+        return statistics.median(one / other for one, other in pairs)
+
+    def slowest_to_fastest(self, to: str) -> float:
+        """How far the subjects lie apart, each compared with ``to`` round by round."""
+        ratios = [self.ratio(subject, to) for subject in self.measured]
+        return max(ratios) / min(ratios)
+
+
+def side_by_side(subjects: Mapping[str, Callable[[], float]], rounds: int, warm_up: int = 1) -> Samples:
+    """Measure every subject once a round.
+
+    :param subjects: each does its own preparation, times what counts and returns that
+    :param warm_up: rounds that come first and do not count
+    """
+    names = list(subjects)
+    measured: dict[str, list[float]] = {name: [] for name in names}
+    for number in range(warm_up + rounds):
+        turn = number % len(names)
+        for name in names[turn:] + names[:turn]:
+            value = subjects[name]()
+            if number >= warm_up:
+                measured[name].append(value)
+    return Samples(measured)
