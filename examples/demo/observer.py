@@ -1,0 +1,126 @@
+"""What the outside world sees of the machine, the record and the guests, none of it through the library."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterable
+import fcntl
+import time
+
+from instances import Instances
+from machine import Machine
+from machine import MIB
+from machine import needs
+import record
+
+
+class NotAsPromised(Exception):
+    """Something is not as the demo says; the text says what."""
+
+
+def expect(fact: object, promise: str) -> None:
+    if not fact:
+        raise NotAsPromised(promise)
+
+
+class Observer:
+    """Looks, and checks what it sees. It remembers names, and who wrote into which namespace."""
+
+    def __init__(self, machine: Machine, instances: Instances) -> None:
+        self._machine, self._instances = machine, instances
+        self.devices = machine.devices()
+        self.wrote: dict[str, str] = {}     # by namespace, the last instance that wrote into it
+
+    # -- owners -------------------------------------------------------------------------------------------
+
+    def rows(self) -> list[record.Row]:
+        """The record, by the names of the owners and in the order of the guest."""
+        names = {instance.uuid: instance.name for instance in self._instances.all()}
+        rows = [row._replace(owner=names[row.owner]) for row in record.read(self._machine.directory)]
+        return sorted(rows, key=lambda row: row.owner)
+
+    def free(self) -> list[str]:
+        """The devices that the record has no owner for."""
+        return sorted(self.devices.keys() - {row.identifier for row in self.rows()})
+
+    def check_owners(self, waiting: Iterable[str]) -> None:
+        """Each owner has what its flavor says; what is left would not do for anyone who waits."""
+        owned: dict[str, collections.Counter[str]] = {}
+        for row in self.rows():
+            expect(self.devices.get(row.identifier) == row.resource_class,
+                   f'{row.identifier} is a device of the host')
+            owned.setdefault(row.owner, collections.Counter())[row.resource_class] += 1
+        for name, amounts in owned.items():
+            expect(amounts == needs(self._instances.get(name).flavor.name),
+                   f'{name} has all of its devices or none')
+        left = collections.Counter(self.devices[device] for device in self.free())
+        for name in waiting:
+            expect(name not in owned, f'{name} was refused and holds nothing')
+            expect(not needs(self._instances.get(name).flavor.name) <= left,
+                   f'{name} was refused for a reason')
+
+    # -- guests -------------------------------------------------------------------------------------------
+
+    def check_guests(self, running: Iterable[str]) -> None:
+        """Exactly these instances have guests, with the devices of their rows in the order of their rows."""
+        names = {instance.uuid: instance.name for instance in self._instances.all()}
+        guests = {names[guest.uuid]: guest.devices() for guest in self._machine.guests}
+        expect(guests.keys() == set(running), 'who is said to run has a guest, and nobody else')
+        rows = self.rows()
+        for name, devices in guests.items():
+            expect(devices == [row.identifier for row in rows if row.owner == name],
+                   f'the guest of {name} has the devices of its record, in their order')
+
+    # -- namespaces ---------------------------------------------------------------------------------------
+
+    def let_write(self, guests: Iterable[str]) -> None:
+        """Let guests look at their namespaces, which must be clean, and write their names all over them."""
+        for row in self.rows():
+            if row.kind == 'vpmem' and row.owner in guests:
+                self.check_clean(row.identifier)
+                self._machine.fill_namespace(row.identifier, text_of(row.owner))
+                self.wrote[row.identifier] = row.owner
+
+    def check_clean(self, namespace: str) -> None:
+        content = self._machine.read_namespace(namespace)
+        expect(content.count(0) == len(content), f'every byte of {namespace} is zero')
+
+    def read(self, namespace: str) -> str:
+        """What stands in a namespace, for people."""
+        content = self._machine.read_namespace(namespace)
+        clean = content.count(0) == len(content)
+        return f'{len(content) // MIB} MiB of zeros' if clean else repr(content[:24])
+
+    def wait_for_half_a_wipe(self, namespace: str) -> None:
+        """Look on until half of a namespace is overwritten."""
+        while True:
+            content = self._machine.read_namespace(namespace)
+            if content.count(0) >= len(content) // 2:
+                expect(content.count(0) < len(content), f'the wipe of {namespace} is slow enough to look on')
+                return
+            time.sleep(0.02)
+
+    def is_worked_on(self, namespace: str) -> bool:
+        """Whether somebody holds the lock file of a namespace."""
+        with open(self._machine.directory / 'state' / 'locks' / f'vpmem-{namespace}.lock', 'rb') as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+            return False
+
+    def dirty_mib(self, namespace: str) -> int:
+        """How much of a namespace can still be read, in MiB, a part counting as a whole."""
+        content = self._machine.read_namespace(namespace)
+        return -(-(len(content) - content.count(0)) // MIB)
+
+
+def text_of(name: str) -> str:
+    return f'secret of {name}'
+
+
+def owners(rows: Iterable[record.Row]) -> dict[str, str]:
+    """By device its owner."""
+    return {row.identifier: row.owner for row in rows}
+
+

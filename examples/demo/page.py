@@ -1,0 +1,61 @@
+"""How the demo's text is set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import sys
+import textwrap
+
+WIDTH = 96
+_INDENT = '    '
+
+
+def title(text: str) -> None:
+    _line(text)
+    _line('=' * len(text))
+
+
+def chapter(heading: str) -> None:
+    _line()
+    _line()
+    _line(heading)
+    _line('-' * len(heading))
+
+
+def say(text: str) -> None:
+    """A paragraph; how it was broken into lines before does not matter."""
+    _line()
+    _line(textwrap.fill(' '.join(text.split()), WIDTH))
+
+
+def quote(text: str) -> None:
+    """A paragraph in somebody else's words."""
+    _line()
+    _line(textwrap.fill(' '.join(text.split()), WIDTH, initial_indent=_INDENT,
+                        subsequent_indent=_INDENT, break_on_hyphens=False))
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Columns of text, each as wide as its widest entry; numbers stand to the right."""
+    cells = [[str(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
+    right = [all(isinstance(row[index], int) for row in rows) for index in range(len(columns))]
+    _line()
+    for row in (columns, ['-' * width for width in widths], *cells):
+        placed = [cell.rjust(width) if is_number else cell.ljust(width)
+                  for cell, width, is_number in zip(row, widths, right, strict=True)]
+        _line(_INDENT + '  '.join(placed).rstrip())
+
+
+def _line(text: str = '') -> None:
+    sys.stdout.write(f'{text}\n')
+    sys.stdout.flush()
+
+
+def count(number: int, noun: str) -> str:
+    return f'{number} {noun}' if number == 1 else f'{number} {noun}s'
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names as a sentence lists them."""
+    return ' and '.join(filter(None, (', '.join(names[:-1]), *names[-1:])))

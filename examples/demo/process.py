@@ -1,0 +1,66 @@
+"""The service as a process, seen from outside: started, given orders, killed."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import signal
+import subprocess
+import sys
+from typing import Any
+
+import machine
+
+
+class ServiceFailed(Exception):
+    """The service ended by itself."""
+
+
+class Process:
+    """The service's process."""
+
+    def __init__(self, host: machine.Machine) -> None:
+        """Start the service. It begins to work with the order ``start``."""
+        self._host = host
+        with open(host.log, 'ab') as log:
+            self._process = subprocess.Popen(
+                [sys.executable, str(pathlib.Path(__file__).with_name('service.py')), str(host.directory)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
+
+    def send(self, order: str, **arguments: Any) -> None:
+        """Give an order and do not wait for its answer."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({'order': order, **arguments}).encode() + b'\n')
+        self._process.stdin.flush()
+
+    def call(self, order: str, **arguments: Any) -> dict[str, Any]:
+        """Give an order and wait for its answer.
+
+        :raises ServiceFailed: the service ended instead
+        """
+        assert self._process.stdout is not None
+        self.send(order, **arguments)
+        line = self._process.stdout.readline()
+        if not line:
+            status = self._process.wait()
+            raise ServiceFailed(f'the service answers the order {order} (it ended with status {status})')
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def kill(self) -> int:
+        """Kill it as nothing can be killed more suddenly, and return its status."""
+        self._process.send_signal(signal.SIGKILL)
+        return self._ended()
+
+    def end(self) -> int:
+        """Let it end by itself, and return its status."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        return self._ended()
+
+    def _ended(self) -> int:
+        status = self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None and not pipe.closed:
+                pipe.close()
+        return status

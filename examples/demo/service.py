@@ -1,0 +1,220 @@
+"""The demo's compute service: one process for one host.
+
+``python service.py DIRECTORY`` runs it on the machine in that directory. It takes orders as lines of JSON on
+its standard input and answers each with a line on its standard output; the end of the input ends it.
+``examples/compute`` is a service to learn from; this one is the same with places where it can be stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence
+import json
+import sys
+import threading
+import time
+from typing import Any
+
+import libvirt
+from oslo_config import cfg
+from oslo_log import log as logging
+
+import devicetrack
+from devicetrack import exception
+from devicetrack.store.sql import schema
+from instances import BUILDING
+from instances import DELETED
+from instances import DELETING
+from instances import Instance
+from instances import Instances
+from instances import REFUSED
+from instances import RUNNING
+from machine import guest_document
+from machine import Machine
+from machine import NAME
+
+CONTEXT = None      # the service's request context: handed through, never looked into
+
+
+class Service:
+    """Builds and deletes instances; the library says on which devices."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._instances = Instances(machine.directory)
+        conf = cfg.ConfigOpts()
+        logging.register_options(conf)
+        devicetrack.register_options(conf)
+        conf(['--config-file', str(machine.configuration)], project='demo')
+        logging.setup(conf, 'demo')
+        driver = devicetrack.load_driver(conf, NAME)
+        # The test driver plays a host of its own for every connection: guests are started on the one
+        # that the library looks at.
+        self._hypervisor = driver.hypervisor.raw()
+        self._store = devicetrack.open_store(conf)
+        self._manager = devicetrack.ClaimManager(NAME, driver, self._store, conf, service=self)
+
+    def instances(self) -> Mapping[str, str]:
+        """What the library asks of a service: what became of the instances of this host."""
+        return {instance.uuid: 'deleted' if instance.state == DELETED else 'here'
+                for instance in self._instances.all()}
+
+    # -- orders -------------------------------------------------------------------------------------------
+
+    def start(self) -> dict[str, Any]:
+        """Begin, or begin again; then go on with what was being done when the last process ended."""
+        schema.sync(self._store)        # in a real deployment an operator runs devicetrack-manage db sync
+        guests = len(self._hypervisor.listAllDomains())
+        findings = self._manager.init_host(CONTEXT)
+        went_on = []
+        for instance in self._instances.all():
+            if instance.state == BUILDING and self._manager.resources_of(instance.uuid).assignments:
+                self._boot(instance)
+                went_on.append(instance.name)
+            elif instance.state == DELETING:
+                self._delete(instance)
+                went_on.append(instance.name)
+        return {'findings': [str(finding) for finding in findings], 'went_on': went_on, 'guests': guests}
+
+    def providers(self) -> dict[str, Any]:
+        return {'offers': [(provider.name, resource_class, total) for provider in self._manager.providers()
+                           for resource_class, total in sorted(provider.totals.items())]}
+
+    def race(self, names: Sequence[str], stopped: int) -> dict[str, Any]:
+        """Build instances, each in a thread of its own, all at once.
+
+        The first ``stopped`` of them that get their devices stop for good between the record and the boot.
+        """
+        race = Race(len(names), stopped)
+
+        def run(instance: Instance) -> None:
+            race.line_up()
+            try:
+                self._build(instance, race)
+            except exception.NoFit as refusal:
+                race.lost(instance.name, str(refusal))
+                self._instances.set_state(instance.name, REFUSED)
+            except BaseException as error:
+                race.failed(instance.name, repr(error))
+            else:
+                race.won(instance.name)
+
+        for name in names:
+            threading.Thread(target=run, args=(self._instances.get(name),), daemon=True).start()
+        return race.result()
+
+    def build(self, name: str) -> dict[str, Any]:
+        instance = self._instances.get(name)
+        self._instances.set_state(name, BUILDING)
+        try:
+            self._build(instance)
+        except exception.NoFit as refusal:
+            self._instances.set_state(name, REFUSED)
+            return {'refusal': str(refusal)}
+        return {}
+
+    def delete(self, name: str) -> dict[str, Any]:
+        self._delete(self._instances.get(name))
+        return {}
+
+    def audit(self) -> dict[str, Any]:
+        findings = self._manager.update_available_resource(CONTEXT, NAME)
+        return {'findings': [str(finding) for finding in findings]}
+
+    # -- the work -----------------------------------------------------------------------------------------
+
+    def _build(self, instance: Instance, race: Race | None = None) -> None:
+        request = devicetrack.DeviceRequest.from_extra_specs(instance.flavor.extra_specs)
+        with self._manager.instance_claim(CONTEXT, instance, NAME, request):
+            if race is not None:
+                race.recorded(instance.name)
+            self._boot(instance)
+
+    def _boot(self, instance: Instance) -> None:
+        self._manager.realize(CONTEXT, instance)
+        document = guest_document(instance.name, instance.uuid, self._manager.guest_config(instance))
+        domain = self._hypervisor.defineXML(document)
+        domain.create()
+        self._machine.guests.put(instance.uuid, domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE))
+        self._manager.started(CONTEXT, instance)
+        self._instances.set_state(instance.name, RUNNING)
+
+    def _delete(self, instance: Instance) -> None:
+        self._instances.set_state(instance.name, DELETING)
+        for domain in self._hypervisor.listAllDomains():
+            if domain.UUIDString() == instance.uuid:
+                domain.destroy()
+                domain.undefine()
+        self._machine.guests.remove(instance.uuid)
+        self._manager.release(CONTEXT, instance)
+        self._instances.set_state(instance.name, DELETED)
+
+
+class Race:
+    """What the threads of a race tell one another."""
+
+    def __init__(self, runners: int, to_stop: int) -> None:
+        self._runners, self._to_stop = runners, to_stop
+        self._line = threading.Barrier(runners, action=self._begin)
+        self._changed = threading.Condition()
+        self._began = self._answered = 0.0
+        self._answers: list[str] = []
+        self._results: dict[str, dict[str, str]] = {'won': {}, 'lost': {}, 'stopped': {}, 'failed': {}}
+
+    def line_up(self) -> None:
+        self._line.wait()
+
+    def _begin(self) -> None:
+        self._began = time.monotonic()
+
+    def recorded(self, name: str) -> None:
+        """The devices of this runner are recorded and its guest is not there yet.
+
+        Wait until all have their answers, so that no boot is in the time that is measured; then stop, or go on.
+        """
+        with self._changed:
+            stops = len(self._results['stopped']) < self._to_stop
+            if stops:
+                self._results['stopped'][name] = ''
+            self._answer(name)
+            self._changed.wait_for(lambda: len(self._answers) == self._runners)
+        if stops:
+            threading.Event().wait()
+
+    def won(self, name: str) -> None:
+        self._end('won', name)
+
+    def lost(self, name: str, refusal: str) -> None:
+        self._end('lost', name, refusal)
+
+    def failed(self, name: str, error: str) -> None:
+        self._end('failed', name, error)
+
+    def _end(self, result: str, name: str, text: str = '') -> None:
+        with self._changed:
+            self._results[result][name] = text
+            self._answer(name)
+
+    def _answer(self, name: str) -> None:
+        if name not in self._answers:
+            self._answers.append(name)
+            self._answered = time.monotonic()
+        self._changed.notify_all()
+
+    def result(self) -> dict[str, Any]:
+        """Wait for every runner and say what became of it."""
+        with self._changed:
+            self._changed.wait_for(lambda: sum(map(len, self._results.values())) == self._runners)
+        return {**self._results, 'milliseconds': round((self._answered - self._began) * 1000)}
+
+
+def main(directory: str) -> None:
+    service = Service(Machine(directory))
+    for line in sys.stdin:
+        order = json.loads(line)
+        answer = getattr(service, order.pop('order'))(**order)
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == '__main__':
+    main(sys.argv[1])
