@@ -58,7 +58,7 @@ class ServerFailed(Exception):
 # -- servers ----------------------------------------------------------------------------------------------------------
 
 
-class Server(fixtures.Fixture, abc.ABC):  # type: ignore[misc]
+class Server(fixtures.Fixture, abc.ABC):
     """A database server of this test, or with :meth:`shared` the one of this process.
 
     ``socket`` is the path of its unix socket and ``password`` that of its only user, ``devicetrack``. :meth:`kill`
@@ -305,7 +305,7 @@ def configuration(**options: Any) -> cfg.ConfigOpts:
     return conf
 
 
-class StoreFixture(fixtures.Fixture, abc.ABC):  # type: ignore[misc]
+class StoreFixture(fixtures.Fixture, abc.ABC):
     """A store of one test: ``conf`` names it, ``store`` is opened on it. Empty, with the current schema.
 
     :param synced: False leaves the database without a schema (and an SQLite store without its file)

@@ -38,7 +38,7 @@ class Action(enum.Enum):
     CUT = 'for a statement: it is thrown away and both ends cut, before any COMMIT'
 
 
-class CommitProxy(fixtures.Fixture):  # type: ignore[misc]
+class CommitProxy(fixtures.Fixture):
     """Listens on a loopback port (``address``) and passes connections on to a server's unix socket.
 
     An action is for one COMMIT or statement, of whichever connection sends it first; all else passes unchanged.

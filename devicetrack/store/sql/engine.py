@@ -59,7 +59,7 @@ def place(conf: cfg.ConfigOpts) -> Place:
         return _file(os.path.join(conf[manager_conf.GROUP].state_path, FILE_NAME), conf)
     try:
         url = sa.make_url(connection)
-    except sa_exc.ArgumentError:
+    except (sa_exc.ArgumentError, ValueError):
         # Neither shown nor chained: what is malformed may hold a password.
         raise exception.InvalidConfiguration(OPTION, '(not shown)', 'it is no SQLAlchemy URL') from None
     shown = url.set(username=None, password=None, query={}).render_as_string(hide_password=True)
@@ -135,13 +135,13 @@ def create(at: Place, conf: cfg.ConfigOpts) -> tuple[sa.Engine, backends.Backend
     # Errors go to logs; values of rows need not.
     made.hide_parameters = True
     backend = _BACKENDS[made.dialect.name](made, options.busy_timeout_s)
-    if at.path is not None:
-        _watch_file(made, at.path)
 
     @sa.event.listens_for(made, 'connect')
     def prepare(connection: Any, record: Any) -> None:
         backend.prepare(connection)
 
+    if at.path is not None:
+        _watch_file(made, at.path)
     return made, backend
 
 

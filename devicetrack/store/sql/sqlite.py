@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sqlite3
 from typing import Any
 from typing import Final
+import urllib.parse
+
+import sqlalchemy as sa
 
 from devicetrack.store.sql import backend
 from devicetrack.store.sql.backend import Cause
@@ -25,8 +30,9 @@ _CAUSES: Final = {
     sqlite3.SQLITE_SCHEMA: Cause.NO_SCHEMA,
 }
 
-# An error of one of these in COMMIT leaves the transaction open or undoes it: no commit record is in the log. After a
-# failed fsync the record may be there, and a crash could bring it back.
+# An error of one of these in COMMIT leaves the transaction open or undoes it: no commit record is in the log, because
+# it would have been the last write. The same holds for a failed write (a file that may not grow). After a failed fsync
+# the record may be there, and a crash could bring it back.
 _UNDONE_IN_COMMIT: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY,
                             sqlite3.SQLITE_CONSTRAINT)
 
@@ -41,7 +47,13 @@ class SQLite(backend.Backend):
     def prepare(self, connection: Any) -> None:
         connection.execute('PRAGMA synchronous = FULL')
 
+    def __init__(self, engine: sa.Engine, busy_timeout_s: int) -> None:
+        super().__init__(engine, busy_timeout_s)
+        self._path = urllib.parse.unquote((engine.url.database or '').removeprefix('file:'))
+        self._file: tuple[int, int] | None = None
+
     def prepare_to_write(self, connection: Any) -> None:
+        self._file = self._file_at_path()
         # Lasts in the file. Asked for again, so that a file that somebody turned back does not stay so.
         connection.execute('PRAGMA journal_mode = WAL').fetchall()
 
@@ -49,6 +61,9 @@ class SQLite(backend.Backend):
         """There is no server that could be gone."""
 
     def carry_out(self, connection: Any, merged: backend.Merged) -> None:
+        if self._file_at_path() != self._file:
+            # SQLite would go on writing to a file that nobody will ever open again.
+            raise FileNotFoundError(errno.ENOENT, 'the file was removed or replaced', self._path)
         # IMMEDIATE takes the write lock now, where waiting for it is possible. A transaction that read first and
         # wrote then would be refused instead, without waiting, when another one wrote in between.
         connection.execute('BEGIN IMMEDIATE')
@@ -63,6 +78,10 @@ class SQLite(backend.Backend):
                 raise backend.StaleRows
         if insert:
             connection.executemany(self.insert_one, insert)
+
+    def _file_at_path(self) -> tuple[int, int]:
+        found = os.stat(self._path)
+        return found.st_dev, found.st_ino
 
     def commit(self, connection: Any) -> None:
         connection.execute('COMMIT')
@@ -80,4 +99,4 @@ class SQLite(backend.Backend):
 
     def undone_in_commit(self, error: BaseException) -> bool:
         code = getattr(error, 'sqlite_errorcode', None)
-        return code is not None and code & 0xff in _UNDONE_IN_COMMIT
+        return code is not None and (code & 0xff in _UNDONE_IN_COMMIT or code == sqlite3.SQLITE_IOERR_WRITE)

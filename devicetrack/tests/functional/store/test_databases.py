@@ -1,0 +1,54 @@
+"""The servers that the fixtures start."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+
+import fixtures
+
+from devicetrack.testing import databases
+from devicetrack.tests import base
+
+_START_AND_BE_KILLED = """
+import os, signal, sys
+from devicetrack.testing import databases
+server = getattr(databases, sys.argv[1])()
+server.setUp()
+print(server._process.pid, server.directory, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+class TestServers(base.TestCase):
+    scenarios = base.table(
+        ('postgresql', databases.PostgreSQLServer, 'apt-get install postgresql'),
+        ('mariadb', databases.MariaDBServer, 'apt-get install mariadb-server'),
+        names=('server', 'remedy'))
+    server: type[databases.Server]
+    remedy: str
+
+    def test_a_missing_server_fails_and_says_what_to_install(self) -> None:
+        self.patch(databases.Server, '_program',
+                   lambda server, name, *places: (_ for _ in ()).throw(
+                       databases.ServerFailed(server._advice(f'there is no program {name}'))))
+        error = self.assertRaises(fixtures.MultipleExceptions, self.server().setUp)
+        failed = error.args[0][1]
+        self.assertIsInstance(failed, databases.ServerFailed)
+        self.assertIn(self.remedy, str(failed))
+
+    def test_the_server_does_not_outlive_a_killed_test_process(self) -> None:
+        done = subprocess.run([sys.executable, '-W', 'ignore', '-c', _START_AND_BE_KILLED, self.server.__name__],
+                              stdout=subprocess.PIPE, text=True, check=False)
+        self.assertEqual(-signal.SIGKILL, done.returncode)
+        pid, directory = done.stdout.split()
+        self.addCleanup(subprocess.run, ['rm', '-rf', directory], check=True)
+        try:
+            end = os.pidfd_open(int(pid))
+        except ProcessLookupError:
+            return
+        with os.fdopen(end) as server_process:
+            self.assertTrue(select.select([server_process], [], [], 30)[0], 'the server still runs')

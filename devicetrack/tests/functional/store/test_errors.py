@@ -1,0 +1,307 @@
+"""A store that cannot be used: each way with its error, and nothing written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import os
+import resource
+import sqlite3
+import traceback
+from typing import Any
+
+import sqlalchemy as sa
+
+from devicetrack import exception
+from devicetrack.store import api
+from devicetrack.store import sql
+from devicetrack.store.sql import models
+from devicetrack.store.sql import schema
+from devicetrack.testing import databases
+from devicetrack.testing import proxy as proxies
+from devicetrack.tests import base
+from devicetrack.tests.functional.store import processes
+from devicetrack.tests.functional.store import records
+from devicetrack.tests.functional.store.records import insert
+from devicetrack.tests.functional.store.records import record
+from devicetrack.tests.functional.store.records import update
+from devicetrack.tests.functional.store.test_contract import StoreTestCase
+
+_NOBODY = 65534
+
+
+class TestSchema(StoreTestCase):
+    def test_a_store_of_this_release_passes(self) -> None:
+        self.store.check()
+
+    def test_a_store_without_schema(self) -> None:
+        store = self.useFixture(self.database(synced=False)).store
+        error = self.assertRaises(exception.SchemaMismatch, store.check)
+        self.assertEqual((store.name, None, models.REVISION), (error.store, error.found, error.wanted))
+        self.assertIn('devicetrack-manage db sync', error.remedy)
+
+    def test_a_newer_store(self) -> None:
+        self.store.transact(lambda connection: connection.execute(
+            sa.text("UPDATE alembic_version SET version_num = 'f00d'")))
+        for call in (self.store.check, lambda: schema.sync(self.store)):
+            error = self.assertRaises(exception.SchemaMismatch, call)
+            self.assertEqual('f00d', error.found)
+            self.assertIn('newer', error.remedy)
+
+    def test_tables_that_vanish_while_the_store_is_used(self) -> None:
+        self.store.write(insert(record('ns0')))
+        self.store.transact(lambda connection: models.assignments.drop(connection))
+        self.assertRaises(exception.SchemaMismatch, self.store.write, insert(record('ns1')))
+        self.assertRaises(exception.SchemaMismatch, self.store.records)
+        self.assertRaises(exception.SchemaMismatch, self.store.settle, insert(record('ns1')))
+
+
+class TestLocked(StoreTestCase):
+    def test_a_lock_that_another_keeps_is_waited_for_and_then_named(self) -> None:
+        store = self.useFixture(self.database(busy_timeout_s=1)).store
+        row = record('ns0')
+        store.write(insert(row))
+        with store.engine.connect().execution_options(devicetrack_writes=True) as other:
+            other.execute(sa.update(models.assignments).values(parent='held'))
+            error = self.assertRaises(exception.StoreUnavailable, store.write, update(row))
+        self.assertIn('lock', error.reason)
+        self.assertIn('busy_timeout_s', error.reason)
+        self.assertEqual([row], store.records())
+        store.write(update(row))
+
+
+class TestValues(StoreTestCase):
+    def test_what_an_error_says_holds_no_value_of_a_row(self) -> None:
+        secret = record('ns0', details='"secret"', resource_class='C' * 300)
+        if isinstance(self.fixture, databases.SQLiteStore):
+            secret = secret._replace(position='secret', resource_class=None)      # SQLite takes any length
+        try:
+            self.store.write(insert(secret))
+        except exception.NothingWritten as error:
+            self.assertNotIn('secret', str(error))
+        else:
+            self.fail('it was written')
+        self.assertEqual([], self.store.records())
+
+
+class TestFile(base.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.fixture = self.useFixture(databases.SQLiteStore(synced=False, busy_timeout_s=1))
+        self.store = self.fixture.store
+
+    def test_a_missing_file_is_not_made_by_looking(self) -> None:
+        self.assertRaises(exception.SchemaMismatch, self.store.check)
+        self.assertRaises(exception.StoreUnavailable, self.store.records)
+        self.assertRaises(exception.StoreUnavailable, self.store.write, insert(record('ns0')))
+        self.assertFalse(os.path.exists(self.fixture.path))
+
+    def test_files_are_for_their_owner_alone(self) -> None:
+        umask = os.umask(0)
+        self.addCleanup(os.umask, umask)
+        schema.sync(self.store)
+        self.store.write(insert(record('ns0')))
+        directory = os.path.dirname(self.fixture.path)
+        self.assertEqual(0o700, os.stat(directory).st_mode & 0o777)
+        names = ('devicetrack.sqlite', 'devicetrack.sqlite-wal', 'devicetrack.sqlite-shm')
+        self.assertEqual(dict.fromkeys(names, 384),
+                         {name: os.stat(os.path.join(directory, name)).st_mode & 0o777 for name in names})
+
+    def test_the_file_is_as_durable_as_promised(self) -> None:
+        schema.sync(self.store)
+        self.store.write(insert(record('ns0')))
+        connection = self.store._committer._connection
+        self.assertEqual(('wal',), connection.execute('PRAGMA journal_mode').fetchone())
+        self.assertEqual((2,), connection.execute('PRAGMA synchronous').fetchone())
+
+    def test_an_odd_path_is_a_path(self) -> None:
+        path = os.path.join(self.fixture.directory, 'a b%20c?d#e')
+        self.fixture.conf.set_override('state_path', path, 'devicetrack')
+        store = self.fixture.open()
+        schema.sync(store)
+        store.write(insert(record('ns0')))
+        self.assertTrue(os.path.exists(os.path.join(path, 'devicetrack.sqlite')))
+
+    def _put(self, content: bytes) -> None:
+        os.makedirs(os.path.dirname(self.fixture.path))
+        with open(self.fixture.path, 'wb') as written:
+            written.write(content)
+
+    def test_a_file_that_is_no_database(self) -> None:
+        self._put(b'no database, but long enough to be taken for one' * 100)
+        for call in (self.store.check, self.store.records, lambda: schema.sync(self.store),
+                     lambda: self.store.write(insert(record('ns0')))):
+            error = self.assertRaises(exception.SchemaMismatch, call)
+            self.assertIn(self.fixture.path, str(error))
+            self.assertIn('no database', error.remedy)
+
+    def test_a_database_of_somebody_else(self) -> None:
+        self._put(b'')
+        with sqlite3.connect(self.fixture.path) as connection:
+            connection.execute('CREATE TABLE theirs (id INTEGER)')
+        connection.close()
+        self.assertRaises(exception.SchemaMismatch, self.store.check)
+
+    def test_a_file_that_is_removed_while_it_is_used(self) -> None:
+        schema.sync(self.store)
+        self.store.write(insert(record('ns0')))
+        os.rename(self.fixture.path, self.fixture.path + '.away')
+        error = self.assertRaises(exception.StoreUnavailable, self.store.write, insert(record('ns1')))
+        self.assertIn('missing', error.reason)
+        os.rename(self.fixture.path + '.away', self.fixture.path)
+        self.store.write(insert(record('ns1')))
+
+    def _as_somebody_else(self, call: Callable[[], Any]) -> Any:
+        """Root may write everywhere, so the call runs as nobody; the store must not be open."""
+        def as_nobody() -> Any:
+            if os.geteuid() == 0:
+                os.setgroups([])
+                os.setgid(_NOBODY)
+                os.setuid(_NOBODY)
+            return call()
+
+        return processes.in_fork(as_nobody)
+
+    def test_a_read_only_file(self) -> None:
+        schema.sync(self.store)
+        self.store.close()
+        directory = os.path.dirname(self.fixture.path)
+        os.chmod(self.fixture.directory, 0o755)
+        os.chmod(directory, 0o777)
+        os.chmod(self.fixture.path, 0o444)
+        for call in (self.store.check, lambda: self.store.write(insert(record('ns0')))):
+            error = self._as_somebody_else(call)
+            self.assertIsInstance(error, exception.StoreUnavailable)
+            self.assertIn('read-only', error.reason)
+
+    def test_a_read_only_directory(self) -> None:
+        schema.sync(self.store)
+        self.store.close()
+        os.chmod(self.fixture.directory, 0o755)
+        os.chmod(os.path.dirname(self.fixture.path), 0o555)
+        self.addCleanup(os.chmod, os.path.dirname(self.fixture.path), 0o700)
+        os.chmod(self.fixture.path, 0o444)
+        for call in (self.store.check, lambda: self.store.write(insert(record('ns0')))):
+            self.assertIsInstance(self._as_somebody_else(call), exception.StoreUnavailable)
+
+    def test_a_directory_that_cannot_be_made(self) -> None:
+        os.chmod(self.fixture.directory, 0o555)
+        self.addCleanup(os.chmod, self.fixture.directory, 0o700)
+        error = self._as_somebody_else(lambda: schema.sync(self.store))
+        self.assertIsInstance(error, exception.StoreUnavailable)
+        self.assertIn('cannot be made', error.reason)
+
+    def test_a_full_file(self) -> None:
+        schema.sync(self.store)
+        self.store.write(insert(record('ns0')))
+        full = self.store._committer._connection
+        pages, = full.execute('PRAGMA page_count').fetchone()
+        full.execute(f'PRAGMA max_page_count = {pages}')
+        error = self.assertRaises(exception.StoreUnavailable, self.store.write,
+                                  insert(record('ns1', details='x' * 100_000)))
+        self.assertIn('full', error.reason)
+        self.assertEqual(1, len(self.store.records()))
+        full.execute('PRAGMA max_page_count = 1000000')
+        self.store.write(insert(record('ns1', details='x' * 100_000)))
+
+    def test_a_full_file_system(self) -> None:
+        """A limit on the size of files stands for the device that has no room: writing to them fails."""
+        schema.sync(self.store)
+        self.store.close()
+
+        def fill() -> tuple[list[str], str]:
+            limit = os.path.getsize(self.fixture.path) + 200_000
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+            written: list[str] = []
+            while True:
+                row = record(f'ns{len(written)}')
+                try:
+                    self.store.write(insert(row))
+                except exception.NothingWritten as error:
+                    return written, type(error).__name__
+                written.append(row.identifier)
+
+        written, error = processes.in_fork(fill)
+        self.assertEqual('StoreUnavailable', error)
+        self.assertTrue(written)
+        self.assertCountEqual(written, [row.identifier for row in self.store.records()])
+        self.store.write(insert(record('another')))
+
+
+class TestServer(base.TestCase):
+    scenarios = databases.SERVER_SCENARIOS
+    database: type[databases.ServerStore]
+
+    def all_calls(self, store: api.Store) -> list[Callable[[], Any]]:
+        return [store.check, store.hosts, store.records, lambda: store.write(insert(record('ns9'))),
+                lambda: store.add_host(api.Host(records.HOST_UUID, 'compute-1', 'digest')),
+                lambda: store.settle(insert(record('ns9')))]
+
+    def assert_unavailable(self, store: api.Store, call: Callable[[], Any], password: str) -> None:
+        error = self.assertRaises(exception.StoreUnavailable, call)
+        self.assertEqual(store.name, error.store)
+        for text in (str(error), repr(error)):
+            self.assertNotIn(password, text)
+            self.assertNotIn(databases.Server.user + ':', text)
+        self.assertNotIn(password, ''.join(traceback.format_exception(error)))
+
+    def test_a_server_that_is_killed_and_comes_back(self) -> None:
+        server = self.useFixture(self.database.of())
+        store = self.useFixture(self.database(server=server)).store
+        kept = record('ns0')
+        store.write(insert(kept))
+        server.kill()
+        for call in self.all_calls(store):
+            self.assert_unavailable(store, call, server.password)
+        server.start()
+        self.assertEqual([kept], store.records())
+        store.write(insert(record('ns1')))
+
+    def test_a_restart_between_two_claims_is_not_noticed(self) -> None:
+        fixture = self.useFixture(self.database())
+        proxy = self.useFixture(proxies.CommitProxy(fixture.server))
+        store = fixture.open_through(*proxy.address)
+        store._committer._ping_after_s = 0.0
+        store.write(insert(record('ns0')))
+        proxy.cut_idle()
+        store.write(insert(record('ns1')))
+        self.assertEqual(2, len(store.records()))
+
+    def test_a_connection_that_breaks_while_reading(self) -> None:
+        fixture = self.useFixture(self.database())
+        proxy = self.useFixture(proxies.CommitProxy(fixture.server))
+        store = fixture.open_through(*proxy.address)
+        proxy.cut_at_next('assignments')
+        self.assertRaises(exception.StoreUnavailable, store.records)
+        self.assertEqual([], store.records())
+
+    def test_a_wrong_password(self) -> None:
+        fixture = self.useFixture(self.database())
+        url = fixture.url().set(password='wrong-password')
+        store = sql.open_store(databases.configuration(connection=url.render_as_string(hide_password=False)))
+        for call in self.all_calls(store):
+            self.assert_unavailable(store, call, 'wrong-password')
+
+    def test_a_database_that_does_not_exist(self) -> None:
+        fixture = self.useFixture(self.database())
+        url = fixture.url().set(database='missing')
+        store = sql.open_store(databases.configuration(connection=url.render_as_string(hide_password=False)))
+        self.assert_unavailable(store, store.check, fixture.server.password)
+
+    def test_a_user_who_may_only_read(self) -> None:
+        fixture = self.useFixture(self.database())
+        user = fixture.database[:20]
+        if self.database is databases.PostgreSQLStore:
+            fixture.server.administer(f"CREATE ROLE {user} LOGIN PASSWORD 'pw'")
+            fixture.server.administer(f'GRANT pg_read_all_data TO {user}')
+            self.addCleanup(fixture.server.administer, f'DROP ROLE {user}')
+        else:
+            fixture.server.administer(f"CREATE USER {user}@'%%' IDENTIFIED BY 'pw'")
+            fixture.server.administer(f"GRANT SELECT ON {fixture.database}.* TO {user}@'%%'")
+            self.addCleanup(fixture.server.administer, f"DROP USER {user}@'%%'")
+        url = fixture.url().set(username=user, password='pw')
+        store = sql.open_store(databases.configuration(connection=url.render_as_string(hide_password=False)))
+        self.addCleanup(store.close)
+        self.assertEqual([], store.records())
+        for call in (store.check, lambda: store.write(insert(record('ns0')))):
+            error = self.assertRaises(exception.StoreUnavailable, call)
+            self.assertIn('read-only', error.reason)

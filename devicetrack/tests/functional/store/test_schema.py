@@ -1,0 +1,126 @@
+"""Making the schema, and bringing stored details up to date."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from alembic import autogenerate
+from alembic import script
+from alembic.runtime import migration
+import sqlalchemy as sa
+
+from devicetrack.store import api
+from devicetrack.store.sql import models
+from devicetrack.store.sql import schema
+from devicetrack.tests.functional.store import records
+from devicetrack.tests.functional.store.records import insert
+from devicetrack.tests.functional.store.records import record
+from devicetrack.tests.functional.store.records import update
+from devicetrack.tests.functional.store.test_contract import StoreTestCase
+
+
+class TestSync(StoreTestCase):
+    def test_the_migrations_make_what_the_models_say(self) -> None:
+        with self.store.reading() as connection:
+            context = migration.MigrationContext.configure(
+                connection, opts={'compare_type': True, 'compare_server_default': True})
+            self.assertEqual([], autogenerate.compare_metadata(context, models.metadata))
+
+    def test_the_tables_are_what_the_models_would_make(self) -> None:
+        """Also what alembic's comparison leaves out: primary keys, collations, engines."""
+        migrated = self._reflected()
+        self.store.transact(lambda connection: models.metadata.drop_all(connection))
+        self.store.transact(lambda connection: models.metadata.create_all(connection))
+        self.assertEqual(self._reflected(), migrated)
+
+    def _reflected(self) -> Any:
+        with self.store.reading() as connection:
+            inspector = sa.inspect(connection)
+            return {table: ([(column['name'], repr(column['type']), column['nullable'])
+                             for column in inspector.get_columns(table)],
+                            inspector.get_pk_constraint(table)['constrained_columns'],
+                            sorted((index['name'], index['column_names'], bool(index['unique']))
+                                   for index in inspector.get_indexes(table)),
+                            sorted((unique['name'], unique['column_names'])
+                                   for unique in inspector.get_unique_constraints(table)),
+                            inspector.get_table_options(table))
+                    for table in ('hosts', 'assignments')}
+
+    def test_this_release_names_its_newest_migration(self) -> None:
+        self.assertEqual([models.REVISION], script.ScriptDirectory(schema.MIGRATIONS).get_heads())
+
+    def test_every_step_leads_on_from_the_one_before(self) -> None:
+        steps = list(script.ScriptDirectory(schema.MIGRATIONS).walk_revisions())
+        self.assertEqual([*[step.revision for step in steps[1:]], None], [step.down_revision for step in steps])
+
+    def test_syncing_again_changes_nothing(self) -> None:
+        row = record('ns0')
+        self.store.write(insert(row))
+        self.assertEqual(models.REVISION, schema.sync(self.store))
+        self.assertEqual([row], self.store.records())
+        self.assertEqual(models.REVISION, schema.revision(self.store))
+
+    def test_two_that_sync_at_once_do_it_once(self) -> None:
+        fixture = self.useFixture(self.database(synced=False))
+        stores = [fixture.store, fixture.open()]
+        answers = self.together(*[lambda store=store: schema.sync(store) for store in stores])
+        self.assertEqual([models.REVISION] * 2, answers)
+        for store in stores:
+            store.check()
+
+
+class TestMigrateDetails(StoreTestCase):
+    """Details of an older version: the primitive's version is lowered, which the base class converts as it is."""
+
+    def _older(self, identifier: str, version: str = '1.0', **facts: Any) -> api.Record:
+        primitive = json.loads(records.DETAILS)
+        primitive['versioned_object.version'] = version
+        return record(identifier, details=json.dumps(primitive), **facts)
+
+    def setUp(self) -> None:
+        super().setUp()
+        from devicetrack.objects import details
+        self.addCleanup(setattr, details.VPMEMDetails, 'VERSION', details.VPMEMDetails.VERSION)
+        details.VPMEMDetails.VERSION = '1.1'
+
+    def versions(self) -> list[str]:
+        rows = sorted(self.store.records(), key=lambda row: row.identifier)
+        return [json.loads(row.details)['versioned_object.version'] for row in rows]
+
+    def test_all_in_batches(self) -> None:
+        self.store.write(insert(*[self._older(f'ns{number}') for number in range(7)]))
+        self.store.write(insert(self._older('ns0', host_uuid='0' * 36)))
+        self.assertEqual(schema.Migrated(8, 0, ()), schema.migrate_details(self.store, rows_a_batch=3))
+        self.assertEqual(['1.1'] * 8, self.versions())
+        self.assertEqual(schema.Migrated(0, 0, ()), schema.migrate_details(self.store))
+
+    def test_not_more_than_asked_for(self) -> None:
+        self.store.write(insert(*[self._older(f'ns{number}') for number in range(7)]))
+        self.assertEqual(schema.Migrated(4, 3, ()), schema.migrate_details(self.store, max_rows=4, rows_a_batch=3))
+        self.assertEqual(schema.Migrated(3, 0, ()), schema.migrate_details(self.store, max_rows=4, rows_a_batch=3))
+
+    def test_what_a_newer_release_wrote_stays(self) -> None:
+        newer = self._older('ns0', version='1.9')
+        self.store.write(insert(newer, self._older('ns1')))
+        self.assertEqual(schema.Migrated(1, 0, (newer.key,)), schema.migrate_details(self.store))
+        self.assertEqual(['1.9', '1.1'], self.versions())
+
+    def test_a_row_that_changed_meanwhile_is_left_for_the_next_run(self) -> None:
+        row = self._older('ns0')
+        self.store.write(insert(row))
+        plain = schema._page
+
+        def page(*args: Any) -> Any:
+            found = plain(*args)
+            if found:
+                self.store.write(update(row))
+            return found
+
+        schema._page = page
+        try:
+            self.assertEqual(schema.Migrated(0, 1, ()), schema.migrate_details(self.store))
+        finally:
+            schema._page = plain
+        self.assertEqual(['1.0'], self.versions())
+        self.assertEqual(schema.Migrated(1, 0, ()), schema.migrate_details(self.store))

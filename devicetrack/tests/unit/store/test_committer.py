@@ -1,0 +1,260 @@
+"""The queue of writers, on a database that does as it is told."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+from collections.abc import Iterator
+import functools
+import threading
+from typing import Any
+
+from devicetrack import exception
+from devicetrack.store import api
+from devicetrack.store.sql import backend as backends
+from devicetrack.store.sql import committer as committers
+from devicetrack.store.sql.backend import Cause
+from devicetrack.tests import base
+from devicetrack.tests.functional.store.records import insert
+from devicetrack.tests.functional.store.records import record
+
+
+class _Error(Exception):
+    """The driver's error, with what it means."""
+
+    def __init__(self, cause: Cause, undone: bool = True) -> None:
+        super().__init__(cause)
+        self.cause, self.undone = cause, undone
+
+
+class _Connection:
+    def __init__(self) -> None:
+        self.open = True
+
+
+class _Database:
+    """A backend that keeps rows in a dict and lets a test step in before a statement or a commit."""
+
+    Error = _Error
+    locks_whole_store = False
+
+    def __init__(self) -> None:
+        self.rows: set[str] = set()
+        self.transactions: list[list[str]] = []         # that were tried
+        self.commits = 0
+        self.opened: list[_Connection] = []
+        self.at_statement: Callable[[list[str]], Any] = lambda keys: None
+        self.at_commit: Callable[[], Any] = lambda: None
+        self._written: list[str] = []
+        self.pings = 0
+
+    def connect(self) -> _Connection:
+        self.opened.append(_Connection())
+        return self.opened[-1]
+
+    @staticmethod
+    def disconnect(connection: _Connection) -> None:
+        connection.open = False
+
+    def ping(self, connection: _Connection) -> None:
+        self.pings += 1
+        if not connection.open:
+            raise _Error(Cause.GONE)
+
+    def carry_out(self, connection: _Connection, merged: backends.Merged) -> None:
+        keys = [row.identifier for row in merged.insert]
+        self.transactions.append(keys)
+        self.at_statement(keys)
+        if len({*keys} | self.rows) < len(keys) + len(self.rows):
+            raise _Error(Cause.DUPLICATE)
+        self._written = keys
+
+    def commit(self, connection: _Connection) -> None:
+        self.at_commit()
+        self.rows.update(self._written)
+        self.commits += 1
+
+    def rollback(self, connection: _Connection) -> None:
+        self._written = []
+
+    def undone_in_commit(self, error: BaseException) -> bool:
+        return isinstance(error, _Error) and error.undone
+
+    def fault(self, error: BaseException) -> backends.Fault:
+        cause = error.cause if isinstance(error, _Error) else Cause.OTHER
+        return backends.Fault(cause, cause.value, error)
+
+
+class _Queue(collections.deque[Any]):
+    """Says when somebody begins to wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.arrived = threading.Semaphore(0)
+
+    def append(self, item: Any) -> None:
+        super().append(item)
+        self.arrived.release()
+
+
+class TestCommitter(base.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.database: Any = _Database()
+        self.committer = committers.Committer(
+            'the store', self.database, self.database.connect, self.database.disconnect,
+            lambda fault: exception.StoreUnavailable('the store', fault.reason))
+        self.queue = self.committer._waiting = _Queue()
+
+    def commit(self, *identifiers: str) -> None:
+        self.committer.commit(insert(*map(record, identifiers)))
+
+    def gathered(self, *calls: Callable[[], Any], in_the_turn: Callable[[], Any] = lambda: None) -> list[Any]:
+        """Run calls so that all wait while the first transaction is on its way: they form one batch.
+
+        ``in_the_turn`` runs in that first transaction when all others wait.
+        """
+        began, answers = threading.Event(), [None] * (len(calls) + 1)
+
+        def first_statement(keys: list[str]) -> None:
+            self.database.at_statement = lambda keys: None
+            began.set()
+            for _call in calls:
+                self.queue.arrived.acquire()
+            in_the_turn()
+
+        def run(index: int, call: Callable[[], Any]) -> None:
+            try:
+                answers[index] = call()
+            except BaseException as error:
+                answers[index] = error
+
+        self.database.at_statement = first_statement
+        threads = [threading.Thread(target=run, args=(0, functools.partial(self.commit, 'first')))]
+        threads[0].start()
+        began.wait()
+        for index, call in enumerate(calls, 1):
+            threads.append(threading.Thread(target=run, args=(index, call)))
+            threads[-1].start()
+        for thread in threads:
+            thread.join()
+        return answers
+
+    def calls(self, *identifiers: str) -> Iterator[Callable[[], Any]]:
+        return (functools.partial(self.commit, identifier) for identifier in identifiers)
+
+    def test_one_caller_commits_at_once(self) -> None:
+        self.commit('ns0')
+        self.assertEqual((1, {'ns0'}), (self.database.commits, self.database.rows))
+
+    def test_who_waits_together_is_committed_together(self) -> None:
+        answers = self.gathered(*self.calls('a', 'b', 'c'))
+        self.assertEqual([None] * 4, answers)
+        self.assertEqual(2, self.database.commits)
+        self.assertEqual([['first'], ['a', 'b', 'c']], self.database.transactions)
+
+    def test_a_batch_is_bounded(self) -> None:
+        many = [f'ns{number:03}' for number in range(committers.MEMBERS_A_BATCH + 1)]
+        self.gathered(*self.calls(*many))
+        self.assertEqual([1, committers.MEMBERS_A_BATCH, 1], [len(keys) for keys in self.database.transactions])
+
+    def test_a_duplicate_is_the_failure_of_one(self) -> None:
+        self.database.rows.add('b')
+        answers = self.gathered(*self.calls('a', 'b', 'c'))
+        self.assertEqual([type(None), type(None), committers.Refused, type(None)], list(map(type, answers)))
+        self.assertEqual({'first', 'a', 'b', 'c'}, self.database.rows)
+
+    def test_a_fault_of_the_store_is_everybodys_and_asked_once(self) -> None:
+        def full() -> None:
+            self.database.at_commit = lambda: (_ for _ in ()).throw(_Error(Cause.FULL))
+
+        answers = self.gathered(*self.calls('a', 'b'), in_the_turn=full)
+        self.assertEqual([exception.StoreUnavailable] * 3, list(map(type, answers)))
+        self.assertEqual(3, len(set(map(id, answers))))
+        self.assertEqual(2, len(self.database.transactions))
+        self.assertEqual(set(), self.database.rows)
+
+    def test_a_lost_answer_is_unknown_to_every_member(self) -> None:
+        def lose() -> None:
+            self.database.at_commit = lambda: (_ for _ in ()).throw(_Error(Cause.GONE, undone=False))
+
+        answers = self.gathered(*self.calls('a', 'b'), in_the_turn=lose)
+        self.assertEqual([exception.OutcomeUnknown] * 3, list(map(type, answers)))
+        self.assertFalse(any(connection.open for connection in self.database.opened))
+
+    def test_who_gives_way_is_tried_again_within_bounds(self) -> None:
+        def conflict(keys: list[str]) -> None:
+            if len(self.database.transactions) < 3:
+                raise _Error(Cause.CONFLICT)
+
+        self.database.at_statement = conflict
+        self.commit('ns0')
+        self.assertEqual(3, len(self.database.transactions))
+        self.database.transactions.clear()
+        self.database.at_statement = lambda keys: (_ for _ in ()).throw(_Error(Cause.CONFLICT))
+        self.assertRaises(exception.StoreUnavailable, self.commit, 'ns1')
+        self.assertEqual(committers.ATTEMPTS, len(self.database.transactions))
+
+    def test_nothing_is_tried_again_after_a_disconnect(self) -> None:
+        self.database.at_statement = lambda keys: (_ for _ in ()).throw(_Error(Cause.GONE))
+        self.assertRaises(exception.StoreUnavailable, self.commit, 'ns0')
+        self.assertEqual(1, len(self.database.transactions))
+        self.database.at_statement = lambda keys: None
+        self.commit('ns0')
+        self.assertEqual(2, len(self.database.opened))
+
+    def test_a_connection_that_lay_idle_is_tried_first(self) -> None:
+        self.commit('ns0')
+        self.database.opened[0].open = False
+        self.committer._ping_after_s = 0.0
+        self.commit('ns1')
+        self.assertEqual((1, 2), (self.database.pings, len(self.database.opened)))
+
+    def test_an_interrupt_before_the_commit_writes_nothing(self) -> None:
+        self.database.at_statement = lambda keys: (_ for _ in ()).throw(KeyboardInterrupt)
+        self.assertRaises(KeyboardInterrupt, self.commit, 'ns0')
+        self.assertFalse(self.database.opened[0].open)
+        self.database.at_statement = lambda keys: None
+        self.commit('ns0')
+        self.assertEqual({'ns0'}, self.database.rows)
+
+    def test_an_interrupt_in_the_commit_is_an_unknown_outcome(self) -> None:
+        self.database.at_commit = lambda: (_ for _ in ()).throw(KeyboardInterrupt)
+        error = self.assertRaises(exception.OutcomeUnknown, self.commit, 'ns0')
+        self.assertIsInstance(error.__cause__, KeyboardInterrupt)
+        self.database.at_commit = lambda: None
+        self.commit('ns1')
+
+    def test_the_interrupt_of_the_leader_does_not_fail_those_who_wait(self) -> None:
+        def interrupt() -> None:
+            raise KeyboardInterrupt
+
+        answers = self.gathered(*self.calls('a', 'b'), in_the_turn=interrupt)
+        self.assertEqual([KeyboardInterrupt, type(None), type(None)], list(map(type, answers)))
+        self.assertEqual({'a', 'b'}, self.database.rows)
+
+    def test_members_whose_leader_is_interrupted_go_to_the_next_one(self) -> None:
+        def in_the_second() -> None:
+            def interrupt(keys: list[str]) -> None:
+                self.database.at_statement = lambda keys: None
+                raise KeyboardInterrupt
+            self.database.at_statement = interrupt
+
+        answers = self.gathered(*self.calls('a', 'b', 'c'), in_the_turn=in_the_second)
+        self.assertEqual([None, None, None], [answer for answer in answers if answer is None])
+        self.assertEqual(1, sum(isinstance(answer, KeyboardInterrupt) for answer in answers))
+        self.assertEqual(3, len(self.database.rows))
+
+    def test_a_mistake_in_one_members_changes_is_its_own(self) -> None:
+        broken = functools.partial(self.committer.commit, api.Changes(insert=('no record',)))   # type: ignore[arg-type]
+        answers = self.gathered(*self.calls('a'), broken)
+        self.assertEqual([None, None], answers[:2])
+        self.assertIsInstance(answers[2], Exception)
+        self.assertEqual({'first', 'a'}, self.database.rows)
+
+    def test_closing_waits_for_nobody_and_takes_nothing_away(self) -> None:
+        answers = self.gathered(*self.calls('a'), in_the_turn=self.committer.close)
+        self.assertEqual([None, None], answers)
+        self.assertEqual([False, True], [connection.open for connection in self.database.opened])
+        self.committer.close()
+        self.assertFalse(self.database.opened[1].open)

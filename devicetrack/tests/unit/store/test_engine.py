@@ -1,0 +1,55 @@
+"""From options to a place."""
+
+from __future__ import annotations
+
+from devicetrack import exception
+from devicetrack.store import sql
+from devicetrack.store.sql import engine
+from devicetrack.testing import databases
+from devicetrack.tests import base
+
+
+class TestPlace(base.TestCase):
+    scenarios = base.table(
+        ('file', 'sqlite:////srv/x/store.db', 'SQLite file /srv/x/store.db', 'sqlite'),
+        ('postgresql', 'postgresql://me:secret@db:5433/devices', 'PostgreSQL database devices at db:5433',
+         'postgresql+psycopg2'),
+        ('postgresql socket', 'postgresql+psycopg2://me:secret@/devices?host=/run/pg',
+         'PostgreSQL database devices at /run/pg', 'postgresql+psycopg2'),
+        ('mariadb', 'mysql+pymysql://me:secret@db/devices', 'MariaDB database devices at db', 'mysql+pymysql'),
+        ('mariadb by its name', 'mariadb+pymysql://me:secret@/devices?unix_socket=/run/m',
+         'MariaDB database devices at /run/m', 'mysql+pymysql'),
+        names=('connection', 'shown', 'driver'))
+    connection: str
+    shown: str
+    driver: str
+
+    def test_the_name_tells_the_place_and_no_secret(self) -> None:
+        at = engine.place(databases.configuration(connection=self.connection))
+        self.assertEqual((self.shown, self.driver), (at.name, at.url.drivername))
+
+
+class TestDefaultPlace(base.TestCase):
+    def test_unset_means_a_file_in_the_state_directory(self) -> None:
+        self.assertEqual(f'{self.state_path}/devicetrack.sqlite', engine.place(self.conf).path)
+
+
+class TestRefused(base.TestCase):
+    scenarios = base.table(
+        ('memory', 'sqlite://', 'a store is a file'),
+        ('memory by its name', 'sqlite:///:memory:', 'a store is a file'),
+        ('parameters of a file', 'sqlite:////srv/store.db?mode=memory', 'a store is a file'),
+        ('another database', 'oracle://me:secret@db/devices', 'it must start with'),
+        ('another driver', 'mysql+mysqldb://me:secret@db/devices', 'it must start with'),
+        ('no URL', 'me:secret@db', 'it is no SQLAlchemy URL'),
+        ('a port that is none', 'postgresql://me:secret@db:port/devices', 'it is no SQLAlchemy URL'),
+        names=('connection', 'reason'))
+    connection: str
+    reason: str
+
+    def test_with_option_and_reason_and_without_the_password(self) -> None:
+        conf = databases.configuration(connection=self.connection)
+        error = self.assertRaises(exception.InvalidConfiguration, sql.open_store, conf)
+        self.assertEqual('[devicetrack_database] connection', error.option)
+        self.assertIn(self.reason, str(error))
+        self.assertNotIn('secret', str(error))
