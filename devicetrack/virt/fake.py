@@ -80,8 +80,8 @@ class FakeHost:
     """One machine in memory. Its methods are what hardware, an operator and other software do to a machine.
 
     Usable from many threads. ``calls`` counts the calls of drivers by name. ``unknown_kinds`` (kind to reason)
-    makes parts of the inventory unreadable, ``unknown_domains`` (domain UUID to reason) makes documents
-    unreadable.
+    makes parts of the inventory unreadable, ``unknown_domains`` (domain UUID to reason) makes documents unreadable,
+    and with a reason in ``disconnected`` the hypervisor gives no answer at all.
     """
 
     _hosts: dict[str, FakeHost] = {}
@@ -91,6 +91,7 @@ class FakeHost:
         self.calls: collections.Counter[str] = collections.Counter()
         self.unknown_kinds: dict[str, str] = {}
         self.unknown_domains: dict[str, str] = {}
+        self.disconnected: str | None = None
         self.boot = str(uuid.uuid4())
         self.devices: dict[DeviceKey, InventoryDevice] = {}
         self.parents: dict[str, Parent] = {}
@@ -225,6 +226,7 @@ class FakeHost:
             self._actions.clear()
             self.unknown_kinds.clear()
             self.unknown_domains.clear()
+            self.disconnected = None
 
     # -- for the driver ----------------------------------------------------------------------------------------
 
@@ -232,6 +234,8 @@ class FakeHost:
         """Count a call and do what was staged before it."""
         with self.lock:
             self.calls[call] += 1
+            if self.disconnected is not None:
+                raise exception.HypervisorUnreachable('fake', self.disconnected)
             if call not in self._actions:
                 return
             staged = self._actions[call]
@@ -321,6 +325,17 @@ class FakeHost:
             self.contents.pop(key, None)
             self.enter('destroyed')
 
+    def address_of(self, assignment: DeviceAssignment) -> str:
+        """What the guest's element names: valid for this boot."""
+        if assignment.kind == VPMEM:
+            address: str = _data(self._namespace(assignment).details)['devpath']
+            return address
+        with self.lock:
+            if DeviceKey(assignment.kind, assignment.identifier) not in self.devices:
+                raise exception.DeviceGone(assignment.kind, assignment.identifier, 'no device has its UUID')
+        identifier: str = assignment.identifier
+        return identifier
+
     def _namespace(self, assignment: DeviceAssignment) -> InventoryDevice:
         with self.lock:
             device = self.devices.get(DeviceKey(assignment.kind, assignment.identifier))
@@ -406,8 +421,7 @@ class FakeDriver(driver.VirtDriver):
         self.machine.enter('guest_config')
         elements = []
         for assignment in assignments:
-            found = _data(self.machine.realize(assignment).details) if assignment.kind == VPMEM else {}
-            address = found.get('devpath', assignment.identifier)
+            address = self.machine.address_of(assignment)
             elements.append(f'<device kind={saxutils.quoteattr(assignment.kind)}'
                             f' address={saxutils.quoteattr(address)}/>')
         return (*elements, metadata.element(assignments)) if elements else ()

@@ -157,6 +157,9 @@ class Connection:
         """
         with self._lock:
             if self._raw is None:
+                # libvirt prints every error to stderr, also those that are answers to us. The handler is one for the
+                # process, and quiet is what services of this kind set too.
+                libvirt.registerErrorHandler(_quiet, None)
                 try:
                     self._raw = self._connect()
                 except libvirt.libvirtError as error:
@@ -255,9 +258,6 @@ class Connection:
             return True
 
     def _open(self) -> Any:
-        # libvirt prints every error to stderr, also those that are answers to us. The handler is the process's
-        # and may be the service's own by now; quiet is what every service of this kind sets.
-        libvirt.registerErrorHandler(_quiet, None)
         return libvirt.open(self.uri)
 
 

@@ -1,0 +1,213 @@
+"""Hypervisors for tests: libvirt's in-process test driver, and a real libvirtd with QEMU in software.
+
+Neither touches the machine's own libvirt::
+
+    node = self.useFixture(libvirt.TestNode())
+    node.add_parent('0000:84:00.0', {'nvidia-35': 16})
+    driver = LibvirtDriver('host', conf, state_path, connect=node.connect)
+
+    daemon = self.useFixture(libvirt.Libvirtd())
+    conf.set_override('connection_uri', daemon.uri, group='libvirt')
+    connection = daemon.connect()
+    connection.createXML(libvirt.guest(uuid, elements, kind='qemu'), 0)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Mapping
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any
+import uuid as uuids
+
+import fixtures
+import libvirt
+from lxml import etree
+
+from devicetrack.testing import private_libvirtd
+from devicetrack.virt import metadata
+
+_NODE = """
+  <cpu><mhz>2600</mhz><model>x86_64</model><active>8</active><nodes>2</nodes>
+  <sockets>1</sockets><cores>4</cores><threads>1</threads></cpu>
+  <memory>16777216</memory>
+"""
+
+
+def guest(uuid: str, elements: Iterable[str], kind: str = 'test', memory_kib: int = 65536) -> str:
+    """A definition of a small guest with the elements of a driver's ``guest_config``.
+
+    Its memory is what its NVDIMMs need besides ``memory_kib`` of RAM. It has no disk: firmware that waits is enough.
+
+    :param kind: ``test``, or ``qemu`` for software emulation
+    """
+    devices: list[str] = []
+    described: list[str] = []
+    nvdimm_kib = 0
+    for text in elements:
+        element = etree.fromstring(text)
+        (described if element.tag == f'{{{metadata.NAMESPACE}}}{metadata.ELEMENT}' else devices).append(text)
+        nvdimm_kib += int(element.findtext('target/size') or 0)
+    os_type = "<type arch='x86_64' machine='q35'>hvm</type>" if kind == 'qemu' else '<type>hvm</type>'
+    return f"""
+      <domain type='{kind}'>
+        <name>guest-{uuid}</name><uuid>{uuid}</uuid>
+        <metadata>{''.join(described)}</metadata>
+        <maxMemory slots='16' unit='GiB'>8</maxMemory>
+        <memory unit='KiB'>{memory_kib + nvdimm_kib}</memory>
+        <currentMemory unit='KiB'>{memory_kib}</currentMemory>
+        <vcpu>1</vcpu><os>{os_type}</os><features><acpi/></features>
+        <cpu><numa><cell id='0' cpus='0' memory='{memory_kib}' unit='KiB' memAccess='shared'/></numa></cpu>
+        <devices>{''.join(devices)}</devices>
+      </domain>"""
+
+
+class TestNode(fixtures.Fixture):
+    """A host of libvirt's in-process test driver: what is added before :meth:`connect` is what it has.
+
+    ``uri`` names its file. Every ``libvirt.open(uri)`` makes another host from the same file; ``connect`` gives the one
+    connection that all parts of a test share.
+    """
+
+    def __init__(self) -> None:
+        self._devices: list[str] = []
+        self._domains: list[str] = []
+        self._connection: Any = None
+
+    def _setUp(self) -> None:
+        self._path = os.path.join(self.useFixture(fixtures.TempDir()).path, 'node.xml')
+        self.uri = f'test://{self._path}'
+        self.addCleanup(self._close)
+
+    def add_parent(self, address: str, types: Mapping[str, int], numa_node: int | None = 0) -> str:
+        """Add a PCI device that makes mediated devices: how many more of each type.
+
+        :returns: its node-device name
+        """
+        domain, bus, rest = address.split(':')
+        slot, function = rest.split('.')
+        name = f'pci_{domain}_{bus}_{slot}_{function}'
+        made = ''.join(
+            f"<type id='{device_type}'><name>{device_type}</name><deviceAPI>vfio-pci</deviceAPI>"
+            f'<availableInstances>{available}</availableInstances></type>' for device_type, available in types.items())
+        numa = '' if numa_node is None else f"<numa node='{numa_node}'/>"
+        self._devices.append(
+            f"<device><name>{name}</name><parent>computer</parent><capability type='pci'>"
+            f'<domain>{int(domain, 16)}</domain><bus>{int(bus, 16)}</bus><slot>{int(slot, 16)}</slot>'
+            f"<function>{int(function, 16)}</function><product id='0x0ff2'>GPU</product>"
+            f"<vendor id='0x10de'>Vendor</vendor><capability type='mdev_types'>{made}</capability>{numa}"
+            f'</capability></device>')
+        return name
+
+    def add_mdev(self, parent: str, device_type: str, uuid: str | None = None, group: int = 12) -> str:
+        """Add a mediated device of a parent, which is named as node device.
+
+        :returns: its UUID
+        """
+        uuid = uuid or str(uuids.uuid4())
+        self._devices.append(
+            f"<device><name>mdev_{uuid.replace('-', '_')}</name><parent>{parent}</parent><capability type='mdev'>"
+            f"<type id='{device_type}'/><uuid>{uuid}</uuid><iommuGroup number='{group}'/></capability></device>")
+        return uuid
+
+    def add_guest(self, uuid: str, elements: Iterable[str]) -> None:
+        """Add a guest that runs."""
+        self._domains.append(guest(uuid, elements))
+
+    def write(self) -> str:
+        """Write the file.
+
+        :returns: ``uri``
+        """
+        with open(self._path, 'w', encoding='utf-8') as file:
+            file.write(f"<node>{_NODE}{''.join(self._devices)}{''.join(self._domains)}</node>")
+        return self.uri
+
+    def connect(self) -> Any:
+        """The connection to this host; the first call writes the file and opens it."""
+        if self._connection is None:
+            self._connection = libvirt.open(self.write())
+        return self._connection
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+
+class Libvirtd(fixtures.Fixture):
+    """A libvirtd of the test's own, with its QEMU and node-device drivers. Needs root, libvirtd and qemu-system-x86.
+
+    It runs in a mount namespace in which the directories of libvirt are a temporary one: it shares no file, socket or
+    guest with the machine's own. ``uri`` reaches it from outside. When the test ends its guests are ended with it.
+    """
+
+    def _setUp(self) -> None:
+        # Not the test's own directory: a socket's path has a hundred bytes, and runners nest theirs deeply.
+        directory = tempfile.TemporaryDirectory(prefix='dt-')
+        self.addCleanup(directory.cleanup)
+        self.path = directory.name
+        self.uri = f'qemu+unix:///system?socket={self.path}/run/libvirt-sock'
+        self._process: subprocess.Popen[bytes] | None = None
+        self.addCleanup(self._end)
+        self.start()
+
+    def start(self) -> None:
+        """Start the daemon, or start it again: guests that run are still there."""
+        with open(os.path.join(self.path, 'log'), 'ab') as log:
+            self._process = subprocess.Popen(
+                ('unshare', '--mount', '--propagation', 'private', sys.executable, private_libvirtd.__file__,
+                 self.path),
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                self.connect().close()
+                return
+            except libvirt.libvirtError as error:
+                if self._process.poll() is not None or time.monotonic() > deadline:
+                    raise AssertionError(f'libvirtd does not answer: {error}\n{self.log()}') from error
+                time.sleep(0.1)
+
+    def stop(self, how: int = signal.SIGTERM) -> None:
+        """Stop the daemon; its guests go on, as they do in life."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(how)
+            self._process.wait()
+            self._process = None
+
+    def connect(self) -> Any:
+        """A new connection."""
+        libvirt.registerErrorHandler(lambda _context, _error: None, None)
+        return libvirt.open(self.uri)
+
+    def log(self) -> str:
+        """What the daemon printed."""
+        with open(os.path.join(self.path, 'log'), errors='replace') as log:
+            return log.read()
+
+    def _end(self) -> None:
+        if self._process is not None:
+            with contextlib.suppress(libvirt.libvirtError):
+                for domain in self.connect().listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE):
+                    domain.destroy()
+        self.stop()
+        for pid in self._guests():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def _guests(self) -> list[int]:
+        """The processes of guests that outlived the daemon: libvirt writes a file with the number of each."""
+        found = []
+        run = os.path.join(self.path, 'run', 'qemu')
+        for name in os.listdir(run) if os.path.isdir(run) else ():
+            if name.endswith('.pid'):
+                with open(os.path.join(run, name), encoding='ascii') as file, contextlib.suppress(ValueError):
+                    found.append(int(file.read()))
+        return found

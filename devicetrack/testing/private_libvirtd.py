@@ -1,0 +1,58 @@
+"""Becomes a libvirtd whose directories are below one that is given. Run as root in a mount namespace of its own.
+
+libvirtd has the paths of its system mode compiled in, so the paths stay and something else is mounted there.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+
+_DIRECTORIES = {
+    'etc': '/etc/libvirt',
+    'run': '/run/libvirt',
+    'lib': '/var/lib/libvirt',
+    'log.d': '/var/log/libvirt',
+    'cache': '/var/cache/libvirt',
+}
+
+_LIBVIRTD = """
+unix_sock_dir = "{root}/run"
+auth_unix_ro = "none"
+auth_unix_rw = "none"
+"""
+
+# Guests run as root and without the confinement that a host in production has: a container that tests run in may
+# allow none of it, and nothing here depends on it.
+_QEMU = """
+user = "root"
+group = "root"
+dynamic_ownership = 0
+remember_owner = 0
+security_driver = "none"
+namespaces = []
+cgroup_controllers = []
+stdio_handler = "file"
+"""
+
+
+def main(root: str) -> None:
+    for name, target in _DIRECTORIES.items():
+        source = os.path.join(root, name)
+        os.makedirs(source, exist_ok=True)
+        os.makedirs(target, exist_ok=True)
+        subprocess.run(('mount', '--bind', source, target), check=True)
+    for name, text in (('libvirtd.conf', _LIBVIRTD), ('qemu.conf', _QEMU)):
+        with open(os.path.join(root, 'etc', name), 'w', encoding='ascii') as file:
+            file.write(text.format(root=root))
+    program = shutil.which('libvirtd', path='/usr/sbin:/usr/bin')
+    if program is None:
+        sys.exit('libvirtd is not installed')
+    os.execv(program, (program, '--config', os.path.join(root, 'etc', 'libvirtd.conf'),
+                       '--pid-file', os.path.join(root, 'run', 'libvirtd.pid')))
+
+
+if __name__ == '__main__':
+    main(sys.argv[1])

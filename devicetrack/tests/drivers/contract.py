@@ -1,0 +1,302 @@
+"""What every virt driver does: the interface's promises, as tests.
+
+A driver's module subclasses :class:`Contract` and says on which world it runs.
+"""
+
+from __future__ import annotations
+
+import uuid
+
+from lxml import etree
+
+from devicetrack import exception
+from devicetrack import vocabulary
+from devicetrack.objects import details
+from devicetrack.objects import DeviceAssignment
+from devicetrack.objects.values import Candidate
+from devicetrack.objects.values import Capacity
+from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import InventoryDevice
+from devicetrack.objects.values import Record
+from devicetrack.objects.values import Use
+from devicetrack.tests import base
+from devicetrack.tests.drivers import worlds
+from devicetrack.virt import metadata
+
+HOST = '0f9f5cf6-5b0e-45f5-9f3f-0d4ad5c1a1f0'
+PROVIDER = '9c0f1e5e-6d5b-4f7a-9b57-0c8f2f1f9a01'
+
+
+def assignment(instance_uuid: str, kind: str, identifier: str, parent: str | None, text: str,
+               position: int = 0) -> DeviceAssignment:
+    """An assignment as the claim manager hands it to a driver; ``text`` are its details."""
+    return DeviceAssignment.from_record(Record(
+        host_uuid=HOST, kind=kind, identifier=identifier, instance_uuid=instance_uuid, migration_uuid=None,
+        role=vocabulary.CURRENT, state=vocabulary.CLAIMED, position=position, claim_id='claim', generation=1,
+        provider_uuid=PROVIDER, resource_class='CLASS', parent=parent, numa_node=None, details=text, created_at=0))
+
+
+class Contract(base.TestCase):
+    """Every promise of :class:`devicetrack.virt.driver.VirtDriver`. ``world_class`` says on which host.
+
+    The runner takes tests from modules called ``test_…``, so nothing runs here but in the subclasses.
+    """
+
+    world_class: type[worlds.World]
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.world = self.useFixture(self.world_class())
+        self.driver = self.world.driver()
+        self.addCleanup(self.driver.close)
+        self.instance = str(uuid.uuid4())
+
+    # -- what the tests are made of -----------------------------------------------------------------------------------
+
+    def devices(self) -> dict[DeviceKey, InventoryDevice]:
+        return {device.key: device for device in self.driver.get_inventory().devices}
+
+    def capacity(self) -> Capacity:
+        capacity, = self.driver.get_inventory().capacities
+        return capacity
+
+    def assigned(self, kind: str, identifier: str, position: int = 0) -> DeviceAssignment:
+        """An existing device, recorded for the instance."""
+        device = self.devices()[DeviceKey(kind, identifier)]
+        return self.recorded(kind, identifier, device.parent, device.details, position)
+
+    def to_create(self) -> DeviceAssignment:
+        """A mediated device that the instance shall get and that does not exist."""
+        capacity = self.capacity()
+        return self.recorded('mdev', str(uuid.uuid4()), capacity.parent, capacity.details)
+
+    def recorded(self, kind: str, identifier: str, parent: str | None, text: str,
+                 position: int = 0) -> DeviceAssignment:
+        return assignment(self.instance, kind, identifier, parent, text, position)
+
+    def start(self, *assignments: DeviceAssignment, define: bool = True) -> None:
+        self.world.start_guest(self.instance, self.driver.guest_config(assignments), define)
+
+    def uses(self) -> dict[DeviceKey, Use]:
+        usage = self.driver.get_usage()
+        self.assertEqual((), usage.unknown)
+        return {DeviceKey(use.kind, str(use.identifier)): use for use in usage.uses}
+
+    # -- views --------------------------------------------------------------------------------------------------------
+
+    def test_a_boot_has_one_name(self) -> None:
+        self.assertEqual(self.driver.boot_id(), self.world.driver().boot_id())
+
+    def test_the_inventory_has_what_exists_and_what_can_be_made(self) -> None:
+        inventory = self.driver.get_inventory()
+        self.assertEqual({'vpmem', 'mdev'}, inventory.known_kinds)
+        self.assertEqual((), inventory.unknown)
+        self.assertEqual({DeviceKey('vpmem', 'ns0'), DeviceKey('vpmem', 'ns1'), DeviceKey('mdev', self.world.mdev)},
+                         set(self.devices()))
+        self.assertEqual((worlds.TYPE, 2, 1), (self.capacity().device_type, self.capacity().available,
+                                               self.capacity().numa_node))
+
+    def test_devices_say_how_they_are_counted_and_what_they_are(self) -> None:
+        namespace = self.devices()[DeviceKey('vpmem', 'ns0')]
+        found = details.from_text(namespace.details)
+        self.assertEqual(('', 'CUSTOM_PMEM_NAMESPACE_4GB', None),
+                         (namespace.provider, namespace.resource_class, namespace.unhealthy))
+        self.assertEqual(('4GB', worlds.SIZE, 2 << 20), (found.label, found.size_bytes, found.align_bytes))
+        mdev = self.devices()[DeviceKey('mdev', self.world.mdev)]
+        found = details.from_text(mdev.details)
+        self.assertEqual(('pci_0000_84_00_0', 'pci_0000_84_00_0', 'VGPU', 1),
+                         (mdev.provider, mdev.parent, mdev.resource_class, mdev.numa_node))
+        self.assertEqual((worlds.TYPE, 'pci_0000_84_00_0', '0000:84:00.0', 'vfio-pci', vocabulary.ADOPTED),
+                         (found.type, found.parent, found.parent_address, found.device_api, found.origin))
+        made = details.from_text(self.capacity().details)
+        self.assertEqual((worlds.TYPE, None, vocabulary.CREATED), (made.type, made.iommu_group, made.origin))
+
+    def test_reading_changes_nothing(self) -> None:
+        self.assertEqual(self.driver.get_inventory(), self.driver.get_inventory())
+        self.assertEqual(self.driver.get_usage(), self.driver.get_usage())
+
+    def test_no_guest_uses_nothing(self) -> None:
+        usage = self.driver.get_usage()
+        self.assertEqual(((), frozenset(), frozenset(), ()), tuple(usage))
+
+    def test_a_guest_uses_what_its_elements_name(self) -> None:
+        self.start(self.assigned('vpmem', 'ns1'), self.assigned('mdev', self.world.mdev))
+        uses = self.uses()
+        self.assertEqual({DeviceKey('vpmem', 'ns1'), DeviceKey('mdev', self.world.mdev)}, set(uses))
+        self.assertEqual({(self.instance, True, True, True)},
+                         {(use.domain_uuid, use.running, use.live, use.defined) for use in uses.values()})
+        self.assertEqual({self.instance}, self.driver.get_usage().running)
+
+    def test_a_guest_that_is_off_still_names_its_devices(self) -> None:
+        self.start(self.assigned('vpmem', 'ns1'))
+        self.world.stop_guest(self.instance)
+        use, = self.uses().values()
+        self.assertEqual((False, False, True), (use.running, use.live, use.defined))
+        self.assertEqual((frozenset((self.instance,)), frozenset()), self.driver.get_usage()[1:3])
+
+    def test_a_transient_guest_is_live_and_not_defined(self) -> None:
+        self.start(self.assigned('vpmem', 'ns1'), define=False)
+        use, = self.uses().values()
+        self.assertEqual((True, True, False), (use.running, use.live, use.defined))
+        self.world.stop_guest(self.instance)
+        self.assertEqual({}, self.uses())
+
+    def test_a_guest_that_is_gone_uses_nothing(self) -> None:
+        self.start(self.assigned('vpmem', 'ns1'))
+        self.world.stop_guest(self.instance)
+        self.world.delete_guest(self.instance)
+        self.assertEqual({}, self.uses())
+
+    def test_no_answer_is_no_usage(self) -> None:
+        self.world.unreachable()
+        self.assertRaises(exception.HypervisorUnreachable, self.world.driver().get_usage)
+
+    # -- claims -------------------------------------------------------------------------------------------------------
+
+    def test_what_will_be_created_is_named_and_the_rest_stays(self) -> None:
+        capacity = self.capacity()
+        new = Candidate('mdev', None, PROVIDER, 'VGPU', capacity.parent, 1, capacity.details)
+        old = new._replace(identifier=self.world.mdev)
+        named = self.driver.claim_for_instance(self.instance, None, [new, old, new])
+        self.assertEqual(old, named[1])
+        self.assertEqual(3, len({candidate.identifier for candidate in named}))
+        self.assertEqual([new, new], [named[0]._replace(identifier=None), named[2]._replace(identifier=None)])
+
+    # -- realize ------------------------------------------------------------------------------------------------------
+
+    def test_realizing_what_exists_finds_it_every_time(self) -> None:
+        for kind, identifier in (('vpmem', 'ns0'), ('mdev', self.world.mdev)):
+            wanted = self.assigned(kind, identifier)
+            for _again in range(2):
+                realized = self.driver.realize(wanted)
+                self.assertEqual(DeviceKey(kind, identifier), realized.key)
+                self.assertEqual(worlds.text_of(wanted), realized.details)
+
+    def test_a_device_that_went_away_is_gone(self) -> None:
+        wanted = self.assigned('vpmem', 'ns0')
+        self.world.remove('ns0')
+        self.assertRaises(exception.DeviceGone, self.driver.realize, wanted)
+        self.assertRaises(exception.DeviceGone, self.driver.guest_config, [wanted])
+        self.assertIsInstance(self.driver.unclaim([wanted])[DeviceKey('vpmem', 'ns0')], exception.DeviceGone)
+
+    def test_another_device_of_the_name_is_not_the_device(self) -> None:
+        wanted = self.assigned('vpmem', 'ns0')
+        self.world.replace('ns0')
+        self.assertRaises(exception.DeviceGone, self.driver.realize, wanted)
+        self.assertRaises(exception.DeviceGone, self.driver.guest_config, [wanted])
+        self.assertIsInstance(self.driver.unclaim([wanted])[DeviceKey('vpmem', 'ns0')], exception.DeviceGone)
+        self.assertFalse(self.world.is_clean('ns0'))
+
+    def test_an_adopted_device_that_went_away_is_gone(self) -> None:
+        there = self.assigned('mdev', self.world.mdev)
+        wanted = self.recorded('mdev', str(uuid.uuid4()), there.parent, worlds.text_of(there))
+        self.assertRaises(exception.DeviceGone, self.driver.realize, wanted)
+        self.assertRaises(exception.DeviceGone, self.driver.guest_config, [wanted])
+
+    def test_realizing_waits_for_nobody(self) -> None:
+        wanted = self.assigned('vpmem', 'ns0')
+        with self.world.hold(DeviceKey('vpmem', 'ns0')):
+            self.assertRaises(exception.DeviceBusy, self.driver.realize, wanted)
+        self.driver.realize(wanted)
+
+    def test_creating_takes_capacity_and_unclaiming_gives_it_back(self) -> None:
+        wanted = self.to_create()
+        key = DeviceKey('mdev', wanted.identifier)
+        if not self.world.creates:
+            self.assertRaises(exception.RealizeFailed, self.driver.realize, wanted)
+            self.assertNotIn(key, self.devices())
+            self.assertEqual({key: None}, self.driver.unclaim([wanted]))
+            return
+        realized = self.driver.realize(wanted)
+        self.assertEqual(realized, self.driver.realize(wanted))
+        self.assertEqual(vocabulary.CREATED, details.from_text(realized.details).origin)
+        self.assertEqual([1], [capacity.available for capacity in realized.capacities])
+        self.assertEqual(1, self.capacity().available)
+        self.assertIn(key, self.devices())
+        for _again in range(2):
+            self.assertEqual({key: None}, self.driver.unclaim([wanted]))
+        self.assertNotIn(key, self.devices())
+        self.assertEqual(2, self.capacity().available)
+
+    def test_a_full_parent_makes_no_more(self) -> None:
+        if not self.world.creates:
+            return
+        wanted = [self.to_create() for _number in range(3)]
+        for one in wanted[:2]:
+            self.driver.realize(one)
+        error = self.assertRaises(exception.ParentFull, self.driver.realize, wanted[2])
+        self.assertEqual(('mdev', 'pci_0000_84_00_0', worlds.TYPE), (error.kind, error.parent, error.device_type))
+        self.assertNotIn(DeviceKey('mdev', wanted[2].identifier), self.devices())
+
+    # -- guests -------------------------------------------------------------------------------------------------------
+
+    def test_elements_stand_in_the_order_of_the_assignments(self) -> None:
+        ordered = [self.assigned('vpmem', 'ns1', 0), self.assigned('mdev', self.world.mdev, 1),
+                   self.assigned('vpmem', 'ns0', 2)]
+        elements = self.driver.guest_config(ordered)
+        self.assertEqual(4, len(elements))
+        self.assertEqual([self.driver.guest_config([one])[0] for one in ordered], list(elements[:3]))
+
+    def test_the_last_element_records_everything(self) -> None:
+        ordered = [self.assigned('vpmem', 'ns1', 0), self.assigned('mdev', self.world.mdev, 1)]
+        element = etree.fromstring(self.driver.guest_config(ordered)[-1])
+        self.assertEqual(f'{{{metadata.NAMESPACE}}}{metadata.ELEMENT}', element.tag)
+        self.assertEqual({'instance': self.instance, 'host': HOST}, dict(element.attrib))
+        self.assertEqual([('vpmem', 'ns1'), ('mdev', self.world.mdev)],
+                         [(device.get('kind'), device.get('identifier')) for device in element])
+        self.assertEqual([worlds.text_of(one) for one in ordered], [device.text for device in element])
+
+    def test_no_device_is_no_element(self) -> None:
+        self.assertEqual((), self.driver.guest_config([]))
+
+    # -- unclaim ------------------------------------------------------------------------------------------------------
+
+    def test_unclaiming_leaves_no_byte(self) -> None:
+        wanted = self.assigned('vpmem', 'ns0')
+        self.world.write('ns0', b'secret')
+        for _again in range(2):
+            self.assertEqual({DeviceKey('vpmem', 'ns0'): None}, self.driver.unclaim([wanted]))
+            self.assertTrue(self.world.is_clean('ns0'))
+
+    def test_what_a_guest_names_is_not_touched(self) -> None:
+        used, free = self.assigned('vpmem', 'ns0'), self.assigned('vpmem', 'ns1')
+        for name in worlds.NAMESPACES:
+            self.world.write(name, b'secret')
+        self.start(used)
+        results = self.driver.unclaim([used, free])
+        self.assertIsInstance(results[DeviceKey('vpmem', 'ns0')], exception.DeviceInUse)
+        self.assertIsNone(results[DeviceKey('vpmem', 'ns1')])
+        self.world.stop_guest(self.instance)
+        self.assertIsInstance(self.driver.unclaim([used])[DeviceKey('vpmem', 'ns0')], exception.DeviceInUse)
+        self.assertEqual([False, True], [self.world.is_clean(name) for name in worlds.NAMESPACES])
+        self.world.delete_guest(self.instance)
+        self.assertEqual({DeviceKey('vpmem', 'ns0'): None}, self.driver.unclaim([used]))
+        self.assertTrue(self.world.is_clean('ns0'))
+
+    def test_what_was_adopted_is_kept(self) -> None:
+        wanted = self.assigned('mdev', self.world.mdev)
+        self.driver.realize(wanted)
+        self.assertEqual({DeviceKey('mdev', self.world.mdev): None}, self.driver.unclaim([wanted]))
+        self.assertIn(DeviceKey('mdev', self.world.mdev), self.devices())
+
+    def test_what_another_process_works_on_is_not_touched(self) -> None:
+        wanted = self.assigned('vpmem', 'ns0')
+        self.world.write('ns0', b'secret')
+        with self.world.hold(DeviceKey('vpmem', 'ns0')):
+            self.assertIsInstance(self.driver.unclaim([wanted])[DeviceKey('vpmem', 'ns0')], exception.DeviceBusy)
+        self.assertFalse(self.world.is_clean('ns0'))
+
+    def test_no_answer_frees_nothing(self) -> None:
+        wanted = self.assigned('vpmem', 'ns0')
+        self.world.write('ns0', b'secret')
+        self.world.unreachable()
+        self.assertRaises(exception.HypervisorUnreachable, self.world.driver().unclaim, [wanted])
+        self.assertFalse(self.world.is_clean('ns0'))
+
+    def test_unclaiming_nothing_is_nothing(self) -> None:
+        self.assertEqual({}, self.driver.unclaim([]))
+
+    def test_a_driver_that_was_closed_may_be_used_again(self) -> None:
+        before = self.driver.get_inventory()
+        self.driver.close()
+        self.assertEqual(before, self.driver.get_inventory())

@@ -1,0 +1,193 @@
+"""What a driver's tests need of the world around it: hardware, guests, and bytes on devices."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+import contextlib
+import os
+from typing import Any
+import uuid
+
+import fixtures
+import libvirt
+
+from devicetrack import filelock
+from devicetrack.objects import details
+from devicetrack.objects.values import DeviceKey
+from devicetrack.testing import fixtures as our_fixtures
+from devicetrack.testing import libvirt as libvirt_fixtures
+from devicetrack.virt import driver as interface
+from devicetrack.virt import fake
+from devicetrack.virt.libvirt import driver as libvirt_driver
+from devicetrack.virt.libvirt.kinds import mdev
+from devicetrack.virt.libvirt.kinds import vpmem
+
+NAMESPACES = ('ns0', 'ns1')
+TYPE = 'nvidia-35'
+SIZE = 8 << 20
+
+
+class World(fixtures.Fixture, abc.ABC):
+    """A host with the namespaces :data:`NAMESPACES`, one parent of type :data:`TYPE` and one mdev on it.
+
+    What drivers differ in is declared: ``creates`` says whether mediated devices can be made here.
+    """
+
+    creates: bool
+    mdev: str
+
+    @abc.abstractmethod
+    def driver(self) -> interface.VirtDriver:
+        """Another driver of this same host."""
+
+    @abc.abstractmethod
+    def start_guest(self, uuid: str, elements: Sequence[str], define: bool = True) -> None:
+        """Run a guest with elements of ``guest_config``."""
+
+    @abc.abstractmethod
+    def stop_guest(self, uuid: str) -> None:
+        """Turn it off."""
+
+    @abc.abstractmethod
+    def delete_guest(self, uuid: str) -> None:
+        """Undefine one that is off."""
+
+    @abc.abstractmethod
+    def write(self, namespace: str, data: bytes) -> None:
+        """Leave bytes at the start of a namespace."""
+
+    @abc.abstractmethod
+    def is_clean(self, namespace: str) -> bool:
+        """Whether every byte is zero."""
+
+    @abc.abstractmethod
+    def replace(self, namespace: str) -> None:
+        """Put another namespace of the same name there, with bytes of its own."""
+
+    @abc.abstractmethod
+    def remove(self, namespace: str) -> None:
+        """Take a namespace away."""
+
+    @abc.abstractmethod
+    def hold(self, key: DeviceKey) -> contextlib.AbstractContextManager[Any]:
+        """Work on a device as another process of this host does."""
+
+    @abc.abstractmethod
+    def unreachable(self) -> None:
+        """Let the hypervisor give no answer any more."""
+
+
+class FakeWorld(World):
+    creates = True
+
+    def _setUp(self) -> None:
+        self.machine = fake.FakeHost()
+        for name in NAMESPACES:
+            self.machine.add_namespace(name, size_bytes=SIZE)
+        self.machine.add_parent('pci_0000_84_00_0', {TYPE: 1}, units=3, address='0000:84:00.0', numa_node=1)
+        self.mdev = self.machine.add_mdev('pci_0000_84_00_0', TYPE).identifier
+
+    def driver(self) -> interface.VirtDriver:
+        return fake.FakeDriver('host', machine=self.machine)
+
+    def start_guest(self, uuid: str, elements: Sequence[str], define: bool = True) -> None:
+        self.machine.start_guest(uuid, elements, define)
+
+    def stop_guest(self, uuid: str) -> None:
+        self.machine.stop_guest(uuid)
+
+    def delete_guest(self, uuid: str) -> None:
+        self.machine.delete_guest(uuid)
+
+    def write(self, namespace: str, data: bytes) -> None:
+        self.machine.write(DeviceKey(fake.VPMEM, namespace), data)
+
+    def is_clean(self, namespace: str) -> bool:
+        return not self.machine.read(DeviceKey(fake.VPMEM, namespace)).strip(b'\0')
+
+    def replace(self, namespace: str) -> None:
+        key = DeviceKey(fake.VPMEM, namespace)
+        self.machine.change(key, namespace_uuid=str(uuid.uuid4()))
+        self.machine.write(key, b'somebody else')
+
+    def remove(self, namespace: str) -> None:
+        self.machine.remove(DeviceKey(fake.VPMEM, namespace))
+
+    def hold(self, key: DeviceKey) -> contextlib.AbstractContextManager[Any]:
+        return self.machine.working_on(*key)
+
+    def unreachable(self) -> None:
+        self.machine.disconnected = 'gone'
+
+
+class LibvirtTestWorld(World):
+    """The libvirt driver on libvirt's in-process test driver, with files for namespaces."""
+
+    creates = False
+
+    def _setUp(self) -> None:
+        self.files = self.useFixture(fixtures.TempDir()).path
+        for name in NAMESPACES:
+            self._file(name)
+        self.node = self.useFixture(libvirt_fixtures.TestNode())
+        parent = self.node.add_parent('0000:84:00.0', {TYPE: 2}, numa_node=1)
+        self.mdev = self.node.add_mdev(parent, TYPE)
+        self.configuration = self.useFixture(our_fixtures.Configuration())
+        self.configuration.set('libvirt', pmem_namespaces=[f'4GB:{"|".join(NAMESPACES)}'])
+        self.configuration.set('devicetrack_vpmem', directory=self.files, wipe_wait_s=0)
+        self.configuration.set('devices', enabled_mdev_types=[TYPE])
+        self._reachable = True
+
+    def driver(self) -> libvirt_driver.LibvirtDriver:
+        return libvirt_driver.LibvirtDriver('host', self.configuration.conf, self.configuration.state_path,
+                                            [mdev.Mdev, vpmem.VPMEM], self._connect)
+
+    def _connect(self) -> Any:
+        return self.node.connect() if self._reachable else libvirt.open('test:///is/not/there')
+
+    def start_guest(self, uuid: str, elements: Sequence[str], define: bool = True) -> None:
+        definition = libvirt_fixtures.guest(uuid, elements)
+        if define:
+            self.node.connect().defineXML(definition).create()
+        else:
+            self.node.connect().createXML(definition, 0)
+
+    def stop_guest(self, uuid: str) -> None:
+        self.node.connect().lookupByUUIDString(uuid).destroy()
+
+    def delete_guest(self, uuid: str) -> None:
+        self.node.connect().lookupByUUIDString(uuid).undefine()
+
+    def write(self, namespace: str, data: bytes) -> None:
+        with open(os.path.join(self.files, namespace), 'r+b') as file:
+            file.write(data)
+
+    def is_clean(self, namespace: str) -> bool:
+        with open(os.path.join(self.files, namespace), 'rb') as file:
+            return file.read() == bytes(SIZE)
+
+    def replace(self, namespace: str) -> None:
+        self._file('new')
+        os.rename(os.path.join(self.files, 'new'), os.path.join(self.files, namespace))
+        self.write(namespace, b'somebody else')
+
+    def remove(self, namespace: str) -> None:
+        os.unlink(os.path.join(self.files, namespace))
+
+    def hold(self, key: DeviceKey) -> contextlib.AbstractContextManager[Any]:
+        locks = os.path.join(self.configuration.state_path, 'locks')
+        os.makedirs(locks, exist_ok=True)
+        return filelock.FileLock(os.path.join(locks, f'{key.kind}-{key.identifier}.lock'))
+
+    def unreachable(self) -> None:
+        self._reachable = False
+
+    def _file(self, name: str) -> None:
+        with open(os.path.join(self.files, name), 'wb') as file:
+            file.truncate(SIZE)
+
+
+def text_of(assignment: Any) -> str:
+    """The stored text of an assignment's details."""
+    return details.to_text(assignment.details)
