@@ -59,11 +59,17 @@ class Manage(app.App):
         return parser
 
     def configure_logging(self) -> None:
-        """Send what the library logs to stderr: warnings by default, more with -v, less with -q."""
+        """Send what the library logs to stderr: warnings by default, more with -v, less with -q.
+
+        What other libraries log about an error is of no use beside the sentence that the error ends in, so they are
+        heard with -vv only.
+        """
         level = _LEVELS[self.options.verbose_level] if self.options.verbose_level < len(_LEVELS) else logging.DEBUG
         console = logging.StreamHandler(self.stderr)
         console.setFormatter(logging.Formatter(f'{NAME}: %(levelname)s: %(message)s'))
         console.setLevel(level)
+        if level > logging.DEBUG:
+            console.addFilter(logging.Filter(PROJECT))
         self._handlers.append(console)
         if self.options.log_file:
             file = logging.FileHandler(self.options.log_file)

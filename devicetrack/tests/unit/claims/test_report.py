@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from devicetrack import exception
+from devicetrack import vocabulary
 from devicetrack.claims import report
 from devicetrack.engine import reconcile
-from devicetrack import exception
 from devicetrack.objects import DeviceRequest
+from devicetrack.objects.values import DeviceKey
 from devicetrack.store import api as store_api
 from devicetrack.testing import fixtures
 from devicetrack.tests import base
 from devicetrack.virt import fake
-from devicetrack import vocabulary
 
 PMEM = fixtures.PMEM
 VGPU = fixtures.VGPU
@@ -67,7 +68,7 @@ class InventoryTestCase(base.TestCase):
 
     def test_an_unhealthy_device_says_so(self) -> None:
         host = self.useFixture(fixtures.Host(devices=1))
-        host.machine.change(fake.DeviceKey(fake.VPMEM, 'd0'), unhealthy='read-only')
+        host.machine.change(DeviceKey(fake.VPMEM, 'd0'), unhealthy='read-only')
         self.assertEqual({'d0': (report.WITHHELD, vocabulary.UNHEALTHY)}, self.statuses(host))
 
     def test_with_an_unreadable_guest_nothing_is_free(self) -> None:
@@ -80,7 +81,7 @@ class InventoryTestCase(base.TestCase):
     def test_a_held_device_that_the_host_lost_is_listed(self) -> None:
         host = self.useFixture(fixtures.Host(devices=1))
         host.spawn(pmem=1)
-        host.machine.remove(fake.DeviceKey(fake.VPMEM, 'd0'))
+        host.machine.remove(DeviceKey(fake.VPMEM, 'd0'))
         self.assertEqual({'d0': (report.HELD, 'gone from the host')}, self.statuses(host))
 
 
@@ -152,7 +153,7 @@ class AuditTestCase(base.TestCase):
     def test_finds_what_the_manager_finds(self) -> None:
         host = self.useFixture(fixtures.Host(devices=2))
         host.spawn(pmem=1)
-        host.machine.remove(fake.DeviceKey(fake.VPMEM, 'd0'))
+        host.machine.remove(DeviceKey(fake.VPMEM, 'd0'))
         findings = observer_of(host).audit()
         self.assertIn(reconcile.GONE, [finding.kind for finding in findings])
         self.assertEqual(host.audit(), findings)

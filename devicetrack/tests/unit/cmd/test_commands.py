@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 
+import fixtures as base_fixtures
 import sqlalchemy as sa
 
+from devicetrack import exception
 from devicetrack.claims import report
 from devicetrack.cmd import assignment
 from devicetrack.cmd import audit
 from devicetrack.cmd import base as cmd_base
 from devicetrack.engine import reconcile
+from devicetrack.objects.values import DeviceKey
 from devicetrack.store import api as store_api
 from devicetrack.store.sql import models
 from devicetrack.testing import fixtures
@@ -18,7 +21,7 @@ from devicetrack.tests import base
 from devicetrack.tests.unit.cmd import program
 from devicetrack.virt import fake
 
-D0 = fake.DeviceKey(fake.VPMEM, 'd0')
+D0 = DeviceKey(fake.VPMEM, 'd0')
 
 
 class CommandTestCase(base.TestCase):
@@ -155,8 +158,8 @@ class AuditTestCase(CommandTestCase):
 
     def test_a_note_needs_no_attention(self) -> None:
         instance = self.host.spawn(pmem=1)
-        self.host.machine.before('unclaim', fake.exception.HypervisorUnreachable('fake', 'restarting'), times=1)
-        self.assertRaises(fake.exception.HypervisorUnreachable, self.host.manager.release, self.host.context, instance)
+        self.host.machine.before('unclaim', exception.HypervisorUnreachable('fake', 'restarting'), times=1)
+        self.assertRaises(exception.HypervisorUnreachable, self.host.manager.release, self.host.context, instance)
         self.host.machine.delete_guest(instance.uuid)
         answer = self.program.run('audit', '-f', 'json')
         self.assertEqual([reconcile.NOTE], [finding['severity'] for finding in answer.data])
@@ -199,7 +202,8 @@ class DbTestCase(base.TestCase):
     def test_old_details_are_converted_in_portions(self) -> None:
         host = self.useFixture(fixtures.Host(devices=2, configuration=self.configuration))
         host.spawn(pmem=2)
-        self._age_details(host)
+        # As a later release has it, with one minor version more.
+        self.useFixture(base_fixtures.MonkeyPatch('devicetrack.objects.details.VPMEMDetails.VERSION', '1.1'))
         first = self.program.run('db', 'online-data-migrations', '--max-count', '1', '-f', 'json')
         self.assertEqual((cmd_base.ATTENTION, 1, 1), (first.code, first.data['converted'], first.data['left']))
         second = self.program.run('db', 'online-data-migrations', '-f', 'json')
@@ -208,7 +212,7 @@ class DbTestCase(base.TestCase):
     def test_details_of_a_newer_release_need_attention(self) -> None:
         host = self.useFixture(fixtures.Host(devices=1, configuration=self.configuration))
         host.spawn(pmem=1)
-        self._age_details(host, '1.999')
+        self._write_version(host, '1.999')
         answer = self.program.run('db', 'online-data-migrations', '-f', 'json')
         self.assertEqual((cmd_base.ATTENTION, ['vpmem/d0']), (answer.code, answer.data['unreadable']))
 
@@ -219,19 +223,9 @@ class DbTestCase(base.TestCase):
             connection.execute(sa.text('UPDATE alembic_version SET version_num = :revision'), {'revision': revision})
         engine.dispose()
 
-    def _age_details(self, host: fixtures.Host, version: str = '1.0') -> None:
-        """Give stored details another version; 1.0 is an older one once the class is made to have a newer."""
-        if version == '1.0':
-            self.useFixture(base_version('1.1'))
-            return
-        records = host.records()
-        aged = tuple(store_api.Update(record, record._replace(
-            details=record.details.replace('"versioned_object.version":"1.0"',
-                                           f'"versioned_object.version":"{version}"'),
-            generation=record.generation + 1)) for record in records)
-        host.store.store.write(store_api.Changes(update=aged))
-
-
-def base_version(version: str) -> program.fixtures.MonkeyPatch:
-    """VPMEMDetails as a later release has it, with one minor version more and nothing else."""
-    return program.fixtures.MonkeyPatch('devicetrack.objects.details.VPMEMDetails.VERSION', version)
+    def _write_version(self, host: fixtures.Host, version: str) -> None:
+        """Give stored details another version."""
+        host.store.store.write(store_api.Changes(update=tuple(
+            store_api.Update(record, record._replace(generation=record.generation + 1, details=record.details.replace(
+                '"versioned_object.version":"1.0"', f'"versioned_object.version":"{version}"')))
+            for record in host.records())))

@@ -8,7 +8,7 @@ import logging
 import os
 
 import fixtures as base_fixtures
-import yaml
+import yaml  # type: ignore[import-untyped]
 
 from devicetrack.cmd import base as cmd_base
 from devicetrack.testing import fixtures
@@ -22,6 +22,7 @@ class ManageTestCase(base.TestCase):
         super().setUp()
         self.host = self.useFixture(fixtures.Host(devices=2))
         self.program = self.useFixture(program.Program(self.host.configuration, self.host.machine))
+        self.file = os.path.join(self.host.configuration.state_path, 'devicetrack.sqlite')
 
 
 class CommandLineTestCase(ManageTestCase):
@@ -64,7 +65,7 @@ class ErrorsTestCase(ManageTestCase):
 
     def test_no_store(self) -> None:
         self.host.manager.close()
-        os.remove(self.host.store.store.path)
+        os.remove(self.file)
         for command in (('audit',), ('inventory', 'list'), ('assignment', 'list'), ('assignment', 'show', 'd0'),
                         ('explain', '--resource', 'VGPU=1'), ('db', 'online-data-migrations')):
             self.assertIn('run devicetrack-manage db sync', self.error(*command))
@@ -72,9 +73,9 @@ class ErrorsTestCase(ManageTestCase):
     def test_a_store_that_is_none(self) -> None:
         self.host.manager.close()
         self.host.store.store.close()
-        with open(self.host.store.store.path, 'wb') as file:
+        with open(self.file, 'wb') as file:
             file.write(b'this is a letter to a friend' * 400)
-        self.assertIn(self.host.store.store.path, self.error('audit'))
+        self.assertIn(self.file, self.error('audit'))
 
     def test_no_configuration_file(self) -> None:
         self.assertIn('/nowhere/a.conf', self.error('audit', config_file='/nowhere/a.conf'))

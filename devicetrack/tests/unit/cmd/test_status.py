@@ -53,7 +53,7 @@ class UpgradeCheckTestCase(base.TestCase):
 
     def test_no_store(self) -> None:
         self.host.manager.close()
-        os.remove(self.host.store.store.path)
+        os.remove(os.path.join(self.state_path, 'devicetrack.sqlite'))
         code, results, details = self.check()
         self.assertEqual((FAILURE, FAILURE, WARNING), (code, results['Store schema'], results['Stored details']))
         self.assertIn('devicetrack-manage db sync', details)
