@@ -61,7 +61,8 @@ class MariaDB(backend.Backend):
         with connection.cursor() as cursor:
             # READ COMMITTED locks the rows that are written and no gaps between them. A wait that ends with an error
             # must leave no half of a transaction behind that somebody could commit: we undo it, always.
-            cursor.execute(f'SET SESSION innodb_lock_wait_timeout = {self.busy_timeout_s}')
+            cursor.execute(f'SET SESSION innodb_lock_wait_timeout = {self.busy_timeout_s},'
+                           f' lock_wait_timeout = {self.busy_timeout_s}')
             cursor.execute('SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED')
 
     def ping(self, connection: Any) -> None:

@@ -87,7 +87,7 @@ def sync(store: SQLStore) -> str:
     if found is not None and not is_known(found):
         raise exception.SchemaMismatch(store.name, found, models.REVISION, remedy(found))
     if found != models.REVISION:
-        store.transact(_upgrade)
+        store.transact(functools.partial(_upgrade, store))
         LOG.info('%s: schema brought from %s to %s', store.name, found or 'none', models.REVISION)
     return models.REVISION
 
@@ -104,12 +104,15 @@ def _make_file(store: SQLStore) -> None:
         store.backend.prepare_to_write(connection.connection.dbapi_connection)
 
 
-def _upgrade(connection: sa.Connection) -> None:
+def _upgrade(store: SQLStore, connection: sa.Connection) -> None:
     from alembic import command
     if connection.dialect.name == 'postgresql':
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK_NUMBER)))
     elif connection.dialect.name == 'mysql':
-        connection.execute(sa.select(sa.func.get_lock(_LOCK_NAME, -1)))
+        # A lock of the session, because DDL ends transactions here; of the server, hence with the database's name.
+        lock = f'{_LOCK_NAME} {connection.engine.url.database}'[:64]
+        if not connection.execute(sa.select(sa.func.get_lock(lock, store.backend.busy_timeout_s))).scalar():
+            raise exception.StoreUnavailable(store.name, 'another process brings its schema up to date: wait for it')
     try:
         with _alembic:
             alembic_config = config()
@@ -117,7 +120,7 @@ def _upgrade(connection: sa.Connection) -> None:
             command.upgrade(alembic_config, 'head')
     finally:
         if connection.dialect.name == 'mysql':
-            connection.execute(sa.select(sa.func.release_lock(_LOCK_NAME)))
+            connection.execute(sa.select(sa.func.release_lock(lock)))
 
 
 class Migrated(NamedTuple):

@@ -27,6 +27,7 @@ from devicetrack.tests.functional.store.records import update
 from devicetrack.tests.functional.store.test_contract import StoreTestCase
 
 _NOBODY = 65534
+_NULL: dict[str, Any] = {'resource_class': None}
 
 
 class TestSchema(StoreTestCase):
@@ -73,7 +74,7 @@ class TestValues(StoreTestCase):
     def test_what_an_error_says_holds_no_value_of_a_row(self) -> None:
         secret = record('ns0', details='"secret"', resource_class='C' * 300)
         if isinstance(self.fixture, databases.SQLiteStore):
-            secret = secret._replace(position='secret', resource_class=None)      # SQLite takes any length
+            secret = secret._replace(**_NULL)          # SQLite takes any length
         try:
             self.store.write(insert(secret))
         except exception.NothingWritten as error:

@@ -10,7 +10,8 @@ from alembic import script
 from alembic.runtime import migration
 import sqlalchemy as sa
 
-from devicetrack.store import api
+from devicetrack.objects import details
+from devicetrack.objects.values import Record
 from devicetrack.store.sql import models
 from devicetrack.store.sql import schema
 from devicetrack.tests.functional.store import records
@@ -73,16 +74,14 @@ class TestSync(StoreTestCase):
 class TestMigrateDetails(StoreTestCase):
     """Details of an older version: the primitive's version is lowered, which the base class converts as it is."""
 
-    def _older(self, identifier: str, version: str = '1.0', **facts: Any) -> api.Record:
+    def _older(self, identifier: str, version: str = '1.0', **facts: Any) -> Record:
         primitive = json.loads(records.DETAILS)
         primitive['versioned_object.version'] = version
         return record(identifier, details=json.dumps(primitive), **facts)
 
     def setUp(self) -> None:
         super().setUp()
-        from devicetrack.objects import details
-        self.addCleanup(setattr, details.VPMEMDetails, 'VERSION', details.VPMEMDetails.VERSION)
-        details.VPMEMDetails.VERSION = '1.1'
+        self.patch(details.VPMEMDetails, 'VERSION', '1.1')
 
     def versions(self) -> list[str]:
         rows = sorted(self.store.records(), key=lambda row: row.identifier)
@@ -117,10 +116,8 @@ class TestMigrateDetails(StoreTestCase):
                 self.store.write(update(row))
             return found
 
-        schema._page = page
-        try:
-            self.assertEqual(schema.Migrated(0, 1, ()), schema.migrate_details(self.store))
-        finally:
-            schema._page = plain
+        self.patch(schema, '_page', page)
+        self.assertEqual(schema.Migrated(0, 1, ()), schema.migrate_details(self.store))
+        self.patch(schema, '_page', plain)
         self.assertEqual(['1.0'], self.versions())
         self.assertEqual(schema.Migrated(1, 0, ()), schema.migrate_details(self.store))

@@ -6,6 +6,7 @@ import functools
 import itertools
 
 from devicetrack import exception
+from devicetrack.objects.values import Record
 from devicetrack.store import api
 from devicetrack.testing import databases
 from devicetrack.tests import base
@@ -22,7 +23,7 @@ class TestThreads(StoreTestCase):
     def test_sixty_four_threads_write_each_its_own(self) -> None:
         made = [[record(f'ns{thread}-{number}') for number in range(4)] for thread in range(64)]
 
-        def live(rows: list[api.Record]) -> None:
+        def live(rows: list[Record]) -> None:
             for row in rows:
                 self.store.write(insert(row))
                 self.store.write(update(row))

@@ -100,9 +100,10 @@ class _Queue(collections.deque[Any]):
 class TestCommitter(base.TestCase):
     def setUp(self) -> None:
         super().setUp()
-        self.database: Any = _Database()
+        self.database = _Database()
+        backend: Any = self.database
         self.committer = committers.Committer(
-            'the store', self.database, self.database.connect, self.database.disconnect,
+            'the store', backend, self.database.connect, self.database.disconnect,
             lambda fault: exception.StoreUnavailable('the store', fault.reason))
         self.queue = self.committer._waiting = _Queue()
 
@@ -114,7 +115,8 @@ class TestCommitter(base.TestCase):
 
         ``in_the_turn`` runs in that first transaction when all others wait.
         """
-        began, answers = threading.Event(), [None] * (len(calls) + 1)
+        began = threading.Event()
+        answers: list[Any] = [None] * (len(calls) + 1)
 
         def first_statement(keys: list[str]) -> None:
             self.database.at_statement = lambda keys: None
