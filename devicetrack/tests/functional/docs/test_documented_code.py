@@ -1,0 +1,141 @@
+"""The code in the documentation runs, and does what stands beside it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import textwrap
+from types import ModuleType
+from typing import Any
+
+from oslo_versionedobjects import base as ovo_base
+import testtools
+
+from devicetrack.claims.manager import ClaimManager
+from devicetrack import exception
+from devicetrack.objects import DeviceRequest
+from devicetrack.testing import fixtures
+from devicetrack.testing import libvirt as libvirt_fixtures
+from devicetrack.tests import base
+from devicetrack.virt import fake
+from devicetrack.virt.libvirt import driver as libvirt_driver
+
+ROOT = pathlib.Path(__file__).parents[4]
+DOCS = ROOT / 'doc' / 'source'
+
+
+def code_blocks(path: pathlib.Path) -> list[str]:
+    """The blocks of Python in a page of reStructuredText."""
+    found = re.findall(r'^\.\. code-block:: python\n\n((?:(?:   .*)?\n)+)', path.read_text(encoding='utf-8'), re.M)
+    return [textwrap.dedent(block) for block in found]
+
+
+class ReadmeTestCase(base.TestCase):
+
+    def test_ten_lines_take_a_device_and_give_it_back(self) -> None:
+        [ten_lines] = code_blocks(ROOT / 'README.rst')
+        self.useFixture(fixtures.SQLiteStore(self.conf))
+        self.configuration.set('devicetrack', virt_driver='fake')
+        machine = fake.FakeHost.named('compute-7')
+        self.addCleanup(fake.FakeHost.forget, 'compute-7')
+        machine.add_namespace('ns0')
+        instance, seen = fixtures.Instance(flavor=fixtures.Flavor({'hw:pmem': '4GB'})), []
+
+        def boot(booted: Any, elements: Any) -> None:
+            machine.start_guest(booted.uuid, elements)
+            seen.append([one.identifier for one in booted.resources])
+
+        def delete(deleted: Any) -> None:
+            machine.delete_guest(deleted.uuid)
+
+        names: dict[str, Any] = {'conf': self.conf, 'context': self.context, 'instance': instance, 'boot': boot,
+                                 'delete': delete}
+        exec(compile(ten_lines, 'README.rst', 'exec'), names)
+        self.addCleanup(names['manager'].close)
+        self.assertEqual([['ns0']], seen)
+        self.assertEqual(0, len(names['manager'].resources_of(instance.uuid)))
+
+    def test_they_are_about_ten(self) -> None:
+        [ten_lines] = code_blocks(ROOT / 'README.rst')
+        statements = [line for line in ten_lines.splitlines() if line.strip()]
+        self.assertTrue(len(statements) <= 12, ten_lines)
+
+
+class QuickStartTestCase(base.TestCase):
+
+    def test_it_prints_what_the_page_says(self) -> None:
+        answer = subprocess.run([sys.executable, str(DOCS / 'user' / 'quick_start.py')], cwd=self.temp_dir(),
+                                capture_output=True, text=True, check=False, timeout=120)
+        self.assertEqual('', answer.stderr if answer.returncode else '')
+        page = (DOCS / 'user' / 'quick_start.rst').read_text(encoding='utf-8')
+        self.assertIn(textwrap.indent(answer.stdout, '    '), page)
+
+
+class DeviceKindTestCase(base.TestCase):
+    """The device kind of the contributors' page, under a manager."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.scratch = self._load(DOCS / 'contributor' / 'examples' / 'scratch.py')
+        directory = self.temp_dir()
+        self.file = os.path.join(directory, 'one')
+        with open(self.file, 'wb') as file:
+            file.truncate(2 << 20)
+        self.conf.register_opts(self.scratch.OPTIONS, group='scratch')
+        self.configuration.set('scratch', directory=directory)
+        self.node = self.useFixture(libvirt_fixtures.TestNode())
+        driver = libvirt_driver.LibvirtDriver('compute-7', self.conf, self.state_path, kinds=[self.scratch.Scratch],
+                                              connect=self.node.connect)
+        store = self.useFixture(fixtures.SQLiteStore(self.conf)).store
+        self.manager = ClaimManager('compute-7', driver, store, self.conf)
+        self.addCleanup(self.manager.close)
+        self.manager.init_host(self.context)
+        self.instance = fixtures.Instance()
+
+    def _load(self, path: pathlib.Path) -> ModuleType:
+        spec = importlib.util.spec_from_file_location('scratch_kind', path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        classes = ovo_base.VersionedObjectRegistry.obj_classes()
+        self.addCleanup(classes.pop, 'devicetrack.ScratchDetails', None)
+        return module
+
+    def claim(self) -> None:
+        self.manager.instance_claim(self.context, self.instance, 'compute-7',
+                                    DeviceRequest.of((self.scratch.RESOURCE_CLASS, 1)))
+        self.manager.realize(self.context, self.instance)
+
+    def test_a_device_is_taken_used_and_given_back_clean(self) -> None:
+        self.claim()
+        connection = self.node.connect()
+        domain = connection.createXML(libvirt_fixtures.guest(
+            self.instance.uuid, self.manager.guest_config(self.instance)), 0)
+        with open(self.file, 'r+b') as file:
+            file.write(b'a secret')
+        self.assertRaises(exception.DeviceInUse, self.manager.release, self.context, self.instance)
+        domain.destroy()
+        self.manager.release(self.context, self.instance)
+        with open(self.file, 'rb') as file:
+            self.assertEqual(bytes(2 << 20), file.read())
+        self.assertEqual([], self.manager.update_available_resource(self.context, 'compute-7'))
+
+    def test_another_file_of_the_name_is_not_touched(self) -> None:
+        self.claim()
+        with open(self.file, 'wb') as file:
+            file.write(b'of somebody else')
+        self.assertRaises(exception.DeviceGone, self.manager.release, self.context, self.instance)
+        with open(self.file, 'rb') as file:
+            self.assertEqual(b'of somebody else', file.read())
+
+    def test_a_directory_that_cannot_be_read_frees_nothing(self) -> None:
+        self.claim()
+        os.rename(os.path.dirname(self.file), os.path.dirname(self.file) + '.away')
+        self.addCleanup(os.rename, os.path.dirname(self.file) + '.away', os.path.dirname(self.file))
+        with testtools.ExpectedException(exception.DeviceGone):
+            self.manager.release(self.context, self.instance)
+        self.assertEqual(1, len(self.manager.resources_of(self.instance.uuid)))
