@@ -32,7 +32,7 @@ class Flavor:
 
 @dataclasses.dataclass
 class Instance:
-    """An instance as the library wants to see one: it reads ``uuid`` and ``flavor``, and sets ``resources``."""
+    """As the library wants to see one: it reads ``uuid`` and ``flavor``, and sets ``resources``."""
 
     name: str
     flavor: Flavor

@@ -30,7 +30,7 @@ MIB = 1 << 20
 NAME = 'demo-host'
 
 # So slow that a person, or a program, can look on while a namespace is wiped.
-WIPE_RATE_MIB_S = 16
+WIPE_RATE_MIB_S = 12
 
 
 class Card(NamedTuple):

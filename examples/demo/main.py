@@ -43,7 +43,7 @@ import record
 
 THREADS = 32
 STOPPED = 2
-PATIENCE_S = 120        # with the whole demo
+PATIENCE_S = 180        # with the whole demo
 
 
 class Demo:
@@ -191,7 +191,7 @@ class Demo:
         leaving = next(row for row in before if row.identifier in NAMESPACES['32MB'])
         name, namespace = leaving.owner, leaving.identifier
         self.service.send('delete', name=name)
-        self.seen.wait_for_half_a_wipe(namespace)
+        self.seen.wait_for_a_wipe(namespace)
         expect(self.service.kill() == -signal.SIGKILL, 'the service is killed')
         dirty, outlived = self.seen.dirty_mib(namespace), self.seen.is_worked_on(namespace)
         rows = [row for row in self.seen.rows() if row.owner == name]

@@ -91,11 +91,11 @@ class Observer:
         clean = content.count(0) == len(content)
         return f'{len(content) // MIB} MiB of zeros' if clean else repr(content[:24])
 
-    def wait_for_half_a_wipe(self, namespace: str) -> None:
-        """Look on until half of a namespace is overwritten."""
+    def wait_for_a_wipe(self, namespace: str) -> None:
+        """Look on until a quarter of a namespace is overwritten."""
         while True:
             content = self._machine.read_namespace(namespace)
-            if content.count(0) >= len(content) // 2:
+            if content.count(0) >= len(content) // 4:
                 expect(content.count(0) < len(content), f'the wipe of {namespace} is slow enough to look on')
                 return
             time.sleep(0.02)

@@ -25,7 +25,7 @@ def chapter(heading: str) -> None:
 def say(text: str) -> None:
     """A paragraph; how it was broken into lines before does not matter."""
     _line()
-    _line(textwrap.fill(' '.join(text.split()), WIDTH))
+    _line(textwrap.fill(' '.join(text.split()), WIDTH, break_on_hyphens=False))
 
 
 def quote(text: str) -> None:

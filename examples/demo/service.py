@@ -170,7 +170,8 @@ class Race:
     def recorded(self, name: str) -> None:
         """The devices of this runner are recorded and its guest is not there yet.
 
-        Wait until all have their answers, so that no boot is in the time that is measured; then stop, or go on.
+        Wait until all have their answers, so that the time that is measured has no boot in it. Then stop, or
+        go on.
         """
         with self._changed:
             stops = len(self._results['stopped']) < self._to_stop

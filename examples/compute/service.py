@@ -1,0 +1,149 @@
+"""A compute service that boots and deletes guests with devices: the library's calls, in their order.
+
+    devicetrack-manage --config-file FILE db sync
+    service.py --config-file FILE boot NAME hw:pmem=4GB resources:VGPU=1
+    service.py --config-file FILE delete NAME
+    service.py --config-file FILE audit
+
+A real service stays; this one starts for each order, which shows that nothing depends on its memory.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import sys
+from typing import Any
+import uuid
+
+import libvirt
+from oslo_config import cfg
+
+import devicetrack
+
+OPTIONS = [
+    cfg.StrOpt('host', default='localhost', help='Name of this host, unique among the hosts of the store.'),
+    cfg.StrOpt('virt_type', default='kvm', choices=['kvm', 'qemu'], help='How QEMU runs guests.'),
+]
+ORDER = [
+    cfg.StrOpt('order', positional=True, required=True, choices=['boot', 'delete', 'audit']),
+    cfg.MultiStrOpt('words', positional=True, default=[], metavar='NAME [SPEC=VALUE …]'),
+]
+DOMAIN = """\
+<domain type='{virt_type}'>
+  <name>{instance.name}</name>
+  <uuid>{instance.uuid}</uuid>
+  <metadata>{metadata}</metadata>
+  <maxMemory slots='16' unit='GiB'>64</maxMemory>
+  <memory unit='MiB'>128</memory>
+  <vcpu>1</vcpu>
+  <os><type arch='x86_64' machine='q35'>hvm</type></os>
+  <features><acpi/></features>
+  <cpu><numa><cell id='0' cpus='0' memory='128' unit='MiB'/></numa></cpu>
+  <devices>{devices}</devices>
+</domain>
+"""
+
+
+@dataclasses.dataclass
+class Flavor:
+    extra_specs: dict[str, str]
+
+
+@dataclasses.dataclass
+class Instance:
+    """The library reads ``uuid`` and ``flavor``, and sets ``resources``."""
+    name: str
+    uuid: str
+    flavor: Flavor
+    resources: Any = None
+
+
+class ComputeService:
+    """One host's compute service. The request context, which the library hands through, is None here."""
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        self._virt_type = conf.virt_type
+        self._database = pathlib.Path(conf.devicetrack.state_path, 'instances.json')
+        self._hypervisor = libvirt.open(conf.libvirt.connection_uri)
+        driver, store = devicetrack.load_driver(conf, conf.host), devicetrack.open_store(conf)
+        self.manager = devicetrack.ClaimManager(conf.host, driver, store, conf, service=self)
+        self.manager.init_host(None)        # finishes or undoes what the last process left half done
+
+    def boot(self, instance: Instance) -> None:
+        """Boot an instance with the devices of its flavor, or leave nothing of it behind."""
+        self._save(instance, 'here')
+        request = devicetrack.DeviceRequest.from_extra_specs(instance.flavor.extra_specs)
+        try:
+            with self.manager.instance_claim(None, instance, self.manager.nodename, request):
+                self.manager.realize(None, instance)
+                try:
+                    self._start_guest(instance)
+                    self.manager.started(None, instance)
+                except Exception:
+                    self._remove_guest(instance)        # before the claim gives back what it had
+                    raise
+        except Exception:
+            self._save(instance, 'deleted')
+            raise
+
+    def delete(self, instance: Instance) -> None:
+        """Delete an instance. Its devices are somebody else's only when they are clean."""
+        self._remove_guest(instance)
+        self.manager.release(None, instance)
+        self._save(instance, 'deleted')
+
+    def instances(self) -> dict[str, str]:
+        """What the library asks a service: what became of the instances that this host may know."""
+        return {known: facts['state'] for known, facts in self._load().items()}
+
+    def find(self, name: str) -> Instance:
+        """The one instance of this name that is here."""
+        [found] = [Instance(name, known, Flavor(facts['extra_specs'])) for known, facts in self._load().items()
+                   if (facts['name'], facts['state']) == (name, 'here')]
+        return found
+
+    def _start_guest(self, instance: Instance) -> None:
+        *devices, metadata = self.manager.guest_config(instance) or ['']
+        self._hypervisor.defineXML(DOMAIN.format(
+            virt_type=self._virt_type, instance=instance, metadata=metadata, devices=''.join(devices))).create()
+
+    def _remove_guest(self, instance: Instance) -> None:
+        for domain in self._hypervisor.listAllDomains():
+            if domain.UUIDString() == instance.uuid:
+                if domain.isActive():
+                    domain.destroy()
+                domain.undefine()
+
+    def _load(self) -> dict[str, dict[str, Any]]:
+        return json.loads(self._database.read_text()) if self._database.exists() else {}
+
+    def _save(self, instance: Instance, state: str) -> None:
+        facts = {'name': instance.name, 'extra_specs': instance.flavor.extra_specs, 'state': state}
+        new = self._database.with_suffix('.new')
+        new.write_text(json.dumps(self._load() | {instance.uuid: facts}, indent=2))
+        new.replace(self._database)
+
+
+def main(arguments: list[str]) -> None:
+    conf = cfg.ConfigOpts()
+    conf.register_opts(OPTIONS)
+    conf.register_cli_opts(ORDER)
+    devicetrack.register_options(conf)
+    conf(arguments, project='compute')
+    service = ComputeService(conf)
+    if conf.order == 'boot':
+        name, *specs = conf.words
+        instance = Instance(name, str(uuid.uuid4()), Flavor(dict(spec.split('=', 1) for spec in specs)))
+        service.boot(instance)
+        for device in instance.resources:
+            print(f'{name} has {device.kind} {device.identifier}')
+    elif conf.order == 'delete':
+        service.delete(service.find(conf.words[0]))
+    for finding in service.manager.update_available_resource(None, service.manager.nodename):
+        print(finding)
+
+
+if __name__ == '__main__':
+    main(sys.argv[1:])
