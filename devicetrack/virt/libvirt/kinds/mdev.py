@@ -8,6 +8,7 @@ assignment's UUID, type and parent.
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
@@ -168,13 +169,22 @@ class Mdev(api.DeviceKind):
         elif wanted.origin == vocabulary.CREATED and not existing.handle.is_persistent():
             # Somebody undefined it meanwhile; the next boot needs the definition.
             self._define(assignment)
-        # Counted and read anew: this call is why they changed.
-        stock = self.stock()
-        parent = _Parents(self._parents()).of(existing.mdev)
+        # Read anew: this call is why it changed. Other devices are read only where an option counts them.
+        parents = _Parents(self._parents())
+        parent = parents.of(existing.mdev)
+        counts = self._counts(parents) if self._is_limited(parent) else {}
         return Realized(
             DeviceKey(self.name, assignment.identifier),
             details.to_text(_details(existing, parent, wanted.origin)),
-            tuple(capacity for capacity in stock.capacities if capacity.parent == parent.name))
+            tuple(self._capacities(parent, counts)))
+
+    def _is_limited(self, parent: nodedev_xml.Parent) -> bool:
+        return any(mdev_type.max_instances is not None for mdev_type in self.options.types_of(_names(parent)))
+
+    def _counts(self, parents: _Parents) -> Mapping[tuple[str, str], int]:
+        """How many devices each parent has of each type."""
+        return collections.Counter((parents.of(existing.mdev).name, existing.mdev.type)
+                                   for existing in self._existing())
 
     def _find(self, assignment: DeviceAssignment, parents: _Parents) -> _Existing | None:
         """The assignment's device, or None when there is none.
