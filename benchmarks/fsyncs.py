@@ -51,11 +51,10 @@ def count(summary: str) -> int:
 def main(claims: int) -> None:
     # Not at the top: who only counts needs none of it.
     from benchmarks.host import Host
-    from benchmarks.host import Instance
     from devicetrack.testing import databases
     with databases.SQLiteStore() as database, Host(database.store, database.conf, claims) as host:
         for _ in range(claims):
-            host.claim(Instance())
+            host.claim(host.instance())
 
 
 if __name__ == '__main__':

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Mapping
 import tempfile
 from typing import Any
 import uuid
@@ -14,25 +15,25 @@ from devicetrack.claims.manager import ClaimManager
 from devicetrack.objects.values import Record
 from devicetrack.store import api as store_api
 from devicetrack.virt import fake
+from devicetrack.virt.driver import VirtDriver
 
 NAME = 'host'
 LABEL = '4GB'
-RESOURCE_CLASS = f'CUSTOM_PMEM_NAMESPACE_{LABEL}'
 
 
 class Flavor:
     """What a claim reads of a flavor."""
 
-    extra_specs = {'hw:pmem': LABEL, 'hw:cpu_policy': 'dedicated', 'hw:mem_page_size': 'large'}
+    def __init__(self, extra_specs: Mapping[str, str]) -> None:
+        self.extra_specs = {'hw:cpu_policy': 'dedicated', 'hw:mem_page_size': 'large', **extra_specs}
 
 
 class Instance:
     """What a claim reads of an instance and writes to it."""
 
-    flavor = Flavor()
-
-    def __init__(self) -> None:
+    def __init__(self, flavor: Flavor) -> None:
         self.uuid = str(uuid.uuid4())
+        self.flavor = flavor
         self.resources: Any = None
 
 
@@ -43,34 +44,40 @@ class Host(fixtures.Fixture):
     :param conf: the configuration that names the store; its state directory is set to a temporary one
     """
 
+    resource_class = f'CUSTOM_PMEM_NAMESPACE_{LABEL}'
+    flavor = Flavor({'hw:pmem': LABEL})
+
     def __init__(self, store: store_api.Store, conf: Any, devices: int) -> None:
-        self.store, self.conf, self._devices = store, conf, devices
+        self.store, self.conf, self.devices = store, conf, devices
 
     def _setUp(self) -> None:
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
         # The store is open: where its file is, was read already.
         self.conf.set_override('state_path', directory.name, 'devicetrack')
-        self.machine = fake.FakeHost()
-        for number in range(self._devices):
-            self.machine.add_namespace(f'ns{number}', LABEL)
-        driver = fake.FakeDriver(NAME, self.conf, directory.name, self.machine)
+        driver = self.driver(directory.name)
+        self.addCleanup(driver.close)
         self.manager = ClaimManager(NAME, driver, self.store, self.conf)
         self.addCleanup(self.manager.close)
         self.manager.init_host(None)
-        [root] = [provider.uuid for provider in self.manager.providers() if provider.parent_uuid is None]
-        self.allocations = {root: {'resources': {
-            'VCPU': 4, 'MEMORY_MB': 8192, 'DISK_GB': 40, RESOURCE_CLASS: 1}}}
+        [provider] = [provider.uuid for provider in self.manager.providers()
+                      if self.resource_class in provider.totals]
+        self.allocations = {provider: {'resources': {
+            'VCPU': 4, 'MEMORY_MB': 8192, 'DISK_GB': 40, self.resource_class: 1}}}
+
+    def driver(self, state_path: str) -> VirtDriver:
+        """Make the machine and the driver for it."""
+        self.machine = fake.FakeHost()
+        for number in range(self.devices):
+            self.machine.add_namespace(f'ns{number}', LABEL)
+        return fake.FakeDriver(NAME, self.conf, state_path, self.machine)
+
+    def instance(self) -> Instance:
+        """A new instance that wants one device."""
+        return Instance(self.flavor)
 
     def claim(self, instance: Instance) -> Claim:
         return self.manager.instance_claim(None, instance, NAME, self.allocations)
-
-    def boot(self, instance: Instance) -> None:
-        """All that a compute service calls until a guest runs."""
-        self.claim(instance)
-        self.manager.realize(None, instance)
-        self.machine.start_guest(instance.uuid, self.manager.guest_config(instance))
-        self.manager.started(None, instance)
 
     def records_of(self, instances: Iterable[Instance]) -> list[Record]:
         """The rows of instances that were claimed for and not yet realized."""

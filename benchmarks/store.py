@@ -21,7 +21,6 @@ import sqlalchemy as sa
 
 from benchmarks import fsyncs
 from benchmarks.host import Host
-from benchmarks.host import Instance
 from benchmarks.measure import Effort
 from benchmarks.measure import side_by_side
 from benchmarks.report import Row
@@ -78,7 +77,7 @@ def _threads(name: str, host: Host, core: Core, effort: Effort) -> list[Row]:
 
 def _claims(host: Host, count: int, threads: int = 1) -> Callable[[], float]:
     def measure() -> float:
-        work = [[Instance() for _ in range(count)] for _ in range(threads)]
+        work = [[host.instance() for _ in range(count)] for _ in range(threads)]
         took = in_threads(host.claim, work)
         host.take_back(instance for instances in work for instance in instances)
         return took
@@ -88,7 +87,7 @@ def _claims(host: Host, count: int, threads: int = 1) -> Callable[[], float]:
 
 def _inserts(host: Host, core: Core, count: int, threads: int = 1) -> Callable[[], float]:
     """The rows that claims would write, for a host of its own."""
-    instances = [Instance() for _ in range(count * threads)]
+    instances = [host.instance() for _ in range(count * threads)]
     for instance in instances:
         host.claim(instance)
     rows = [record._replace(host_uuid=core.host_uuid)._asdict() for record in host.records_of(instances)]
