@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import Any
 import uuid
 
@@ -138,7 +139,8 @@ class MdevTestCase(base.TestCase):
 
     def make_kind(self, **options: Any) -> mdev.Mdev:
         self.configuration.set('devices', enabled_mdev_types=options.pop('types', ['mtty-2']), **options)
-        kind = mdev.Mdev(self.conf, self.node)
+        hypervisor: Any = self.node
+        kind = mdev.Mdev(self.conf, hypervisor)
         kind.sysfs_devices, kind.settle_s = self.temp_dir(), 0.0
         return kind
 
@@ -347,7 +349,7 @@ class UnclaimTestCase(MdevTestCase):
         wanted = self.created()
         self.node.in_use.add(wanted.identifier)
         self.kind.settle_s = 60
-        self.patch(mdev.time, 'sleep', lambda _seconds: self.node.in_use.clear())
+        self.patch(time, 'sleep', lambda _seconds: self.node.in_use.clear())
         self.kind.unclaim(wanted, 0)
         self.assertEqual({}, self.node.existing)
 

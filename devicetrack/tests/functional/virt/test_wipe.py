@@ -1,0 +1,205 @@
+"""Wiping, with the real program in a process of its own."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from typing import Any
+import uuid
+
+from devicetrack import exception
+from devicetrack import filelock
+from devicetrack.objects.values import DeviceKey
+from devicetrack.tests import base
+from devicetrack.tests.drivers import contract
+from devicetrack.tests.drivers import worlds
+from devicetrack.virt.libvirt import driver as libvirt_driver
+from devicetrack.virt.libvirt import wiper
+from devicetrack.virt.libvirt import wiping
+from devicetrack.virt.libvirt.kinds import vpmem
+
+# What a service does: it gives ns0 back and waits for that. It is killed by the test.
+SERVICE = textwrap.dedent("""
+    import sys
+    from oslo_config import cfg
+    from devicetrack.conf import opts
+    from devicetrack.tests.drivers import contract
+    from devicetrack.virt.libvirt import driver
+    from devicetrack.virt.libvirt.kinds import vpmem
+
+    state_path, files, rate, text = sys.argv[1:]
+    conf = cfg.ConfigOpts()
+    opts.register_options(conf)
+    conf([], default_config_files=[], default_config_dirs=[])
+    conf.set_override('pmem_namespaces', ['4GB:ns0'], group='libvirt')
+    conf.set_override('connection_uri', 'test:///default', group='libvirt')
+    conf.set_override('directory', files, group='devicetrack_vpmem')
+    conf.set_override('wipe_rate_mib_s', int(rate), group='devicetrack_vpmem')
+    driver.LibvirtDriver('host', conf, state_path, [vpmem.VPMEM]).unclaim(
+        [contract.assignment('11111111-1b54-4048-85b3-a6a62d165c01', 'vpmem', 'ns0', None, text)])
+""")
+MIB = 1 << 20
+
+
+class WipeTestCase(base.TestCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.files = self.temp_dir()
+        self.path = os.path.join(self.files, 'ns0')
+        self.fill(8 * MIB)
+        self.configuration.set('libvirt', pmem_namespaces=['4GB:ns0'], connection_uri='test:///default')
+        self.configuration.set('devicetrack_vpmem', directory=self.files, wipe_wait_s=60)
+        self.key = DeviceKey('vpmem', 'ns0')
+
+    def fill(self, size: int) -> None:
+        with open(self.path, 'wb') as file:
+            file.write(os.urandom(size))
+
+    def driver(self) -> libvirt_driver.LibvirtDriver:
+        driver = libvirt_driver.LibvirtDriver('host', self.conf, self.state_path, [vpmem.VPMEM])
+        self.addCleanup(driver.close)
+        return driver
+
+    def assigned(self, driver: libvirt_driver.LibvirtDriver) -> Any:
+        device, = driver.get_inventory().devices
+        return contract.assignment(str(uuid.uuid4()), 'vpmem', 'ns0', None, device.details)
+
+    def content(self) -> bytes:
+        with open(self.path, 'rb') as file:
+            return file.read()
+
+    def lock(self) -> filelock.FileLock:
+        return filelock.FileLock(os.path.join(self.state_path, 'locks', 'vpmem-ns0.lock'))
+
+    def service_killed_in_a_wipe(self, rate_mib_s: int) -> Any:
+        """Start a service that wipes, kill it alone in the middle, and say which device it was."""
+        wanted = self.assigned(self.driver())
+        service = subprocess.Popen([sys.executable, '-c', SERVICE, self.state_path, self.files, str(rate_mib_s),
+                                    worlds.text_of(wanted)])
+        self.addCleanup(service.wait)
+        deadline = time.monotonic() + 30
+        while not self.content().startswith(bytes(4096)):
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.01)
+        service.send_signal(signal.SIGKILL)
+        service.wait()
+        return wanted
+
+    def test_a_wiper_that_outlives_its_service_keeps_the_lock_to_its_last_write(self) -> None:
+        wanted = self.service_killed_in_a_wipe(rate_mib_s=4)
+        self.assertTrue(self.content().strip(b'\0'))
+        self.assertRaises(filelock.FileLocked, self.lock().acquire)
+        # The restarted service, which waits for the wiper, repeats what was not proven, and frees the device.
+        self.assertEqual({self.key: None}, self.driver().unclaim([wanted]))
+        self.assertFalse(self.content().strip(b'\0'))
+        # The next owner's bytes.
+        with open(self.path, 'r+b') as file:
+            file.write(b'next' * (2 * MIB))
+        with self.lock():
+            written = self.content()
+        time.sleep(1)
+        self.assertEqual(written, self.content())
+        self.assertEqual(b'next' * (2 * MIB), written)
+
+    def test_nothing_is_touched_while_a_wiper_of_another_process_runs(self) -> None:
+        self.configuration.set('devicetrack_vpmem', wipe_wait_s=0)
+        wanted = self.service_killed_in_a_wipe(rate_mib_s=2)
+        self.assertIsInstance(self.driver().unclaim([wanted])[self.key], exception.DeviceBusy)
+        self.assertRaises(exception.DeviceBusy, self.driver().realize, wanted)
+        self.lock().acquire(timeout_s=60)        # until the wiper has ended
+
+    def test_progress_is_logged_and_the_proof_too(self) -> None:
+        driver = self.driver()
+        with self.assertLogs('devicetrack.virt.libvirt.wiping', 'INFO') as logged:
+            driver.unclaim([self.assigned(driver)])
+        self.assertIn('zero, 8388608 of 8388608 bytes', '\n'.join(logged.output))
+        self.assertIn('verify, 8388608 of 8388608 bytes', '\n'.join(logged.output))
+        self.assertIn('8388608 bytes were zeroed and read back', logged.output[-1])
+
+    def test_the_rate_is_kept(self) -> None:
+        self.configuration.set('devicetrack_vpmem', wipe_rate_mib_s=8)
+        driver = self.driver()
+        wanted = self.assigned(driver)
+        started = time.monotonic()
+        self.assertEqual({self.key: None}, driver.unclaim([wanted]))
+        self.assertGreater(time.monotonic() - started, 0.9)
+
+    def test_a_file_keeps_its_size_to_the_byte(self) -> None:
+        for size in (4 * MIB, 4 * MIB + 1, 33 * MIB - 1):
+            self.fill(size)
+            driver = self.driver()
+            self.assertEqual({self.key: None}, driver.unclaim([self.assigned(driver)]))
+            self.assertEqual(bytes(size), self.content())
+
+    def test_a_symbolic_link_is_no_namespace(self) -> None:
+        target = os.path.join(self.temp_dir(), 'target')
+        os.rename(self.path, target)
+        os.symlink(target, self.path)
+        error = self.assertRaises(exception.InvalidConfiguration, self.driver().get_inventory)
+        self.assertEqual(('[libvirt] pmem_namespaces', 'ns0'), (error.option, error.value))
+
+    def test_a_wiper_that_dies_proves_nothing(self) -> None:
+        driver = self.driver()
+        wanted = self.assigned(driver)
+        dead = os.path.join(self.temp_dir(), 'dead.py')
+        with open(dead, 'w') as file:
+            file.write('print(\'{"phase": "clean", "done": 8388608, "of": 8388608}\')\nraise SystemExit(1)\n')
+        self.patch(wiper, '__file__', dead)
+        self.assertIsInstance(driver.unclaim([wanted])[self.key], exception.UnclaimFailed)
+        with open(dead, 'w') as file:
+            file.write('print("nonsense")\n')
+        self.assertIsInstance(driver.unclaim([wanted])[self.key], exception.UnclaimFailed)
+
+    def test_a_file_that_shrinks_is_not_clean(self) -> None:
+        fd = os.open(self.path, os.O_RDWR)
+        self.addCleanup(os.close, fd)
+        error = self.assertRaises(exception.CommandFailed, wiping.wipe, 'ns0', fd, fd, 9 * MIB, 2 * MIB, 0)
+        self.assertIn('size', error.reason)
+        self.assertEqual(8 * MIB, os.path.getsize(self.path))
+
+
+class DaxTestCase(base.TestCase):
+    """How a dax device is zeroed: mapped and flushed. A file can be mapped too."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        path = os.path.join(self.temp_dir(), 'dax')
+        with open(path, 'wb') as file:
+            file.write(os.urandom(34 * MIB))
+        self.fd = os.open(path, os.O_RDWR)
+        self.addCleanup(os.close, self.fd)
+        self.reports: list[tuple[str, int]] = []
+
+    def wipe(self, device: wiper.File | wiper.Dax) -> None:
+        wiper.wipe(device, 34 * MIB, 0, lambda phase, done: self.reports.append((phase, done)))
+
+    def test_every_byte_is_zero_and_was_looked_at(self) -> None:
+        self.wipe(wiper.Dax(self.fd, 34 * MIB, 2 * MIB))
+        self.assertEqual(bytes(34 * MIB), os.pread(self.fd, 34 * MIB, 0))
+        self.assertEqual([(phase, done * MIB) for phase in ('zero', 'verify') for done in (16, 32, 34)], self.reports)
+
+    def test_pieces_are_whole_pages_of_the_device(self) -> None:
+        for align, chunk in ((4096, 16 * MIB), (2 * MIB, 16 * MIB), (1 << 30, 1 << 30)):
+            self.assertEqual(chunk, wiper.Dax(self.fd, 34 * MIB, align).chunk)
+
+    def test_one_byte_that_stays_is_found(self) -> None:
+        for device in (wiper.Dax(self.fd, 34 * MIB, 2 * MIB), wiper.File(self.fd, 34 * MIB)):
+            for at in (0, 16 * MIB - 1, 16 * MIB, 34 * MIB - 1):
+                os.pwrite(self.fd, bytes(34 * MIB), 0)
+                self.patch(device, 'flush', lambda at=at: os.pwrite(self.fd, b'x', at))
+                error = self.assertRaises(wiper.Unproven, self.wipe, device)
+                self.assertIn('not all zero', str(error))
+
+    def test_without_a_flush_nothing_is_proven(self) -> None:
+        def missing(_name: str) -> Any:
+            raise OSError
+
+        self.patch(ctypes, 'CDLL', missing)
+        error = self.assertRaises(wiper.Unproven, wiper.Dax, self.fd, 34 * MIB, 2 * MIB)
+        self.assertIn('libpmem', str(error))

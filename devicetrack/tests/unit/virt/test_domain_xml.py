@@ -1,0 +1,220 @@
+"""Domain XML, captured and made up."""
+
+from __future__ import annotations
+
+import pickle
+import time
+import uuid
+from xml.sax import saxutils
+
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
+import testtools
+
+from devicetrack import exception
+from devicetrack.objects import details
+from devicetrack.tests import base
+from devicetrack.tests.drivers import contract
+from devicetrack.tests.unit.virt import data
+from devicetrack.virt import metadata
+from devicetrack.virt.libvirt import document as documents
+from devicetrack.virt.libvirt import domain_xml
+
+UUID = 'c7a5fdbd-edaf-9455-926a-d65c16db1809'
+MDEV = '83b8f4f2-509f-382f-3c1e-e6bfe0fa1001'
+
+
+def domain(devices: str = '', rest: str = '', attributes: str = "type='kvm'") -> str:
+    return f'<domain {attributes}><uuid>{UUID}</uuid>{rest}<devices>{devices}</devices></domain>'
+
+
+def nvdimm(path: str, model: str = 'nvdimm') -> str:
+    return f"<memory model='{model}'><source><path>{saxutils.escape(path)}</path></source></memory>"
+
+
+def mdev(address: str) -> str:
+    return ("<hostdev mode='subsystem' type='mdev'>"
+            f'<source><address uuid={saxutils.quoteattr(address)}/></source></hostdev>')
+
+
+class CapturedTestCase(base.TestCase):
+    scenarios = base.table(
+        *((f'libvirt {version}, {kind}', f'libvirt-{version}-domain-{kind}-nvdimm-mdev.xml', kind == 'live')
+          for version in data.LIBVIRTS for kind in ('live', 'inactive')),
+        names=('document', 'live'))
+
+    def test_a_guest_with_both_kinds(self) -> None:
+        self.assertEqual(domain_xml.Domain(UUID, self.live, ('/dev/dax0.0',), (MDEV,)),
+                         domain_xml.parse(data.read(self.document)))
+
+
+class BigGuestTestCase(base.TestCase):
+
+    def test_guests_of_a_compute_service(self) -> None:
+        small = domain_xml.parse(data.read('libvirt-domain-live-15k.xml'))
+        rich = domain_xml.parse(data.read('libvirt-domain-live-25k.xml'))
+        self.assertTrue(small.live and rich.live)
+        for found, text in ((small, data.read('libvirt-domain-live-15k.xml')),
+                            (rich, data.read('libvirt-domain-live-25k.xml'))):
+            self.assertEqual(text.count("type='mdev'"), len(found.mdev_uuids))
+            self.assertEqual(text.count("model='nvdimm'") + text.count("model='virtio-pmem'"),
+                             len(found.memory_paths))
+            self.assertIsNone(found.record)
+
+
+class MadeUpTestCase(base.TestCase):
+    scenarios = base.table(
+        ('nothing', domain(), (), ()),
+        ('no devices at all', f'<domain><uuid>{UUID}</uuid></domain>', (), ()),
+        ('virtio-pmem', domain(nvdimm('/dev/dax1.2', 'virtio-pmem')), ('/dev/dax1.2',), ()),
+        ('memory of the host', domain("<memory model='dimm'><source><nodemask>0</nodemask></source></memory>"
+                                      "<memory model='virtio-mem'/>"), (), ()),
+        ('the order of the definition', domain(nvdimm('/b') + mdev(MDEV) + nvdimm('/a')), ('/b', '/a'), (MDEV,)),
+        ('a path with everything', domain(nvdimm('/a b&<>"\'é/ü')), ('/a b&<>"\'é/ü',), ()),
+        ('an attribute in references', domain("<memory model='&#110;vdimm'><source><path>/p</path></source></memory>"),
+         ('/p',), ()),
+        ('a UUID in capitals', domain(mdev(MDEV.upper())), (), (MDEV,)),
+        ('other host devices', domain("<hostdev type='pci'><source><address bus='1'/></source></hostdev>"), (), ()),
+        ('a definition inside another', domain(rest=f'<metadata><x:copy xmlns:x="x">{domain(mdev(MDEV))}</x:copy>'
+                                                    '</metadata>'), (), ()),
+        ('comments and instructions', domain('<!-- <memory model="nvdimm"/> --><?x y?>' + mdev(MDEV)), (), (MDEV,)),
+        ('an XML declaration', "<?xml version='1.0' encoding='latin-1'?>" + domain(nvdimm('/ü')), ('/ü',), ()),
+        names=('text', 'paths', 'mdevs'))
+
+    def test_it_names(self) -> None:
+        found = domain_xml.parse(self.text)
+        self.assertEqual((UUID, False, self.paths, self.mdevs),
+                         (found.uuid, found.live, found.memory_paths, found.mdev_uuids))
+
+
+BOMB = ('<!DOCTYPE domain [<!ENTITY a "aaaaaaaaaa">'
+        + ''.join(f'<!ENTITY {chr(98 + n)} "{f"&{chr(97 + n)};" * 10}">' for n in range(9)) + ']>')
+
+
+class BadDocumentTestCase(base.TestCase):
+    scenarios = base.table(
+        ('nothing', '', 'line 1'),
+        ('no XML', 'libvirt: error', 'line 1'),
+        ('truncated', domain(nvdimm('/dev/secret'))[:-20], 'line 1'),
+        ('malformed', '<domain>\n<devices></domain>', 'line 2'),
+        ('another root', f'<device><uuid>{UUID}</uuid></device>', 'root element'),
+        ('two roots', domain() + domain(), 'line 1'),
+        ('a bomb of entities', BOMB + domain(nvdimm('&j;').replace('&amp;', '&')), 'document type'),
+        ('an external entity', '<!DOCTYPE domain [<!ENTITY x SYSTEM "file:///etc/passwd">]>'
+         + domain('<memory model="nvdimm"><source><path>&x;</path></source></memory>'), 'document type'),
+        ('a document type from elsewhere', '<!DOCTYPE domain SYSTEM "http://127.0.0.1:1/x.dtd">' + domain(),
+         'document type'),
+        ('an entity that nobody declared', domain('<memory model="nvdimm"><source><path>&x;</path></source></memory>'),
+         'line 1'),
+        ('deeper than anybody needs', '<domain>' + '<a>' * 5000 + '</a>' * 5000 + '</domain>', 'line 1'),
+        ('half a surrogate pair', domain(nvdimm('/\ud800')), 'character'),
+        ('a zero byte', domain('\0'), 'line 1'),
+        ('no UUID', '<domain/>', 'uuid'),
+        ('a UUID that is none', domain().replace(UUID, 'secret'), 'uuid'),
+        ('an NVDIMM without a path', domain("<memory model='nvdimm'><source/></memory>"), 'source/path'),
+        ('an NVDIMM with an empty path', domain(nvdimm(' ')), 'source/path'),
+        ('an mdev without a source', domain("<hostdev type='mdev'/>"), 'hostdev/source/address/@uuid'),
+        ('an mdev that is no UUID', domain(mdev('secret')), 'hostdev/source/address/@uuid'),
+        names=('text', 'where'))
+
+    def test_it_is_refused_and_not_quoted(self) -> None:
+        error = self.assertRaises(exception.InvalidDocument, domain_xml.parse, self.text, f'domain {UUID}')
+        self.assertEqual(f'domain {UUID}', error.document)
+        self.assertIn(self.where, error.where)
+        self.assertNotIn('secret', str(error))
+        self.assertIsNone(error.__cause__)
+        self.assertEqual(str(error), str(pickle.loads(pickle.dumps(error))))
+
+
+class HugeDocumentTestCase(base.TestCase):
+
+    def test_a_hundred_megabytes_are_refused_unread(self) -> None:
+        text = '<domain>' + ' ' * 100_000_000 + '</domain>'
+        started = time.monotonic()
+        error = self.assertRaises(exception.InvalidDocument, domain_xml.parse, text)
+        self.assertEqual('length', error.where)
+        self.assertLess(time.monotonic() - started, 0.1)
+
+    def test_the_longest_that_libvirt_can_send_is_read(self) -> None:
+        frame = domain(rest='<description></description>')
+        text = frame.replace('<description>', '<description>' + 'x' * (documents.MAX_LENGTH - len(frame)))
+        self.assertEqual(documents.MAX_LENGTH, len(text))
+        self.assertEqual(UUID, domain_xml.parse(text).uuid)
+
+
+class RecordTestCase(base.TestCase):
+    """Our element among the metadata: written, read, and damaged."""
+
+    def element(self, **facts: object) -> str:
+        text = details.to_text(details.VPMEMDetails(
+            namespace_uuid=MDEV, label='4GB', devpath='/dev/dax0.0', size_bytes=1, align_bytes=1))
+        one = contract.assignment(UUID, 'vpmem', 'ns <&"\'> 0', 'region0', text, 3)
+        for name, value in facts.items():
+            setattr(one, name, value)
+        self.text = text
+        return metadata.element([one])
+
+    def test_it_says_all_that_a_row_says(self) -> None:
+        migration = str(uuid.uuid4())
+        text = self.element(migration_uuid=migration, role='incoming', numa_node=1)
+        found = domain_xml.parse(domain(rest=f'<metadata>{text}</metadata>'))
+        self.assertEqual(metadata.GuestRecord(UUID, contract.HOST, (metadata.RecordedDevice(
+            kind='vpmem', identifier='ns <&"\'> 0', resource_class='CLASS', provider_uuid=contract.PROVIDER,
+            parent='region0', numa_node=1, position=3, claim_id='claim', role='incoming', migration_uuid=migration,
+            details=self.text),)), found.record)
+        self.assertIsNone(found.record_problem)
+
+    def test_what_is_absent_is_none(self) -> None:
+        found = domain_xml.parse(domain(rest=f'<metadata>{self.element(parent=None)}</metadata>'))
+        assert found.record is not None
+        device, = found.record.devices
+        self.assertEqual((None, None, None), (device.parent, device.numa_node, device.migration_uuid))
+
+    def test_a_damaged_record_leaves_the_devices_readable(self) -> None:
+        for name, where in (('position="3"', 'position'), (f'provider="{contract.PROVIDER}"', 'provider'),
+                            (f'instance="{UUID}"', 'instance'), ('kind="vpmem"', 'kind')):
+            text = self.element().replace(name, '')
+            found = domain_xml.parse(domain(nvdimm('/p'), f'<metadata>{text}</metadata>'))
+            self.assertEqual((('/p',), None), (found.memory_paths, found.record))
+            self.assertIn(where, str(found.record_problem))
+
+    def test_an_element_of_somebody_else_is_not_ours(self) -> None:
+        text = self.element().replace(metadata.NAMESPACE, 'urn:other')
+        self.assertIsNone(domain_xml.parse(domain(rest=f'<metadata>{text}</metadata>')).record)
+
+
+# What XML can carry (XML 1.0, section 2.2), without what its readers normalise.
+_TEXT = st.text(st.characters(exclude_categories=('Cs', 'Cc'), exclude_characters='\ufffe\uffff'), min_size=1,
+                max_size=40).map(str.strip).filter(bool)
+
+
+class PropertiesTestCase(testtools.TestCase):
+
+    @given(st.lists(st.one_of(_TEXT.map(lambda path: ('path', path)),
+                              st.uuids().map(lambda value: ('mdev', str(value))))))
+    def test_whatever_is_named_is_found_in_its_order(self, named: list[tuple[str, str]]) -> None:
+        text = domain(''.join(nvdimm(value) if kind == 'path' else mdev(value) for kind, value in named))
+        found = domain_xml.parse(text)
+        self.assertEqual([value for kind, value in named if kind == 'path'], list(found.memory_paths))
+        self.assertEqual([value for kind, value in named if kind == 'mdev'], list(found.mdev_uuids))
+
+    @settings(max_examples=300)
+    @given(st.integers(0, 3000), st.integers(0, 3000), st.text(max_size=3))
+    def test_a_damaged_document_is_read_or_refused(self, start: int, length: int, put: str) -> None:
+        text = data.read('libvirt-9.0.0-domain-live-nvdimm-mdev.xml')
+        try:
+            domain_xml.parse(text[:start] + put + text[start + length:])
+        except exception.InvalidDocument:
+            pass
+
+    @given(_TEXT, _TEXT, _TEXT)
+    def test_a_record_survives_any_text(self, identifier: str, parent: str, claim: str) -> None:
+        one = contract.assignment(UUID, 'vpmem', identifier, parent, details.to_text(
+            details.VPMEMDetails(namespace_uuid=MDEV, label=claim, devpath=parent, size_bytes=1,
+                                          align_bytes=1)))
+        found = domain_xml.parse(domain(rest=f'<metadata>{metadata.element([one])}</metadata>'))
+        assert found.record is not None, found.record_problem
+        device, = found.record.devices
+        self.assertEqual((identifier, parent), (device.identifier, device.parent))
+        self.assertEqual(claim, details.from_text(device.details).label)

@@ -1,0 +1,301 @@
+"""The libvirt driver where libvirt does what is seldom seen: a connection in memory, and a kind of the tests' own."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+import uuid
+
+import libvirt
+
+from devicetrack import exception
+from devicetrack.objects import details
+from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import InventoryDevice
+from devicetrack.objects.values import Realized
+from devicetrack.objects.values import Unknown
+from devicetrack.tests import base
+from devicetrack.tests.drivers import contract
+from devicetrack.virt.libvirt import connection
+from devicetrack.virt.libvirt import driver as libvirt_driver
+from devicetrack.virt.libvirt.kinds import api
+
+A, B = '11111111-1b54-4048-85b3-a6a62d165c01', '22222222-1b54-4048-85b3-a6a62d165c02'
+DETAILS = details.to_text(details.VPMEMDetails(
+    namespace_uuid=A, label='x', devpath='/x', size_bytes=1, align_bytes=1))
+
+
+def libvirt_error(code: int, text: str = 'secret-name', domain: int = libvirt.VIR_FROM_QEMU) -> libvirt.libvirtError:
+    error = libvirt.libvirtError(text)
+    error.err = (code, domain, text, 2, text, None, None, -1, -1)
+    return error
+
+
+def xml(uuid: str, *paths: str, live: bool = False) -> str:
+    memory = ''.join(f"<memory model='nvdimm'><source><path>{path}</path></source></memory>" for path in paths)
+    identity = " id='1'" if live else ''
+    return (f"<domain type='kvm'{identity}><name>secret-name</name><uuid>{uuid}</uuid>"
+            f'<devices>{memory}</devices></domain>')
+
+
+class Domain:
+    """What libvirt answers for one domain: a document for each of its definitions, or an error to raise."""
+
+    def __init__(self, uuid: str, current: Any, defined: Any = None, running: bool = True) -> None:
+        self.uuid, self.current, self.defined, self.running = uuid, current, defined, running
+
+    def UUIDString(self) -> str:
+        return self.uuid
+
+    def isActive(self) -> int:
+        return self._answer(self.running)
+
+    def isPersistent(self) -> int:
+        return int(self.defined is not None)
+
+    def XMLDesc(self, flags: int) -> Any:
+        return self._answer(self.defined if flags == libvirt.VIR_DOMAIN_XML_INACTIVE else self.current)
+
+    def _answer(self, answer: Any) -> Any:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+class Raw:
+    def __init__(self) -> None:
+        self.domains: Any = []
+        self.alive = True
+        self.lists = 0
+
+    def listAllDomains(self, flags: int) -> Any:
+        self.lists += 1
+        if isinstance(self.domains, Exception):
+            raise self.domains
+        return self.domains
+
+    def isAlive(self) -> bool:
+        return self.alive
+
+
+class Paths(api.DeviceKind):
+    """A kind whose devices are paths, and each path is the name of its device."""
+
+    name = 'path'
+    configured = True
+
+    def __init__(self, conf: Any, hypervisor: connection.Connection) -> None:
+        super().__init__(conf, hypervisor)
+        self.error: Exception | None = None
+        self.unclaim_error: Exception | None = None
+        self.given_back: list[str] = []
+        self.known = True
+
+    def _try(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+    def stock(self) -> api.Stock:
+        self._try()
+        return api.Stock((InventoryDevice(self.name, '/a', '', 'CUSTOM_A', None, None, DETAILS),))
+
+    def addresses(self, domain: Any) -> Any:
+        return domain.memory_paths
+
+    def identify(self, addresses: Any) -> Any:
+        self._try()
+        return {address: address if self.known else None for address in addresses}
+
+    def realize(self, assignment: Any) -> Realized:
+        self._try()
+        return Realized(DeviceKey(self.name, assignment.identifier), DETAILS)
+
+    def unclaim(self, assignment: Any, lock_fd: int) -> None:
+        os.fstat(lock_fd)
+        if self.unclaim_error is not None:
+            raise self.unclaim_error
+        self.given_back.append(assignment.identifier)
+
+    def guest_elements(self, assignments: Any) -> Any:
+        return [f'<path>{assignment.identifier}</path>' for assignment in assignments]
+
+
+class DriverTestCase(base.TestCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.raw = Raw()
+        self.driver = libvirt_driver.LibvirtDriver('host', self.conf, self.state_path, [Paths], lambda: self.raw)
+        self.kind: Any = self.driver._kinds['path']
+        self.device = contract.assignment(A, 'path', '/a', None, DETAILS)
+        self.key = DeviceKey('path', '/a')
+
+
+class UsageTestCase(DriverTestCase):
+
+    def test_live_and_defined_are_told_apart(self) -> None:
+        self.raw.domains = [Domain(A, xml(A, '/a', '/b', live=True), xml(A, '/b', '/c'))]
+        self.assertEqual([('/a', True, True, False), ('/b', True, True, True), ('/c', True, False, True)],
+                         [(use.identifier, use.running, use.live, use.defined)
+                          for use in self.driver.get_usage().uses])
+
+    def test_a_domain_that_went_away_after_it_was_listed_uses_nothing(self) -> None:
+        gone = libvirt_error(libvirt.VIR_ERR_NO_DOMAIN)
+        self.raw.domains = [Domain(A, gone), Domain(A, xml(A), gone), Domain(B, xml(B, '/b', live=True), running=True)]
+        self.raw.domains[0].running = gone
+        usage = self.driver.get_usage()
+        self.assertEqual((frozenset((B,)), ()), (usage.domains, usage.unknown))
+
+    def test_two_domains_of_one_uuid_are_unknown(self) -> None:
+        self.raw.domains = [Domain(A, xml(A, '/a', live=True)), Domain(A, xml(A, '/b', live=True))]
+        usage = self.driver.get_usage()
+        self.assertEqual([f'domain {A}'], [unknown.what for unknown in usage.unknown])
+        self.assertEqual(['/a', '/b'], [use.identifier for use in usage.uses])
+
+    def test_what_cannot_be_read_is_unknown_and_the_rest_is_known(self) -> None:
+        self.raw.domains = [
+            Domain(A, '<domain><name>secret-name</name'), Domain(B, xml(A, '/x')),
+            Domain(A[:-1] + '2', 'x' * 5_000_000),
+            Domain(A[:-1] + '3', libvirt_error(libvirt.VIR_ERR_OPERATION_INVALID)),
+            Domain(A[:-1] + '4', xml(A[:-1] + '4', '/d', live=True))]
+        usage = self.driver.get_usage()
+        self.assertEqual(['/d'], [use.identifier for use in usage.uses])
+        self.assertEqual([f'domain {A}', f'domain {B}', f'domain {A[:-1]}2', f'domain {A[:-1]}3'],
+                         [unknown.what for unknown in usage.unknown])
+        self.assertEqual(5, len(usage.domains))
+        self.assertNotIn('secret', str(usage))
+
+    def test_addresses_that_nobody_can_identify_are_unknown(self) -> None:
+        self.raw.domains = [Domain(A, xml(A, '/a', live=True))]
+        self.kind.error = exception.CommandFailed('ndctl', 'failed')
+        usage = self.driver.get_usage()
+        self.assertEqual((Unknown('path devices that domains name', 'ndctl: failed'),), usage.unknown)
+        self.assertEqual([None], [use.identifier for use in usage.uses])
+
+    def test_a_path_of_no_device_is_named_all_the_same(self) -> None:
+        self.raw.domains = [Domain(A, xml(A, '/z', live=True))]
+        self.kind.known = False
+        use, = self.driver.get_usage().uses
+        self.assertEqual((None, '/z'), (use.identifier, use.address))
+
+    def test_no_connection_is_no_answer(self) -> None:
+        self.raw.domains = libvirt_error(libvirt.VIR_ERR_INTERNAL_ERROR, 'closed', libvirt.VIR_FROM_RPC)
+        error = self.assertRaises(exception.HypervisorUnreachable, self.driver.get_usage)
+        self.assertEqual('qemu:///system', error.hypervisor)
+        self.assertIsInstance(error.__cause__, libvirt.libvirtError)
+        self.assertEqual(2, self.raw.lists)       # opened again once, and no more
+
+    def test_a_connection_that_is_lost_between_two_domains_is_no_answer(self) -> None:
+        lost = libvirt_error(libvirt.VIR_ERR_SYSTEM_ERROR, 'broken pipe', libvirt.VIR_FROM_RPC)
+        self.raw.domains = [Domain(A, xml(A)), Domain(B, lost)]
+        self.assertRaises(exception.HypervisorUnreachable, self.driver.get_usage)
+
+    def test_another_error_on_a_dead_connection_is_no_answer(self) -> None:
+        self.raw.domains = [Domain(A, libvirt_error(libvirt.VIR_ERR_OPERATION_FAILED))]
+        self.raw.alive = False
+        self.assertRaises(exception.HypervisorUnreachable, self.driver.get_usage)
+
+
+class InventoryTestCase(DriverTestCase):
+
+    def test_a_kind_that_cannot_be_read_is_unknown(self) -> None:
+        self.kind.error = exception.InvalidDocument('ndctl list', 'document', 'not JSON')
+        inventory = self.driver.get_inventory()
+        self.assertEqual(((), frozenset(), (Unknown('path', 'ndctl list: document: not JSON'),)),
+                         (inventory.devices, inventory.known_kinds, inventory.unknown))
+
+    def test_no_answer_for_everything_is_an_error(self) -> None:
+        self.kind.error = exception.HypervisorUnreachable('x', 'y')
+        self.assertRaises(exception.HypervisorUnreachable, self.driver.get_inventory)
+
+    def test_a_kind_without_options_has_nothing_and_that_is_known(self) -> None:
+        self.kind.error = exception.CommandFailed('ndctl', 'not installed')
+        self.kind.configured = False
+        inventory = self.driver.get_inventory()
+        self.assertEqual(((), {'path'}, ()), (inventory.devices, inventory.known_kinds, inventory.unknown))
+
+
+class UnclaimTestCase(DriverTestCase):
+
+    def unclaim(self) -> Any:
+        return self.driver.unclaim([self.device])[self.key]
+
+    def test_nothing_is_given_back_while_any_document_is_unknown(self) -> None:
+        self.raw.domains = [Domain(B, '<domain')]
+        error = self.unclaim()
+        self.assertIsInstance(error, exception.UnclaimFailed)
+        self.assertIn(B, error.reason)
+        self.assertEqual([], self.kind.given_back)
+
+    def test_nothing_is_given_back_while_addresses_are_unknown(self) -> None:
+        self.raw.domains = [Domain(B, xml(B, '/b', live=True))]
+        self.kind.error = exception.CommandFailed('ndctl', 'failed')
+        self.assertIsInstance(self.unclaim(), exception.UnclaimFailed)
+
+    def test_a_definition_alone_is_a_use(self) -> None:
+        self.raw.domains = [Domain(B, xml(B, live=True), xml(B, '/a'))]
+        error = self.unclaim()
+        self.assertIsInstance(error, exception.DeviceInUse)
+        self.assertIn(B, error.reason)
+
+    def test_the_hypervisor_is_asked_once_for_all(self) -> None:
+        others = [contract.assignment(A, 'path', f'/{number}', None, DETAILS) for number in range(10)]
+        self.assertEqual({None}, set(self.driver.unclaim([self.device, *others]).values()))
+        self.assertEqual((1, 11), (self.raw.lists, len(self.kind.given_back)))
+
+    def test_errors_of_a_kind_are_answers(self) -> None:
+        for error, wanted in ((exception.DeviceGone('path', '/a', 'x'), exception.DeviceGone),
+                              (exception.CommandFailed('wiper', 'x'), exception.UnclaimFailed)):
+            self.kind.unclaim_error = error
+            self.assertIsInstance(self.unclaim(), wanted)
+
+    def test_a_kind_that_is_not_installed_is_an_answer(self) -> None:
+        unknown = contract.assignment(A, 'other', 'x', None, DETAILS)
+        results = self.driver.unclaim([unknown, self.device])
+        self.assertIsInstance(results[DeviceKey('other', 'x')], exception.UnclaimFailed)
+        self.assertIsNone(results[self.key])
+        self.assertRaises(exception.RealizeFailed, self.driver.realize, unknown)
+        self.assertRaises(exception.DeviceGone, self.driver.guest_config, [unknown])
+
+    def test_every_name_has_a_lock_file_of_its_own(self) -> None:
+        names = ['/a', '%2Fa', 'a', '.', '..', 'ü' * 100, 'ü' * 101, 'x\0', 'A']
+        self.driver.unclaim([contract.assignment(A, 'path', name, None, DETAILS) for name in names])
+        self.assertEqual(len(names), len(os.listdir(os.path.join(self.state_path, 'locks'))))
+
+    def test_locks_that_cannot_be_made_free_nothing(self) -> None:
+        with open(os.path.join(self.state_path, 'locks'), 'w'):
+            self.assertIsInstance(self.unclaim(), exception.UnclaimFailed)
+        self.assertRaises(exception.RealizeFailed, self.driver.realize, self.device)
+
+
+class GuestConfigTestCase(DriverTestCase):
+
+    def test_no_guest_is_read_from_claim_to_definition(self) -> None:
+        self.driver.realize(self.device)
+        self.assertEqual('<path>/a</path>', self.driver.guest_config([self.device])[0])
+        self.assertEqual(0, self.raw.lists)
+
+
+class KindsTestCase(base.TestCase):
+
+    def test_a_kind_that_refuses_its_options_refuses_the_driver(self) -> None:
+        class Refusing(Paths):
+            def __init__(self, conf: Any, hypervisor: connection.Connection) -> None:
+                raise exception.InvalidConfiguration('[x] y', 'z', 'no')
+
+        self.assertRaises(exception.InvalidConfiguration, libvirt_driver.LibvirtDriver, 'host', self.conf,
+                          self.state_path, [Refusing])
+
+    def test_no_connection_is_made_before_it_is_needed(self) -> None:
+        def connect() -> Any:
+            raise AssertionError
+
+        driver = libvirt_driver.LibvirtDriver('host', self.conf, self.state_path, [Paths], connect)
+        self.assertEqual(1, len(driver.get_inventory().devices))
+        self.assertEqual(str(uuid.UUID(driver.boot_id())), driver.boot_id())
+
+    def test_an_unknown_uri_is_no_answer(self) -> None:
+        self.configuration.set('libvirt', connection_uri='nosuch:///')
+        driver = libvirt_driver.LibvirtDriver('host', self.conf, self.state_path, [Paths])
+        error = self.assertRaises(exception.HypervisorUnreachable, driver.get_usage)
+        self.assertEqual('nosuch:///', error.hypervisor)

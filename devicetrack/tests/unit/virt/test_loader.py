@@ -1,0 +1,56 @@
+"""How a driver is found."""
+
+from __future__ import annotations
+
+import os
+
+from stevedore import driver as stevedore_driver
+from stevedore import exception as stevedore_exception
+
+from devicetrack import exception
+from devicetrack.tests import base
+from devicetrack.virt import fake
+from devicetrack.virt import loader
+
+
+class LoaderTestCase(base.TestCase):
+
+    def stevedore(self, cls: type | None = None, error: Exception | None = None) -> None:
+        """Answer in the place of installed entry points."""
+        def manager(namespace: str, name: str, on_load_failure_callback, **_options):
+            self.assertEqual('devicetrack.virt_drivers', namespace)
+            if error is not None:
+                on_load_failure_callback(None, None, error)
+            if cls is None:
+                raise stevedore_exception.NoMatches(f'no {name}')
+            return type('Manager', (), {'driver': cls})
+
+        self.patch(stevedore_driver, 'DriverManager', manager)
+
+    def test_the_driver_that_the_option_names(self) -> None:
+        self.stevedore(fake.FakeDriver)
+        path = os.path.join(self.state_path, 'new')
+        self.configuration.set('devicetrack', state_path=path, virt_driver='fake')
+        driver = loader.load_driver(self.conf, 'compute-1')
+        assert isinstance(driver, fake.FakeDriver)
+        self.assertEqual(('compute-1', path), (driver.host, driver.state_path))
+        self.assertEqual(0o700, os.stat(path).st_mode & 0o777)
+        self.assertIs(fake.FakeHost.named('compute-1'), driver.machine)
+        fake.FakeHost.forget('compute-1')
+
+    def test_there_is_no_such_driver(self) -> None:
+        self.configuration.set('devicetrack', virt_driver='nosuch')
+        error = self.assertRaises(exception.InvalidConfiguration, loader.load_driver, self.conf)
+        self.assertEqual(('[devicetrack] virt_driver', 'nosuch'), (error.option, error.value))
+
+    def test_a_driver_that_cannot_be_imported_says_why(self) -> None:
+        self.stevedore(error=ImportError('No module named libvirt'))
+        error = self.assertRaises(exception.InvalidConfiguration, loader.load_driver, self.conf)
+        self.assertIn('No module named libvirt', error.reason)
+        self.assertIsInstance(error.__cause__, ImportError)
+
+    def test_a_state_directory_that_cannot_be_made(self) -> None:
+        self.stevedore(fake.FakeDriver)
+        self.configuration.set('devicetrack', state_path='/proc/nosuch')
+        error = self.assertRaises(exception.InvalidConfiguration, loader.load_driver, self.conf)
+        self.assertEqual('[devicetrack] state_path', error.option)

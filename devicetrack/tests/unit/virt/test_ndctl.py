@@ -1,0 +1,118 @@
+"""What ndctl prints, captured and made up."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+import testtools
+
+from devicetrack import exception
+from devicetrack.tests import base
+from devicetrack.tests.unit.virt import data
+from devicetrack.virt.libvirt import ndctl
+
+ONE: dict[str, Any] = {'dev': 'namespace0.0', 'mode': 'devdax', 'map': 'dev', 'size': 130023424, 'align': 2097152,
+                       'uuid': '233f0db2-8d42-452a-a439-27c1c88e7c9f', 'chardev': 'dax0.0', 'name': 'ns0'}
+
+
+def changed(**facts: Any) -> dict[str, Any]:
+    return {key: value for key, value in {**ONE, **facts}.items() if value is not None}
+
+
+class CapturedTestCase(base.TestCase):
+    scenarios = base.table(
+        *((f'ndctl {version} list -{options}', f'ndctl-{version}-list-{options}.json', options, uuid)
+          for version, uuid in zip(data.NDCTLS, ('822f99e8-515f-4bf1-98b3-cd11cf70c217',
+                                                 '233f0db2-8d42-452a-a439-27c1c88e7c9f'), strict=True)
+          for options in ('N', 'NDRX', 'NDX', 'NRi')),
+        names=('document', 'options', 'uuid'))
+
+    def test_all_forms_say_the_same(self) -> None:
+        found = {listed.name: listed for listed in ndctl.parse(data.read(self.document)) if listed.name}
+        self.assertEqual([f'ns{region}_{number}' for region in (0, 1) for number in (0, 1, 2)], sorted(found))
+        region = 'region0' if 'R' in self.options else None
+        self.assertEqual(ndctl.Listed('ns0_0', self.uuid, 'dax0.0', 130023424, 2097152, region, None, None),
+                         found['ns0_0'])
+
+
+class CapturedOddTestCase(base.TestCase):
+    scenarios = base.table(*((version, version) for version in data.NDCTLS), names=('version',))
+
+    def test_raw_namespaces_have_neither_name_nor_uuid(self) -> None:
+        found = ndctl.parse(data.read(f'ndctl-{self.version}-list-NDRX-before-labels.json'))
+        self.assertEqual([('', '', None, 'its mode is raw, not devdax')] * 2,
+                         [(listed.name, listed.uuid, listed.chardev, listed.problem) for listed in found])
+
+    def test_sizes_for_people_are_refused(self) -> None:
+        error = self.assertRaises(exception.InvalidDocument, ndctl.parse,
+                                  data.read(f'ndctl-{self.version}-list-NDRXu.json'))
+        self.assertEqual('not a number of bytes', error.reason)
+
+
+class MadeUpTestCase(base.TestCase):
+
+    def test_no_namespaces_are_no_output(self) -> None:
+        for text in ('', '\n', '[]', '{}', '{"dimms": [], "regions": []}'):
+            self.assertEqual([], ndctl.parse(text))
+
+    def test_one_alone_is_no_list(self) -> None:
+        self.assertEqual(ndctl.parse(json.dumps([ONE])), ndctl.parse(json.dumps(ONE)))
+
+    def test_nodes(self) -> None:
+        for namespace, region, wanted in ((None, None, None), (1, None, 1), (None, 0, 0), (1, 0, 1), (-1, 0, None)):
+            text = json.dumps({'regions': [{'dev': 'region3', 'numa_node': region,
+                                            'namespaces': [changed(numa_node=namespace)]}]})
+            found, = ndctl.parse(text)
+            self.assertEqual(('region3', wanted), (found.region, found.numa_node))
+
+    def test_namespaces_that_no_guest_can_have(self) -> None:
+        for facts, problem in (({'mode': 'fsdax'}, 'fsdax'), ({'mode': None}, 'unknown'),
+                               ({'state': 'disabled'}, 'disabled'), ({'chardev': None}, 'no character device'),
+                               ({'readonly': True}, 'read-only'),
+                               ({'daxregion': {'devices': [{'chardev': 'dax0.0'}, {'chardev': 'dax0.1'}]}}, 'divided')):
+            found, = ndctl.parse(json.dumps([changed(**facts)]))
+            self.assertIn(problem, str(found.problem))
+
+
+class BadOutputTestCase(base.TestCase):
+    scenarios = base.table(
+        ('garbage', 'Segmentation fault', 'document'),
+        ('truncated', json.dumps([ONE])[:-3], 'document'),
+        ('very deep', '[' * 100000, 'document'),
+        ('a number', '7', 'document'),
+        ('a list of numbers', '[7]', 'document[0]'),
+        ('regions that are none', '{"regions": 7}', 'regions'),
+        ('namespaces that are none', '{"regions": [{"namespaces": 7}]}', 'regions[0].namespaces'),
+        ('a size in words', json.dumps([changed(size='1 GiB')]), 'document[0].size'),
+        ('a size that is true', json.dumps([changed(size=True)]), 'document[0].size'),
+        ('a size below zero', json.dumps([changed(size=-1)]), 'document[0].size'),
+        ('no size', json.dumps([changed(size=None)]), 'document[0].size'),
+        ('a UUID that is none', json.dumps([changed(uuid='x')]), 'document[0].uuid'),
+        ('a UUID that is a number', json.dumps([changed(uuid=7)]), 'document[0].uuid'),
+        ('a name without a UUID', json.dumps([changed(uuid=None)]), 'document[0].uuid'),
+        ('a name that is none', json.dumps([changed(name=7)]), 'document[0].name'),
+        ('a device out of place', json.dumps([changed(chardev='../sda')]), 'document[0].chardev'),
+        ('huge', ' ' * (ndctl.MAX_LENGTH + 1), 'length'),
+        names=('text', 'where'))
+
+    def test_it_is_refused(self) -> None:
+        error = self.assertRaises(exception.InvalidDocument, ndctl.parse, self.text)
+        self.assertEqual((ndctl.DOCUMENT, self.where), (error.document, error.where))
+
+
+JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+                    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
+                        st.sampled_from(('regions', 'namespaces', 'daxregion', 'devices', *ONE)), inner, max_size=4))
+
+
+class PropertiesTestCase(testtools.TestCase):
+
+    @given(JSON)
+    def test_whatever_is_json_is_read_or_refused(self, value: Any) -> None:
+        try:
+            ndctl.parse(json.dumps(value))
+        except exception.InvalidDocument:
+            pass

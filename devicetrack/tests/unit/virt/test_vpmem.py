@@ -1,0 +1,186 @@
+"""Namespaces: what is offered, refused, recognised, and put into a guest."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from typing import Any
+import uuid
+
+from lxml import etree
+
+from devicetrack import exception
+from devicetrack.objects import details
+from devicetrack.tests import base
+from devicetrack.tests.drivers import contract
+from devicetrack.tests.unit.virt import data
+from devicetrack.virt.libvirt import connection
+from devicetrack.virt.libvirt import namespaces
+from devicetrack.virt.libvirt.kinds import vpmem
+
+MIB = 1 << 20
+
+
+class NdctlTestCase(base.TestCase):
+    """With a program that prints what it is told to in the place of ndctl."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.program = os.path.join(self.temp_dir(), 'ndctl')
+        self.prints(data.read('ndctl-76.1-list-NDRX.json'))
+        self.kind = self.make_kind('4GB:ns0_0|ns1_2')
+
+    def prints(self, text: str, status: int = 0) -> None:
+        with open(f'{self.program}.out', 'w') as file:
+            file.write(text)
+        with open(self.program, 'w') as file:
+            file.write(f'#!/bin/sh\n[ "$*" = "list --namespaces --dimms --regions --device-dax" ] || exit 9\n'
+                       f'cat "{self.program}.out"\nexit {status}\n')
+        os.chmod(self.program, stat.S_IRWXU)
+
+    def changes(self, which: str, **facts: Any) -> None:
+        listed = json.loads(data.read('ndctl-76.1-list-N.json'))
+        self.prints(json.dumps([{**one, **facts} if one['name'] == which else one for one in listed]))
+
+    def make_kind(self, *labels: str) -> vpmem.VPMEM:
+        self.configuration.set('libvirt', pmem_namespaces=labels)
+        self.configuration.set('devicetrack_vpmem', ndctl_command=self.program)
+        return vpmem.VPMEM(self.conf, connection.Connection())
+
+    def assigned(self, name: str) -> Any:
+        device, = (device for device in self.kind.stock().devices if device.identifier == name)
+        return contract.assignment(str(uuid.uuid4()), 'vpmem', name, device.parent, device.details)
+
+    def test_configured_namespaces_are_devices(self) -> None:
+        first, second = self.kind.stock().devices
+        self.assertEqual(('vpmem', 'ns0_0', '', 'CUSTOM_PMEM_NAMESPACE_4GB', 'region0', None), first[:6])
+        self.assertEqual(('ns1_2', 'region1', None), (second.identifier, second.parent, second.unhealthy))
+        found = details.from_text(first.details)
+        self.assertEqual(('822f99e8-515f-4bf1-98b3-cd11cf70c217', '4GB', '/dev/dax0.0', 130023424, 2097152),
+                         tuple(getattr(found, name) for name in found.fields))
+
+    def test_an_unknown_namespace_is_refused_at_start(self) -> None:
+        kind = self.make_kind('4GB:ns0_0|nosuch', 'SMALL:ns9')
+        error = self.assertRaises(exception.InvalidConfiguration, kind.stock)
+        self.assertEqual(('[libvirt] pmem_namespaces', 'nosuch,ns9'), (error.option, error.value))
+        self.assertIn('ns1_2', error.reason)
+
+    def test_a_namespace_that_goes_away_later_is_not_a_mistake_of_the_operator(self) -> None:
+        self.kind.stock()
+        self.prints('')
+        self.assertEqual((), self.kind.stock().devices)
+
+    def test_the_first_reading_that_succeeds_decides(self) -> None:
+        self.prints('garbage')
+        kind = self.make_kind('4GB:nosuch')
+        self.assertRaises(exception.InvalidDocument, kind.stock)
+        self.prints('[]')
+        self.assertRaises(exception.InvalidConfiguration, kind.stock)
+
+    def test_ndctl_missing_failing_or_printing_garbage_is_unknown(self) -> None:
+        self.prints('', status=3)
+        self.assertIn('status 3', str(self.assertRaises(exception.CommandFailed, self.kind.stock)))
+        self.prints('{"regions":')
+        self.assertRaises(exception.InvalidDocument, self.kind.stock)
+        os.unlink(self.program)
+        self.assertRaises(exception.CommandFailed, self.kind.stock)
+
+    def test_two_namespaces_of_one_name_are_unknown(self) -> None:
+        self.changes('ns1_1', name='ns0_0')
+        error = self.assertRaises(exception.InvalidDocument, self.kind.stock)
+        self.assertEqual('ns0_0', error.where)
+
+    def test_one_that_no_guest_can_have_is_unhealthy(self) -> None:
+        for facts, reason in (({'mode': 'fsdax'}, 'fsdax'), ({'size': 2 * MIB}, 'a guest needs')):
+            self.changes('ns0_0', **facts)
+            self.assertIn(reason, str(self.kind.stock().devices[0].unhealthy))
+            self.assertIsNone(self.kind.stock().devices[1].unhealthy)
+
+    def test_a_renumbered_device_is_the_same_device(self) -> None:
+        wanted = self.assigned('ns0_0')
+        self.changes('ns0_0', chardev='dax7.0')
+        realized = self.kind.realize(wanted)
+        self.assertEqual('/dev/dax7.0', details.from_text(realized.details).devpath)
+        self.assertIn('<path>/dev/dax7.0</path>', self.kind.guest_elements([wanted])[0])
+        self.assertEqual({'/dev/dax7.0': 'ns0_0', '/dev/dax0.0': None, '/dev/../dev/dax1.2': 'ns1_2'},
+                         self.kind.identify(['/dev/dax7.0', '/dev/dax0.0', '/dev/../dev/dax1.2']))
+
+    def test_another_uuid_or_size_is_another_device(self) -> None:
+        wanted = self.assigned('ns0_0')
+        for facts in ({'uuid': str(uuid.uuid4())}, {'size': 130023424 + 2 * MIB}):
+            self.changes('ns0_0', **facts)
+            self.assertRaises(exception.DeviceGone, self.kind.realize, wanted)
+            self.assertRaises(exception.DeviceGone, self.kind.guest_elements, [wanted])
+            self.assertRaises(exception.DeviceGone, self.kind.unclaim, wanted, 0)
+
+    def test_a_device_that_cannot_be_opened_is_not_free(self) -> None:
+        self.changes('ns0_0', chardev='dax99.99')
+        wanted = self.assigned('ns0_0')
+        self.assertRaises(exception.UnclaimFailed, self.kind.unclaim, wanted, 0)
+
+    def test_an_owned_namespace_that_no_option_names_is_still_recognised(self) -> None:
+        self.assertEqual({'/dev/dax1.1': 'ns1_1'}, self.kind.identify(['/dev/dax1.1']))
+
+    def test_without_a_path_nothing_is_asked(self) -> None:
+        os.unlink(self.program)
+        self.assertEqual({}, self.kind.identify([]))
+
+
+class GuestElementTestCase(base.TestCase):
+    scenarios = base.table(
+        ('a devdax namespace', 130023424, 2 * MIB, True, 126976, 2048),
+        ('with pages of one GiB', (3 << 30) + 2 * MIB, 1 << 30, True, 3 << 20, 1 << 20),
+        ('with pages of 4 KiB', 8 * MIB + 4096, 4096, True, 8192, 4),
+        ('a file', 8 * MIB, 2 * MIB, False, 8192, 2048),
+        ('a file of an odd size', 8 * MIB - 1, 2 * MIB, False, 6144, 2048),
+        names=('size', 'align', 'dax', 'size_kib', 'align_kib'))
+
+    def test_sizes(self) -> None:
+        element = etree.fromstring(vpmem.guest_element(
+            namespaces.Namespace('ns', '', '/a&<b', self.size, self.align, None, None, self.dax)))
+        self.assertEqual('/a&<b', element.findtext('source/path'))
+        self.assertEqual((str(self.size_kib), str(self.align_kib), '2048'),
+                         tuple(element.findtext(path) for path in
+                               ('target/size', 'source/alignsize', 'target/label/size')))
+        self.assertEqual(self.dax, element.find('source/pmem') is not None)
+
+
+class DirectoryTestCase(base.TestCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.files = self.temp_dir()
+        self.source = namespaces.DirectorySource(self.files)
+
+    def path(self, name: str, size: int = 4 * MIB) -> str:
+        path = os.path.join(self.files, name)
+        with open(path, 'wb') as file:
+            file.truncate(size)
+        return path
+
+    def test_only_regular_files_count(self) -> None:
+        self.path('ns0')
+        os.mkdir(os.path.join(self.files, 'directory'))
+        os.mkfifo(os.path.join(self.files, 'fifo'))
+        os.symlink('/etc/passwd', os.path.join(self.files, 'link'))
+        self.assertEqual({'ns0'}, set(self.source.read()))
+
+    def test_a_file_keeps_its_uuid_and_a_replaced_one_does_not(self) -> None:
+        self.path('ns0')
+        before = self.source.read()['ns0']
+        self.assertEqual(before, self.source.read()['ns0'])
+        self.path('new')
+        os.rename(os.path.join(self.files, 'new'), os.path.join(self.files, 'ns0'))
+        self.assertNotEqual(before.uuid, self.source.read()['ns0'].uuid)
+
+    def test_what_became_a_link_or_a_fifo_is_not_opened(self) -> None:
+        path = self.path('ns0')
+        namespace = self.source.read()['ns0']
+        for make in (lambda: os.symlink(self.path('other'), path), lambda: os.mkfifo(path)):
+            os.unlink(path)
+            make()
+            self.assertRaises(OSError, self.source.open, namespace)
+
+    def test_no_directory_is_unknown(self) -> None:
+        self.assertRaises(exception.CommandFailed, namespaces.DirectorySource(self.files + '/no').read)
