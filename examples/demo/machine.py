@@ -11,8 +11,8 @@ killed, as hardware does:
 ``guests/``
     The definition of every guest that runs. The test driver lives inside of the process that opened it, so
     its guests die with that process; on a real host they are processes of their own. These files stand for
-    that: a guest's definition is put here when it has started, and whoever starts the service writes them
-    all into ``node.xml`` before.
+    that: a guest's definition is put here when it has started, and before the service starts they are all
+    written into ``node.xml``.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from xml.etree import ElementTree
 MIB = 1 << 20
 NAME = 'demo-host'
 
-# So slow that a person, or a program, can look on while a namespace is wiped.
-WIPE_RATE_MIB_S = 12
+# So slow that one can look on while a namespace is wiped.
+SLOW_WIPE_MIB_S = 12
 
 
 class Card(NamedTuple):
@@ -167,15 +167,17 @@ class Machine:
                     file.truncate(SIZES[label])
         # Hosts of one name on one machine are one host; each demo shall be a machine of its own.
         (self.directory / 'machine-id').write_text(f'{uuid.uuid4().hex}\n')
+
+    def configure(self, wipe_rate_mib_s: int = 0) -> None:
+        """Write what a service that starts now finds: its configuration, and which guests run.
+
+        :param wipe_rate_mib_s: an upper bound for wiping; 0 is none
+        """
         self.configuration.write_text(_CONFIGURATION.format(
-            directory=self.directory, wipe_rate_mib_s=WIPE_RATE_MIB_S,
+            directory=self.directory, wipe_rate_mib_s=wipe_rate_mib_s,
             namespaces=','.join(f'{label}:{"|".join(names)}' for label, names in NAMESPACES.items()),
             first_type=','.join(card.address for card in CARDS if card.mdev_type == 'nvidia-35'),
             second_type=','.join(card.address for card in CARDS if card.mdev_type == 'nvidia-36')))
-        self.write_node()
-
-    def write_node(self) -> None:
-        """Tell libvirt's test driver what the machine has and which guests run on it."""
         devices = [_CARD.format(card=card) + ''.join(_mdevs(card)) for card in CARDS]
         (self.directory / 'node.xml').write_text(_NODE.format(
             devices=''.join(devices), guests=''.join(guest.document for guest in self.guests)))

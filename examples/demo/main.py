@@ -25,6 +25,7 @@ from machine import MIB
 from machine import NAMESPACES
 from machine import needs
 from machine import SIZES
+from machine import SLOW_WIPE_MIB_S
 from observer import expect
 from observer import NotAsPromised
 from observer import Observer
@@ -75,8 +76,8 @@ class Demo:
             examples/compute/service.py is a whole service that boots real guests. `make test` proves
             on real servers and a real libvirt daemon what was shown here; `make docs` explains it.""")
 
-    def start_service(self) -> dict[str, Any]:
-        self.machine.write_node()
+    def start_service(self, wipe_rate_mib_s: int = 0) -> dict[str, Any]:
+        self.machine.configure(wipe_rate_mib_s)
         self.service = Process(self.machine)
         return self.service.call('start')
 
@@ -161,7 +162,7 @@ class Demo:
             that opened it, so the demo kept their definitions and hands them to the next one as
             running guests.""")
 
-        began = self.start_service()
+        began = self.start_service(wipe_rate_mib_s=SLOW_WIPE_MIB_S)
         after = self.seen.rows()
         kept = [row for row in before if row.owner != given_up]
         expect(began['guests'] == guests, 'the guests are there')
