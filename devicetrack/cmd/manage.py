@@ -36,10 +36,10 @@ class Manage(app.App):
 
     NAME = NAME
 
-    def __init__(self, stdout: TextIO | None = None, stderr: TextIO | None = None) -> None:
+    def __init__(self, conf: cfg.ConfigOpts, stdout: TextIO | None = None, stderr: TextIO | None = None) -> None:
         super().__init__('Ask about the devices of hosts and who holds them.', metadata.version('devicetrack'),
                          commandmanager.CommandManager(NAMESPACE), stdout=stdout, stderr=stderr)
-        self._conf: cfg.ConfigOpts | None = None
+        self._conf, self._conf_is_read = conf, False
         self._store: SQLStore | None = None
         self._driver: virt_driver.VirtDriver | None = None
         self._handlers: list[logging.Handler] = []
@@ -110,13 +110,12 @@ class Manage(app.App):
 
         :raises cfg.Error: a file is missing or cannot be read
         """
-        if self._conf is None:
-            conf = cfg.ConfigOpts()
-            opts.register_options(conf)
+        if not self._conf_is_read:
+            opts.register_options(self._conf)
             arguments = [f'--{option}={path}' for option in ('config-file', 'config-dir')
                          for path in getattr(self.options, option.replace('-', '_'))]
-            conf(arguments, project=PROJECT, prog=NAME)
-            self._conf = conf
+            self._conf(arguments, project=PROJECT, prog=NAME)
+            self._conf_is_read = True
         return self._conf
 
     @property
@@ -145,7 +144,8 @@ class Manage(app.App):
 
 
 def main(argv: list[str] | None = None) -> int:
-    return base.run_to_the_end(lambda: Manage().run(sys.argv[1:] if argv is None else argv))
+    # The global configuration: oslo.privsep, which lists namespaces for a user other than root, knows no other.
+    return base.run_to_the_end(lambda: Manage(cfg.CONF).run(sys.argv[1:] if argv is None else argv))
 
 
 if __name__ == '__main__':

@@ -3,6 +3,7 @@ copyright = 'devicetrack maintainers'
 author = 'devicetrack maintainers'
 
 extensions = [
+    'cliff.sphinxext',
     'openstackdocstheme',
     'oslo_config.sphinxconfiggen',
     'oslo_config.sphinxext',

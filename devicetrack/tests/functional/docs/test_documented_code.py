@@ -15,8 +15,12 @@ from typing import Any
 from oslo_versionedobjects import base as ovo_base
 import testtools
 
-from devicetrack.claims.manager import ClaimManager
 from devicetrack import exception
+from devicetrack.claims import report
+from devicetrack.claims.manager import ClaimManager
+from devicetrack.cmd import audit
+from devicetrack.cmd import base as cmd_base
+from devicetrack.engine import reconcile
 from devicetrack.objects import DeviceRequest
 from devicetrack.testing import fixtures
 from devicetrack.testing import libvirt as libvirt_fixtures
@@ -73,6 +77,39 @@ class QuickStartTestCase(base.TestCase):
         self.assertEqual('', answer.stderr if answer.returncode else '')
         page = (DOCS / 'user' / 'quick_start.rst').read_text(encoding='utf-8')
         self.assertIn(textwrap.indent(answer.stdout, '    '), page)
+
+
+class PagesTestCase(base.TestCase):
+    """What a page lists is all that there is, and nothing else."""
+
+    def text(self, *parts: str) -> str:
+        return DOCS.joinpath(*parts).read_text(encoding='utf-8')
+
+    def test_every_kind_of_finding_and_every_field_is_explained(self) -> None:
+        page = self.text('admin', 'audit.rst')
+        self.assertEqual(list(reconcile.FINDINGS), [kind for kind in reconcile.FINDINGS if f'* - {kind}\n' in page])
+        fields = ', '.join(re.findall(r'^   \* - ([a-z_, ]+)$', page.split('Kinds')[0], re.M)).split(', ')
+        self.assertEqual(set(audit.Findings.columns), set(fields))
+
+    def test_every_error_is_explained(self) -> None:
+        page = self.text('user', 'errors.rst')
+        listed = {name.strip() for line in re.findall(r'^   \* - ([A-Z][A-Za-z, ]+)$', page, re.M)
+                  for name in line.split(',')} - {'Error'}
+        leaves = {name for name, error in vars(exception).items()
+                  if isinstance(error, type) and issubclass(error, exception.DeviceTrackError)
+                  and error.__module__ == exception.__name__}
+        bases = {'DeviceTrackError', 'StoreError', 'NothingWritten', 'DriverError', 'DeviceError'}
+        self.assertEqual(leaves - bases, listed)
+
+    def test_every_status_of_the_inventory_is_explained(self) -> None:
+        page = self.text('admin', 'commands.rst')
+        self.assertEqual(list(report.STATUSES), [one for one in report.STATUSES if f'* - {one}\n' in page])
+
+    def test_every_exit_code_is_explained(self) -> None:
+        page = self.text('admin', 'commands.rst')
+        codes = {cmd_base.OK, cmd_base.ERROR, cmd_base.USAGE, cmd_base.ATTENTION, cmd_base.INTERRUPTED,
+                 cmd_base.BROKEN_PIPE}
+        self.assertEqual(codes, {int(code) for code in re.findall(r'^   \* - ([0-9]+)$', page, re.M)})
 
 
 class DeviceKindTestCase(base.TestCase):

@@ -9,6 +9,7 @@ from typing import Any
 from typing import NamedTuple
 
 import fixtures
+from oslo_config import cfg
 
 from devicetrack.cmd import manage
 from devicetrack.testing import fixtures as our_fixtures
@@ -56,7 +57,7 @@ class Program(fixtures.Fixture):
         out, err = io.StringIO(), io.StringIO()
         with fixtures.MonkeyPatch('sys.stdout', out), fixtures.MonkeyPatch('sys.stderr', err):
             try:
-                code = manage.Manage(out, err).run(['--config-file', config_file or self.config_file, *arguments])
+                code = manage.Manage(cfg.ConfigOpts(), out, err).run(['--config-file', config_file or self.config_file, *arguments])
             except SystemExit as end:           # what argparse does after it said what is wrong
                 code = int(end.code or 0)
         return Answer(code, out.getvalue(), err.getvalue())
