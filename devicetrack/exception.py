@@ -163,7 +163,7 @@ class NoFit(DeviceTrackError):
 class InstanceHasClaim(DeviceTrackError):
     """The instance holds devices already. Nothing more was held; ``held`` names what it has."""
 
-    def __init__(self, instance_uuid: str, held: Iterable[tuple[str, str]]) -> None:
+    def __init__(self, instance_uuid: str, held: Iterable[tuple[str, str | None]]) -> None:
         self.instance_uuid, self.held = instance_uuid, tuple(held)
         super().__init__(self.instance_uuid, self.held)
 

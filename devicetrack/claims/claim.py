@@ -9,7 +9,6 @@ from typing import Self
 
 from oslo_log import log as logging
 
-from devicetrack import exception
 from devicetrack.objects import InstanceResources
 
 LOG = logging.getLogger(__name__)
@@ -54,7 +53,7 @@ class Claim:
             return
         try:
             self.abort()
-        except exception.DeviceTrackError as not_given:
+        except Exception as not_given:
             # The error of the block is the caller's business; this one is the audit's.
             LOG.warning('Claim %(claim)s could not be given back, the audit will go on with it: %(error)s',
                         {'claim': self.claim_id, 'error': not_given})

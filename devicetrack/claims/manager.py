@@ -381,7 +381,7 @@ class ClaimManager:
         try:
             candidate = self._named([other])[0]
             chosen = record._replace(
-                kind=candidate.kind, identifier=candidate.identifier, provider_uuid=candidate.provider_uuid,
+                kind=candidate.kind, identifier=candidate.identifier or '', provider_uuid=candidate.provider_uuid,
                 parent=candidate.parent, numa_node=candidate.numa_node, details=candidate.details, generation=1,
                 state=vocabulary.CLAIMED)
             changes = Changes(insert=(chosen,), delete=(record,))
@@ -480,7 +480,8 @@ class ClaimManager:
         after = [record._replace(state=state, generation=record.generation + 1)
                  if (state := lifecycle.next_state(record.state, event)) != record.state else record
                  for record in records]
-        changed = tuple(Update(before, later) for before, later in zip(records, after) if before is not later)
+        changed = tuple(Update(before, later) for before, later in zip(records, after, strict=True)
+                        if before is not later)
         if changed:
             self.write(Changes(update=changed))
         return after

@@ -6,7 +6,6 @@ the code that does it first.
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -58,8 +57,8 @@ def start(manager: ClaimManager) -> list[Finding]:
         manager.ledger.read_inventory(views.inventory)
         for records in _by_instance(views.records):
             manager.ledger.hold(records)
+        _withhold(manager.ledger, (views,))
     manager.refresh()
-    _withhold(manager, views, _foreign(views), known=not views.usage.unknown)
     _go_on(manager, views)
     return reconcile.compare(views._replace(records=tuple(manager.store.records(manager.host_uuid))))
 
@@ -73,9 +72,8 @@ def audit(manager: ClaimManager) -> list[Finding]:
     second = read(manager)
     with manager.lock:
         manager.ledger.read_inventory(second.inventory)
+        _withhold(manager.ledger, (first, second))
     manager.refresh()
-    _withhold(manager, second, _foreign(first) & _foreign(second),
-              known=not (first.usage.unknown and second.usage.unknown))
     _follow_rows(manager, second.records)
     _go_on(manager, second)
     findings = reconcile.confirmed(reconcile.compare(first), reconcile.compare(second))
@@ -129,22 +127,28 @@ def _used(usage: Usage) -> set[DeviceKey]:
     return {DeviceKey(use.kind, use.identifier) for use in usage.uses if use.identifier is not None}
 
 
-def _withhold(manager: ClaimManager, views: Views, foreign: Collection[DeviceKey], known: bool) -> None:
-    """Withhold free devices that a domain names without a row, or that nobody can vouch for; admit the others."""
-    recorded = {record.key for record in views.records}
-    with manager.lock:
-        ledger = manager.ledger
-        for key in ledger.withheld(vocabulary.FOREIGN) if known else ():
-            if key not in foreign:
+def _withhold(ledger: ledgers.Ledger, looks: Sequence[Views]) -> None:
+    """Withhold free devices that a domain names without a row, or that nobody can vouch for; admit the others.
+
+    Under the lock, and in one go with taking over the inventory that brought new devices. A device is withheld when
+    every look that can tell shows it in use, and admitted when every look can tell and none shows it.
+    """
+    seen = [(_foreign(look), bool(look.usage.unknown)) for look in looks]
+    suspected = {key for foreign, _ in seen for key in foreign}
+    confirmed = {key for key in suspected if all(key in foreign or unknown for foreign, unknown in seen)}
+    if not any(unknown for _, unknown in seen):
+        for key in ledger.withheld(vocabulary.FOREIGN):
+            if key not in suspected:
                 ledger.admit(key, vocabulary.FOREIGN)
-        for key in ledger.withheld(vocabulary.IN_DOUBT) if known else ():
-            if key not in recorded:
+        recorded = {record.key for record in looks[-1].records}
+        for key in ledger.withheld(vocabulary.IN_DOUBT):
+            if key not in recorded and (key not in suspected or key in confirmed):
                 ledger.admit(key, vocabulary.IN_DOUBT)
-        for key in foreign:
-            ledger.withhold_free(key, vocabulary.FOREIGN)
-        if not known:
-            for unit in ledger.units():
-                ledger.withhold_free(DeviceKey(unit.pool.kind, unit.identifier or ''), vocabulary.IN_DOUBT)
+    for key in confirmed:
+        ledger.withhold_free(key, vocabulary.FOREIGN)
+    if all(unknown for _, unknown in seen):
+        for unit in ledger.units():
+            ledger.withhold_free(DeviceKey(unit.pool.kind, unit.identifier or ''), vocabulary.IN_DOUBT)
 
 
 def distrust(manager: ClaimManager, holding: ledgers.Holding, taken: Iterable[tuple[str, str]]) -> None:
@@ -229,10 +233,12 @@ def _follow_rows(manager: ClaimManager, records: Sequence[Record]) -> None:
     Rows of a host are written by its manager alone. Such rows are of a commit that became visible late, or of
     somebody who should not have written them; either way their devices have an owner.
     """
-    for rows in _by_instance(records):
-        with _if_idle(manager, rows[0].instance_uuid) as idle:
+    with manager.lock:
+        strange = {record.instance_uuid for record in records if not manager.ledger.holds(record)}
+    for instance_uuid in sorted(strange):
+        with _if_idle(manager, instance_uuid) as idle:
             if idle:
-                current = manager.records_of(rows[0].instance_uuid)
+                current = manager.records_of(instance_uuid)
                 with manager.lock:
                     unknown = [record for record in current if not manager.ledger.holds(record)]
                     if unknown:
@@ -240,7 +246,8 @@ def _follow_rows(manager: ClaimManager, records: Sequence[Record]) -> None:
     recorded = {(record.instance_uuid, record.key) for record in records}
     with manager.lock:
         doubtful = [holding.instance_uuid for holding in manager.ledger.holdings()
-                    if any((holding.instance_uuid, unit.key) not in recorded for unit in holding.units)]
+                    if holding.from_rows and not holding.in_doubt
+                    and any((holding.instance_uuid, unit.key) not in recorded for unit in holding.units)]
     for instance_uuid in doubtful:
         _let_go(manager, instance_uuid)
 

@@ -111,7 +111,7 @@ def arrange(held: Sequence[Held], classes: Sequence[str], order: Sequence[str]) 
     if not order:
         return list(held)
     waiting: dict[str, list[Held]] = {}
-    for one, resource_class in zip(held, classes):
+    for one, resource_class in zip(held, classes, strict=True):
         waiting.setdefault(resource_class, []).append(one)
     arranged = []
     for resource_class in order:

@@ -14,6 +14,7 @@ from typing import Final
 from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.engine.demand import Demand
+from devicetrack.engine.demand import Item
 from devicetrack.engine.demand import NOTHING
 from devicetrack.engine.explanation import Shortage
 from devicetrack.engine.selection import allows
@@ -60,14 +61,16 @@ class Holding:
     """What one claim holds for one instance.
 
     ``in_doubt`` while nobody knows whether its last commit happened; ``anywhere`` when the request left the choice of
-    the provider to this host; ``from_rows`` when it was made of rows and not by a take of this process.
+    every provider to this host; ``affinity`` is the request's NUMA nodes and policy, None when it has none;
+    ``from_rows`` when it was made of rows and not by a take of this process.
     """
 
-    __slots__ = ('instance_uuid', 'units', 'in_doubt', 'anywhere', 'from_rows')
+    __slots__ = ('instance_uuid', 'units', 'in_doubt', 'anywhere', 'affinity', 'from_rows')
 
     def __init__(self, instance_uuid: str, units: tuple[Unit, ...]) -> None:
         self.instance_uuid, self.units = instance_uuid, units
         self.in_doubt = self.anywhere = self.from_rows = False
+        self.affinity: tuple[frozenset[int | None], str] | None = None
 
 
 class Ledger:
@@ -105,10 +108,11 @@ class Ledger:
             if units is None:
                 raise exception.NoFit(self.shortages(demand))
         else:
-            # Items that name a provider choose first: what is left serves those that take from anywhere. The sets of
-            # pools that items allow contain one another or are apart, so whatever fits at all is found this way.
+            # Items that name a provider choose first: what is left serves those that take from anywhere. Of one class,
+            # the sets of pools that items allow contain one another or are apart, so whatever fits is found this way.
+            # Classes that share parents are another matter: there, the class with the fewest parents chooses first.
             taken: dict[int, list[Unit]] = {}
-            for index in sorted(range(len(items)), key=lambda index: items[index].provider_uuid is None):
+            for index in sorted(range(len(items)), key=lambda index: self._choices(items[index])):
                 some = self._take_item(items[index], demand)
                 if some is None:
                     for earlier in reversed(taken.values()):
@@ -117,24 +121,33 @@ class Ledger:
                 taken[index] = some
             units = [unit for index in range(len(items)) for unit in taken[index]]
         holding = Holding(instance_uuid, tuple(units))
-        holding.anywhere = items[0].provider_uuid is None
+        holding.anywhere = all(item.provider_uuid is None for item in items)
+        if demand.numa_policy != vocabulary.NONE and demand.numa_nodes:
+            holding.affinity = demand.numa_nodes, demand.numa_policy
         for unit in units:
             unit.holding = holding
         self._holdings[instance_uuid] = holding
         return holding
 
+    def _choices(self, item: Item) -> tuple[bool, int]:
+        scope = self._scopes.get((item.resource_class, item.provider_uuid))
+        return item.provider_uuid is None, len(scope.pools) if scope is not None else 0
+
     def exchange(self, unit: Unit) -> Unit:
         """Hold another device in the place of one that could not be made after all; the first stays held.
 
-        It comes from the same provider, unless the request left that to this host.
+        It comes from the same provider, unless the request left that to this host, and has the affinity that was asked
+        for. Of a claim that only rows tell of, nobody knows that any more: the other device is of the same NUMA node.
 
         :raises NoFit: there is no other
         """
         holding, pool = unit.holding, unit.pool
         assert holding is not None
         scope = self._scopes[pool.resource_class, None if holding.anywhere else pool.provider_uuid]
-        other = scope.best(frozenset() if pool.numa_node is None else frozenset((pool.numa_node,)),
-                           vocabulary.PREFERRED)
+        numa_nodes, numa_policy = holding.affinity or (frozenset(), vocabulary.NONE)
+        if holding.from_rows:
+            numa_nodes, numa_policy = frozenset((pool.numa_node,)), vocabulary.REQUIRED
+        other = scope.best(numa_nodes, numa_policy)
         if other is None:
             raise exception.NoFit([self._shortage(pool.resource_class, None if holding.anywhere else pool.provider_uuid,
                                                   1, NOTHING)])
@@ -192,7 +205,7 @@ class Ledger:
 
     def name(self, units: Sequence[Unit], candidates: Sequence[Candidate]) -> None:
         """Give units that will be made their identifiers, as the driver chose them."""
-        for unit, candidate in zip(units, candidates):
+        for unit, candidate in zip(units, candidates, strict=True):
             if unit.identifier is None and candidate.identifier is not None:
                 unit.identifier, unit.details = candidate.identifier, candidate.details
                 self._units.setdefault(candidate.kind, {})[candidate.identifier] = unit
@@ -222,20 +235,25 @@ class Ledger:
 
     def free(self, unit: Unit, gone: bool = False) -> None:
         """A device that is held has no row and no user any more. ``gone`` when it was removed from the host."""
+        if unit.state == FREE:
+            return
         self._touch(unit)
-        holding = unit.holding
-        if holding is not None:
-            left = tuple(other for other in holding.units if other is not unit)
-            holding.units = left
-            if not left and self._holdings.get(holding.instance_uuid) is holding:
-                del self._holdings[holding.instance_uuid]
+        self._leave(unit)
         if unit.unborn or gone or unit.withheld == GONE:
-            if gone and not unit.unborn:
+            if gone and not unit.unborn and unit.withheld != GONE:
                 unit.pool.available += 1                        # until the parent is read again
             self._unmake(unit)
             unit.pool.grew()
         else:
             self._set_free(unit)
+
+    def _leave(self, unit: Unit) -> None:
+        """Take a unit out of its holding, and a holding that is empty then out of the ledger."""
+        holding, unit.holding = unit.holding, None
+        if holding is not None:
+            holding.units = tuple(other for other in holding.units if other is not unit)
+            if not holding.units and self._holdings.get(holding.instance_uuid) is holding:
+                del self._holdings[holding.instance_uuid]
 
     def _set_free(self, unit: Unit, first: bool = False) -> None:
         pool = unit.pool
@@ -244,6 +262,9 @@ class Ledger:
         elif unit.state == RELEASING:
             pool.releasing_count -= 1
         unit.state, unit.holding = FREE, None
+        if unit.queued:                         # from before it was held for a row: its time in the line begins anew
+            pool.free.remove(unit)
+            unit.queued = False
         self._enqueue(unit, first)
 
     @staticmethod
@@ -289,13 +310,15 @@ class Ledger:
     # -- what the host says -------------------------------------------------------------------------------------------
 
     def realized(self, unit: Unit, details: str) -> None:
-        """A device exists now, with these details. Its parent counts it as used until it is read again."""
+        """A device exists now, with these details. Until its parent is read again it counts as one of every type."""
         self._touch(unit)
         unit.details = details
         if unit.unborn:
             unit.unborn = False
             unit.pool.parent.pending -= 1                       # type: ignore[union-attr]
-            unit.pool.available -= 1
+            for pool in self._pools.values():
+                if pool.parent is unit.pool.parent:
+                    pool.available -= 1
 
     def read_capacities(self, capacities: Iterable[Capacity]) -> None:
         """Take over what parents said that they can still make."""
@@ -370,9 +393,11 @@ class Ledger:
         if holding is None:
             holding = self._holdings[records[0].instance_uuid] = Holding(records[0].instance_uuid, ())
             holding.from_rows = True
-        holding.units += tuple(unit for unit in units if unit not in holding.units)
         for unit in units:
-            unit.holding = holding
+            if unit.holding is not holding:
+                self._leave(unit)               # whoever takes it just now, the store will tell that it has an owner
+                unit.holding = holding
+                holding.units += (unit,)
         return holding
 
     def _unit_of_row(self, record: Record) -> Unit:
@@ -434,22 +459,18 @@ class Ledger:
         before.total -= 1
         pool.total += 1
         unit.pool = pool
+        if unit.queued:
+            before.free.remove(unit)
+            unit.queued = False
         if unit.state == HELD:
             before.held_count -= 1
             pool.held_count += 1
         elif unit.state == RELEASING:
             before.releasing_count -= 1
             pool.releasing_count += 1
-        else:
-            if unit.queued:
-                before.free.remove(unit)
-                unit.queued = False
-            if unit.withheld is None:
-                before.free_count -= 1
-                unit.state = FREE
-                pool.free_count += 1
-                unit.queued = True
-                pool.free.append(unit)
+        elif unit.withheld is None:
+            before.free_count -= 1
+            self._enqueue(unit)
 
     # -- withheld devices ---------------------------------------------------------------------------------------------
 

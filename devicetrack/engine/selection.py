@@ -104,7 +104,7 @@ class Scope:
             entry = self._entries[pool.index] = (key, pool.index, pool)
             heapq.heappush(heap, entry)
 
-    def best(self, numa_nodes: frozenset[int], numa_policy: str) -> Pool | None:
+    def best(self, numa_nodes: frozenset[int | None], numa_policy: str) -> Pool | None:
         """The pool to take the next device from, or None when none has room."""
         heaps = self._heaps
         if numa_policy == vocabulary.NONE or not numa_nodes:

@@ -1,0 +1,82 @@
+"""Small inventories and ledgers for the tests of the engine."""
+
+import uuid
+
+from devicetrack import vocabulary
+from devicetrack.engine import demand
+from devicetrack.engine import ledger as ledgers
+from devicetrack.objects import values
+
+PMEM, SMALL, VGPU, VGPU_B = 'CUSTOM_PMEM_NAMESPACE_4GB', 'CUSTOM_PMEM_NAMESPACE_SMALL', 'VGPU', 'CUSTOM_VGPU_B'
+
+
+def provider(name):
+    """The UUID of a provider with this stable name."""
+    return str(uuid.uuid5(uuid.NAMESPACE_DNS, name))
+
+
+def namespace(identifier, resource_class=PMEM, parent='region0', numa_node=0, unhealthy=None, provider_name=''):
+    return values.InventoryDevice('vpmem', identifier, provider_name, resource_class, parent, numa_node,
+                                  f'details of {identifier}', unhealthy)
+
+
+def mdev(identifier, parent, resource_class=VGPU, numa_node=0, unhealthy=None):
+    return values.InventoryDevice('mdev', identifier, parent, resource_class, parent, numa_node,
+                                  f'details of {identifier}', unhealthy)
+
+
+def capacity(parent, available, resource_class=VGPU, numa_node=0, device_type='nvidia-35'):
+    return values.Capacity('mdev', parent, device_type, parent, resource_class, numa_node, available,
+                           f'template of {parent} {device_type}')
+
+
+def inventory(*parts, known=('vpmem', 'mdev')):
+    """Devices and capacities, in any order."""
+    return values.Inventory(tuple(part for part in parts if isinstance(part, values.InventoryDevice)),
+                            tuple(part for part in parts if isinstance(part, values.Capacity)), frozenset(known))
+
+
+def ledger(*parts, policy=vocabulary.PACK):
+    made = ledgers.Ledger(policy, provider)
+    made.read_inventory(inventory(*parts))
+    return made
+
+
+def wants(*items, **affinity):
+    """A demand from (class, amount) or (class, amount, provider UUID)."""
+    return demand.Demand(tuple(demand.Item(*item) for item in items), **affinity)
+
+
+def row(device, instance_uuid, state=vocabulary.CLAIMED):
+    """The row of a device in the inventory."""
+    return values.Record('host', device.kind, device.identifier, instance_uuid, None, vocabulary.CURRENT, state, 0,
+                         'claim', 1, provider(device.provider), device.resource_class, device.parent,
+                         device.numa_node, device.details, 0)
+
+
+def taken(holding):
+    return [unit.identifier for unit in holding.units]
+
+
+def parents(holding):
+    return [unit.pool.parent_name for unit in holding.units]
+
+
+def name_all(ledger, holding):
+    """Name what will be made after its parent and a number."""
+    candidates = [unit.candidate() for unit in holding.units]
+    ledger.name(holding.units, [
+        candidate if candidate.identifier else candidate._replace(
+            identifier=f'{candidate.parent}/{holding.instance_uuid}/{number}')
+        for number, candidate in enumerate(candidates)])
+
+
+def everything(ledger):
+    """All that a refused take must leave as it was."""
+    return (
+        sorted((repr(key), unit.state, unit.withheld, unit.unborn, id(unit.holding))
+               for key, unit in ((unit.key, unit) for unit in ledger.units())),
+        [(pool.index, pool.room(), pool.free_count, pool.held_count, pool.releasing_count, pool.total,
+          [unit.identifier for unit in pool.free if unit.state == ledgers.FREE and unit.withheld is None])
+         for pool in ledger.pools()],
+        sorted(holding.instance_uuid for holding in ledger.holdings()))

@@ -1,0 +1,144 @@
+"""What a claim asks for, from every form it may come in, and what is refused."""
+
+from devicetrack import exception
+from devicetrack import objects
+from devicetrack.engine import demand
+from devicetrack.tests import base
+from devicetrack.tests.unit.engine.hosts import PMEM
+from devicetrack.tests.unit.engine.hosts import provider
+from devicetrack.tests.unit.engine.hosts import SMALL
+from devicetrack.tests.unit.engine.hosts import VGPU
+
+HERE, THERE = provider('here'), provider('there')
+OURS = (PMEM, SMALL, VGPU)
+
+
+def read(allocations, extra_specs=None):
+    return demand.from_allocations(allocations, (HERE, THERE), OURS, extra_specs)
+
+
+class AllocationsTestCase(base.TestCase):
+
+    scenarios = base.table(
+        ('none', None, ()),
+        ('empty', {}, ()),
+        ('nothing of a provider', {HERE: {'resources': {}}}, ()),
+        ('classes that are not ours', {HERE: {'resources': {'VCPU': 4, 'MEMORY_MB': 2048}}}, ()),
+        ('one', {HERE: {'resources': {VGPU: 1}}}, ((VGPU, 1, HERE),)),
+        ('among others', {HERE: {'resources': {'VCPU': 4, PMEM: 2}}}, ((PMEM, 2, HERE),)),
+        ('of two providers', {HERE: {'resources': {VGPU: 1}}, THERE: {'resources': {VGPU: 2}}},
+         ((VGPU, 1, HERE), (VGPU, 2, THERE))),
+        ('with a generation beside', {HERE: {'resources': {VGPU: 1}, 'generation': 7}}, ((VGPU, 1, HERE),)),
+        ('not ours on a provider that is not ours', {'x': {'resources': {'VCPU': 4}}}, ()),
+        ('what is not ours may be anything', {HERE: {'resources': {'VCPU': 'many', VGPU: 1}}}, ((VGPU, 1, HERE),)),
+        names=('allocations', 'items'))
+
+    def test_ask_for(self):
+        self.assertEqual(self.items, tuple(tuple(item) for item in read(self.allocations).items))
+
+
+class BadAllocationsTestCase(base.TestCase):
+
+    scenarios = base.table(
+        ('a list', [HERE]),
+        ('a text', 'VGPU=1'),
+        ('a number', 1),
+        ('no resources', {HERE: {}}),
+        ('no mapping of a provider', {HERE: 1}),
+        ('none of a provider', {HERE: None}),
+        ('a list of a provider', {HERE: [VGPU]}),
+        ('resources that are no mapping', {HERE: {'resources': [VGPU]}}),
+        ('a text as resources', {HERE: {'resources': VGPU}}),
+        ('negative', {HERE: {'resources': {VGPU: -1}}}),
+        ('zero', {HERE: {'resources': {VGPU: 0}}}),
+        ('huge', {HERE: {'resources': {VGPU: 10 ** 100}}}),
+        ('one more than any host has', {HERE: {'resources': {VGPU: 1_000_001}}}),
+        ('true', {HERE: {'resources': {VGPU: True}}}),
+        ('a float', {HERE: {'resources': {VGPU: 1.0}}}),
+        ('not a number', {HERE: {'resources': {VGPU: float('nan')}}}),
+        ('a text for an amount', {HERE: {'resources': {VGPU: '1'}}}),
+        ('none for an amount', {HERE: {'resources': {VGPU: None}}}),
+        names=('allocations',))
+
+    def test_are_refused_with_their_place(self):
+        error = self.assertRaises(exception.BadRequest, read, self.allocations)
+        self.assertIn('allocations', error.where)
+        self.assertIn('must be', error.reason)
+
+
+class UnknownProviderTestCase(base.TestCase):
+
+    def test_is_named_with_those_there_are(self):
+        error = self.assertRaises(exception.UnknownProvider, read, {'elsewhere': {'resources': {VGPU: 1, 'VCPU': 2}}})
+        self.assertEqual(('elsewhere', (VGPU,), (HERE, THERE)),
+                         (error.provider_uuid, error.resource_classes, error.known))
+
+
+class FlavorTestCase(base.TestCase):
+
+    scenarios = base.table(
+        ('nothing', {}, {HERE: {'resources': {VGPU: 1}}}, ()),
+        ('an order', {'hw:pmem': 'SMALL,4GB'}, {HERE: {'resources': {PMEM: 1, SMALL: 1}}}, (SMALL, PMEM)),
+        ('more was allocated', {'hw:pmem': '4GB'}, {HERE: {'resources': {PMEM: 2}}}, (PMEM,)),
+        ('over providers', {'resources:VGPU': '2'}, {HERE: {'resources': {VGPU: 1}}, THERE: {'resources': {VGPU: 1}}},
+         ()),
+        ('classes that are not ours', {'resources:VCPU': '4'}, {HERE: {'resources': {VGPU: 1}}}, ()),
+        ('none of a class', {'resources:VGPU': '0'}, {HERE: {'resources': {PMEM: 1}}}, ()),
+        names=('extra_specs', 'allocations', 'order'))
+
+    def test_orders_what_was_allocated(self):
+        self.assertEqual(self.order, read(self.allocations, self.extra_specs).order)
+
+    def test_may_have_a_policy(self):
+        asked = read(self.allocations, {**self.extra_specs, 'hw:pci_numa_affinity_policy': 'required'})
+        self.assertEqual('required', asked.numa_policy)
+
+
+class FlavorNeedsMoreTestCase(base.TestCase):
+
+    scenarios = base.table(
+        ('of a class', {'resources:VGPU': '2'}, {HERE: {'resources': {VGPU: 1}}}, VGPU),
+        ('namespaces', {'hw:pmem': '4GB,4GB'}, {HERE: {'resources': {PMEM: 1}}}, PMEM),
+        ('one that this host does not know', {'hw:pmem': 'HUGE'}, {HERE: {'resources': {PMEM: 1}}},
+         'CUSTOM_PMEM_NAMESPACE_HUGE'),
+        ('only classes of others were allocated', {'resources:VGPU': '1'}, {HERE: {'resources': {'VCPU': 1}}}, VGPU),
+        names=('extra_specs', 'allocations', 'resource_class'))
+
+    def test_is_refused_and_never_claimed_as_less(self):
+        error = self.assertRaises(exception.BadRequest, read, self.allocations, self.extra_specs)
+        self.assertIn(self.resource_class, str(error))
+
+
+class RequestTestCase(base.TestCase):
+
+    def read(self, *wanted, **affinity):
+        return demand.from_request(objects.DeviceRequest.of(*wanted, **affinity), (HERE,))
+
+    def test_asks_for_its_items_in_their_order(self):
+        asked = self.read((SMALL, 1), (PMEM, 2, HERE), numa_nodes=[1], numa_affinity_policy='legacy')
+        self.assertEqual((((SMALL, 1, None), (PMEM, 2, HERE)), frozenset((1,)), 'legacy'),
+                         (tuple(tuple(item) for item in asked.items), asked.numa_nodes, asked.numa_policy))
+
+    def test_amounts_that_cannot_be_meant(self):
+        for amount in (0, -1, 1_000_001):
+            error = self.assertRaises(exception.BadRequest, self.read, (PMEM, 1), (VGPU, amount))
+            self.assertEqual(('wanted[1].amount', amount), (error.where, error.value))
+
+    def test_an_unknown_provider(self):
+        self.assertRaises(exception.UnknownProvider, self.read, (VGPU, 1, THERE))
+
+
+class ArrangeTestCase(base.TestCase):
+
+    scenarios = base.table(
+        ('no order', 'a1 b1', '', 'a1 b1'),
+        ('reversed', 'a1 b1', 'b a', 'b1 a1'),
+        ('interleaved', 'a1 a2 b1 b2', 'b a b a', 'b1 a1 b2 a2'),
+        ('less ordered than held', 'a1 b1 b2', 'b', 'b1 a1 b2'),
+        ('more ordered than held', 'a1', 'b a a', 'a1'),
+        names=('held', 'order', 'expected'))
+
+    def test_puts_devices_into_the_order_of_the_guest(self):
+        held = self.held.split()
+        self.assertEqual(self.expected.split(),
+                         demand.arrange(held, [name[0] for name in held], self.order.split()))

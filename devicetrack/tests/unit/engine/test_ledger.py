@@ -1,0 +1,448 @@
+"""Who gets what: the ledger and its selection, case by case."""
+
+from devicetrack import exception
+from devicetrack import vocabulary
+from devicetrack.engine import ledger as ledgers
+from devicetrack.engine import selection
+from devicetrack.objects import values
+from devicetrack.tests import base
+from devicetrack.tests.unit.engine import hosts
+from devicetrack.tests.unit.engine.hosts import capacity
+from devicetrack.tests.unit.engine.hosts import inventory
+from devicetrack.tests.unit.engine.hosts import mdev
+from devicetrack.tests.unit.engine.hosts import namespace
+from devicetrack.tests.unit.engine.hosts import PMEM
+from devicetrack.tests.unit.engine.hosts import provider
+from devicetrack.tests.unit.engine.hosts import SMALL
+from devicetrack.tests.unit.engine.hosts import VGPU
+from devicetrack.tests.unit.engine.hosts import VGPU_B
+from devicetrack.tests.unit.engine.hosts import wants
+
+NEAR, FAR = namespace('near', numa_node=0), namespace('far', numa_node=1)
+NOWHERE = namespace('nowhere', numa_node=None)
+
+
+class ChoiceTestCase(base.TestCase):
+    """Which devices a demand gets on a host at rest."""
+
+    scenarios = base.table(
+        ('one', [namespace('b'), namespace('a')], wants((PMEM, 1)), ['a']),
+        ('several', [namespace('b'), namespace('a'), namespace('c')], wants((PMEM, 2)), ['a', 'b']),
+        ('in the order of the items', [namespace('a'), namespace('b', SMALL)], wants((SMALL, 1), (PMEM, 1)),
+         ['b', 'a']),
+        ('first parent by name', [namespace('a', parent='r1'), namespace('b', parent='r0')], wants((PMEM, 1)), ['b']),
+        ('at a provider', [mdev('a', 'p0'), mdev('b', 'p1')], wants((VGPU, 1, provider('p1'))), ['b']),
+        ('items with a provider choose first', [mdev('a', 'p0'), mdev('b', 'p1')],
+         wants((VGPU, 1), (VGPU, 1, provider('p0'))), ['b', 'a']),
+        ('classes that share parents', [capacity('p0', 1), capacity('p0', 1, VGPU_B, device_type='b'),
+                                        capacity('p1', 1, VGPU_B, device_type='b')],
+         wants((VGPU_B, 1), (VGPU, 1)), [None, None]),
+        ('what exists before what could be made', [capacity('p0', 5), mdev('a', 'p0')], wants((VGPU, 2)), ['a', None]),
+        ('pinned guest, no policy', [FAR, NEAR], wants((PMEM, 1), numa_nodes=frozenset((1,))), ['near']),
+        ('policy, guest is not pinned', [FAR, NEAR], wants((PMEM, 1), numa_policy='required'), ['near']),
+        ('required', [FAR, NEAR], wants((PMEM, 1), numa_nodes=frozenset((1,)), numa_policy='required'), ['far']),
+        ('required, either node', [FAR, NEAR, NOWHERE],
+         wants((PMEM, 2), numa_nodes=frozenset((0, 1)), numa_policy='required'), ['near', 'far']),
+        ('preferred and there', [FAR, NEAR], wants((PMEM, 1), numa_nodes=frozenset((1,)), numa_policy='preferred'),
+         ['far']),
+        ('preferred and not there', [NEAR], wants((PMEM, 1), numa_nodes=frozenset((1,)), numa_policy='preferred'),
+         ['near']),
+        ('preferred and some there', [FAR, NEAR], wants((PMEM, 2), numa_nodes=frozenset((1,)),
+                                                        numa_policy='preferred'), ['far', 'near']),
+        ('legacy, the node', [NOWHERE, FAR], wants((PMEM, 1), numa_nodes=frozenset((1,)), numa_policy='legacy'),
+         ['far']),
+        ('legacy, a device of no node', [NOWHERE, NEAR], wants((PMEM, 1), numa_nodes=frozenset((1,)),
+                                                               numa_policy='legacy'), ['nowhere']),
+        names=('parts', 'demand', 'expected'))
+
+    def test_gets(self):
+        for parts in (self.parts, list(reversed(self.parts))):
+            self.assertEqual(self.expected, hosts.taken(hosts.ledger(*parts).take('i', self.demand)))
+
+
+class NoFitTestCase(base.TestCase):
+
+    scenarios = base.table(
+        ('no such class', [namespace('a')], wants((VGPU, 1))),
+        ('too many', [namespace('a')], wants((PMEM, 2))),
+        ('the second item', [namespace('a'), namespace('b')], wants((PMEM, 2), (SMALL, 1))),
+        ('together too many', [namespace('a')], wants((PMEM, 1), (PMEM, 1))),
+        ('not at this provider', [mdev('a', 'p0')], wants((VGPU, 1, provider('p1')))),
+        ('one too many at this provider', [mdev('a', 'p0'), mdev('b', 'p1')],
+         wants((VGPU, 1), (VGPU, 2, provider('p0')))),
+        ('nothing to be made', [capacity('p0', 0)], wants((VGPU, 1))),
+        ('more than can be made', [capacity('p0', 2), mdev('a', 'p0')], wants((VGPU, 4))),
+        ('types share the parent', [capacity('p0', 1), capacity('p0', 1, VGPU_B, device_type='b')],
+         wants((VGPU, 1), (VGPU_B, 1))),
+        ('required on another node', [NEAR, NOWHERE],
+         wants((PMEM, 1), numa_nodes=frozenset((1,)), numa_policy='required')),
+        ('legacy on another node', [NEAR], wants((PMEM, 1), numa_nodes=frozenset((1,)), numa_policy='legacy')),
+        ('unhealthy', [namespace('a', unhealthy='broken')], wants((PMEM, 1))),
+        names=('parts', 'demand'))
+
+    def test_leaves_everything_as_it_was(self):
+        for policy in vocabulary.SELECTION_POLICIES:
+            ledger = hosts.ledger(*self.parts, policy=policy)
+            before = hosts.everything(ledger)
+            self.assertRaises(exception.NoFit, ledger.take, 'i', self.demand)
+            self.assertEqual(before, hosts.everything(ledger))
+
+
+class PolicyTestCase(base.TestCase):
+
+    scenarios = base.table(
+        ('pack fills one parent before the next', 'pack', ['p0', 'p0', 'p0', 'p1', 'p1', 'p2']),
+        ('spread takes from the one with the most room', 'spread', ['p0', 'p0', 'p1', 'p0', 'p1', 'p2']),
+        names=('policy', 'expected'))
+
+    def test_over_parents_that_make_devices(self):
+        ledger = hosts.ledger(capacity('p2', 1), capacity('p1', 2), capacity('p0', 3), policy=self.policy)
+        self.assertEqual(self.expected, [hosts.parents(ledger.take(str(number), wants((VGPU, 1))))[0]
+                                         for number in range(6)])
+
+    def test_over_parents_with_devices(self):
+        devices = [namespace(f'{parent}.{number}', parent=parent)
+                   for parent, count in (('p0', 3), ('p1', 2), ('p2', 1)) for number in range(count)]
+        ledger = hosts.ledger(*devices, policy=self.policy)
+        self.assertEqual(self.expected, hosts.parents(ledger.take('i', wants((PMEM, 6)))))
+
+    def test_the_same_history_gives_the_same_choice(self):
+        def history():
+            ledger = hosts.ledger(*[namespace(str(number), parent=f'r{number % 3}') for number in range(9)],
+                                  policy=self.policy)
+            first = ledger.take('a', wants((PMEM, 3)))
+            ledger.take('b', wants((PMEM, 2)))
+            for unit in first.units:
+                ledger.free(unit)
+            return hosts.taken(ledger.take('c', wants((PMEM, 5))))
+        self.assertEqual(history(), history())
+
+    def test_a_parent_that_got_room_again_is_found(self):
+        ledger = hosts.ledger(*[namespace(str(number), parent=f'r{number}') for number in range(4)],
+                              policy=self.policy)
+        all_of_it = ledger.take('a', wants((PMEM, 4)))
+        for unit in all_of_it.units:
+            ledger.free(unit)
+            self.assertEqual([unit.identifier], hosts.taken(ledger.take(f'b{unit.identifier}', wants((PMEM, 1)))))
+
+
+class LineTestCase(base.TestCase):
+    """Within a pool, who has been free for the longest time comes first."""
+
+    def setUp(self):
+        super().setUp()
+        self.devices = [namespace(name) for name in 'abc']
+        self.ledger = hosts.ledger(*self.devices)
+
+    def take(self, instance, amount=1):
+        return self.ledger.take(instance, wants((PMEM, amount)))
+
+    def test_a_device_rests_between_two_owners(self):
+        self.ledger.free(self.take('1').units[0])
+        self.assertEqual(['b', 'c', 'a'], hosts.taken(self.take('2', 3)))
+
+    def test_what_was_never_recorded_does_not_lose_its_place(self):
+        self.ledger.put_back(self.take('1', 2))
+        self.assertEqual(['a', 'b', 'c'], hosts.taken(self.take('2', 3)))
+
+    def test_what_rows_held_at_the_start_rests_too(self):
+        holding = self.ledger.hold([hosts.row(self.devices[0], '1')])
+        self.ledger.free(holding.units[0])
+        self.assertEqual(['b', 'c', 'a'], hosts.taken(self.take('2', 3)))
+
+    def test_what_was_withheld_for_a_while_is_there_once(self):
+        key = values.DeviceKey('vpmem', 'a')
+        for _ in range(3):
+            self.ledger.withhold(key, vocabulary.DRAINED)
+            self.ledger.admit(key, vocabulary.DRAINED)
+        self.assertEqual({'a', 'b', 'c'}, set(hosts.taken(self.take('1', 3))))
+        self.assertRaises(exception.NoFit, self.take, '2')
+
+    def test_what_is_freed_twice_is_there_once(self):
+        unit = self.take('1').units[0]
+        self.ledger.free(unit)
+        self.ledger.free(unit)
+        self.assertEqual(3, self.ledger.pools()[0].room())
+
+
+class HoldingTestCase(base.TestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.device = namespace('a')
+        self.ledger = hosts.ledger(self.device, namespace('b'))
+
+    def test_a_second_take_says_what_the_first_has(self):
+        self.ledger.take('i', wants((PMEM, 1)))
+        error = self.assertRaises(exception.InstanceHasClaim, self.ledger.take, 'i', wants((PMEM, 1)))
+        self.assertEqual((('vpmem', 'a'),), error.held)
+
+    def test_ends_with_its_last_device(self):
+        holding = self.ledger.take('i', wants((PMEM, 2)))
+        self.ledger.free(holding.units[0])
+        self.assertIs(holding, self.ledger.holding('i'))
+        self.ledger.free(holding.units[0])
+        self.assertIsNone(self.ledger.holding('i'))
+
+    def test_a_put_back_frees_nothing_that_a_row_gave_to_another(self):
+        in_flight = self.ledger.take('i', wants((PMEM, 2)))
+        self.ledger.hold([hosts.row(self.device, 'other')])
+        self.ledger.put_back(in_flight)
+        self.assertTrue(self.ledger.holds(hosts.row(self.device, 'other')))
+        self.assertEqual(['b'], hosts.taken(self.ledger.take('i', wants((PMEM, 1)))))
+        self.assertRaises(exception.NoFit, self.ledger.take, 'k', wants((PMEM, 1)))
+
+    def test_of_rows_that_changed_their_owner_leaves_none_behind(self):
+        self.ledger.hold([hosts.row(self.device, 'one')])
+        self.ledger.hold([hosts.row(self.device, 'two')])
+        self.assertIsNone(self.ledger.holding('one'))
+        self.assertTrue(self.ledger.holds(hosts.row(self.device, 'two')))
+
+    def test_of_a_row_whose_device_is_missing(self):
+        gone = namespace('gone')
+        holding = self.ledger.hold([hosts.row(gone, 'i')])
+        self.assertEqual((ledgers.GONE, ledgers.HELD), (holding.units[0].withheld, holding.units[0].state))
+        self.ledger.free(holding.units[0])
+        self.assertIsNone(self.ledger.find(gone and values.DeviceKey('vpmem', 'gone')))
+
+    def test_of_a_row_whose_device_comes_back(self):
+        gone = namespace('gone')
+        holding = self.ledger.hold([hosts.row(gone, 'i')])
+        self.ledger.read_inventory(inventory(self.device, namespace('b'), gone))
+        self.assertIsNone(holding.units[0].withheld)
+        self.ledger.free(holding.units[0])
+        self.assertEqual(3, self.ledger.pools()[0].room())
+
+
+class CreatableTestCase(base.TestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.ledger = hosts.ledger(capacity('p0', 2), capacity('p0', 2, VGPU_B, device_type='b'))
+
+    def room(self, resource_class=VGPU):
+        return sum(pool.room() for pool in self.ledger.pools() if pool.resource_class == resource_class)
+
+    def take(self, instance='i', amount=1, resource_class=VGPU):
+        holding = self.ledger.take(instance, wants((resource_class, amount)))
+        hosts.name_all(self.ledger, holding)
+        return holding
+
+    def test_a_claim_counts_as_one_of_every_type(self):
+        self.take()
+        self.assertEqual((1, 1), (self.room(VGPU), self.room(VGPU_B)))
+
+    def test_a_realized_device_counts_as_one_of_every_type_until_its_parent_is_read(self):
+        self.ledger.realized(self.take().units[0], 'details')
+        self.assertEqual((1, 1), (self.room(VGPU), self.room(VGPU_B)))
+        self.ledger.read_capacities([capacity('p0', 1), capacity('p0', 0, VGPU_B, device_type='b')])
+        self.assertEqual((1, 0), (self.room(VGPU), self.room(VGPU_B)))
+
+    def test_a_name_is_given_once(self):
+        holding = self.take()
+        name = holding.units[0].identifier
+        self.ledger.name(holding.units, [holding.units[0].candidate()._replace(identifier='another')])
+        self.assertEqual(name, holding.units[0].identifier)
+
+    def test_a_put_back_gives_the_room_back(self):
+        self.ledger.put_back(self.take(amount=2))
+        self.assertEqual((2, 2), (self.room(VGPU), self.room(VGPU_B)))
+        self.take(resource_class=VGPU_B, amount=2)
+
+    def test_a_device_that_was_removed_can_be_made_again(self):
+        unit = self.take().units[0]
+        self.ledger.realized(unit, 'details')
+        self.ledger.releasing([unit])
+        self.ledger.free(unit, gone=True)
+        self.assertEqual(2, self.room())
+        self.assertIsNone(self.ledger.find(values.DeviceKey('mdev', 'p0/i/0')))
+
+    def test_a_removal_that_an_inventory_showed_first_is_not_counted_twice(self):
+        unit = self.take().units[0]
+        self.ledger.realized(unit, 'details')
+        self.ledger.releasing([unit])
+        self.ledger.read_inventory(inventory(capacity('p0', 2)))
+        self.ledger.free(unit, gone=True)
+        self.assertEqual(2, self.room())
+
+    def test_a_full_parent_lowers_room_to_none_and_not_below(self):
+        self.take(amount=2)
+        self.ledger.read_capacities([capacity('p0', 0)])
+        self.assertEqual(0, self.room())
+        self.assertRaises(exception.NoFit, self.take, 'k')
+
+    def test_a_device_seen_before_it_was_said_to_be_realized(self):
+        unit = self.take().units[0]
+        self.ledger.read_inventory(inventory(capacity('p0', 1), mdev(unit.identifier, 'p0')))
+        self.ledger.realized(unit, 'details')
+        self.assertEqual((1, False), (self.room(), unit.unborn))
+
+    def test_a_parent_that_is_not_there_any_more_makes_nothing(self):
+        self.ledger.read_inventory(inventory())
+        self.assertRaises(exception.NoFit, self.take)
+
+    def test_a_parent_that_could_not_be_read_stays_as_it_was(self):
+        self.ledger.read_inventory(inventory(known=('vpmem',)))
+        self.assertEqual(2, self.room())
+
+
+class ExchangeTestCase(base.TestCase):
+
+    def exchange(self, parts, demand):
+        ledger = hosts.ledger(*parts)
+        unit = ledger.take('i', demand).units[0]
+        ledger.read_capacities([capacity(unit.pool.parent_name, 0, numa_node=unit.pool.numa_node)])
+        other = ledger.exchange(unit)
+        self.assertEqual({other, unit}, set(ledger.holding('i').units))
+        return other
+
+    def test_takes_from_another_parent(self):
+        self.assertEqual('p1', self.exchange([capacity('p0', 1), capacity('p1', 1)],
+                                             wants((VGPU, 1))).pool.parent_name)
+
+    def test_stays_with_the_provider_that_was_asked_for(self):
+        self.assertRaises(exception.NoFit, self.exchange, [capacity('p0', 1), capacity('p1', 1)],
+                          wants((VGPU, 1, provider('p0'))))
+
+    def test_stays_with_a_provider_beside_an_item_without(self):
+        self.assertRaises(exception.NoFit, self.exchange,
+                          [capacity('p0', 1), capacity('p1', 1), namespace('a')],
+                          wants((VGPU, 1, provider('p0')), (PMEM, 1)))
+
+    def test_has_the_affinity_that_was_asked_for(self):
+        nodes = frozenset((0, 1))
+        parts = [capacity('p0', 1, numa_node=0), capacity('p1', 1, numa_node=2), capacity('p2', 1, numa_node=1)]
+        other = self.exchange(parts, wants((VGPU, 1), numa_nodes=nodes, numa_policy='required'))
+        self.assertEqual('p2', other.pool.parent_name)
+        self.assertRaises(exception.NoFit, self.exchange, parts[:2],
+                          wants((VGPU, 1), numa_nodes=nodes, numa_policy='required'))
+
+
+class InventoryTestCase(base.TestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.a, self.b = namespace('a'), namespace('b')
+        self.ledger = hosts.ledger(self.a, self.b)
+
+    def free(self):
+        return {pool.resource_class: pool.room() for pool in self.ledger.pools() if pool.room()}
+
+    def test_a_new_device_is_free(self):
+        self.ledger.read_inventory(inventory(self.a, self.b, namespace('c')))
+        self.assertEqual({PMEM: 3}, self.free())
+
+    def test_a_free_device_that_vanishes_is_forgotten(self):
+        self.ledger.read_inventory(inventory(self.b))
+        self.assertEqual(['b'], hosts.taken(self.ledger.take('i', wants((PMEM, 1)))))
+        self.assertIsNone(self.ledger.find(values.DeviceKey('vpmem', 'a')))
+
+    def test_a_held_device_that_vanishes_stays_held(self):
+        holding = self.ledger.take('i', wants((PMEM, 1)))
+        self.ledger.read_inventory(inventory(self.b))
+        self.assertEqual((ledgers.HELD, ledgers.GONE), (holding.units[0].state, holding.units[0].withheld))
+
+    def test_nothing_vanishes_from_a_kind_that_could_not_be_read(self):
+        self.ledger.read_inventory(inventory(known=('mdev',)))
+        self.assertEqual({PMEM: 2}, self.free())
+
+    def test_a_device_counts_elsewhere_and_keeps_its_owner(self):
+        holding = self.ledger.take('i', wants((PMEM, 1)))
+        moved = namespace('a', SMALL, parent='region1', numa_node=1, provider_name='region1')
+        self.ledger.read_inventory(inventory(moved, self.b))
+        unit = holding.units[0]
+        self.assertEqual((SMALL, provider('region1'), holding),
+                         (unit.pool.resource_class, unit.pool.provider_uuid, unit.holding))
+        self.ledger.free(unit)
+        self.assertEqual({PMEM: 1, SMALL: 1}, self.free())
+
+    def test_a_free_device_counts_elsewhere(self):
+        self.ledger.read_inventory(inventory(namespace('a', SMALL), self.b))
+        self.assertEqual({PMEM: 1, SMALL: 1}, self.free())
+        self.assertEqual(['a'], hosts.taken(self.ledger.take('i', wants((SMALL, 1)))))
+
+    def test_a_device_that_a_row_held_counts_elsewhere_and_is_free_there(self):
+        unit = self.ledger.hold([hosts.row(self.a, 'i')]).units[0]
+        self.ledger.read_inventory(inventory(namespace('a', SMALL), self.b))
+        self.ledger.free(unit)
+        self.assertEqual(['a'], hosts.taken(self.ledger.take('k', wants((SMALL, 1)))))
+
+    def test_an_unhealthy_device_comes_back_by_itself(self):
+        self.ledger.read_inventory(inventory(namespace('a', unhealthy='hot'), self.b))
+        self.assertEqual({PMEM: 1}, self.free())
+        self.ledger.read_inventory(inventory(self.a, self.b))
+        self.assertEqual({PMEM: 2}, self.free())
+
+    def test_what_was_given_back_meanwhile_is_known_better(self):
+        ledger = hosts.ledger(capacity('p0', 2))
+        holding = ledger.take('i', wants((VGPU, 1)))
+        hosts.name_all(ledger, holding)
+        unit = holding.units[0]
+        ledger.realized(unit, 'details')
+        ledger.watch()
+        old = inventory(capacity('p0', 1), mdev(unit.identifier, 'p0'))
+        ledger.free(unit, gone=True)
+        ledger.read_inventory(old)
+        self.assertIsNone(ledger.find(values.DeviceKey(*unit.key)))
+        self.assertEqual(2, ledger.pools()[0].room())
+
+    def test_what_was_made_meanwhile_is_known_better(self):
+        ledger = hosts.ledger(capacity('p0', 2))
+        holding = ledger.take('i', wants((VGPU, 1)))
+        hosts.name_all(ledger, holding)
+        ledger.watch()
+        old = inventory(capacity('p0', 2))
+        ledger.realized(holding.units[0], 'details')
+        ledger.read_inventory(old)
+        self.assertIsNone(holding.units[0].withheld)
+        self.assertEqual(1, ledger.pools()[0].room())
+
+
+class WithheldTestCase(base.TestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.ledger = hosts.ledger(namespace('a'))
+        self.key = values.DeviceKey('vpmem', 'a')
+
+    def test_nobody_gets_it(self):
+        self.ledger.withhold(self.key, vocabulary.DRAINED)
+        self.assertRaises(exception.NoFit, self.ledger.take, 'i', wants((PMEM, 1)))
+        self.assertEqual([self.key], self.ledger.withheld(vocabulary.DRAINED))
+
+    def test_only_its_own_reason_admits_it(self):
+        self.ledger.withhold(self.key, vocabulary.DRAINED)
+        self.ledger.admit(self.key, vocabulary.FOREIGN)
+        self.assertRaises(exception.NoFit, self.ledger.take, 'i', wants((PMEM, 1)))
+        self.ledger.admit(self.key, vocabulary.DRAINED)
+        self.ledger.take('i', wants((PMEM, 1)))
+
+    def test_who_has_it_keeps_it(self):
+        holding = self.ledger.take('i', wants((PMEM, 1)))
+        self.ledger.withhold(self.key, vocabulary.DRAINED)
+        self.assertIs(holding, self.ledger.holding('i'))
+        self.ledger.free(holding.units[0])
+        self.assertRaises(exception.NoFit, self.ledger.take, 'k', wants((PMEM, 1)))
+
+    def test_a_held_one_is_not_withheld_as_free(self):
+        self.ledger.take('i', wants((PMEM, 1)))
+        self.ledger.withhold_free(self.key, vocabulary.FOREIGN)
+        self.assertEqual([], self.ledger.withheld(vocabulary.FOREIGN))
+
+    def test_an_unknown_one_is_no_error(self):
+        for change in (self.ledger.withhold, self.ledger.withhold_free, self.ledger.admit):
+            change(values.DeviceKey('vpmem', 'nobody'), vocabulary.DRAINED)
+
+
+class AllowsTestCase(base.TestCase):
+
+    scenarios = [(f'{policy}, {node}', {'policy': policy, 'node': node, 'expected': expected})
+                 for policy, answers in {'required': (True, False, False), 'preferred': (True, True, True),
+                                         'legacy': (True, False, True), 'none': (True, True, True)}.items()
+                 for node, expected in zip((0, 1, None), answers, strict=True)]
+
+    def test_a_device_on_the_node(self):
+        self.assertEqual(self.expected, selection.allows(self.node, frozenset((0,)), self.policy))
+
+    def test_a_guest_that_is_not_pinned(self):
+        self.assertTrue(selection.allows(self.node, frozenset(), self.policy))
