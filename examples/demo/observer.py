@@ -98,7 +98,7 @@ class Observer:
             if content.count(0) >= len(content) // 4:
                 expect(content.count(0) < len(content), f'the wipe of {namespace} is slow enough to look on')
                 return
-            time.sleep(0.02)
+            time.sleep(0.1)
 
     def is_worked_on(self, namespace: str) -> bool:
         """Whether somebody holds the lock file of a namespace."""
