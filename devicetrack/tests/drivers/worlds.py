@@ -144,7 +144,7 @@ class LibvirtTestWorld(World):
                                             [mdev.Mdev, vpmem.VPMEM], self._connect)
 
     def _connect(self) -> Any:
-        return self.node.connect() if self._reachable else libvirt.open('test:///is/not/there')
+        return self.node.connect() if self._reachable else libvirt.open('nosuch:///')
 
     def start_guest(self, uuid: str, elements: Sequence[str], define: bool = True) -> None:
         definition = libvirt_fixtures.guest(uuid, elements)

@@ -217,10 +217,8 @@ class Connection:
         try:
             with self.calling(command):
                 return call(self.raw())
-        except exception.HypervisorUnreachable:
-            if self._raw is not None:
-                raise
-        LOG.info('The connection to %s was lost; opening it again.', self.uri)
+        except exception.HypervisorUnreachable as error:
+            LOG.info('%s; asking once more.', error)
         with self.calling(command):
             return call(self.raw())
 
@@ -231,6 +229,7 @@ class Connection:
         :param domain_uuid: the domain that the call is about; its errors are told by their numbers alone, because
             their texts quote its name
         """
+        used = self._raw
         try:
             yield
         except libvirt.libvirtError as error:
@@ -238,7 +237,7 @@ class Connection:
             if code == libvirt.VIR_ERR_NO_DOMAIN and domain_uuid is not None:
                 raise exception.DomainGone(domain_uuid) from error
             if self._is_lost(error):
-                self.close()
+                self._drop(used)
                 raise exception.HypervisorUnreachable(self.uri, _code_of(error)) from error
             text = error.get_error_message() or ''
             meaning = _CODES.get(code) or next((found for part, found in _TEXTS if part in text), Meaning.OTHER)
@@ -247,6 +246,12 @@ class Connection:
             else:
                 reason = meaning.value if meaning is Meaning.UNSUPPORTED else text.strip()
             raise Refused(command, reason, meaning) from error
+
+    def _drop(self, lost: Any) -> None:
+        """Open another connection next time, unless another thread has done so. It closes with its last user."""
+        with self._lock:
+            if self._raw is lost:
+                self._raw = None
 
     def _is_lost(self, error: libvirt.libvirtError) -> bool:
         if error.get_error_domain() in _LOST_DOMAINS and error.get_error_code() in _LOST_CODES:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from collections.abc import Iterable
+from collections.abc import Container
 from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
@@ -102,10 +102,15 @@ class LibvirtDriver(driver.VirtDriver):
         return Inventory(tuple(devices), tuple(capacities), frozenset(known), tuple(unknown))
 
     def get_usage(self) -> Usage:
-        return self._usage([kind for kind in self._kinds.values() if kind.configured])
+        return self._usage({kind.name for kind in self._kinds.values() if kind.configured})
 
-    def _usage(self, asked: Iterable[api.DeviceKind]) -> Usage:
-        """Ask the hypervisor once. Only the kinds in ``asked`` say which device an address means."""
+    def _usage(self, needed: Container[str]) -> Usage:
+        """Ask the hypervisor once.
+
+        :param needed: the kinds whose devices must be identified, or else are unknown. Of the others it does no harm
+            when their tools are not even installed; but they are asked, for a kind that no option names any more may
+            still have owners here.
+        """
         named: list[_Named] = []
         domains: set[str] = set()
         running: set[str] = set()
@@ -124,16 +129,16 @@ class LibvirtDriver(driver.VirtDriver):
             except exception.InvalidDocument as error:
                 unknown.append(Unknown(error.document, f'{error.where}: {error.reason}'))
         means: dict[tuple[str, str], str | None] = {}
-        for kind in asked:
+        for kind in self._kinds.values():
             addresses = {use.address for use in named if use.kind == kind.name}
             try:
                 means.update(((kind.name, address), identifier)
                              for address, identifier in kind.identify(addresses).items())
             except exception.DriverError as error:
-                unknown.append(Unknown(f'{kind.name} devices that domains name', str(error)))
+                if kind.name in needed:
+                    unknown.append(Unknown(f'{kind.name} devices that domains name', str(error)))
         uses = (Use(use.kind, means.get((use.kind, use.address)), use.address, use.domain_uuid, use.running,
-        use.live,
-                    use.defined) for use in named)
+                    use.live, use.defined) for use in named)
         return Usage(tuple(uses), frozenset(domains), frozenset(running), tuple(unknown))
 
     def _named(self, found: connection.Definitions) -> list[_Named]:
@@ -193,7 +198,7 @@ class LibvirtDriver(driver.VirtDriver):
                     held.append((assignment, kind, lock))
             if held:
                 # After the locks: whoever made a device ready for a guest since then would have needed its lock.
-                usage = self._usage({kind.name: kind for _assignment, kind, _lock in held}.values())
+                usage = self._usage({kind.name for _assignment, kind, _lock in held})
                 for assignment, kind, lock in held:
                     results[_key(assignment)] = _unclaim(assignment, kind, lock, usage)
                     lock.release()

@@ -172,6 +172,17 @@ class UsageTestCase(DriverTestCase):
         self.assertEqual((Unknown('path devices that domains name', 'ndctl: failed'),), usage.unknown)
         self.assertEqual([None], [use.identifier for use in usage.uses])
 
+    def test_a_kind_without_options_is_identified_when_that_can_be_done(self) -> None:
+        self.raw.domains = [Domain(A, xml(A, '/a', live=True))]
+        self.kind.configured = False
+        self.assertEqual(['/a'], [use.identifier for use in self.driver.get_usage().uses])
+        self.kind.error = exception.CommandFailed('ndctl', 'not installed')
+        usage = self.driver.get_usage()
+        self.assertEqual((['/a'], [None], ()), ([use.address for use in usage.uses],
+                                                [use.identifier for use in usage.uses], usage.unknown))
+        # Whoever gives a device of the kind back must know.
+        self.assertIsInstance(self.driver.unclaim([self.device])[self.key], exception.UnclaimFailed)
+
     def test_a_path_of_no_device_is_named_all_the_same(self) -> None:
         self.raw.domains = [Domain(A, xml(A, '/z', live=True))]
         self.kind.known = False
