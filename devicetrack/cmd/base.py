@@ -49,10 +49,17 @@ class UsageError(Exception):
     """The options of a command do not go together. Nothing was done."""
 
 
+class AnswerLost(Exception):
+    """The answer could not be written where it was sent."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(f'the answer cannot be written: {error.strerror}')
+
+
 def sentence(error: BaseException) -> str:
     """An error on one line. Those that nobody expected say so."""
     text = ' '.join(str(error).split())
-    if isinstance(error, (exception.DeviceTrackError, cfg.Error, UsageError)):
+    if isinstance(error, (exception.DeviceTrackError, cfg.Error, UsageError, AnswerLost)):
         return text
     return f'unexpected {type(error).__name__}: {text or "no text"}; --debug shows where'
 
@@ -61,11 +68,8 @@ def exit_code_of(error: BaseException) -> int:
     return USAGE if isinstance(error, (exception.BadRequest, UsageError)) else ERROR
 
 
-def run_to_the_end(run: Callable[[], int]) -> int:
-    """Run a program and flush what it printed; its exit code. A reader that went away is no error to talk about.
-
-    Python flushes stdout once more after the last line of the program, and complains there.
-    """
+def run_to_the_end(name: str, run: Callable[[], int]) -> int:
+    """Run a program and flush what it printed; its exit code. A reader that went away is no error to talk about."""
     try:
         code = run()
         sys.stdout.flush()
@@ -73,8 +77,17 @@ def run_to_the_end(run: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _forget_output()
         return BROKEN_PIPE
+    except OSError as error:
+        _forget_output()
+        sys.stderr.write(f'{name}: {AnswerLost(error)}\n')
+        return ERROR
+
+
+def _forget_output() -> None:
+    """Python flushes stdout once more after the last line of a program, and would complain there."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class Command(command.Command):
@@ -95,6 +108,16 @@ class Command(command.Command):
                 traceback.print_exception(error, file=self.app.stderr)
             return exit_code_of(error)
         return self.exit_code
+
+    def produce_output(self, *args: Any) -> int:
+        try:
+            code: int = super().produce_output(*args)  # type: ignore[misc]
+            return code
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            _forget_output()
+            raise AnswerLost(error) from error
 
     def say(self, text: str) -> None:
         """Tell the person something beside the answer."""
@@ -126,6 +149,10 @@ class Lister(Command, lister.Lister):
 
 class ShowOne(Command, show.ShowOne):
     """Base of commands that show one thing, by its fields."""
+
+    @property
+    def formatter_namespace(self) -> str:
+        return 'devicetrack.formatter.show'
 
     def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
         """The fields in their order."""

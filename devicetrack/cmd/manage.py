@@ -96,6 +96,15 @@ class Manage(app.App):
                 handler.close()
             self._handlers = []
 
+    def run_subcommand(self, argv: list[str]) -> int:
+        try:
+            self.command_manager.find_command(argv)
+        except ValueError:
+            # cliff would say it on stdout, where an answer is expected.
+            close = ', '.join(self.get_fuzzy_matches(argv[0]))
+            self.parser.error(f'there is no command {" ".join(argv)}; close to it: {close}')
+        return super().run_subcommand(argv)
+
     def clean_up(self, cmd: cliff_command.Command, result: int, err: BaseException | None) -> None:
         if self._store is not None:
             self._store.close()
@@ -145,7 +154,7 @@ class Manage(app.App):
 
 def main(argv: list[str] | None = None) -> int:
     # The global configuration: oslo.privsep, which lists namespaces for a user other than root, knows no other.
-    return base.run_to_the_end(lambda: Manage(cfg.CONF).run(sys.argv[1:] if argv is None else argv))
+    return base.run_to_the_end(NAME, lambda: Manage(cfg.CONF).run(sys.argv[1:] if argv is None else argv))
 
 
 if __name__ == '__main__':

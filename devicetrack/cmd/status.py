@@ -115,7 +115,7 @@ def run(argv: list[str]) -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
-    return base.run_to_the_end(lambda: run(sys.argv[1:] if argv is None else argv))
+    return base.run_to_the_end(NAME, lambda: run(sys.argv[1:] if argv is None else argv))
 
 
 if __name__ == '__main__':

@@ -91,6 +91,13 @@ directory = {memory}
             answer = self.program('manage', 'inventory', 'list', stdout=closed)
         self.assertEqual((141, ''), (answer.returncode, answer.stderr))
 
+    def test_an_answer_that_cannot_be_written_is_an_error(self) -> None:
+        self.manage('db', 'sync')
+        with open('/dev/full', 'w') as full:
+            answer = self.program('manage', 'inventory', 'list', stdout=full)
+        self.assertEqual((1, 'devicetrack-manage: the answer cannot be written: No space left on device\n'),
+                         (answer.returncode, answer.stderr))
+
     def test_a_command_that_nobody_knows(self) -> None:
         self.assertEqual(2, self.program('manage', 'abolish').returncode)
         self.assertEqual(2, self.program('manage').returncode)

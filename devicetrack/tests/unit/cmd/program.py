@@ -55,9 +55,10 @@ class Program(fixtures.Fixture):
     def run(self, *arguments: str, config_file: str | None = None) -> Answer:
         """Run it as from a shell, with the configuration file before the arguments."""
         out, err = io.StringIO(), io.StringIO()
+        whole = ['--config-file', config_file or self.config_file, *arguments]
         with fixtures.MonkeyPatch('sys.stdout', out), fixtures.MonkeyPatch('sys.stderr', err):
             try:
-                code = manage.Manage(cfg.ConfigOpts(), out, err).run(['--config-file', config_file or self.config_file, *arguments])
+                code = manage.Manage(cfg.ConfigOpts(), out, err).run(whole)
             except SystemExit as end:           # what argparse does after it said what is wrong
                 code = int(end.code or 0)
         return Answer(code, out.getvalue(), err.getvalue())

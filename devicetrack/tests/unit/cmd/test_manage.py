@@ -29,6 +29,7 @@ class CommandLineTestCase(ManageTestCase):
 
     scenarios = base.table(
         ('no command', (), 'no command given'),
+        ('an unknown command', ('adit',), 'there is no command adit; close to it: audit'),
         ('an unknown option', ('audit', '--colour'), 'unrecognized arguments: --colour'),
         ('an unknown format', ('audit', '-f', 'xml'), "invalid choice: 'xml'"),
         ('an unknown column', ('audit', '-c', 'severity', '-c', 'colour'), 'there is no column colour'),
@@ -132,6 +133,10 @@ class OutputTestCase(ManageTestCase):
         self.assertEqual(set(self.program.ask('inventory', 'list')[0]), set(rows[0]))
         self.assertIn('label=4GB', rows[0]['details'])
         self.assertEqual('', rows[0]['reason'])
+
+    def test_csv_of_one_thing_is_that_of_a_list_of_one(self) -> None:
+        [row] = csv.DictReader(io.StringIO(self.program.run('db', 'check', '-f', 'csv').out))
+        self.assertEqual(('yes', ''), (row['usable'], row['remedy']))
 
     def test_an_empty_list_is_an_empty_list(self) -> None:
         self.assertEqual([], self.program.ask('assignment', 'list'))
