@@ -58,6 +58,11 @@ class ServerFailed(Exception):
 # -- servers ----------------------------------------------------------------------------------------------------------
 
 
+# Who runs the servers when the tests run as root, which they refuse. The servers' own accounts are made by packages that
+# tests do not need, and this one is on every Debian.
+_UNPRIVILEGED: Final = 'nobody'
+
+
 class Server(fixtures.Fixture, abc.ABC):
     """A database server of this test, or with :meth:`shared` the one of this process.
 
@@ -71,7 +76,6 @@ class Server(fixtures.Fixture, abc.ABC):
     user: Final = 'devicetrack'
     kind: ClassVar[str]
     package: ClassVar[str]                  # what has the programs
-    account: ClassVar[str]                  # who runs them when the tests run as root
     ready: ClassVar[str]                    # what the server writes when it answers
     stop_signal: ClassVar[signal.Signals]
     orphan_signal: ClassVar[str]            # as setpriv takes it
@@ -97,16 +101,12 @@ class Server(fixtures.Fixture, abc.ABC):
         self.password = secrets.token_hex(8)
         self.log: collections.deque[str] = collections.deque(maxlen=200)
         self._process: subprocess.Popen[str] | None = None
-        self._account = self.account if os.geteuid() == 0 else pwd.getpwuid(os.geteuid()).pw_name
+        self._account = pwd.getpwnam(_UNPRIVILEGED) if os.geteuid() == 0 else pwd.getpwuid(os.geteuid())
         self.directory = tempfile.mkdtemp(prefix=f'devicetrack-{self.kind}-', dir=_DIRECTORY)
         self.addCleanup(shutil.rmtree, self.directory, ignore_errors=True)
         self.data = os.path.join(self.directory, 'data')
         if os.geteuid() == 0:
-            try:
-                account = pwd.getpwnam(self._account)
-            except KeyError:
-                raise ServerFailed(self._advice(f'there is no account {self._account}')) from None
-            os.chown(self.directory, account.pw_uid, account.pw_gid)
+            os.chown(self.directory, self._account.pw_uid, self._account.pw_gid)
         self._initialize()
         self.addCleanup(self.kill)              # a test has no use for an orderly end
         self.start()
@@ -184,7 +184,7 @@ class Server(fixtures.Fixture, abc.ABC):
     def _as_account(self, command: list[str], *options: str) -> list[str]:
         """A command that runs as the server's account: the servers refuse root."""
         if os.geteuid() == 0:
-            options += ('--reuid', self._account, '--regid', str(pwd.getpwnam(self._account).pw_gid), '--clear-groups')
+            options += ('--reuid', str(self._account.pw_uid), '--regid', str(self._account.pw_gid), '--clear-groups')
         return ['setpriv', *options, '--', *command] if options else command
 
     def _run(self, command: list[str]) -> None:
@@ -212,7 +212,6 @@ class PostgreSQLServer(Server):
 
     kind = 'PostgreSQL'
     package = 'postgresql'
-    account = 'postgres'
     ready = 'database system is ready to accept connections'
     stop_signal = signal.SIGINT             # its fast shutdown
     orphan_signal = 'QUIT'                  # its immediate one; it ends its children too
@@ -253,7 +252,6 @@ class MariaDBServer(Server):
 
     kind = 'MariaDB'
     package = 'mariadb-server'
-    account = 'mysql'
     ready = 'ready for connections'
     stop_signal = signal.SIGTERM
     orphan_signal = 'KILL'
