@@ -213,7 +213,7 @@ class ClaimManager:
 
     def _take(self, instance_uuid: str, claim_id: str, demand: demands.Demand) -> list[Record]:
         """Hold and record; when the store says that devices have owners we did not know of, choose again."""
-        attempts, reconsidered = self._conf.claim_attempts, False
+        attempts, reconsidered = 0, False
         while True:
             try:
                 with self._lock:
@@ -237,8 +237,8 @@ class ClaimManager:
                 return records
             except exception.DeviceTaken as taken:
                 recovery.distrust(self, holding, taken.devices)
-                attempts -= 1
-                if not attempts:
+                attempts += 1
+                if attempts >= self._conf.claim_attempts:
                     raise
             except exception.NothingWritten:
                 self._put_back(holding)
