@@ -57,8 +57,10 @@ class VirtDriver(abc.ABC):
 
     @abc.abstractmethod
     def get_usage(self) -> Usage:
-        """Ask the hypervisor which domain names which device: running and defined ones, live and inactive
-        definitions. A document that cannot be read is in ``unknown``.
+        """Ask the hypervisor which domain names which device.
+
+        That is running and defined domains, live and inactive definitions. A document that cannot be read is in
+        ``unknown``.
 
         :raises HypervisorUnreachable: no answer; nobody may conclude that anything is unused
         """
@@ -89,8 +91,9 @@ class VirtDriver(abc.ABC):
 
     @abc.abstractmethod
     def unclaim(self, assignments: Sequence[DeviceAssignment]) -> Mapping[DeviceKey, DriverError | None]:
-        """Take devices back: see that no domain names them, unrealize or wipe them, prove that they are clean or
-        gone.
+        """Take devices back.
+
+        See that no domain names them, unrealize or wipe them, prove that they are clean or gone.
 
         Idempotent: what is done already is seen and not done again, except that a wipe which was not proven is
         repeated. The hypervisor is asked once for all devices, after their lock files are held.
@@ -105,9 +108,10 @@ class VirtDriver(abc.ABC):
 
     @abc.abstractmethod
     def guest_config(self, assignments: Sequence[DeviceAssignment]) -> Sequence[str]:
-        """The elements for the guest's definition, in the order of the assignments, with the paths of this boot;
-        then one element that names instance and devices, for the definition's metadata. Nothing at all for no
-        assignments.
+        """The elements for the guest's definition, in the order of the assignments, with the paths of this boot.
+
+        After them comes one element that names instance and devices, for the definition's metadata. No assignments
+        give nothing at all.
 
         :raises DeviceGone: a device is not there or is another one of its name
         """

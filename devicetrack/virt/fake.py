@@ -68,8 +68,7 @@ class Parent:
 
 @dataclasses.dataclass
 class Domain:
-    """A guest. ``live`` and ``defined`` are the addresses that each of its definitions names; None is no
-    definition."""
+    """A guest. ``live`` and ``defined`` are the addresses that its definitions name; None is no definition."""
 
     uuid: str
     live: tuple[str, ...] | None
@@ -179,8 +178,7 @@ class FakeHost:
     # -- guests ------------------------------------------------------------------------------------------------
 
     def start_guest(self, domain_uuid: str, elements: Iterable[str], define: bool = True) -> None:
-        """Start a guest with the elements of :meth:`FakeDriver.guest_config`; defined too unless it is
-        transient."""
+        """Start a guest with the elements of ``guest_config``; without ``define`` it is a transient one."""
         addresses = tuple(addresses_in(elements))
         with self.lock:
             self.domains[domain_uuid] = Domain(domain_uuid, addresses, addresses if define else None)
@@ -209,8 +207,7 @@ class FakeHost:
     # -- failures ----------------------------------------------------------------------------------------------
 
     def before(self, call: str, action: Action, times: int | None = None) -> None:
-        """Before the next ``times`` calls of a driver's method (None: every one) raise an error or call a
-        function.
+        """Raise an error or call a function before the next ``times`` calls (None: every one) of a driver's method.
 
         ``call`` is ``get_inventory``, ``get_usage``, ``realize``, ``unclaim``, ``guest_config``, or one of the
         steps inside: ``wipe``, ``create``, ``destroy`` (before the change) and ``wiped``, ``created``,

@@ -175,8 +175,9 @@ class Connection:
                 raw.close()
 
     def definitions(self) -> Iterator[Definitions | Unreadable]:
-        """Every domain's definitions, one domain in memory at a time. A domain that goes away meanwhile is
-        skipped.
+        """Every domain's definitions, one domain in memory at a time.
+
+        A domain that goes away meanwhile is skipped.
 
         :raises HypervisorUnreachable: also in the middle; then nothing that came before may be taken for all
         """

@@ -74,8 +74,7 @@ def _mdev_uuids(devices: etree._Element, document: str) -> tuple[str, ...]:
 
 
 def _record(root: etree._Element, document: str) -> metadata.GuestRecord | None:
-    """Our element among the definition's own metadata; a definition that is quoted inside another is not looked
-    at."""
+    """Our element among the definition's own metadata, not one of a definition that is quoted inside."""
     found = root.find(f'metadata/{{{metadata.NAMESPACE}}}{metadata.ELEMENT}')
     if found is None:
         return None

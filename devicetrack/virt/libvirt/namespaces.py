@@ -83,8 +83,7 @@ class NdctlSource(Source):
 
 
 class DirectorySource(Source):
-    """Regular files of one directory. They are no tenant's until they are configured, and never made or resized
-    here.
+    """Regular files of one directory, which are never made or resized here.
 
     The UUID of a file comes from its name and its inode: a file that was replaced is another namespace.
     """

@@ -23,8 +23,11 @@ _CHARDEV = re.compile(r'dax[0-9]+\.[0-9]+')
 
 
 class Listed(NamedTuple):
-    """One namespace that ndctl listed. ``name`` is '' for one without, ``uuid`` likewise; ``chardev`` is its
-    character device without ``/dev/``, None when it has none. ``problem`` is why no guest can have it, or None."""
+    """One namespace that ndctl listed.
+
+    ``name`` is '' for one without, ``uuid`` likewise; ``chardev`` is its character device without ``/dev/``, None
+    when it has none. ``problem`` is why no guest can have it, or None.
+    """
 
     name: str
     uuid: str

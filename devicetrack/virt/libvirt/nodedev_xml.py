@@ -51,8 +51,7 @@ class Parent(NamedTuple):
 
 
 class Mdev(NamedTuple):
-    """A mediated device. ``parent`` is a node-device name, maybe ``computer``; ``iommu_group`` counts while
-    active."""
+    """A mediated device. ``parent`` may be ``computer``; ``iommu_group`` means something while it is active."""
 
     name: str
     uuid: str
@@ -63,8 +62,10 @@ class Mdev(NamedTuple):
 
 
 def pci_address(text: str) -> str | None:
-    """The PCI address in the form of sysfs (``0000:84:00.0``) of an address or of libvirt's node-device name
-    for it; None when the text is neither."""
+    """The PCI address in the form of sysfs (``0000:84:00.0``), also of libvirt's node-device name for it.
+
+    None when the text is neither.
+    """
     text = text.lower()
     if _PCI_ADDRESS.fullmatch(text):
         return text

@@ -87,8 +87,9 @@ class DeviceKind(abc.ABC):
 
     @abc.abstractmethod
     def unclaim(self, assignment: DeviceAssignment, lock_fd: int) -> None:
-        """Take one device back: remove it or make it clean, and prove that. No domain names it, and its lock is
-        held.
+        """Take one device back: remove it or make it clean, and prove that.
+
+        No domain names it, and its lock is held.
 
         :param lock_fd: the descriptor that holds the lock; every child that touches the device is given it, so
             that the lock lasts until the child's end whatever becomes of this process

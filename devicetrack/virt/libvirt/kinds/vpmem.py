@@ -1,5 +1,6 @@
-"""Persistent-memory namespaces in devdax mode (Linux: Documentation/driver-api/nvdimm/), given to guests as
-NVDIMMs.
+"""Persistent-memory namespaces in devdax mode, given to guests as NVDIMMs.
+
+Linux describes them in Documentation/driver-api/nvdimm/.
 
 A namespace is its name together with its UUID and size: one that has only the name of a recorded one is another
 device, which holds somebody else's bytes maybe, and is neither handed out in its place nor wiped.
@@ -75,8 +76,10 @@ class VPMEM(api.DeviceKind):
         return api.Stock(tuple(devices))
 
     def _check(self, found: Mapping[str, namespaces.Namespace]) -> None:
-        """Refuse names that the host does not have: at start, when it is a mistake in the option. Later one that
-        is missing has gone, which is for the audit to say."""
+        """Refuse names that the host does not have.
+
+        At start that is a mistake in the option. Later one that is missing has gone, which is for the audit to say.
+        """
         unknown = sorted(self.options.labels.keys() - found.keys())
         if unknown:
             raise exception.InvalidConfiguration(
@@ -163,8 +166,10 @@ class VPMEM(api.DeviceKind):
 
 
 def guest_element(namespace: namespaces.Namespace) -> str:
-    """The guest's NVDIMM. Its size, label area included, is the whole of the namespace that fits; the guest needs
-    ``<maxMemory>`` with a free slot, and its ``<memory>`` is its RAM and this."""
+    """The guest's NVDIMM. Its size, label area included, is as much of the namespace as fits.
+
+    The guest needs ``<maxMemory>`` with a free slot, and its ``<memory>`` is its RAM and this.
+    """
     # QEMU takes it for persistent, and flushes it as such, only where that is true.
     pmem = '<pmem/>' if namespace.dax else ''
     return (f"<memory model='nvdimm' access='shared'>"
