@@ -202,8 +202,12 @@ class Observer:
                  | {capacity.provider for capacity in inventory.capacities} | {''}}
         ledger = ledgers.Ledger(self._policy, uuids.__getitem__)
         ledger.read_inventory(inventory)
+        # A row names the provider that its claim knew: the service's own resolver may call it otherwise than we do, and
+        # a device counts where its parent counts now.
+        counted = {(one.kind, one.parent): uuids[one.provider] for one in (*inventory.devices, *inventory.capacities)}
         for _instance, rows in itertools.groupby(views.records, key=lambda record: record.instance_uuid):
-            records = list(rows)
+            records = [record._replace(provider_uuid=counted.get((record.kind, record.parent), record.provider_uuid))
+                       for record in rows]
             holding = ledger.hold(records)
             ledger.releasing(unit for record, unit in zip(records, holding.units, strict=True)
                              if record.state == vocabulary.RELEASING)

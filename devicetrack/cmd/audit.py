@@ -20,9 +20,9 @@ class Findings(base.Lister):
     that goes on by itself.
     """
 
-    columns = ('host', 'severity', *[field for field in Finding._fields if field not in ('severity', 'device')],
-               'device_kind', 'device')
-    in_table = ('severity', 'kind', 'device_kind', 'device', 'detail', 'held', 'proposal')
+    columns = ('host', 'severity', 'kind', 'device_kind', 'device',
+               *[field for field in Finding._fields if field not in ('severity', 'kind', 'device')])
+    in_table = ('severity', 'kind', 'device_kind', 'device', 'detail', 'proposal')
 
     def rows_of(self, host: str, findings: Sequence[Finding]) -> Iterator[Sequence[Any]]:
         for finding in findings:

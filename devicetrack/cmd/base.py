@@ -94,6 +94,7 @@ class Command(command.Command):
     """Base of all commands. ``take_action`` sets ``exit_code`` when something needs attention."""
 
     app: Any
+    app_dist_name = 'devicetrack'       # else cliff says of every command which package it comes from
     exit_code = OK
 
     def run(self, parsed_args: argparse.Namespace) -> int:

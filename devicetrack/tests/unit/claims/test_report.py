@@ -51,6 +51,15 @@ class InventoryTestCase(base.TestCase):
         self.assertEqual([(report.HELD, report.NOT_MADE_YET, 1), (report.CREATABLE, None, 3)],
                          [(line.status, line.reason, line.amount) for line in lines])
 
+    def test_it_does_so_too_when_the_service_has_its_own_names_for_providers(self) -> None:
+        host = self.useFixture(fixtures.Host(parents={'gpu': 4}))
+        host.claim(fixtures.Instance(), vgpu=1)
+        [record] = host.records()
+        renamed = record._replace(provider_uuid='9b0a2f5e-6d43-4f5b-8d5e-2d9c0f5f0001', generation=2)
+        host.store.write(store_api.Changes(update=(store_api.Update(record, renamed),)))
+        self.assertEqual([(report.HELD, report.NOT_MADE_YET, 'gpu'), (report.CREATABLE, None, 'gpu')],
+                         [(line.status, line.reason, line.provider) for line in observer_of(host).inventory()])
+
     def test_a_device_on_its_way_back_is_not_free(self) -> None:
         host = self.useFixture(fixtures.Host(devices=1))
         instance = host.spawn(pmem=1)
