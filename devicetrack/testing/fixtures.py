@@ -30,8 +30,10 @@ from devicetrack.claims.claim import Claim
 from devicetrack.claims.manager import ClaimManager
 from devicetrack.conf import opts
 from devicetrack.engine import ledger as ledgers
+from devicetrack.objects import details
 from devicetrack.objects import DeviceRequest
 from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import InventoryDevice
 from devicetrack.store import api as store_api
 from devicetrack.store.sql import open_store
 from devicetrack.store.sql import schema
@@ -244,6 +246,10 @@ class Host(fixtures.Fixture):
         return {unit.identifier or 'not named yet': unit.holding.instance_uuid for unit in self._units()
                 if unit.holding is not None}
 
+    def mdevs(self) -> list[str]:
+        """Mediated devices that exist on the machine."""
+        return [key.identifier for key in self.machine.devices if key.kind == fake.MDEV]
+
     def records(self, instance: Instance | None = None) -> list[Any]:
         """Rows of this host, read past everything that is staged."""
         return self.store.store.records(self.manager.host_uuid, instance.uuid if instance else None)
@@ -287,6 +293,12 @@ class Host(fixtures.Fixture):
         wrong = self.disagreements()
         if wrong:
             raise AssertionError('; '.join(wrong))
+
+
+def path_of(device: InventoryDevice) -> str:
+    """The device node of a namespace, by which a domain names it."""
+    path: str = details.from_text(device.details).devpath
+    return path
 
 
 def a_request(pmem: int = 0, vgpu: int = 0) -> DeviceRequest:

@@ -1,0 +1,88 @@
+"""Locks on files, between threads and between processes."""
+
+import os
+import stat
+import subprocess
+import sys
+import textwrap
+
+from devicetrack import filelock
+from devicetrack.tests import base
+
+
+class FileLockTestCase(base.TestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.path = os.path.join(self.temp_dir(), 'lock')
+
+    def lock(self):
+        lock = filelock.FileLock(self.path)
+        self.addCleanup(lock.release)
+        return lock
+
+    def run_child(self, program, *args, **kwargs):
+        answer = subprocess.run([sys.executable, '-c', textwrap.dedent(program), self.path, *args],
+                                capture_output=True, text=True, check=True, **kwargs)
+        return answer.stdout.strip()
+
+    def test_excludes_another_object_in_this_process(self):
+        with self.lock():
+            self.assertRaises(filelock.FileLocked, self.lock().acquire)
+
+    def test_excludes_another_process(self):
+        program = """
+            import sys
+            from devicetrack import filelock
+            try:
+                filelock.FileLock(sys.argv[1]).acquire()
+            except filelock.FileLocked:
+                print('locked')
+            else:
+                print('taken')
+        """
+        with self.lock():
+            self.assertEqual('locked', self.run_child(program))
+        self.assertEqual('taken', self.run_child(program))
+
+    def test_is_free_again_after_release(self):
+        first = self.lock()
+        first.acquire()
+        first.release()
+        self.lock().acquire()
+
+    def test_waits_until_it_is_free(self):
+        first, second = self.lock(), self.lock()
+        first.acquire()
+        first_answer, second_answer = self.together(first.release, lambda: second.acquire(timeout_s=30, poll_s=0.001))
+        self.assertEqual((None, None), (first_answer, second_answer))
+
+    def test_a_child_that_was_given_the_descriptor_keeps_it(self):
+        lock = self.lock()
+        lock.acquire()
+        child = subprocess.Popen(['cat'], stdin=subprocess.PIPE, pass_fds=[lock.fd])
+        lock.release()
+        self.assertRaises(filelock.FileLocked, self.lock().acquire)
+        child.communicate()
+        self.lock().acquire()
+
+    def test_no_other_child_has_it(self):
+        lock = self.lock()
+        lock.acquire()
+        child = subprocess.Popen(['cat'], stdin=subprocess.PIPE, close_fds=False)
+        lock.release()
+        self.lock().acquire()
+        child.communicate()
+
+    def test_its_file_is_private_and_stays(self):
+        with self.lock():
+            pass
+        self.assertEqual(0o600, stat.S_IMODE(os.stat(self.path).st_mode))
+
+    def test_a_lock_that_is_not_held_has_no_descriptor(self):
+        lock = self.lock()
+        self.assertRaises(ValueError, lambda: lock.fd)
+        lock.release()
+
+    def test_a_directory_that_is_missing_is_the_callers_mistake(self):
+        self.assertRaises(FileNotFoundError, filelock.FileLock('/nonexistent/lock').acquire)
