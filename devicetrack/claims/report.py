@@ -204,7 +204,9 @@ class Observer:
         ledger.read_inventory(inventory)
         # A row names the provider that its claim knew: the service's own resolver may call it otherwise than we do, and
         # a device counts where its parent counts now.
-        counted = {(one.kind, one.parent): uuids[one.provider] for one in (*inventory.devices, *inventory.capacities)}
+        counted: dict[tuple[str, str | None], str] = {
+            **{(device.kind, device.parent): uuids[device.provider] for device in inventory.devices},
+            **{(capacity.kind, capacity.parent): uuids[capacity.provider] for capacity in inventory.capacities}}
         for _instance, rows in itertools.groupby(views.records, key=lambda record: record.instance_uuid):
             records = [record._replace(provider_uuid=counted.get((record.kind, record.parent), record.provider_uuid))
                        for record in rows]

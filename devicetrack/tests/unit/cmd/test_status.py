@@ -51,6 +51,12 @@ class UpgradeCheckTestCase(base.TestCase):
         self.assertEqual((FAILURE, FAILURE), (code, results['Configuration']))
         self.assertIn('claim_attempts', details)
 
+    def test_options_of_a_device_kind_that_cannot_be_meant(self) -> None:
+        self.lines = ('[devicetrack]', 'virt_driver = libvirt', '[libvirt]', 'pmem_namespaces = 4GB')
+        code, results, details = self.check()
+        self.assertEqual((FAILURE, FAILURE), (code, results['Configuration']))
+        self.assertIn('[libvirt] pmem_namespaces = 4GB', details)
+
     def test_no_store(self) -> None:
         self.host.manager.close()
         os.remove(os.path.join(self.state_path, 'devicetrack.sqlite'))
