@@ -273,7 +273,8 @@ class MariaDBServer(Server):
         return [self._program('mariadbd'), '--no-defaults', f'--datadir={self.data}', f'--socket={self.socket}',
                 f'--pid-file={self.directory}/pid', f'--init-file={self._first_statements}', '--skip-networking',
                 '--innodb-flush-log-at-trx-commit=1', '--innodb-doublewrite=1', '--innodb-buffer-pool-size=32M',
-                '--max-connections=200', '--skip-name-resolve']
+                '--max-connections=200', '--skip-name-resolve',
+                '--skip-ssl']               # which 11.8 makes up certificates for; a proxy must see what passes
 
     def url(self, database: str, host: str | None = None, port: int | None = None) -> sa.URL:
         return sa.URL.create('mysql+pymysql', self.user, self.password, host, port, database,

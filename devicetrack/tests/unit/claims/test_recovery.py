@@ -1,0 +1,391 @@
+"""Starts and audits: what is concluded from which view, and what never is."""
+
+import threading
+
+from devicetrack import exception
+from devicetrack.testing import fixtures
+from devicetrack.testing.fixtures import FREE
+from devicetrack.testing.fixtures import Instance
+from devicetrack.testing.fixtures import path_of
+from devicetrack.tests import base
+
+FOREIGN = 'withheld: foreign'
+IN_DOUBT = 'withheld: in doubt'
+
+
+class HostTestCase(base.TestCase):
+
+    def host(self, **kwargs):
+        return self.useFixture(fixtures.Host(**kwargs))
+
+    @staticmethod
+    def element_of(host, identifier):
+        device = next(device for device in host.machine.inventory().devices if device.identifier == identifier)
+        address = path_of(device) if device.kind == 'vpmem' else identifier
+        return f'<device kind="{device.kind}" address="{address}"/>'
+
+    def foreign_guest(self, host, identifier, name='foreign'):
+        host.machine.start_guest(name, [self.element_of(host, identifier)])
+
+
+def nothing(test, host, instance):
+    """Claimed and recorded, and nothing more."""
+
+
+def realized(test, host, instance):
+    host.manager.realize(None, instance)
+
+
+def booted(test, host, instance):
+    host.manager.realize(None, instance)
+    host.machine.start_guest(instance.uuid, host.manager.guest_config(instance))
+
+
+def started(test, host, instance):
+    booted(test, host, instance)
+    host.manager.started(None, instance)
+
+
+def stopped(test, host, instance):
+    started(test, host, instance)
+    host.machine.stop_guest(instance.uuid)
+
+
+def release_refused(test, host, instance):
+    started(test, host, instance)
+    test.assertRaises(exception.DeviceInUse, host.manager.release, None, instance)
+
+
+def release_cut(test, host, instance):
+    """Killed in the middle of removing and wiping: the driver never answered."""
+    started(test, host, instance)
+    host.machine.delete_guest(instance.uuid)
+    host.machine.before('wiped', KeyboardInterrupt(), times=1)
+    test.assertRaises(KeyboardInterrupt, host.manager.release, None, instance)
+
+
+def half_realized(test, host, instance):
+    host.machine.before('created', KeyboardInterrupt(), times=1)
+    test.assertRaises(KeyboardInterrupt, host.manager.realize, None, instance)
+
+
+class RestartTestCase(HostTestCase):
+    """A new process in every state of an instance with a namespace and a vGPU."""
+
+    scenarios = base.table(
+        ('claimed', nothing, {'claimed'}, 2),
+        ('half realized', half_realized, {'claimed'}, 2),
+        ('realized', realized, {'claimed'}, 2),
+        ('booted, and nobody said so', booted, {'active'}, 2),
+        ('started', started, {'active'}, 2),
+        ('stopped', stopped, {'active'}, 2),
+        ('a release that was refused', release_refused, {'releasing'}, 2),
+        ('a release that was cut', release_cut, set(), 0),
+        names=('step', 'states', 'held'))
+
+    def setUp(self):
+        super().setUp()
+        self.fixture, self.instance = self.host(devices=2, parents={'p0': 2}), Instance()
+        self.fixture.claim(self.instance, pmem=1, vgpu=1)
+        self.step(self, self.fixture, self.instance)
+        self.owners = self.fixture.owners()
+        self.fixture.restart()
+
+    def test_everything_has_its_owner(self):
+        host = self.fixture
+        self.assertEqual(self.states, {record.state for record in host.records()})
+        self.assertEqual(self.owners if self.held else {}, host.owners())
+        self.assertEqual(host.owners(), host.held())
+        self.assertEqual(4 - self.held, host.free())
+
+    def test_a_second_start_changes_nothing(self):
+        before = self.fixture.states()
+        self.fixture.restart()
+        self.fixture.audit()
+        self.assertEqual(before, self.fixture.states())
+
+    def test_its_life_goes_on(self):
+        host = self.fixture
+        if self.states <= {'claimed'} and self.held:
+            host.manager.realize(self.context, self.instance)
+            host.machine.start_guest(self.instance.uuid, host.manager.guest_config(self.instance))
+            host.manager.started(self.context, self.instance)
+            self.assertEqual({'active'}, {record.state for record in host.records()})
+        host.delete(self.instance)
+        self.assertEqual(({'d0': FREE, 'd1': FREE}, [], 4), (host.states(), host.mdevs(), host.free()))
+
+    def test_a_deleted_instance_gives_everything_back_once_its_domain_is_gone(self):
+        host = self.fixture
+        host.service.known = {self.instance.uuid: 'deleted'}
+        host.audit()
+        if self.instance.uuid in host.machine.domains:
+            self.assertEqual(self.held, len(host.records()))
+            host.machine.delete_guest(self.instance.uuid)
+            host.audit()
+        self.assertEqual(({'d0': FREE, 'd1': FREE}, [], 4), (host.states(), host.mdevs(), host.free()))
+
+
+class ServiceTestCase(HostTestCase):
+    """What the compute service says of an instance whose domain is gone."""
+
+    scenarios = base.table(
+        ('deleted', lambda uuid: {uuid: 'deleted'}, True),
+        ('offloaded', lambda uuid: {uuid: 'offloaded'}, True),
+        ('here', lambda uuid: {uuid: 'here'}, False),
+        ('a word that we do not know', lambda uuid: {uuid: 'resizing'}, False),
+        ('nothing of it', lambda uuid: {}, False),
+        ('that it cannot tell', lambda uuid: None, False),
+        ('an error', lambda uuid: ZeroDivisionError(), False),
+        names=('says', 'given'))
+
+    def audit(self, host, instance):
+        known = self.says(instance.uuid)
+        host.service.known = known
+        return host.audit()
+
+    def test_a_device_is_given_back_only_on_its_word(self):
+        host = self.host(devices=1)
+        instance = host.spawn(pmem=1)
+        host.machine.delete_guest(instance.uuid)
+        self.audit(host, instance)
+        self.assertEqual({'d0': FREE if self.given else 'active'}, host.states())
+
+    def test_nothing_is_given_back_while_the_domain_is_there(self):
+        host = self.host(devices=1)
+        instance = host.spawn(pmem=1)
+        for _ in range(2):
+            self.audit(host, instance)
+            self.assertEqual({'d0': 'active'}, host.states())
+            if instance.uuid in host.machine.domains and host.machine.domains[instance.uuid].live is not None:
+                host.machine.stop_guest(instance.uuid)
+
+    def test_nothing_is_given_back_while_a_domain_cannot_be_read(self):
+        host = self.host(devices=1)
+        instance = host.spawn(pmem=1)
+        host.machine.delete_guest(instance.uuid)
+        host.machine.unknown_domains['x'] = 'garbage'
+        self.audit(host, instance)
+        self.assertEqual({'d0': 'active'}, host.states())
+
+    def test_nothing_is_given_back_of_a_host_that_says_nothing(self):
+        host = self.host(devices=1)
+        instance = host.spawn(pmem=1)
+        host.machine.delete_guest(instance.uuid)
+        host.machine.before('get_usage', exception.HypervisorUnreachable('fake', 'gone'))
+        self.assertRaises(exception.HypervisorUnreachable, self.audit, host, instance)
+        self.assertEqual({'d0': 'active'}, host.states())
+
+
+class ForeignTestCase(HostTestCase):
+
+    def test_a_device_of_a_foreign_guest_is_withheld_reported_and_comes_back(self):
+        host = self.host(devices=2)
+        self.foreign_guest(host, 'd0')
+        findings = host.audit()
+        self.assertEqual([('used but unrecorded', 'd0')],
+                         [(finding.kind, finding.device.identifier) for finding in findings])
+        self.assertEqual({'d0': FOREIGN, 'd1': FREE}, host.states())
+        host.machine.delete_guest('foreign')
+        self.assertEqual([], host.audit())
+        self.assertEqual({'d0': FREE, 'd1': FREE}, host.states())
+
+    def test_it_is_withheld_from_the_start(self):
+        host = self.host(devices=1)
+        self.foreign_guest(host, 'd0')
+        host.restart()
+        self.assertEqual({'d0': FOREIGN}, host.states())
+        self.assertRaises(exception.NoFit, host.claim, Instance(), pmem=1)
+
+    def test_it_stays_withheld_when_one_of_two_looks_could_not_read_its_domain(self):
+        host = self.host(devices=1)
+        self.foreign_guest(host, 'd0')
+        host.audit()
+        for unreadable in (1, 2):
+            looks = iter(range(1, 3))
+
+            def look(looks=looks, unreadable=unreadable):
+                host.machine.unknown_domains.clear()
+                if next(looks) == unreadable:
+                    host.machine.unknown_domains['foreign'] = 'garbage'
+            host.machine.before('get_usage', look, times=2)
+            host.audit()
+            self.assertIn(host.states()['d0'], (FOREIGN, IN_DOUBT))
+            self.assertRaises(exception.NoFit, host.claim, Instance(), pmem=1)
+
+    def test_it_is_never_free_in_between_when_it_was_unhealthy(self):
+        host = self.host(devices=1)
+        key = host.machine.inventory().devices[0].key
+        self.foreign_guest(host, 'd0')
+        host.machine.change(key, unhealthy='hot')
+        host.audit()
+        host.machine.change(key, unhealthy=None)
+        free = []
+        refresh = host.manager.refresh
+        self.patch(host.manager, 'refresh', lambda: (free.append(host.free()), refresh()))
+        host.audit()
+        self.assertEqual(([0], {'d0': FOREIGN}), (free, host.states()))
+
+    def test_a_guest_that_passes_by_is_no_finding(self):
+        host = self.host(devices=1)
+        self.foreign_guest(host, 'd0')
+        host.machine.before('get_inventory', lambda: host.machine.delete_guest('foreign'), times=1)
+        self.assertEqual([], host.audit())
+        self.assertEqual({'d0': FREE}, host.states())
+
+    def test_a_foreign_guest_on_an_owned_device_is_critical_and_changes_no_owner(self):
+        host = self.host(devices=1)
+        instance = host.spawn(pmem=1)
+        self.foreign_guest(host, 'd0')
+        finding = host.audit()[0]
+        self.assertEqual(('used by several', 'critical', {instance.uuid, 'foreign'}),
+                         (finding.kind, finding.severity, set(finding.users)))
+        self.assertEqual({'d0': instance.uuid}, host.owners())
+
+
+class UnknownUsageTestCase(HostTestCase):
+
+    def test_free_devices_are_withheld_and_none_is_freed(self):
+        host = self.host(devices=2)
+        instance = host.spawn(pmem=1)
+        host.machine.unknown_domains['x'] = 'garbage'
+        findings = host.audit()
+        self.assertEqual({'view unknown'}, {finding.kind for finding in findings})
+        self.assertEqual({'d0': 'active', 'd1': IN_DOUBT}, host.states())
+        self.assertRaises(exception.NoFit, host.claim, Instance(), pmem=1)
+        host.machine.clear()
+        host.audit()
+        self.assertEqual({'d0': 'active', 'd1': FREE}, host.states())
+        host.delete(instance)
+
+    def test_they_come_back_before_a_claim_is_refused(self):
+        host = self.host(devices=1)
+        host.machine.unknown_domains['x'] = 'garbage'
+        host.audit()
+        host.machine.clear()
+        host.claim(Instance(), pmem=1)
+
+    def test_at_the_start_too(self):
+        host = self.host(devices=1)
+        host.machine.unknown_domains['x'] = 'garbage'
+        host.restart()
+        self.assertEqual({'d0': IN_DOUBT}, host.states())
+
+    def test_a_foreign_device_is_not_admitted(self):
+        host = self.host(devices=1)
+        self.foreign_guest(host, 'd0')
+        host.audit()
+        host.machine.unknown_domains['foreign'] = 'garbage'
+        host.audit()
+        self.assertEqual({'d0': FOREIGN}, host.states())
+
+
+class UnknownInventoryTestCase(HostTestCase):
+
+    def test_what_could_not_be_read_stays_as_it_was(self):
+        host = self.host(devices=1, parents={'p0': 2})
+        instance = host.spawn(pmem=1, vgpu=1)
+        before = (host.states(), host.free())
+        host.machine.unknown_kinds.update(vpmem='ndctl failed', mdev='no sysfs')
+        findings = host.audit()
+        self.assertEqual(['view unknown'] * 2, [finding.kind for finding in findings])
+        self.assertEqual(before, (host.states(), host.free()))
+        host.delete(instance)
+
+    def test_a_start_without_it_holds_what_rows_say(self):
+        host = self.host(devices=1, parents={'p0': 2})
+        instance = host.spawn(pmem=1, vgpu=1)
+        host.machine.unknown_kinds.update(vpmem='ndctl failed', mdev='no sysfs')
+        host.restart()
+        self.assertEqual(({instance.uuid}, 0), (set(host.held().values()), host.free()))
+        host.machine.clear()
+        host.audit()
+        self.assertEqual(1, host.free())
+        host.delete(instance)
+        self.assertEqual(({'d0': FREE}, [], 3), (host.states(), host.mdevs(), host.free()))
+
+
+class GoneTestCase(HostTestCase):
+
+    def test_an_owned_device_that_vanished_is_reported_with_its_owner(self):
+        host = self.host(devices=2)
+        instance = host.spawn(pmem=1)
+        host.machine.remove(host.records()[0].key)
+        finding = host.audit()[0]
+        self.assertEqual(('gone from the host', 'd0', instance.uuid),
+                         (finding.kind, finding.device.identifier, finding.recorded_owner))
+        self.assertEqual({'d0': 'active', 'd1': FREE}, host.states())
+        host.restart()
+        self.assertEqual({'d0': 'active', 'd1': FREE}, host.states())
+
+    def test_a_free_device_that_vanished_is_not_handed_out(self):
+        host = self.host(devices=1)
+        host.machine.remove(host.machine.inventory().devices[0].key)
+        host.audit()
+        self.assertRaises(exception.NoFit, host.claim, Instance(), pmem=1)
+
+    def test_a_new_device_is_handed_out(self):
+        host = self.host()
+        self.assertRaises(exception.NoFit, host.claim, Instance(), pmem=1)
+        host.machine.add_namespace('d0')
+        host.audit()
+        host.claim(Instance(), pmem=1)
+
+
+class AuditAmongClaimsTestCase(HostTestCase):
+
+    def test_audits_change_no_owner_of_concurrent_claims(self):
+        host = self.host(devices=24, parents={'p0': 24})
+        instances = [Instance() for _ in range(20)]
+        done = threading.Event()
+        owners = {}
+
+        def audits():
+            while not done.is_set():
+                host.audit()
+
+        def life(instance):
+            for round_number in range(3):
+                host.spawn(instance, pmem=1, vgpu=1)
+                mine = host.records(instance)
+                self.assertEqual(2, len(mine))
+                if round_number < 2:
+                    host.delete(instance)
+            owners[instance.uuid] = {record.identifier for record in mine}
+
+        auditor = threading.Thread(target=audits)
+        auditor.start()
+        try:
+            answers = self.together(*[lambda instance=instance: life(instance) for instance in instances])
+        finally:
+            done.set()
+            auditor.join()
+        self.assertEqual([None] * 20, answers)
+        for instance in instances:
+            self.assertEqual(owners[instance.uuid], {record.identifier for record in host.records(instance)})
+        self.assertEqual([], host.audit())
+        self.assertEqual(host.owners(), host.held())
+        self.together(*[lambda instance=instance: host.delete(instance) for instance in instances])
+        host.audit()
+        self.assertEqual((48, [], []), (host.free(), host.mdevs(), host.records()))
+
+    def test_an_audit_at_every_step_finds_nothing_and_changes_nothing(self):
+        host, instance = self.host(devices=1, parents={'p0': 1}), Instance()
+        for call in ('realize', 'created', 'guest_config', 'unclaim', 'wipe', 'wiped', 'destroy', 'destroyed'):
+            host.machine.before(call, host.audit)
+        for call in ('write',):
+            host.store.before(call, host.audit, times=None)
+            host.store.after(call, host.audit, times=None)
+        host.spawn(instance, pmem=1, vgpu=1)
+        self.assertEqual({'active'}, set(host.states().values()))
+        host.delete(instance)
+        self.assertEqual(({'d0': FREE}, [], 2), (host.states(), host.mdevs(), host.free()))
+
+    def test_an_audit_waits_for_nobody(self):
+        host, instance = self.host(devices=2), Instance()
+        other = host.spawn(pmem=1)
+        host.machine.delete_guest(other.uuid)
+        host.service.known = {other.uuid: 'deleted'}
+        host.claim(instance, pmem=1)
+        host.machine.before('realize', host.audit, times=1)
+        host.manager.realize(self.context, instance)
+        self.assertEqual({'d0': FREE, 'd1': 'claimed'}, host.states())
