@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from devicetrack.testing import databases
 from devicetrack.testing import fixtures
 from devicetrack.tests import base
@@ -35,7 +34,8 @@ class SharedStoreTestCase(base.TestCase):
                 configuration=self.useFixture(fixtures.Configuration(machine=name))))
             host.spawn(pmem=1)
         found = self.program.ask('assignment', 'list')
-        self.assertEqual({('compute-7', 'd0'), ('compute-8', 'd0')}, {(one['host'], one['identifier']) for one in found})
+        self.assertEqual({('compute-7', 'd0'), ('compute-8', 'd0')},
+                         {(one['host'], one['identifier']) for one in found})
         found = self.program.ask('assignment', 'list', '--host', 'compute-8')
         self.assertEqual(['compute-8'], [one['host'] for one in found])
         self.assertIn('say which by KIND/ and --host', self.program.run('assignment', 'show', 'd0').err)

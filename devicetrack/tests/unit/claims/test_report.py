@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+
 from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.claims import report
 from devicetrack.engine import reconcile
+from devicetrack.engine.reconcile import Finding
 from devicetrack.objects import DeviceRequest
 from devicetrack.objects.values import DeviceKey
 from devicetrack.store import api as store_api
@@ -173,6 +176,29 @@ class AuditTestCase(base.TestCase):
         looks = iter([lambda: None, host.machine.unknown_kinds.clear])
         host.machine.before('get_inventory', lambda: next(looks)())
         self.assertEqual([], observer_of(host).audit())
+
+    def test_beside_a_manager_that_works_nothing_needs_attention(self) -> None:
+        host = self.useFixture(fixtures.Host(devices=4, parents={'gpu': 4}))
+        observer, done = observer_of(host), threading.Event()
+
+        def work() -> None:
+            for _ in range(10):
+                host.delete(host.spawn(pmem=1, vgpu=1))
+
+        def work_all() -> list[object]:
+            try:
+                return self.together(*[work] * 4)
+            finally:
+                done.set()
+
+        def look() -> list[Finding]:
+            found = []
+            while not done.is_set():
+                found += [finding for finding in observer.audit() if finding.severity != reconcile.NOTE]
+            return found
+
+        worked, found = self.together(work_all, look)
+        self.assertEqual(([None] * 4, []), (worked, found))
 
     def test_changes_no_row_and_no_device_and_takes_no_lock(self) -> None:
         host = self.useFixture(fixtures.Host(devices=1))
