@@ -1,6 +1,7 @@
 """A store that fails at every step of every operation: what stays held, and how it ends."""
 
 from devicetrack import exception
+from devicetrack.store import api
 from devicetrack.testing import fixtures
 from devicetrack.testing.fixtures import FREE
 from devicetrack.testing.fixtures import HELD
@@ -198,7 +199,7 @@ class TakenBehindOurBackTestCase(HostTestCase):
     def taken(self, host, *names, owner='99999999-9999-4999-8999-999999999999'):
         template = self.template(host)
         records = tuple(template._replace(identifier=name, instance_uuid=owner, claim_id='theirs') for name in names)
-        host.store.store.write(fixtures.store_api.Changes(insert=records))
+        host.store.store.write(api.Changes(insert=records))
         return records
 
     @staticmethod
@@ -227,7 +228,7 @@ class TakenBehindOurBackTestCase(HostTestCase):
         host = self.host(devices=2)
         records = self.taken(host, 'd0', 'd1')
         self.assertRaises(exception.NoFit, host.claim, Instance(), pmem=1)
-        host.store.store.write(fixtures.store_api.Changes(delete=records))
+        host.store.store.write(api.Changes(delete=records))
         host.claim(Instance(), pmem=2)
 
     def test_they_come_back_with_an_audit(self):
@@ -235,7 +236,7 @@ class TakenBehindOurBackTestCase(HostTestCase):
         records = self.taken(host, 'd0', 'd1')
         host.audit()
         self.assertEqual({record.identifier: record.instance_uuid for record in records}, host.held())
-        host.store.store.write(fixtures.store_api.Changes(delete=records))
+        host.store.store.write(api.Changes(delete=records))
         host.audit()
         self.assertEqual({'d0': FREE, 'd1': FREE}, host.states())
         self.assertEqual(2, host.free())
@@ -246,13 +247,13 @@ class TakenBehindOurBackTestCase(HostTestCase):
         self.assertRaises(exception.NoFit, host.claim, Instance(), pmem=1)
         path = host.machine.inventory().devices[0]
         host.machine.start_guest('x', [f'<device kind="vpmem" address="{fixtures.path_of(path)}"/>'])
-        host.store.store.write(fixtures.store_api.Changes(delete=records))
+        host.store.store.write(api.Changes(delete=records))
         self.assertRaises(exception.NoFit, host.claim, Instance(), pmem=1)
 
     def test_a_row_of_ours_that_another_deleted_ends_what_it_held_at_the_next_start(self):
         host, instance = self.host(devices=1), Instance()
         host.claim(instance, pmem=1)
-        host.store.store.write(fixtures.store_api.Changes(delete=tuple(host.records())))
+        host.store.store.write(api.Changes(delete=tuple(host.records())))
         host.audit()
         self.assertEqual({'d0': HELD}, host.states())
         host.restart()

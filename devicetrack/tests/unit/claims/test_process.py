@@ -1,0 +1,272 @@
+"""One manager a host, one process a manager."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+from devicetrack import exception
+from devicetrack.testing import fixtures
+from devicetrack.testing.fixtures import Instance
+from devicetrack.tests import base
+
+CALLS = base.table(
+    ('instance_claim', lambda manager, instance: manager.instance_claim(None, instance, 'host', None)),
+    ('abort_instance_claim', lambda manager, instance: manager.abort_instance_claim(None, instance)),
+    ('realize', lambda manager, instance: manager.realize(None, instance)),
+    ('guest_config', lambda manager, instance: manager.guest_config(instance)),
+    ('started', lambda manager, instance: manager.started(None, instance)),
+    ('release', lambda manager, instance: manager.release(None, instance)),
+    ('update_available_resource', lambda manager, instance: manager.update_available_resource(None, 'host')),
+    ('resources_of', lambda manager, instance: manager.resources_of(instance.uuid)),
+    ('explain', lambda manager, instance: manager.explain(None)),
+    ('providers', lambda manager, instance: manager.providers()),
+    names=('call',))
+
+
+class HostTestCase(base.TestCase):
+
+    def host(self, **kwargs):
+        return self.useFixture(fixtures.Host(**kwargs))
+
+
+class NotReadyTestCase(HostTestCase):
+
+    scenarios = CALLS
+
+    def test_before_init_host(self):
+        host = self.host(ready=False)
+        self.assertRaises(exception.NotReady, self.call, host.manager, Instance())
+
+    def test_after_an_init_host_that_failed(self):
+        host = self.host(ready=False)
+        host.machine.before('get_usage', exception.HypervisorUnreachable('fake', 'gone'), times=1)
+        self.assertRaises(exception.HypervisorUnreachable, host.manager.init_host, self.context)
+        self.assertRaises(exception.NotReady, self.call, host.manager, Instance())
+        host.manager.init_host(self.context)
+
+    def test_after_close(self):
+        host = self.host()
+        host.manager.close()
+        self.assertRaises(exception.NotReady, self.call, host.manager, Instance())
+
+    def test_while_another_manages_the_host(self):
+        host = self.host()
+        second = host.another_manager()
+        self.assertRaises(exception.HostInUse, second.init_host, self.context)
+        self.assertRaises(exception.NotReady, self.call, second, Instance())
+
+
+class InitHostTestCase(HostTestCase):
+
+    scenarios = base.table(
+        ('no usage', lambda host: host.machine.before('get_usage', exception.HypervisorUnreachable('f', 'x'))),
+        ('no inventory', lambda host: host.machine.before('get_inventory', exception.HypervisorUnreachable('f', 'x'))),
+        ('no store', lambda host: host.store.before('check', exception.StoreUnavailable('s', 'x'))),
+        ('another schema', lambda host: host.store.before('check', exception.SchemaMismatch('s', None, '1', 'sync'))),
+        ('no rows', lambda host: host.store.before('records', exception.StoreUnavailable('s', 'x'))),
+        ('no row of the host', lambda host: host.store.before('add_host', exception.StoreUnavailable('s', 'x'))),
+        ('an error of ours', lambda host: host.store.before('host', ZeroDivisionError())),
+        names=('stage',))
+
+    def test_that_fails_lets_go_of_the_host(self):
+        host = self.host(devices=1, ready=False)
+        self.stage(host)
+        self.assertRaises((exception.DeviceTrackError, ZeroDivisionError), host.manager.init_host, self.context)
+        host.machine.clear()
+        host.store.clear()
+        second = host.another_manager()
+        second.init_host(self.context)
+        second.close()
+        host.manager.init_host(self.context)
+        host.claim(Instance(), pmem=1)
+
+    def test_twice_is_an_audit(self):
+        host = self.host(devices=1)
+        host.claim(Instance(), pmem=1)
+        self.assertEqual([], host.manager.init_host(self.context))
+        self.assertEqual(1, len(host.held()))
+
+
+class IdentityTestCase(HostTestCase):
+
+    def test_another_machine_of_this_name_is_refused(self):
+        host = self.host(devices=1)
+        instance = host.spawn(pmem=1)
+        host.manager.close()
+        elsewhere = fixtures.Configuration(self.temp_dir(), machine='b')
+        other = self.host(devices=1, configuration=self.useFixture(elsewhere), store=host.store, ready=False)
+        self.assertRaises(exception.HostIdentityChanged, other.manager.init_host, self.context)
+        self.assertRaises(exception.NotReady, other.manager.resources_of, instance.uuid)
+        self.assertEqual({'d0': instance.uuid}, host.owners())
+
+    def test_the_same_machine_keeps_its_uuid_when_the_store_is_lost(self):
+        path = self.temp_dir()
+        uuids = []
+        for _ in range(2):
+            host = self.host(configuration=self.useFixture(fixtures.Configuration(path)))
+            uuids.append(host.manager.host_uuid)
+            host.manager.close()
+            host.store.close()
+            os.remove(host.store.store.path)
+        self.assertEqual(1, len(set(uuids)))
+
+    def test_two_hosts_share_a_store(self):
+        first = self.host(devices=1, name='first')
+        second = self.host(devices=1, name='second', configuration=first.configuration, store=first.store.store)
+        one, two = first.spawn(pmem=1), second.spawn(pmem=1)
+        self.assertEqual(({'d0': one.uuid}, {'d0': two.uuid}), (first.owners(), second.owners()))
+        self.assertEqual(([], []), (first.audit(), second.audit()))
+
+    def test_a_machine_id_that_cannot_be_read_is_named(self):
+        for content in (None, '', 'Ünlesbar'):
+            host = self.host(ready=False)
+            path = os.path.join(self.temp_dir(), 'machine-id')
+            if content is not None:
+                with open(path, 'w', encoding='latin-1') as file:
+                    file.write(content)
+            host.configuration.set('devicetrack', machine_id_path=path)
+            error = self.assertRaises(exception.InvalidConfiguration, host.manager.init_host, self.context)
+            self.assertEqual(path, error.value)
+
+
+PREAMBLE = """
+    import json, os, signal, sys
+    from devicetrack import exception
+    from devicetrack.testing import fixtures
+    configuration = fixtures.Configuration(sys.argv[1])
+    configuration.setUp()
+    host = fixtures.Host(devices=2, configuration=configuration)
+
+    def say(*words):
+        print(*words, flush=True)
+
+    def ask(call):
+        try:
+            call()
+        except Exception as error:
+            return type(error).__name__
+        return 'answered'
+"""
+
+
+class ForkTestCase(base.TestCase):
+
+    def run_program(self, program):
+        """Lines that a process printed which has a host of two devices."""
+        source = textwrap.dedent(PREAMBLE) + textwrap.dedent(program)
+        answer = subprocess.run([sys.executable, '-W', 'ignore', '-c', source, self.state_path], text=True,
+                                stdout=subprocess.PIPE, timeout=120)
+        return answer.stdout.splitlines()
+
+    def test_every_call_in_a_child_is_refused(self):
+        lines = self.run_program("""
+            from devicetrack.tests.unit.claims import test_process
+            host.setUp()
+            if not os.fork():
+                for name, facts in test_process.CALLS:
+                    say(name, ask(lambda: facts['call'](host.manager, fixtures.Instance())))
+                say('init_host', ask(lambda: host.manager.init_host(None)))
+                os._exit(0)
+            os.wait()
+            say('parent', ask(lambda: host.claim(fixtures.Instance(), pmem=1)))
+            os._exit(0)
+        """)
+        expected = [f'{name} ForkedManager' for name, _ in CALLS] + ['init_host ForkedManager', 'parent answered']
+        self.assertEqual(expected, lines)
+
+    def test_the_death_of_a_child_does_not_free_the_host(self):
+        lines = self.run_program("""
+            host.setUp()
+            child = os.fork()
+            if not child:
+                os._exit(0)
+            os.waitpid(child, 0)
+            say(ask(lambda: host.another_manager().init_host(None)))
+            os._exit(0)
+        """)
+        self.assertEqual(['HostInUse'], lines)
+
+    def test_a_child_that_closes_its_copy_of_a_manager_does_not_free_the_host(self):
+        lines = self.run_program("""
+            host.setUp()
+            child = os.fork()
+            if not child:
+                host.manager.close()
+                os._exit(0)
+            os.waitpid(child, 0)
+            say(ask(lambda: host.another_manager().init_host(None)))
+            os._exit(0)
+        """)
+        self.assertEqual(['HostInUse'], lines)
+
+    def test_a_killed_manager_frees_the_host_although_a_child_of_it_lives(self):
+        lines = self.run_program("""
+            alive, end = os.pipe()
+            said, tell = os.pipe()
+            manager = os.fork()
+            if not manager:
+                host.setUp()
+                if not os.fork():                       # outlives the manager
+                    os.close(end)
+                    os.write(tell, b'!')
+                    os.read(alive, 1)
+                    say('child ends')
+                    os._exit(0)
+                os.read(said, 1)
+                os.kill(os.getpid(), signal.SIGKILL)
+            os.waitpid(manager, 0)
+            host.setUp()
+            say('managed')
+            os.close(end)
+            os._exit(0)
+        """)
+        self.assertEqual('managed', lines[0])
+
+    def test_a_fork_while_claims_run_leaves_them_alone(self):
+        lines = self.run_program("""
+            import threading
+            host.setUp()
+            stop = threading.Event()
+            failed = []
+
+            def lives():
+                while not stop.is_set():
+                    instance = fixtures.Instance()
+                    try:
+                        host.claim(instance, pmem=1).abort()
+                    except Exception as error:
+                        failed.append(error)
+
+            threads = [threading.Thread(target=lives) for _ in range(2)]
+            for thread in threads:
+                thread.start()
+            answers = set()
+            for _ in range(20):
+                read, write = os.pipe()
+                child = os.fork()
+                if not child:
+                    os.write(write, ask(lambda: host.claim(fixtures.Instance(), pmem=1)).encode())
+                    os._exit(0)
+                os.close(write)
+                answers.add(os.read(read, 99).decode())
+                os.waitpid(child, 0)
+            stop.set()
+            for thread in threads:
+                thread.join()
+            say(*sorted(answers), len(failed), sorted(host.states().values()))
+            os._exit(0)
+        """)
+        self.assertEqual(["ForkedManager 0 ['free', 'free']"], lines)
+
+    def test_a_second_process_is_refused(self):
+        host = self.useFixture(fixtures.Host(devices=2, configuration=self.configuration))
+        program = """
+            host = fixtures.Host(devices=2, configuration=configuration, ready=False)
+            host.setUp()
+            say(ask(lambda: host.manager.init_host(None)))
+            os._exit(0)
+        """
+        self.assertEqual(['HostInUse'], self.run_program(program))
+        host.manager.close()
+        self.assertEqual(['answered'], self.run_program(program))
