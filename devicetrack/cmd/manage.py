@@ -20,6 +20,7 @@ from devicetrack.cmd import base
 from devicetrack.conf import manager as manager_options
 from devicetrack.conf import opts
 from devicetrack.store import sql
+from devicetrack.store.sql import schema
 from devicetrack.store.sql.store import SQLStore
 from devicetrack.virt import driver as virt_driver
 from devicetrack.virt import loader
@@ -136,11 +137,11 @@ class Manage(app.App):
 
     @property
     def checked_store(self) -> SQLStore:
-        """The store.
+        """The store, for reading: who holds what can be asked of a store that is full or read-only, too.
 
-        :raises SchemaMismatch, StoreUnavailable: this release cannot use it
+        :raises SchemaMismatch, StoreUnavailable: this release cannot read it
         """
-        self.store.check()
+        schema.check(self.store)
         return self.store
 
     def observer(self, name: str | None) -> report.Observer:

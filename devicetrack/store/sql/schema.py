@@ -48,6 +48,18 @@ def revision(store: SQLStore) -> str | None:
         return found
 
 
+def check(store: SQLStore) -> None:
+    """See that the store has the schema of this release. Reads only.
+
+    :raises SchemaMismatch: its schema is missing, older or newer
+    :raises StoreUnavailable: it cannot be reached
+    """
+    missing = store.path is not None and not os.path.exists(store.path)
+    found = None if missing else revision(store)
+    if found != models.REVISION:
+        raise exception.SchemaMismatch(store.name, found, models.REVISION, remedy(found))
+
+
 def remedy(found: str | None) -> str:
     """What to do about a store of another revision than this release's."""
     if found is None or is_known(found):

@@ -77,11 +77,7 @@ class SQLStore(api.Store):
     # -- interface -----------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        if self.path is not None and not os.path.exists(self.path):
-            raise exception.SchemaMismatch(self.name, None, models.REVISION, schema.SYNC)
-        found = schema.revision(self)
-        if found != models.REVISION:
-            raise exception.SchemaMismatch(self.name, found, models.REVISION, schema.remedy(found))
+        schema.check(self)
         self.transact(_try_to_write)
 
     def host(self, name: str) -> api.Host | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 
 import fixtures as base_fixtures
 import sqlalchemy as sa
@@ -75,6 +76,14 @@ class AssignmentListTestCase(CommandTestCase):
         self.host.machine.calls.clear()
         self.program.ask('assignment', 'list')
         self.assertEqual({}, self.host.machine.calls)
+
+
+    def test_waits_for_no_writer(self) -> None:
+        writer = sqlite3.connect(os.path.join(self.host.configuration.state_path, 'devicetrack.sqlite'))
+        self.addCleanup(writer.close)
+        writer.execute('BEGIN IMMEDIATE')
+        self.assertEqual(3, len(self.identifiers()))
+        self.assertEqual([], self.program.ask('audit'))
 
 
 class AssignmentShowTestCase(CommandTestCase):
