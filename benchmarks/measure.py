@@ -18,14 +18,15 @@ class Effort(NamedTuple):
     """How much to measure. Tests take the least of everything."""
 
     rounds: int                             # of what takes microseconds
-    slow_rounds: int                        # of what takes a commit or more
+    commit_rounds: int                      # of what takes a commit: short ones, since disks have moods
+    thread_rounds: int                      # of what many threads do together
+    guest_rounds: int                       # of what a guest goes through until it starts
     batch: int                              # claims that are timed together in a round
     sizes: tuple[int, ...]                  # devices of a host
     parents: int
     devices_a_parent: int
     held: tuple[int, ...]                   # devices that are held when memory is measured
     guests: int
-    guest_rounds: int
     rows: int                               # rows that a single thread writes in a round
     threads: int
     rows_a_thread: int
@@ -33,11 +34,12 @@ class Effort(NamedTuple):
     imports: int                            # fresh interpreters for each of the imports
 
 
-FULL = Effort(rounds=1500, slow_rounds=25, batch=10, sizes=(10, 100, 1_000, 10_000, 100_000), parents=64,
-              devices_a_parent=100, held=(1_000, 10_000, 22_000, 100_000), guests=1_000, guest_rounds=60,
-              rows=40, threads=16, rows_a_thread=25, fsyncs=50, imports=11)
-TINY = Effort(rounds=2, slow_rounds=1, batch=2, sizes=(2, 5), parents=2, devices_a_parent=3, held=(10, 20),
-              guests=3, guest_rounds=1, rows=2, threads=2, rows_a_thread=2, fsyncs=2, imports=1)
+FULL = Effort(rounds=1500, commit_rounds=150, thread_rounds=25, guest_rounds=60, batch=10,
+              sizes=(10, 100, 1_000, 10_000, 100_000), parents=64, devices_a_parent=100,
+              held=(1_000, 10_000, 22_000, 100_000), guests=1_000, rows=10, threads=16, rows_a_thread=25,
+              fsyncs=50, imports=11)
+TINY = Effort(rounds=2, commit_rounds=1, thread_rounds=1, guest_rounds=1, batch=2, sizes=(2, 5), parents=2,
+              devices_a_parent=3, held=(10, 20), guests=3, rows=2, threads=2, rows_a_thread=2, fsyncs=2, imports=1)
 
 
 class Samples:

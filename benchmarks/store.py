@@ -59,7 +59,7 @@ def _rows_of(name: str, effort: Effort) -> list[Row]:
 
 def _one_thread(name: str, host: Host, core: Core, effort: Effort) -> list[Row]:
     samples = side_by_side({CLAIM: _claims(host, effort.rows), PLAIN: _inserts(host, core, effort.rows)},
-                           effort.slow_rounds)
+                           effort.commit_rounds)
     claim, plain = (samples.median(subject) / effort.rows * MICROSECONDS for subject in (CLAIM, PLAIN))
     return [Row(f'{name}, one thread: time', samples.ratio(CLAIM, PLAIN), at_most=1.0,
                 note=f'{claim:.0f} µs to {plain:.0f} µs')]
@@ -68,7 +68,7 @@ def _one_thread(name: str, host: Host, core: Core, effort: Effort) -> list[Row]:
 def _threads(name: str, host: Host, core: Core, effort: Effort) -> list[Row]:
     samples = side_by_side({CLAIM: _claims(host, effort.rows_a_thread, effort.threads),
                             PLAIN: _inserts(host, core, effort.rows_a_thread, effort.threads)},
-                           effort.slow_rounds)
+                           effort.thread_rounds)
     count = effort.rows_a_thread * effort.threads
     claims, plain = (count / samples.median(subject) for subject in (CLAIM, PLAIN))
     return [Row(f'{name}, {effort.threads} threads: rate', samples.ratio(PLAIN, CLAIM), at_least=1.0,
