@@ -28,6 +28,7 @@ class FileLock:
     def __init__(self, path: str) -> None:
         self.path = path
         self._fd: int | None = None
+        self._pid = 0
 
     def acquire(self, timeout_s: float = 0.0, poll_s: float = 0.05) -> None:
         """Take the lock, waiting at most ``timeout_s`` seconds.
@@ -50,7 +51,7 @@ class FileLock:
         except BaseException:
             os.close(fd)
             raise
-        self._fd = fd
+        self._fd, self._pid = fd, os.getpid()
 
     @property
     def fd(self) -> int:
@@ -58,6 +59,17 @@ class FileLock:
         if self._fd is None:
             raise ValueError(f'{self.path} is not locked')
         return self._fd
+
+    def unlock(self) -> None:
+        """End the lock, for everybody who has the descriptor, and close it.
+
+        For when no child that was given it lives any more. A child that another thread starts just now has it too, by
+        accident and until it runs its program; after a mere :meth:`release` the next one would find it locked. In a
+        forked child this is :meth:`release`: the lock belongs to who took it.
+        """
+        if self._fd is not None and self._pid == os.getpid():
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+        self.release()
 
     def release(self) -> None:
         """Close the descriptor. The lock ends when every child that was given it has ended, too."""

@@ -15,6 +15,9 @@ from devicetrack.store import api as store_api
 _NAMESPACE = uuid.UUID('6f2d1d5c-8f3c-5d0e-9f53-3c1a0c7a4e55')
 _UNSAFE = re.compile(r'[^A-Za-z0-9_.-]')
 
+# A child that a manager started in the moment of its death has the lock until it runs its own program.
+_PATIENCE_S = 0.5
+
 
 class HostLock:
     """Held from :meth:`acquire` to the end of the process or :meth:`release`; no child inherits it."""
@@ -27,12 +30,13 @@ class HostLock:
     def acquire(self) -> None:
         """:raises HostInUse: another process, or another manager in this one, holds it."""
         try:
-            self._file.acquire()
+            self._file.acquire(timeout_s=_PATIENCE_S)
         except filelock.FileLocked:
             raise exception.HostInUse(self._host, self._file.path) from None
 
     def release(self) -> None:
-        self._file.release()
+        """Let go of the host; in a forked child, of its copy of the descriptor alone."""
+        self._file.unlock()
 
 
 def machine_digest(machine_id_path: str) -> str:

@@ -66,6 +66,24 @@ class FileLockTestCase(base.TestCase):
         child.communicate()
         self.lock().acquire()
 
+    def test_an_unlock_ends_it_for_a_child_too(self):
+        lock = self.lock()
+        lock.acquire()
+        child = subprocess.Popen(['cat'], stdin=subprocess.PIPE, pass_fds=[lock.fd])
+        lock.unlock()
+        self.lock().acquire()
+        child.communicate()
+
+    def test_an_unlock_in_a_forked_child_ends_nothing(self):
+        lock = self.lock()
+        lock.acquire()
+        child = os.fork()
+        if not child:
+            lock.unlock()
+            os._exit(0)
+        os.waitpid(child, 0)
+        self.assertRaises(filelock.FileLocked, self.lock().acquire)
+
     def test_no_other_child_has_it(self):
         lock = self.lock()
         lock.acquire()

@@ -175,6 +175,8 @@ class LibvirtDriver(driver.VirtDriver):
                 return kind.realize(assignment)
             except (exception.InvalidDocument, exception.CommandFailed) as error:
                 raise exception.RealizeFailed(*_key(assignment), str(error)) from error
+            finally:
+                lock.unlock()
 
     def unclaim(self, assignments: Sequence[DeviceAssignment]) -> Mapping[DeviceKey, exception.DriverError | None]:
         results: dict[DeviceKey, exception.DriverError | None] = {}
@@ -201,7 +203,7 @@ class LibvirtDriver(driver.VirtDriver):
                 usage = self._usage({kind.name for _assignment, kind, _lock in held})
                 for assignment, kind, lock in held:
                     results[_key(assignment)] = _unclaim(assignment, kind, lock, usage)
-                    lock.release()
+                    lock.unlock()               # it answered, so no wiper of it lives
         return {_key(assignment): results[_key(assignment)] for assignment in assignments}
 
     def guest_config(self, assignments: Sequence[DeviceAssignment]) -> Sequence[str]:
