@@ -23,6 +23,7 @@ from benchmarks.measure import Effort
 from benchmarks.measure import side_by_side
 from benchmarks.report import Row
 from benchmarks.report import Table
+from devicetrack.objects.values import GuestConfig
 from devicetrack.testing import databases
 from devicetrack.virt.driver import VirtDriver
 
@@ -57,7 +58,7 @@ class FakeGuests(Guests):
         for _ in range(count):
             instance = self.instance()
             self.claim(instance)
-            self.machine.start_guest(instance.uuid, self.manager.guest_config(instance))
+            self.machine.start_guest(instance.uuid, self.manager.guest_config(instance).devices)
 
     def reads(self) -> int:
         return sum(self.machine.calls[call] for call in self.READING)
@@ -108,9 +109,9 @@ class LibvirtGuests(Guests):
             instance = self.instance()
             self.claim(instance)
             [record] = self.records_of([instance])
-            self._node.connect().createXML(self._guest(instance.uuid, [
+            self._node.connect().createXML(self._guest(instance.uuid, GuestConfig((
                 f"<hostdev mode='subsystem' type='mdev' model='vfio-pci'><source>"
-                f"<address uuid='{record.identifier}'/></source></hostdev>"]), 0)
+                f"<address uuid='{record.identifier}'/></source></hostdev>",))), 0)
 
     def reads(self) -> int:
         return self._calls.total()

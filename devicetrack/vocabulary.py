@@ -34,7 +34,8 @@ DRAINED: Final = 'drained'
 UNHEALTHY: Final = 'unhealthy'
 FOREIGN: Final = 'foreign'
 IN_DOUBT: Final = 'in doubt'
-WITHHELD_REASONS: Final = (DRAINED, UNHEALTHY, FOREIGN, IN_DOUBT)
+NOT_ADOPTED: Final = 'not to be adopted'
+WITHHELD_REASONS: Final = (DRAINED, UNHEALTHY, FOREIGN, IN_DOUBT, NOT_ADOPTED)
 
 # How devices are chosen over parents.
 PACK: Final = 'pack'

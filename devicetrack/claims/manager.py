@@ -45,6 +45,7 @@ from devicetrack.objects import InstanceResources
 from devicetrack.objects import Provider
 from devicetrack.objects.values import Candidate
 from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import GuestConfig
 from devicetrack.objects.values import Inventory
 from devicetrack.objects.values import Record
 from devicetrack.store import api as store_api
@@ -403,17 +404,17 @@ class ClaimManager:
                                       if capacity.provider in self._provider_names])
 
     @_when_ready
-    def guest_config(self, instance: Any) -> Sequence[str]:
-        """The elements for the guest's definition: its devices with the paths of this boot, in the order that was
-        asked for, and one for the definition's metadata. Empty for an instance without devices.
+    def guest_config(self, instance: Any) -> GuestConfig:
+        """What the guest's definition needs: its devices with the paths of this boot, in the order that was asked for.
 
-        Asks about this instance alone: no other guest is read.
+        Besides them an element for the definition's metadata. Both are empty for an instance without devices. Asks about this instance alone: no other guest is read.
 
         :raises DeviceGone: a device is not there or is another one of its name
         """
         assignments = [DeviceAssignment.from_record(record) for record in self.records_of(instance.uuid)
                        if record.state != vocabulary.RELEASING]
-        return self.driver.guest_config(assignments) if assignments else ()
+        flavor = getattr(getattr(instance, 'flavor', None), 'name', None)
+        return self.driver.guest_config(assignments, flavor) if assignments else GuestConfig()
 
     @_when_ready
     def started(self, context: Any, instance: Any) -> InstanceResources:

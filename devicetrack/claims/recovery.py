@@ -53,6 +53,7 @@ class Doubt(NamedTuple):
 def start(manager: ClaimManager) -> list[Finding]:
     """Build the ledger of a manager that starts, and go on with what the last one left."""
     views = read(manager)
+    _refuse_mistakes(views)
     with manager.lock:
         manager.ledger.read_inventory(views.inventory)
         for records in _by_instance(views.records):
@@ -61,6 +62,19 @@ def start(manager: ClaimManager) -> list[Finding]:
     manager.refresh()
     _go_on(manager, views)
     return reconcile.compare(views._replace(records=tuple(manager.store.records(manager.host_uuid))))
+
+
+def _refuse_mistakes(views: Views) -> None:
+    """A device that an option names, that the host does not have and that nobody ever owned is a mistake in the option.
+
+    One with an owner went away; that is a finding, and the rest of the host works.
+
+    :raises InvalidConfiguration: names the first mistake
+    """
+    owned = {record.key for record in views.records}
+    for missing in views.inventory.missing:
+        if missing.key not in owned:
+            raise exception.InvalidConfiguration(missing.option, missing.key.identifier, missing.reason)
 
 
 def audit(manager: ClaimManager) -> list[Finding]:

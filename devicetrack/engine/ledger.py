@@ -25,6 +25,7 @@ from devicetrack.objects.values import Candidate
 from devicetrack.objects.values import Capacity
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Inventory
+from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import Record
 
 FREE: Final = 0
@@ -353,16 +354,17 @@ class Ledger:
                 unit = Unit(pool, device.identifier, device.details)
                 pool.total += 1
                 self._units[device.kind][device.identifier] = unit
-                unit.withheld = vocabulary.UNHEALTHY if device.unhealthy else None
+                unit.withheld = _flaw(device)
                 self._enqueue(unit)
                 continue
             if unit.unborn:
                 self.realized(unit, device.details)
             unit.details = device.details
             self._move(unit, pool)
-            if device.unhealthy:
-                self._withhold(unit, vocabulary.UNHEALTHY)
-            elif unit.withheld in (vocabulary.UNHEALTHY, GONE):
+            flaw = _flaw(device)
+            if flaw is not None and (flaw != vocabulary.NOT_ADOPTED or unit.state == FREE):
+                self._withhold(unit, flaw)
+            elif unit.withheld in (vocabulary.UNHEALTHY, vocabulary.NOT_ADOPTED, GONE):
                 self._admit(unit)
         for pool in self._pools.values():
             if pool.kind in inventory.known_kinds and pool.parent not in touched:
@@ -581,3 +583,9 @@ class Ledger:
             full_parents=tuple(sorted({pool.parent_name or '' for pool in ours
                                        if pool.creatable and pool.room() <= 0})))
 
+
+def _flaw(device: InventoryDevice) -> str | None:
+    """Why a device that nobody holds must not be handed out, by the host's word."""
+    if device.unhealthy:
+        return vocabulary.UNHEALTHY
+    return None if device.adoptable else vocabulary.NOT_ADOPTED

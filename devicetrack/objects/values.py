@@ -63,7 +63,8 @@ class InventoryDevice(NamedTuple):
     """One device that exists on the host.
 
     ``provider`` is the stable name of the parent that placement counts it at, or '' for the node itself.
-    ``unhealthy`` is None, or the reason why the device must not be handed out.
+    ``unhealthy`` is None, or the reason why the device must not be handed out. A device that is not ``adoptable`` was
+    made by somebody else for a purpose of his own: well, and not for us to hand out.
     """
 
     kind: str
@@ -74,6 +75,7 @@ class InventoryDevice(NamedTuple):
     numa_node: int | None
     details: str
     unhealthy: str | None = None
+    adoptable: bool = True
 
     @property
     def key(self) -> DeviceKey:
@@ -104,17 +106,28 @@ class Unknown(NamedTuple):
     reason: str
 
 
+class Missing(NamedTuple):
+    """A device that an option names and that the host does not have: a mistake in the option, or a device that went
+    away since; the rows tell which."""
+
+    key: DeviceKey
+    option: str
+    reason: str
+
+
 class Inventory(NamedTuple):
     """What the host has: devices that exist, and what can still be made.
 
     ``known_kinds`` are the device kinds whose part was read in full; for every other configured kind ``unknown``
-    says why it was not, and nothing is concluded from the absence of its devices.
+    says why it was not, and nothing is concluded from the absence of its devices. ``missing`` are devices that options
+    name.
     """
 
     devices: tuple[InventoryDevice, ...]
     capacities: tuple[Capacity, ...]
     known_kinds: frozenset[str]
     unknown: tuple[Unknown, ...] = ()
+    missing: tuple[Missing, ...] = ()
 
 
 class Use(NamedTuple):
@@ -140,6 +153,14 @@ class Usage(NamedTuple):
     domains: frozenset[str]
     running: frozenset[str]
     unknown: tuple[Unknown, ...] = ()
+
+
+class GuestConfig(NamedTuple):
+    """What a guest's definition needs for its devices: one element for each, in the order of the guest, and one for the
+    definition's metadata, '' without devices."""
+
+    devices: tuple[str, ...] = ()
+    metadata: str = ''
 
 
 class Realized(NamedTuple):

@@ -213,7 +213,7 @@ class Host(fixtures.Fixture):
         instance = instance or Instance()
         self.claim(instance, request, pmem, vgpu)
         self.manager.realize(self.context, instance)
-        self.machine.start_guest(instance.uuid, self.manager.guest_config(instance))
+        self.machine.start_guest(instance.uuid, self.manager.guest_config(instance).devices)
         self.manager.started(self.context, instance)
         return instance
 

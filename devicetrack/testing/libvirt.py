@@ -9,12 +9,11 @@ Neither touches the machine's own libvirt::
     daemon = self.useFixture(libvirt.Libvirtd())
     conf.set_override('connection_uri', daemon.uri, group='libvirt')
     connection = daemon.connect()
-    connection.createXML(libvirt.guest(uuid, elements, kind='qemu'), 0)
+    connection.createXML(libvirt.guest(uuid, driver.guest_config(assignments), kind='qemu'), 0)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from collections.abc import Mapping
 import contextlib
 import os
@@ -30,8 +29,8 @@ import fixtures
 import libvirt
 from lxml import etree
 
+from devicetrack.objects.values import GuestConfig
 from devicetrack.testing import private_libvirtd
-from devicetrack.virt import metadata
 
 _NODE = """
   <cpu><mhz>2600</mhz><model>x86_64</model><active>8</active><nodes>2</nodes>
@@ -40,31 +39,25 @@ _NODE = """
 """
 
 
-def guest(uuid: str, elements: Iterable[str], kind: str = 'test', memory_kib: int = 65536) -> str:
-    """A definition of a small guest with the elements of a driver's ``guest_config``.
+def guest(uuid: str, config: GuestConfig, kind: str = 'test', memory_kib: int = 65536) -> str:
+    """A definition of a small guest with what a driver's ``guest_config`` returned.
 
     Its memory is what its NVDIMMs need besides ``memory_kib`` of RAM. It has no disk: firmware that waits is enough.
 
     :param kind: ``test``, or ``qemu`` for software emulation
     """
-    devices: list[str] = []
-    described: list[str] = []
-    nvdimm_kib = 0
-    for text in elements:
-        element = etree.fromstring(text)
-        (described if element.tag == f'{{{metadata.NAMESPACE}}}{metadata.ELEMENT}' else devices).append(text)
-        nvdimm_kib += int(element.findtext('target/size') or 0)
+    nvdimm_kib = sum(int(etree.fromstring(device).findtext('target/size') or 0) for device in config.devices)
     os_type = "<type arch='x86_64' machine='q35'>hvm</type>" if kind == 'qemu' else '<type>hvm</type>'
     return f"""
       <domain type='{kind}'>
         <name>guest-{uuid}</name><uuid>{uuid}</uuid>
-        <metadata>{''.join(described)}</metadata>
+        <metadata>{config.metadata}</metadata>
         <maxMemory slots='16' unit='GiB'>8</maxMemory>
         <memory unit='KiB'>{memory_kib + nvdimm_kib}</memory>
         <currentMemory unit='KiB'>{memory_kib}</currentMemory>
         <vcpu>1</vcpu><os>{os_type}</os><features><acpi/></features>
         <cpu><numa><cell id='0' cpus='0' memory='{memory_kib}' unit='KiB' memAccess='shared'/></numa></cpu>
-        <devices>{''.join(devices)}</devices>
+        <devices>{''.join(config.devices)}</devices>
       </domain>"""
 
 
@@ -77,7 +70,6 @@ class TestNode(fixtures.Fixture):
 
     def __init__(self) -> None:
         self._devices: list[str] = []
-        self._domains: list[str] = []
         self._connection: Any = None
 
     def _setUp(self) -> None:
@@ -116,17 +108,13 @@ class TestNode(fixtures.Fixture):
             f"<type id='{device_type}'/><uuid>{uuid}</uuid><iommuGroup number='{group}'/></capability></device>")
         return uuid
 
-    def add_guest(self, uuid: str, elements: Iterable[str]) -> None:
-        """Add a guest that runs."""
-        self._domains.append(guest(uuid, elements))
-
     def write(self) -> str:
         """Write the file.
 
         :returns: ``uri``
         """
         with open(self._path, 'w', encoding='utf-8') as file:
-            file.write(f"<node>{_NODE}{''.join(self._devices)}{''.join(self._domains)}</node>")
+            file.write(f"<node>{_NODE}{''.join(self._devices)}</node>")
         return self.uri
 
     def connect(self) -> Any:

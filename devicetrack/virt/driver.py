@@ -17,6 +17,7 @@ from devicetrack.exception import DriverError
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects.values import Candidate
 from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import GuestConfig
 from devicetrack.objects.values import Inventory
 from devicetrack.objects.values import Realized
 from devicetrack.objects.values import Usage
@@ -52,7 +53,6 @@ class VirtDriver(abc.ABC):
         A part that cannot be read is in ``unknown`` and its kind not in ``known_kinds``; the rest is answered.
 
         :raises HypervisorUnreachable: no part could be read
-        :raises InvalidConfiguration: the first reading shows that an option names what the host does not have
         """
 
     @abc.abstractmethod
@@ -107,12 +107,10 @@ class VirtDriver(abc.ABC):
         """
 
     @abc.abstractmethod
-    def guest_config(self, assignments: Sequence[DeviceAssignment]) -> Sequence[str]:
-        """The elements for the guest's definition, in the order of the assignments, with the paths of this boot.
+    def guest_config(self, assignments: Sequence[DeviceAssignment], flavor: str | None = None) -> GuestConfig:
+        """What the guest's definition needs: its devices in the order of the assignments, with the paths of this boot.
 
-        After them comes one element that names instance and devices, for the definition's metadata. No assignments
-        give nothing at all.
-
+        :param flavor: the name of the instance's flavor, for the metadata, where it is known
         :raises DeviceGone: a device is not there or is another one of its name
         """
 

@@ -36,8 +36,10 @@ from devicetrack.objects import MdevDetails
 from devicetrack.objects import VPMEMDetails
 from devicetrack.objects.values import Capacity
 from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import GuestConfig
 from devicetrack.objects.values import Inventory
 from devicetrack.objects.values import InventoryDevice
+from devicetrack.objects.values import Missing
 from devicetrack.objects.values import Realized
 from devicetrack.objects.values import Unknown
 from devicetrack.objects.values import Usage
@@ -97,6 +99,8 @@ class FakeHost:
         self.domains: dict[str, Domain] = {}
         self.contents: dict[DeviceKey, bytes] = {}
         self.busy: set[DeviceKey] = set()
+        self.missing: tuple[Missing, ...] = ()
+        self.resource_classes: set[str] = set()
         self._addresses: dict[DeviceKey, str] = {}
         self._owners_of_addresses: dict[str, DeviceKey] = {}
         self._actions: dict[str, list[tuple[Action, int | None]]] = {}
@@ -134,6 +138,7 @@ class FakeHost:
             device_type: _text_of(MdevDetails, type=device_type, parent=name, parent_address=address,
                                   device_api='vfio-pci', iommu_group=None, origin=vocabulary.CREATED)
             for device_type in costs}
+        self.resource_classes.add(resource_class)
         self.parents[name] = Parent(name, units, costs, resource_class, numa_node, address, templates)
 
     def add_mdev(self, parent: str, device_type: str = 'nvidia-35', identifier: str | None = None) -> DeviceKey:
@@ -157,11 +162,11 @@ class FakeHost:
                 parent.used -= parent.costs[_data(device.details)['type']]
 
     def change(self, key: DeviceKey, **values: Any) -> None:
-        """Change fields of a device's details, for example ``namespace_uuid``, or its ``unhealthy`` reason."""
+        """Change fields of a device's details (for example ``namespace_uuid``), or ``unhealthy`` or ``adoptable``."""
         with self.lock:
             device = self.devices[key]
-            if 'unhealthy' in values:
-                device = device._replace(unhealthy=values.pop('unhealthy'))
+            of_device = {name: values.pop(name) for name in ('unhealthy', 'adoptable') if name in values}
+            device = device._replace(**of_device)
             self._put(device._replace(details=_changed(device.details, **values)), self._addresses[key])
 
     def reboot(self) -> None:
@@ -178,7 +183,7 @@ class FakeHost:
     # -- guests ------------------------------------------------------------------------------------------------
 
     def start_guest(self, domain_uuid: str, elements: Iterable[str], define: bool = True) -> None:
-        """Start a guest with the elements of ``guest_config``; without ``define`` it is a transient one."""
+        """Start a guest with device elements of ``guest_config``; without ``define`` it is a transient one."""
         addresses = tuple(addresses_in(elements))
         with self.lock:
             self.domains[domain_uuid] = Domain(domain_uuid, addresses, addresses if define else None)
@@ -253,7 +258,7 @@ class FakeHost:
             capacities = () if MDEV in unknown else tuple(
                 capacity for parent in self.parents.values() for capacity in _capacities(parent))
         return Inventory(devices, capacities, KINDS.difference(unknown),
-                         tuple(Unknown(kind, reason) for kind, reason in unknown.items()))
+                         tuple(Unknown(kind, reason) for kind, reason in unknown.items()), self.missing)
 
     def usage(self) -> Usage:
         with self.lock:
@@ -355,6 +360,7 @@ class FakeHost:
 
     def _put(self, device: InventoryDevice, address: str) -> None:
         self.devices[device.key] = device
+        self.resource_classes.add(device.resource_class)
         self._addresses[device.key] = address
         self._owners_of_addresses[address] = device.key
         self._devices = None
@@ -369,6 +375,9 @@ class FakeDriver(driver.VirtDriver):
 
     def boot_id(self) -> str:
         return self.machine.boot
+
+    def resource_classes(self) -> frozenset[str]:
+        return frozenset(self.machine.resource_classes)
 
     def get_inventory(self) -> Inventory:
         self.machine.enter('get_inventory')
@@ -414,14 +423,14 @@ class FakeDriver(driver.VirtDriver):
             return error
         return None
 
-    def guest_config(self, assignments: Sequence[DeviceAssignment]) -> Sequence[str]:
+    def guest_config(self, assignments: Sequence[DeviceAssignment], flavor: str | None = None) -> GuestConfig:
         self.machine.enter('guest_config')
         elements = []
         for assignment in assignments:
             address = self.machine.address_of(assignment)
             elements.append(f'<device kind={saxutils.quoteattr(assignment.kind)}'
                             f' address={saxutils.quoteattr(address)}/>')
-        return (*elements, metadata.element(assignments)) if elements else ()
+        return GuestConfig(tuple(elements), metadata.element(assignments, flavor))
 
 
 _ADDRESS = re.compile(r'<device kind="[^"]*" address=(?P<value>"[^"]*"|\'[^\']*\')/>')

@@ -42,15 +42,19 @@ class GuestRecord(NamedTuple):
 
     instance_uuid: str
     host_uuid: str
+    flavor: str | None
     devices: tuple[RecordedDevice, ...]
 
 
-def element(assignments: Sequence[DeviceAssignment]) -> str:
-    """The element for assignments of one instance, in their order; '' for none of them, which need no record."""
+def element(assignments: Sequence[DeviceAssignment], flavor: str | None = None) -> str:
+    """The element for assignments of one instance, in their order; '' for none of them, which need no record.
+
+    :param flavor: the name of the instance's flavor, where it is known
+    """
     if not assignments:
         return ''
     first = assignments[0]
-    whose = _attribute('instance', first.instance_uuid) + _attribute('host', first.host_uuid)
+    whose = _attribute('instance', first.instance_uuid) + _attribute('host', first.host_uuid) + _attribute('flavor', flavor)
     lines = [f'<devicetrack:{ELEMENT} xmlns:devicetrack="{NAMESPACE}"{whose}>']
     for assignment in assignments:
         attributes = ''.join((

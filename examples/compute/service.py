@@ -105,9 +105,9 @@ class ComputeService:
         return found
 
     def _start_guest(self, instance: Instance) -> None:
-        *devices, metadata = self.manager.guest_config(instance) or ['']
+        config = self.manager.guest_config(instance)
         self._hypervisor.defineXML(DOMAIN.format(
-            virt_type=self._virt_type, instance=instance, metadata=metadata, devices=''.join(devices))).create()
+            virt_type=self._virt_type, instance=instance, metadata=config.metadata, devices=''.join(config.devices))).create()
 
     def _remove_guest(self, instance: Instance) -> None:
         for domain in self._hypervisor.listAllDomains():

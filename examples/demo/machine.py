@@ -254,12 +254,9 @@ class Guests:
         (self.directory / f'{guest_uuid}.xml').unlink(missing_ok=True)
 
 
-def guest_document(name: str, guest_uuid: str, elements: Sequence[str]) -> str:
-    """The definition of a guest.
-
-    :param elements: what the library's ``guest_config`` returned: one for each device, one for the metadata
-    """
-    *devices, metadata = elements
+def guest_document(name: str, guest_uuid: str, devices: Sequence[str], metadata: str) -> str:
+    """The definition of a guest with what the library's ``guest_config`` returned: an element for each device, and one
+    for the metadata."""
     return f"""\
 <domain type='test'>
   <name>{name}</name>

@@ -132,7 +132,7 @@ class Service:
 
     def _boot(self, instance: Instance) -> None:
         self._manager.realize(CONTEXT, instance)
-        document = guest_document(instance.name, instance.uuid, self._manager.guest_config(instance))
+        document = guest_document(instance.name, instance.uuid, *self._manager.guest_config(instance))
         domain = self._hypervisor.defineXML(document)
         domain.create()
         self._machine.guests.put(instance.uuid, domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE))

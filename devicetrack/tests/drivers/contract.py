@@ -16,6 +16,7 @@ from devicetrack.objects import DeviceAssignment
 from devicetrack.objects.values import Candidate
 from devicetrack.objects.values import Capacity
 from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import GuestConfig
 from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import Record
 from devicetrack.objects.values import Use
@@ -233,21 +234,20 @@ class Contract(base.TestCase):
     def test_elements_stand_in_the_order_of_the_assignments(self) -> None:
         ordered = [self.assigned('vpmem', 'ns1', 0), self.assigned('mdev', self.world.mdev, 1),
                    self.assigned('vpmem', 'ns0', 2)]
-        elements = self.driver.guest_config(ordered)
-        self.assertEqual(4, len(elements))
-        self.assertEqual([self.driver.guest_config([one])[0] for one in ordered], list(elements[:3]))
+        devices = self.driver.guest_config(ordered).devices
+        self.assertEqual([self.driver.guest_config([one]).devices[0] for one in ordered], list(devices))
 
-    def test_the_last_element_records_everything(self) -> None:
+    def test_the_metadata_records_everything(self) -> None:
         ordered = [self.assigned('vpmem', 'ns1', 0), self.assigned('mdev', self.world.mdev, 1)]
-        element = etree.fromstring(self.driver.guest_config(ordered)[-1])
+        element = etree.fromstring(self.driver.guest_config(ordered, 'g1.small').metadata)
         self.assertEqual(f'{{{metadata.NAMESPACE}}}{metadata.ELEMENT}', element.tag)
-        self.assertEqual({'instance': self.instance, 'host': HOST}, dict(element.attrib))
+        self.assertEqual({'instance': self.instance, 'host': HOST, 'flavor': 'g1.small'}, dict(element.attrib))
         self.assertEqual([('vpmem', 'ns1'), ('mdev', self.world.mdev)],
                          [(device.get('kind'), device.get('identifier')) for device in element])
         self.assertEqual([worlds.text_of(one) for one in ordered], [device.text for device in element])
 
     def test_no_device_is_no_element(self) -> None:
-        self.assertEqual((), self.driver.guest_config([]))
+        self.assertEqual(GuestConfig((), ''), self.driver.guest_config([]))
 
     # -- unclaim ------------------------------------------------------------------------------------------------------
 

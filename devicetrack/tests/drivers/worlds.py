@@ -15,6 +15,7 @@ import libvirt
 from devicetrack import filelock
 from devicetrack.objects import details
 from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import GuestConfig
 from devicetrack.testing import fixtures as our_fixtures
 from devicetrack.testing import libvirt as libvirt_fixtures
 from devicetrack.virt import driver as interface
@@ -42,8 +43,8 @@ class World(fixtures.Fixture, abc.ABC):
         """Another driver of this same host."""
 
     @abc.abstractmethod
-    def start_guest(self, uuid: str, elements: Sequence[str], define: bool = True) -> None:
-        """Run a guest with elements of ``guest_config``."""
+    def start_guest(self, uuid: str, config: GuestConfig, define: bool = True) -> None:
+        """Run a guest with what ``guest_config`` returned."""
 
     @abc.abstractmethod
     def stop_guest(self, uuid: str) -> None:
@@ -91,8 +92,8 @@ class FakeWorld(World):
     def driver(self) -> interface.VirtDriver:
         return fake.FakeDriver('host', machine=self.machine)
 
-    def start_guest(self, uuid: str, elements: Sequence[str], define: bool = True) -> None:
-        self.machine.start_guest(uuid, elements, define)
+    def start_guest(self, uuid: str, config: GuestConfig, define: bool = True) -> None:
+        self.machine.start_guest(uuid, config.devices, define)
 
     def stop_guest(self, uuid: str) -> None:
         self.machine.stop_guest(uuid)
@@ -146,8 +147,8 @@ class LibvirtTestWorld(World):
     def _connect(self) -> Any:
         return self.node.connect() if self._reachable else libvirt.open('nosuch:///')
 
-    def start_guest(self, uuid: str, elements: Sequence[str], define: bool = True) -> None:
-        definition = libvirt_fixtures.guest(uuid, elements)
+    def start_guest(self, uuid: str, config: GuestConfig, define: bool = True) -> None:
+        definition = libvirt_fixtures.guest(uuid, config)
         if define:
             self.node.connect().defineXML(definition).create()
         else:

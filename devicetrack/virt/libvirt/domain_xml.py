@@ -82,7 +82,7 @@ def _record(root: etree._Element, document: str) -> metadata.GuestRecord | None:
                     for device in found.findall(f'{{{metadata.NAMESPACE}}}{metadata.DEVICE}'))
     return metadata.GuestRecord(
         documents.canonical_uuid(found.get('instance'), document, 'metadata/@instance'),
-        documents.canonical_uuid(found.get('host'), document, 'metadata/@host'), devices)
+        documents.canonical_uuid(found.get('host'), document, 'metadata/@host'), found.get('flavor'), devices)
 
 
 def _recorded_device(device: etree._Element, document: str) -> metadata.RecordedDevice:

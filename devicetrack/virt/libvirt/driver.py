@@ -24,8 +24,10 @@ from devicetrack.conf import libvirt as options
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects.values import Capacity
 from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import GuestConfig
 from devicetrack.objects.values import Inventory
 from devicetrack.objects.values import InventoryDevice
+from devicetrack.objects.values import Missing
 from devicetrack.objects.values import Realized
 from devicetrack.objects.values import Unknown
 from devicetrack.objects.values import Usage
@@ -77,11 +79,15 @@ class LibvirtDriver(driver.VirtDriver):
     def close(self) -> None:
         self.hypervisor.close()
 
+    def resource_classes(self) -> frozenset[str]:
+        return frozenset().union(*(kind.resource_classes for kind in self._kinds.values()))
+
     # -- views -------------------------------------------------------------------------------------------------
 
     def get_inventory(self) -> Inventory:
         devices: list[InventoryDevice] = []
         capacities: list[Capacity] = []
+        missing: list[Missing] = []
         unknown: list[Unknown] = []
         known: set[str] = set()
         unreachable = None
@@ -96,10 +102,12 @@ class LibvirtDriver(driver.VirtDriver):
                 continue
             devices.extend(stock.devices)
             capacities.extend(stock.capacities)
+            missing.extend(stock.missing)
             known.add(kind.name)
         if unreachable is not None and not any(self._kinds[name].configured for name in known):
             raise unreachable
-        return Inventory(tuple(devices), tuple(capacities), frozenset(known), tuple(unknown))
+        return Inventory(tuple(devices), tuple(capacities), frozenset(known), tuple(unknown),
+                         tuple(missing))
 
     def get_usage(self) -> Usage:
         return self._usage({kind.name for kind in self._kinds.values() if kind.configured})
@@ -206,7 +214,7 @@ class LibvirtDriver(driver.VirtDriver):
                     lock.unlock()               # it answered, so no wiper of it lives
         return {_key(assignment): results[_key(assignment)] for assignment in assignments}
 
-    def guest_config(self, assignments: Sequence[DeviceAssignment]) -> Sequence[str]:
+    def guest_config(self, assignments: Sequence[DeviceAssignment], flavor: str | None = None) -> GuestConfig:
         elements: dict[DeviceKey, str] = {}
         for name in sorted({assignment.kind for assignment in assignments}):
             ours = [assignment for assignment in assignments if assignment.kind == name]
@@ -214,9 +222,8 @@ class LibvirtDriver(driver.VirtDriver):
             if kind is None:
                 raise exception.DeviceGone(*_key(ours[0]), _NO_KIND)
             elements.update(zip(map(_key, ours), kind.guest_elements(ours), strict=True))
-        if not elements:
-            return ()
-        return (*(elements[_key(assignment)] for assignment in assignments), metadata.element(assignments))
+        return GuestConfig(tuple(elements[_key(assignment)] for assignment in assignments),
+                           metadata.element(assignments, flavor))
 
     def _lock(self, assignment: DeviceAssignment, timeout_s: float) -> filelock.FileLock:
         """Take the lock file of one device, which no release ever removes.

@@ -46,7 +46,7 @@ for number, instance in enumerate(instances):
     try:
         with manager.instance_claim(context, instance, 'compute-7', request):
             manager.realize(context, instance)
-            elements = manager.guest_config(instance)   # here the service defines and starts the guest
+            config = manager.guest_config(instance)     # here the service defines and starts the guest
             manager.started(context, instance)
         print('instance', number, 'has', [device.identifier for device in instance.resources])
     except exception.NoFit as error:

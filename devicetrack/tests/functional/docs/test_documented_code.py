@@ -49,8 +49,8 @@ class ReadmeTestCase(base.TestCase):
         machine.add_namespace('ns0')
         instance, seen = fixtures.Instance(flavor=fixtures.Flavor({'hw:pmem': '4GB'})), []
 
-        def boot(booted: Any, elements: Any) -> None:
-            machine.start_guest(booted.uuid, elements)
+        def boot(booted: Any, config: Any) -> None:
+            machine.start_guest(booted.uuid, config.devices)
             seen.append([one.identifier for one in booted.resources])
 
         def delete(deleted: Any) -> None:

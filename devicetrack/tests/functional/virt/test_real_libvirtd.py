@@ -86,9 +86,9 @@ class RealLibvirtdTestCase(base.TestCase):
         wanted = self.assigned(0, 'ns0')
         other = os.path.join(self.temp_dir(), 'link')
         os.symlink(os.path.join(self.files, 'ns0'), other)
-        elements = [element.replace(os.path.join(self.files, 'ns0'), other)
-                    for element in self.driver.guest_config([wanted])]
-        domain = self.daemon.connect().createXML(libvirt_fixtures.guest(self.instance, elements, 'qemu'), 0)
+        definition = libvirt_fixtures.guest(self.instance, self.driver.guest_config([wanted]), 'qemu')
+        definition = definition.replace(os.path.join(self.files, 'ns0'), other)
+        domain = self.daemon.connect().createXML(definition, 0)
         use, = self.driver.get_usage().uses
         self.assertEqual(('ns0', other, True, False), (use.identifier, use.address, use.live, use.defined))
         domain.destroy()

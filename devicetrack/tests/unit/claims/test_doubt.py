@@ -173,7 +173,7 @@ class StartedTestCase(HostTestCase):
         host, instance = self.host(devices=1), Instance()
         host.claim(instance, pmem=1)
         host.manager.realize(self.context, instance)
-        host.machine.start_guest(instance.uuid, host.manager.guest_config(instance))
+        host.machine.start_guest(instance.uuid, host.manager.guest_config(instance).devices)
         self.stage(host.store)
         self.assertRaises(exception.StoreError, host.manager.started, self.context, instance)
         self.assertEqual({'d0': instance.uuid}, host.held())

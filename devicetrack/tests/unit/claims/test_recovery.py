@@ -38,7 +38,7 @@ def realized(test, host, instance):
 
 def booted(test, host, instance):
     host.manager.realize(None, instance)
-    host.machine.start_guest(instance.uuid, host.manager.guest_config(instance))
+    host.machine.start_guest(instance.uuid, host.manager.guest_config(instance).devices)
 
 
 def started(test, host, instance):
@@ -108,7 +108,7 @@ class RestartTestCase(HostTestCase):
         host = self.fixture
         if self.states <= {'claimed'} and self.held:
             host.manager.realize(self.context, self.instance)
-            host.machine.start_guest(self.instance.uuid, host.manager.guest_config(self.instance))
+            host.machine.start_guest(self.instance.uuid, host.manager.guest_config(self.instance).devices)
             host.manager.started(self.context, self.instance)
             self.assertEqual({'active'}, {record.state for record in host.records()})
         host.delete(self.instance)
@@ -221,7 +221,11 @@ class ForeignTestCase(HostTestCase):
         host.machine.change(key, unhealthy=None)
         free = []
         refresh = host.manager.refresh
-        self.patch(host.manager, 'refresh', lambda: (free.append(host.free()), refresh()))
+
+        def look_at_free_devices():
+            free.append(host.free())
+            refresh()
+        self.patch(host.manager, 'refresh', look_at_free_devices)
         host.audit()
         self.assertEqual(([0], {'d0': FOREIGN}), (free, host.states()))
 

@@ -71,7 +71,7 @@ class InventoryTestCase(base.TestCase):
 
     def test_a_device_that_a_strange_guest_uses_is_withheld(self) -> None:
         host = self.useFixture(fixtures.Host(devices=2))
-        path = next(iter(fake.addresses_in(host.manager.guest_config(host.spawn(pmem=1)))))
+        path = next(iter(fake.addresses_in(host.manager.guest_config(host.spawn(pmem=1)).devices)))
         host.machine.start_guest('e9d3fd0c-6a0a-4c4f-9c8f-6d5c3f6d0a01', [])
         self.assertEqual((report.FREE, None), self.statuses(host)['d1'])
         other = path.replace('0', '1')

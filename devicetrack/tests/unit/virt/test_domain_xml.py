@@ -153,13 +153,13 @@ class RecordTestCase(base.TestCase):
         for name, value in facts.items():
             setattr(one, name, value)
         self.text = text
-        return metadata.element([one])
+        return metadata.element([one], 'g1.small')
 
     def test_it_says_all_that_a_row_says(self) -> None:
         migration = str(uuid.uuid4())
         text = self.element(migration_uuid=migration, role='incoming', numa_node=1)
         found = domain_xml.parse(domain(rest=f'<metadata>{text}</metadata>'))
-        self.assertEqual(metadata.GuestRecord(UUID, contract.HOST, (metadata.RecordedDevice(
+        self.assertEqual(metadata.GuestRecord(UUID, contract.HOST, 'g1.small', (metadata.RecordedDevice(
             kind='vpmem', identifier='ns <&"\'> 0', resource_class='CLASS', provider_uuid=contract.PROVIDER,
             parent='region0', numa_node=1, position=3, claim_id='claim', role='incoming', migration_uuid=migration,
             details=self.text),)), found.record)

@@ -83,6 +83,7 @@ class Paths(api.DeviceKind):
 
     name = 'path'
     configured = True
+    resource_classes = frozenset(('CUSTOM_A',))
 
     def __init__(self, conf: Any, hypervisor: connection.Connection) -> None:
         super().__init__(conf, hypervisor)
@@ -283,7 +284,7 @@ class GuestConfigTestCase(DriverTestCase):
 
     def test_no_guest_is_read_from_claim_to_definition(self) -> None:
         self.driver.realize(self.device)
-        self.assertEqual('<path>/a</path>', self.driver.guest_config([self.device])[0])
+        self.assertEqual('<path>/a</path>', self.driver.guest_config([self.device]).devices[0])
         self.assertEqual(0, self.raw.lists)
 
 

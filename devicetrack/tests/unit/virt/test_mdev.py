@@ -192,7 +192,7 @@ class StockTestCase(MdevTestCase):
     def test_what_exists_is_not_offered_without_adoption(self) -> None:
         self.node.add('mtty-2')
         found, = self.make_kind(adopt_existing_mdevs=False).stock().devices
-        self.assertIn('adopt_existing_mdevs', str(found.unhealthy))
+        self.assertEqual((None, False), (found.unhealthy, found.adoptable))
 
     def test_a_parent_that_libvirt_does_not_know_is_told_by_its_address(self) -> None:
         self.node.add('mtty-2', parent='computer', parent_address='mdpy')

@@ -60,23 +60,13 @@ class NdctlTestCase(base.TestCase):
         self.assertEqual(('822f99e8-515f-4bf1-98b3-cd11cf70c217', '4GB', '/dev/dax0.0', 130023424, 2097152),
                          tuple(getattr(found, name) for name in found.fields))
 
-    def test_an_unknown_namespace_is_refused_at_start(self) -> None:
+    def test_a_namespace_that_the_host_does_not_have_is_missing_and_counts_all_the_same(self) -> None:
         kind = self.make_kind('4GB:ns0_0|nosuch', 'SMALL:ns9')
-        error = self.assertRaises(exception.InvalidConfiguration, kind.stock)
-        self.assertEqual(('[libvirt] pmem_namespaces', 'nosuch,ns9'), (error.option, error.value))
-        self.assertIn('ns1_2', error.reason)
-
-    def test_a_namespace_that_goes_away_later_is_not_a_mistake_of_the_operator(self) -> None:
-        self.kind.stock()
-        self.prints('')
-        self.assertEqual((), self.kind.stock().devices)
-
-    def test_the_first_reading_that_succeeds_decides(self) -> None:
-        self.prints('garbage')
-        kind = self.make_kind('4GB:nosuch')
-        self.assertRaises(exception.InvalidDocument, kind.stock)
-        self.prints('[]')
-        self.assertRaises(exception.InvalidConfiguration, kind.stock)
+        missing = kind.stock().missing
+        self.assertEqual([('vpmem', 'nosuch'), ('vpmem', 'ns9')], [one.key for one in missing])
+        self.assertEqual('[libvirt] pmem_namespaces', missing[0].option)
+        self.assertIn('ns1_2', missing[0].reason)
+        self.assertEqual({'CUSTOM_PMEM_NAMESPACE_4GB', 'CUSTOM_PMEM_NAMESPACE_SMALL'}, kind.resource_classes)
 
     def test_ndctl_missing_failing_or_printing_garbage_is_unknown(self) -> None:
         self.prints('', status=3)

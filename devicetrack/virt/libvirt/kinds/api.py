@@ -18,6 +18,7 @@ from typing import NamedTuple
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects.values import Capacity
 from devicetrack.objects.values import InventoryDevice
+from devicetrack.objects.values import Missing
 from devicetrack.objects.values import Realized
 from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import domain_xml
@@ -26,10 +27,11 @@ NAMESPACE = 'devicetrack.libvirt.device_kinds'
 
 
 class Stock(NamedTuple):
-    """What a host has of one kind: devices that exist and what can still be made."""
+    """What a host has of one kind: devices that exist, what can still be made, and what options name in vain."""
 
     devices: tuple[InventoryDevice, ...] = ()
     capacities: tuple[Capacity, ...] = ()
+    missing: tuple[Missing, ...] = ()
 
 
 class DeviceKind(abc.ABC):
@@ -56,6 +58,11 @@ class DeviceKind(abc.ABC):
         """Whether any device of this kind may be handed out here. One that is not has an empty stock."""
 
     @property
+    @abc.abstractmethod
+    def resource_classes(self) -> frozenset[str]:
+        """The resource classes that the options count devices as, whether or not any is there."""
+
+    @property
     def wait_s(self) -> float:
         """How long :meth:`unclaim` waits for another process that works on the device. By default not at all."""
         return 0.0
@@ -64,7 +71,6 @@ class DeviceKind(abc.ABC):
     def stock(self) -> Stock:
         """Read what the host has now.
 
-        :raises InvalidConfiguration: the first reading shows that an option names what the host does not have
         :raises DriverError: it cannot be read, and is unknown
         """
 

@@ -71,6 +71,10 @@ class Mdev(api.DeviceKind):
     def configured(self) -> bool:
         return bool(self.options.types)
 
+    @property
+    def resource_classes(self) -> frozenset[str]:
+        return frozenset(mdev_type.resource_class for mdev_type in self.options.types.values())
+
     # -- stock -------------------------------------------------------------------------------------------------
 
     def stock(self) -> api.Stock:
@@ -91,13 +95,11 @@ class Mdev(api.DeviceKind):
                 mdev_type: mdev_options.TypeOptions) -> InventoryDevice:
         mdev = existing.mdev
         unhealthy = None
-        if not self.options.adopt_existing:
-            unhealthy = 'it exists already, and [devices] adopt_existing_mdevs is off'
-        elif not existing.active and not _available(parent, mdev.type):
+        if not existing.active and not _available(parent, mdev.type):
             unhealthy = 'it is defined and not started, and its parent has no room for it'
         return InventoryDevice(
             self.name, mdev.uuid, parent.name, mdev_type.resource_class, parent.name, parent.numa_node,
-            details.to_text(_details(existing, parent, vocabulary.ADOPTED)), unhealthy)
+            details.to_text(_details(existing, parent, vocabulary.ADOPTED)), unhealthy, self.options.adopt_existing)
 
     def _capacities(self, parent: nodedev_xml.Parent, counts: Mapping[tuple[str, str], int]) -> list[Capacity]:
         found = []

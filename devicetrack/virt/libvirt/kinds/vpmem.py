@@ -22,6 +22,7 @@ from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import VPMEMDetails
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import InventoryDevice
+from devicetrack.objects.values import Missing
 from devicetrack.objects.values import Realized
 from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import domain_xml
@@ -49,11 +50,14 @@ class VPMEM(api.DeviceKind):
         self._source: namespaces.Source = (
             namespaces.DirectorySource(self.options.directory) if self.options.directory
             else namespaces.NdctlSource(self.options.ndctl_command))
-        self._checked = False
 
     @property
     def configured(self) -> bool:
         return bool(self.options.labels)
+
+    @property
+    def resource_classes(self) -> frozenset[str]:
+        return frozenset(map(vpmem_options.resource_class, self.options.labels.values()))
 
     @property
     def wait_s(self) -> float:
@@ -63,28 +67,19 @@ class VPMEM(api.DeviceKind):
 
     def stock(self) -> api.Stock:
         found = self._source.read()
-        if not self._checked:
-            self._check(found)
-            self._checked = True
         devices = []
+        missing = []
         for name, label in sorted(self.options.labels.items()):
             if name in found:
                 namespace = found[name]
                 devices.append(InventoryDevice(
                     self.name, name, '', vpmem_options.resource_class(label), namespace.region,
                     namespace.numa_node, details.to_text(_details(namespace, label)), _problem(namespace)))
-        return api.Stock(tuple(devices))
-
-    def _check(self, found: Mapping[str, namespaces.Namespace]) -> None:
-        """Refuse names that the host does not have.
-
-        At start that is a mistake in the option. Later one that is missing has gone, which is for the audit to say.
-        """
-        unknown = sorted(self.options.labels.keys() - found.keys())
-        if unknown:
-            raise exception.InvalidConfiguration(
-                vpmem_options.OPTION, ','.join(unknown), 'this host has no such namespace; it has '
-                + (', '.join(sorted(found)) or 'none'))
+            else:
+                missing.append(Missing(
+                    DeviceKey(self.name, name), vpmem_options.OPTION, 'this host has no such namespace; it has '
+                    + (', '.join(sorted(found)) or 'none')))
+        return api.Stock(tuple(devices), missing=tuple(missing))
 
     # -- usage ----------------------------------------------------------------------------------------------------
 

@@ -53,6 +53,10 @@ class Scratch(api.DeviceKind):
     def configured(self) -> bool:
         return bool(self._directory)
 
+    @property
+    def resource_classes(self) -> frozenset[str]:
+        return frozenset([RESOURCE_CLASS] if self.configured else ())
+
     # -- what there is ------------------------------------------------------------------------------------------------
 
     def stock(self) -> api.Stock:
