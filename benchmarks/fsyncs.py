@@ -41,7 +41,9 @@ def _in_run(claims: int) -> int:
 
 
 def count(summary: str) -> int:
-    """The calls in what ``strace -c`` printed: share, seconds, microseconds a call, calls, errors (or nothing), name.
+    """The calls in what ``strace -c`` printed.
+
+    A line has share, seconds, microseconds a call, calls, errors (or nothing) and name.
     """
     names = '|'.join(CALLS.split(','))
     return sum(int(calls) for calls in re.findall(

@@ -166,7 +166,9 @@ class ClaimManager:
             raise exception.ForkedManager(self.host, self._pid)
 
     def check_ready(self) -> None:
-        """:raises NotReady: ``init_host`` has not succeeded
+        """Refuse calls that come too early or from the wrong process.
+
+        :raises NotReady: ``init_host`` has not succeeded
         :raises ForkedManager: this process is a child of the manager's
         """
         if os.getpid() != self._pid:
@@ -302,8 +304,10 @@ class ClaimManager:
             raise exception.NodeUnavailable(nodename, self._disabled[nodename])
 
     def disable_node(self, nodename: str, reason: str) -> None:
-        """Refuse new claims on a node. In memory only: the service, whose decision it is, says it again after a
-        restart."""
+        """Refuse new claims on a node, until the end of this process.
+
+        The decision is the service's, which says it again after a restart.
+        """
         self._disabled[nodename] = f'disabled: {reason}'
 
     def enable_node(self, nodename: str) -> None:
@@ -407,7 +411,8 @@ class ClaimManager:
     def guest_config(self, instance: Any) -> GuestConfig:
         """What the guest's definition needs: its devices with the paths of this boot, in the order that was asked for.
 
-        Besides them an element for the definition's metadata. Both are empty for an instance without devices. Asks about this instance alone: no other guest is read.
+        Besides them an element for the definition's metadata. Both are empty for an instance without devices. Asks
+        about this instance alone: no other guest is read.
 
         :raises DeviceGone: a device is not there or is another one of its name
         """

@@ -19,7 +19,8 @@ URI of the hypervisor, as libvirt takes it. Empty means ``qemu:///system``.
 """),
     cfg.ListOpt('pmem_namespaces', default=[], help="""
 Persistent-memory namespaces that guests may get, by label: ``LABEL:NAME[|NAME…][,LABEL:…]``, for example
-``4GB:ns0,SMALL:ns1|ns2``. A label's devices are counted as ``CUSTOM_PMEM_NAMESPACE_<LABEL>``. A namespace has one label.
+``4GB:ns0,SMALL:ns1|ns2``. A label's devices are counted as ``CUSTOM_PMEM_NAMESPACE_<LABEL>``. A namespace has one
+label.
 """),
 ]
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-from typing import ClassVar
-
 from oslo_versionedobjects import fields as ovo_fields
 
 from devicetrack.objects import base
@@ -23,7 +20,7 @@ class DeviceAssignment(base.DeviceTrackObject):
     """
 
     VERSION = '1.0'
-    fields: ClassVar[dict[str, Any]] = {
+    fields = {
         'host_uuid': ovo_fields.UUIDField(),
         'kind': ovo_fields.StringField(),
         'identifier': ovo_fields.StringField(),

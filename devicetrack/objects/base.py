@@ -26,7 +26,7 @@ def name_of(name: str) -> str:
     return f'{NAMESPACE}.{name}'
 
 
-class DeviceTrackObject(base.VersionedObject, base.ComparableVersionedObject):  # type: ignore[misc]
+class DeviceTrackObject(base.VersionedObject, base.ComparableVersionedObject):
     """Base of our objects. They do no I/O and know no manager."""
 
     OBJ_PROJECT_NAMESPACE = NAMESPACE
@@ -67,8 +67,10 @@ class DeviceTrackObject(base.VersionedObject, base.ComparableVersionedObject):  
         return primitive
 
     def _obj_relationship_for(self, field: str, target_version: str) -> Any:
-        """Which version of a field's object a peer knows. Where a field takes subclasses, it is the class of the object
-        and not the class of the field that the peer's manifest names."""
+        """Which version of a field's object a peer knows.
+
+        Where a field takes subclasses, the peer's manifest names the class of the object, not that of the field.
+        """
         value, manifest = getattr(self, field), getattr(self, '_obj_version_manifest', None)
         if manifest and isinstance(value, DeviceTrackObject) and value.obj_name() in manifest:
             return [(target_version, manifest[value.obj_name()])]
@@ -105,7 +107,7 @@ def check_known(primitive: Any, where: str = 'object') -> None:
     if isinstance(primitive, dict):
         if primitive.get(_NAMESPACE) == NAMESPACE:
             name, version = primitive.get(_NAME), primitive.get(_VERSION)
-            classes = base.VersionedObjectRegistry.obj_classes().get(name)
+            classes = base.VersionedObjectRegistry.obj_classes().get(str(name))
             if not classes or not _readable(version, classes[0].VERSION):
                 raise exception.UnknownObject(str(name), str(version), where)
         for key, value in primitive.items():

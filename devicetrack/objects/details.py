@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import json
 from typing import Any
-from typing import ClassVar
 
 from oslo_utils import versionutils
 from oslo_versionedobjects import base as ovo_base
@@ -30,7 +29,7 @@ class DeviceDetails(base.DeviceTrackObject):
     """
 
     VERSION = '1.0'
-    fields: ClassVar[dict[str, Any]] = {}
+    fields = {}
 
     @property
     def goes_with_its_assignment(self) -> bool:
@@ -52,7 +51,7 @@ class VPMEMDetails(DeviceDetails):
     """
 
     VERSION = '1.0'
-    fields: ClassVar[dict[str, Any]] = {
+    fields = {
         'namespace_uuid': ovo_fields.UUIDField(),
         'label': ovo_fields.StringField(),
         'devpath': ovo_fields.StringField(),
@@ -70,7 +69,7 @@ class MdevDetails(DeviceDetails):
     """
 
     VERSION = '1.0'
-    fields: ClassVar[dict[str, Any]] = {
+    fields = {
         'type': ovo_fields.StringField(),
         'parent': ovo_fields.StringField(),
         'parent_address': ovo_fields.StringField(nullable=True),
@@ -131,4 +130,4 @@ def is_current(text: str) -> bool:
     """Whether a stored text has the version that this release writes."""
     name, version, _data = _parse(text)
     classes = ovo_base.VersionedObjectRegistry.obj_classes().get(name)
-    return bool(classes) and classes[0].VERSION == version
+    return classes is not None and classes[0].VERSION == version

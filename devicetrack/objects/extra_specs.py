@@ -22,8 +22,11 @@ _DIGITS = 32                                # Python refuses to read thousands o
 
 
 class Needs(NamedTuple):
-    """``order`` has one resource class for each namespace of ``hw:pmem``, in the order of the guest; ``amounts`` is
-    by resource class and includes them; ``policy`` is None when the flavor names none."""
+    """What a flavor needs.
+
+    ``order`` has one resource class for each namespace of ``hw:pmem``, in the order of the guest; ``amounts`` is by
+    resource class and includes them; ``policy`` is None when the flavor names none.
+    """
 
     order: tuple[str, ...]
     amounts: dict[str, int]

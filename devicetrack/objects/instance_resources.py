@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
-from typing import ClassVar
 
 from oslo_versionedobjects import fields as ovo_fields
 
@@ -18,7 +17,7 @@ class InstanceResources(base.DeviceTrackObject):
     """What one instance holds on one host, in the order of the request; empty when it holds nothing."""
 
     VERSION = '1.0'
-    fields: ClassVar[dict[str, Any]] = {
+    fields = {
         'instance_uuid': ovo_fields.UUIDField(),
         'host_uuid': ovo_fields.UUIDField(),
         'assignments': ovo_fields.ListOfObjectsField(base.name_of('DeviceAssignment')),

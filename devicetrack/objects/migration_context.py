@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-from typing import ClassVar
-
 from oslo_versionedobjects import fields as ovo_fields
 
 from devicetrack.objects import base
@@ -19,7 +16,7 @@ class MigrationContext(base.DeviceTrackObject):
     """
 
     VERSION = '1.0'
-    fields: ClassVar[dict[str, Any]] = {
+    fields = {
         'instance_uuid': ovo_fields.UUIDField(),
         'migration_uuid': ovo_fields.UUIDField(),
         'old_resources': ovo_fields.ObjectField(base.name_of('InstanceResources'), nullable=True),

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
-from typing import ClassVar
 
 from oslo_versionedobjects import fields as ovo_fields
 
@@ -19,10 +17,11 @@ class RequestedDevices(base.DeviceTrackObject):
     """``amount`` devices of one resource class, from one provider when ``provider_uuid`` names it."""
 
     VERSION = '1.0'
-    fields: ClassVar[dict[str, Any]] = {
+    fields = {
         'resource_class': ovo_fields.StringField(),
         'amount': fields.AmountField(),
-        'provider_uuid': ovo_fields.UUIDField(nullable=True, default=None),
+        # The field is nullable, and so is its default, whatever the library's own types say.
+        'provider_uuid': ovo_fields.UUIDField(nullable=True, default=None),  # type: ignore[arg-type]
     }
 
 
@@ -35,7 +34,7 @@ class DeviceRequest(base.DeviceTrackObject):
     """
 
     VERSION = '1.0'
-    fields: ClassVar[dict[str, Any]] = {
+    fields = {
         'wanted': ovo_fields.ListOfObjectsField(base.name_of('RequestedDevices')),
         'numa_nodes': ovo_fields.ListOfIntegersField(default=[]),
         'numa_affinity_policy': fields.NUMAAffinityPolicyField(default=vocabulary.NONE),

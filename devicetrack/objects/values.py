@@ -107,8 +107,10 @@ class Unknown(NamedTuple):
 
 
 class Missing(NamedTuple):
-    """A device that an option names and that the host does not have: a mistake in the option, or a device that went
-    away since; the rows tell which."""
+    """A device that an option names and that the host does not have.
+
+    It is a mistake in the option, or a device that went away since: the rows tell which.
+    """
 
     key: DeviceKey
     option: str
@@ -156,8 +158,10 @@ class Usage(NamedTuple):
 
 
 class GuestConfig(NamedTuple):
-    """What a guest's definition needs for its devices: one element for each, in the order of the guest, and one for the
-    definition's metadata, '' without devices."""
+    """What a guest's definition needs for its devices.
+
+    One element for each device, in the order of the guest, and one for the definition's metadata, '' without devices.
+    """
 
     devices: tuple[str, ...] = ()
     metadata: str = ''

@@ -58,8 +58,8 @@ class ServerFailed(Exception):
 # -- servers ----------------------------------------------------------------------------------------------------------
 
 
-# Who runs the servers when the tests run as root, which they refuse. The servers' own accounts are made by packages that
-# tests do not need, and this one is on every Debian.
+# Who runs the servers when the tests run as root, which they refuse. The servers' own accounts are made by packages
+# that tests do not need, and this one is on every Debian.
 _UNPRIVILEGED: Final = 'nobody'
 
 

@@ -105,8 +105,10 @@ class Configuration(fixtures.Fixture):
 
 
 class SQLiteStore(fixtures.Fixture):
-    """An empty SQLite store with its schema, in the file that ``conf`` names. The schema is made once a process and
-    copied."""
+    """An empty SQLite store with its schema, in the file that ``conf`` names.
+
+    The schema is made once a process and copied.
+    """
 
     _template: bytes | None = None
 
@@ -225,8 +227,11 @@ class Host(fixtures.Fixture):
     # -- what is asked in tests ---------------------------------------------------------------------------------------
 
     def states(self) -> dict[str, str]:
-        """By identifier, what every device is: a row's state, or else what the ledger says: :data:`FREE`,
-        :data:`HELD` or :data:`WITHHELD` and the reason."""
+        """What every device is, by identifier.
+
+        The state of its row, or else what the ledger says: :data:`FREE`, :data:`HELD`, or :data:`WITHHELD` and the
+        reason.
+        """
         states = {record.identifier: record.state for record in self.records()}
         for unit in self._units():
             if unit.state != ledgers.FREE:

@@ -37,8 +37,10 @@ class StagedStore(api.Store):
     # -- staging ------------------------------------------------------------------------------------------------------
 
     def before(self, call: str, action: Action, times: int | None = 1, skip: int = 0) -> None:
-        """Before the next ``times`` calls (None: every one), the first ``skip`` of them left out, raise an error or
-        call a function."""
+        """Raise an error or call a function before the next ``times`` calls (None: every one).
+
+        The first ``skip`` calls are left out.
+        """
         self._before.setdefault(call, []).append([action, times, skip])
 
     def after(self, call: str, action: Action, times: int | None = 1, skip: int = 0) -> None:

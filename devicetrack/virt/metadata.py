@@ -54,7 +54,8 @@ def element(assignments: Sequence[DeviceAssignment], flavor: str | None = None) 
     if not assignments:
         return ''
     first = assignments[0]
-    whose = _attribute('instance', first.instance_uuid) + _attribute('host', first.host_uuid) + _attribute('flavor', flavor)
+    whose = ''.join((_attribute('instance', first.instance_uuid), _attribute('host', first.host_uuid),
+                     _attribute('flavor', flavor)))
     lines = [f'<devicetrack:{ELEMENT} xmlns:devicetrack="{NAMESPACE}"{whose}>']
     for assignment in assignments:
         attributes = ''.join((

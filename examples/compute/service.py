@@ -34,7 +34,7 @@ DOMAIN = """\
 <domain type='{virt_type}'>
   <name>{instance.name}</name>
   <uuid>{instance.uuid}</uuid>
-  <metadata>{metadata}</metadata>
+  <metadata>{config.metadata}</metadata>
   <maxMemory slots='16' unit='GiB'>64</maxMemory>
   <memory unit='MiB'>128</memory>
   <vcpu>1</vcpu>
@@ -107,7 +107,7 @@ class ComputeService:
     def _start_guest(self, instance: Instance) -> None:
         config = self.manager.guest_config(instance)
         self._hypervisor.defineXML(DOMAIN.format(
-            virt_type=self._virt_type, instance=instance, metadata=config.metadata, devices=''.join(config.devices))).create()
+            virt_type=self._virt_type, instance=instance, config=config, devices=''.join(config.devices))).create()
 
     def _remove_guest(self, instance: Instance) -> None:
         for domain in self._hypervisor.listAllDomains():

@@ -255,8 +255,10 @@ class Guests:
 
 
 def guest_document(name: str, guest_uuid: str, devices: Sequence[str], metadata: str) -> str:
-    """The definition of a guest with what the library's ``guest_config`` returned: an element for each device, and one
-    for the metadata."""
+    """The definition of a guest with what the library's ``guest_config`` returned.
+
+    :param devices: an element for each
+    """
     return f"""\
 <domain type='test'>
   <name>{name}</name>

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
 import contextlib
 import os
 from typing import Any

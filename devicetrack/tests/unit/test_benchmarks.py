@@ -99,7 +99,7 @@ class TestCommand(base.TestCase):
     MISSED = report.Row('claim', 2.0, at_most=1)
 
     def run_with(self, *arguments: str, row: report.Row) -> int:
-        with (mock.patch.object(claim, 'run', return_value=report.Table('Claims', [row])),
+        with (mock.patch.object(claim, 'run', autospec=True, return_value=report.Table('Claims', [row])),
               contextlib.redirect_stdout(io.StringIO())):
             return command.main(['claim', *arguments])
 
@@ -112,8 +112,8 @@ class TestCommand(base.TestCase):
 
     def test_what_cannot_be_measured_is_a_row_and_a_failure(self) -> None:
         printed = io.StringIO()
-        with (mock.patch.object(claim, 'run', side_effect=OSError('no disk')), contextlib.redirect_stdout(printed),
-              contextlib.redirect_stderr(io.StringIO())):
+        with (mock.patch.object(claim, 'run', autospec=True, side_effect=OSError('no disk')),
+              contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO())):
             self.assertEqual(1, command.main(['claim']))
         self.assertIn('OSError: no disk', printed.getvalue())
 

@@ -496,7 +496,7 @@ class ClockTestCase(HostTestCase):
     def test_a_clock_that_jumps_changes_no_decision(self):
         host = self.host(devices=2, parents={'p0': 1})
         first = host.spawn(pmem=1)
-        with mock.patch.object(time, 'time', return_value=max(0, self.now)):
+        with mock.patch.object(time, 'time', autospec=True, return_value=max(0, self.now)):
             second = host.spawn(pmem=1, vgpu=1)
             host.delete(first)
             host.audit()

@@ -47,7 +47,7 @@ class ForeignMakeTestCase(base.TestCase):
 
     def test_its_owner_keeps_it_without_a_finding(self):
         host = self.useFixture(fixtures.Host(devices=1))
-        instance = host.spawn(pmem=1)
+        host.spawn(pmem=1)
         host.machine.change(DeviceKey('vpmem', 'd0'), adoptable=False)
         self.assertEqual([], host.restart())
         self.assertEqual({'d0': 'active'}, host.states())

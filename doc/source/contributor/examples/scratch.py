@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 import os
 from typing import Any
-from typing import ClassVar
 from xml.sax import saxutils
 
 from oslo_config import cfg
@@ -34,7 +33,7 @@ class ScratchDetails(details.DeviceDetails):
     """What only this kind knows of a device. It is stored with the assignment, and versioned like every object."""
 
     VERSION = '1.0'
-    fields: ClassVar[dict[str, Any]] = {'size_bytes': fields.NonNegativeIntegerField()}
+    fields = {'size_bytes': fields.NonNegativeIntegerField()}
 
 
 class Scratch(api.DeviceKind):
