@@ -35,7 +35,7 @@ class Guests(Host, abc.ABC):
     """A host that other guests run on."""
 
     name: str
-    at_most: float | None                   # of the time with many guests to that with none
+    at_most: float                          # of the time with many guests to that with none
 
     @abc.abstractmethod
     def boot_others(self, count: int) -> None:
@@ -68,8 +68,8 @@ class LibvirtGuests(Guests):
     """Guests of libvirt's test driver with a mediated device each, which exists and is adopted."""
 
     name = 'libvirt'
-    # Finding a device by its UUID lists the names of all node devices, of which every guest has one more.
-    at_most = None
+    # libvirt walks over all node devices, of which every guest has one more, to list the few that are parents.
+    at_most = 1.3
     TYPE = 'nvidia-35'
     # Of libvirt's binding.
     READING = (('virDomain', 'XMLDesc'), ('virConnect', 'listAllDomains'), ('virConnect', 'listDomainsID'),

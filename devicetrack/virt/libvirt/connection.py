@@ -3,8 +3,8 @@
 What libvirt raises is translated here, with the cause chained: no connection is
 :class:`~devicetrack.exception.HypervisorUnreachable`, a domain that went away is
 :class:`~devicetrack.exception.DomainGone`, and everything else that libvirt refuses is :class:`Refused`, which
-    says what the refusal means as far as that is known. A lost connection is opened again by the next call.
-    Calls block, release the interpreter's lock, and may come from any thread.
+says what the refusal means as far as that is known. A lost connection is opened again by the next call.
+Calls block, release the interpreter's lock, and may come from any thread.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import logging
 import threading
 from typing import Any
 from typing import NamedTuple
+from typing import TypeVar
 
 import libvirt
 
@@ -25,6 +26,8 @@ from devicetrack import exception
 LOG = logging.getLogger(__name__)
 
 DEFAULT_URI = 'qemu:///system'
+
+_Answer = TypeVar('_Answer')
 
 
 class Meaning(enum.Enum):
@@ -83,7 +86,7 @@ class Unreadable(NamedTuple):
 
 
 class NodeDevice:
-    """One node device of the connection that listed it."""
+    """One node device of the connection that found it."""
 
     def __init__(self, connection: Connection, device: Any) -> None:
         self._connection, self._device = connection, device
@@ -181,7 +184,7 @@ class Connection:
 
         :raises HypervisorUnreachable: also in the middle; then nothing that came before may be taken for all
         """
-        for domain in self._listed('virConnectListAllDomains', lambda raw: raw.listAllDomains(0)):
+        for domain in self._asked('virConnectListAllDomains', lambda raw: raw.listAllDomains(0)):
             uuid = domain.UUIDString()
             try:
                 yield self._definitions_of(domain, uuid)
@@ -200,21 +203,31 @@ class Connection:
         """Every mediated device, inactive ones too."""
         return self._node_devices(libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_MDEV)
 
+    def node_device(self, name: str) -> NodeDevice | None:
+        """The node device of this name, active or not, or None when there is none."""
+        try:
+            return NodeDevice(self, self._asked('virNodeDeviceLookupByName',
+                                                lambda raw: raw.nodeDeviceLookupByName(name)))
+        except Refused as error:
+            if error.meaning is Meaning.NO_SUCH_DEVICE:
+                return None
+            raise
+
     def mdev_parents(self) -> list[NodeDevice]:
         """Every node device that can make mediated devices."""
         return self._node_devices(libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_MDEV_TYPES)
 
     def _node_devices(self, flags: int) -> list[NodeDevice]:
         return [NodeDevice(self, device) for device in
-                self._listed('virConnectListAllNodeDevices', lambda raw: raw.listAllDevices(flags))]
+                self._asked('virConnectListAllNodeDevices', lambda raw: raw.listAllDevices(flags))]
 
     def define_node_device(self, document: str) -> NodeDevice:
         """Define a node device, without starting it."""
         with self.calling('virNodeDeviceDefineXML'):
             return NodeDevice(self, self.raw().nodeDeviceDefineXML(document, 0))
 
-    def _listed(self, command: str, call: Callable[[Any], list[Any]]) -> list[Any]:
-        """List things. A list changes nothing, so one that finds the connection lost is asked once more."""
+    def _asked(self, command: str, call: Callable[[Any], _Answer]) -> _Answer:
+        """List or look up. That changes nothing, so a call that finds the connection lost is made once more."""
         try:
             with self.calling(command):
                 return call(self.raw())

@@ -145,8 +145,9 @@ class LibvirtDriver(driver.VirtDriver):
             except exception.DriverError as error:
                 if kind.name in needed:
                     unknown.append(Unknown(f'{kind.name} devices that domains name', str(error)))
-        uses = (Use(use.kind, means.get((use.kind, use.address)), use.address, use.domain_uuid, use.running,
-                    use.live, use.defined) for use in named)
+        uses = (Use(use.kind, means.get((use.kind, use.address)), use.address, use.domain_uuid,
+                    use.running, use.live, use.defined)
+                for use in named)
         return Usage(tuple(uses), frozenset(domains), frozenset(running), tuple(unknown))
 
     def _named(self, found: connection.Definitions) -> list[_Named]:

@@ -24,6 +24,7 @@ from devicetrack.virt.libvirt import document as documents
 
 ROOT_DEVICE = 'computer'
 _PCI_ADDRESS = re.compile(r'[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]')
+_NOT_IN_NAMES = re.compile('[^0-9A-Za-z]')
 _PCI_NAME = re.compile(r'pci_([0-9a-f]{4,8})_([0-9a-f]{2})_([01][0-9a-f])_([0-7])')
 
 
@@ -138,6 +139,16 @@ def parse_mdev(text: str, document: str = 'node device XML') -> Mdev:
         documents.required(root, 'parent', document),
         (capability.findtext('parent_addr') or '').strip() or None,
         number)
+
+
+def mdev_names(uuid: str, parent_address: str | None) -> tuple[str, ...]:
+    """The node-device names that a mediated device most likely has, the likelier first.
+
+    Newer versions of libvirt add the parent's address and older ones do not; other endings happen. A device of such
+    a name is the one only if its document says so, and no device of such a name proves nothing.
+    """
+    name = 'mdev_' + _NOT_IN_NAMES.sub('_', uuid)
+    return (f'{name}_{_NOT_IN_NAMES.sub("_", parent_address)}', name) if parent_address else (name,)
 
 
 def definition(uuid: str, device_type: str, parent: str) -> str:

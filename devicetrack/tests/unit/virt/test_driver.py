@@ -14,6 +14,7 @@ from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import Realized
 from devicetrack.objects.values import Unknown
+from devicetrack.testing import libvirt as libvirt_fixtures
 from devicetrack.tests import base
 from devicetrack.tests.drivers import contract
 from devicetrack.virt.libvirt import connection
@@ -286,6 +287,40 @@ class GuestConfigTestCase(DriverTestCase):
         self.driver.realize(self.device)
         self.assertEqual('<path>/a</path>', self.driver.guest_config([self.device]).devices[0])
         self.assertEqual(0, self.raw.lists)
+
+
+class NodeDeviceTestCase(base.TestCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+        node = self.useFixture(libvirt_fixtures.TestNode())
+        uuid = node.add_mdev(node.add_parent('0000:84:00.0', {'nvidia-35': 1}), 'nvidia-35')
+        self.name = f'mdev_{uuid.replace("-", "_")}'
+        self.node = node
+
+    def test_it_is_found_by_its_name(self) -> None:
+        hypervisor = connection.Connection(connect=self.node.connect)
+        found = hypervisor.node_device(self.name)
+        assert found is not None
+        self.assertIn(f'<name>{self.name}</name>', found.xml())
+        self.assertIsNone(hypervisor.node_device(self.name + '_'))
+
+    def test_a_lost_connection_is_opened_again(self) -> None:
+        opened: list[Any] = []
+
+        def connect() -> Any:
+            opened.append(libvirt.open(self.node.write()))
+            return opened[-1]
+
+        hypervisor = connection.Connection(connect=connect)
+        hypervisor.raw().close()
+        self.assertIsNotNone(hypervisor.node_device(self.name))
+        self.assertEqual(2, len(opened))
+        opened[-1].close()
+
+    def test_no_connection_is_no_answer(self) -> None:
+        hypervisor = connection.Connection('nosuch:///')
+        self.assertRaises(exception.HypervisorUnreachable, hypervisor.node_device, self.name)
 
 
 class KindsTestCase(base.TestCase):

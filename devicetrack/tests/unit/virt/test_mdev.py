@@ -34,6 +34,7 @@ class Node:
         self.in_use: set[str] = set()
         self.fail: dict[str, Exception] = {}
         self.units = 24
+        self.lists = 0
         self.done: list[tuple[str, str]] = []
 
     def free(self) -> int:
@@ -57,7 +58,11 @@ class Node:
         return [ParentDevice(self)]
 
     def mdevs(self) -> list[Any]:
+        self.lists += 1
         return list(self.existing.values())
+
+    def node_device(self, name: str) -> Any:
+        return self.existing.get(name)
 
     def define_node_device(self, document: str) -> Any:
         found = nodedev_xml.parse_mdev(document.replace('<device>', '<device><name>new</name>'))
@@ -309,6 +314,80 @@ class RealizeTestCase(MdevTestCase):
         element, = self.kind.guest_elements([wanted])
         self.assertIn(f"<address uuid='{device.identifier}'/>", element)
         self.assertNotIn('define', [call for call, _identifier in self.node.done])
+
+
+class FindTestCase(MdevTestCase):
+    """Which device an assignment means: asked by name where that is enough, else seen in the list."""
+
+    def elements(self, device: Any) -> int:
+        """Have the device given to its guest; how many lists that took."""
+        wanted = self.adopted(device)
+        self.node.lists = 0
+        self.kind.realize(wanted)
+        element, = self.kind.guest_elements([wanted])
+        self.assertIn(f"<address uuid='{device.identifier}'/>", element)
+        return self.node.lists
+
+    def named(self, device: Any, name: str) -> Any:
+        del self.node.existing[device.name]
+        device.name = name
+        self.node.existing[name] = device
+        return device
+
+    def test_one_of_a_usual_name_is_asked_for_alone(self) -> None:
+        device = self.node.add('mtty-2')
+        self.assertEqual(0, self.elements(device))
+        self.assertEqual(0, self.elements(self.named(device, device.name.removesuffix('_mtty'))))
+
+    def test_so_is_one_of_a_parent_that_libvirt_does_not_know(self) -> None:
+        device = self.node.add('mtty-2', parent='computer', parent_address='mdpy')
+        wanted = self.adopted(self.named(device, device.name.replace('_mtty', '_mdpy')))
+        wanted.details.parent = 'mdpy'
+        self.node.lists = 0
+        self.kind.guest_elements([wanted])
+        self.assertEqual(0, self.node.lists)
+
+    def test_a_name_may_end_in_anything(self) -> None:
+        device = self.node.add('mtty-2')
+        self.assertEqual(2, self.elements(self.named(device, device.name + '_1')))
+
+    def test_one_that_is_not_there_is_seen_in_the_list(self) -> None:
+        wanted = self.adopted(self.node.add('mtty-2'))
+        self.node.existing.clear()
+        self.node.lists = 0
+        self.assertRaises(exception.DeviceGone, self.kind.guest_elements, [wanted])
+        self.assertEqual(1, self.node.lists)
+
+    def test_of_several_with_one_uuid_the_parent_tells(self) -> None:
+        ours = self.node.add('mtty-2')
+        self.named(ours, ours.name + '_1')
+        self.node.add('mtty-2', identifier=ours.identifier, parent='computer', parent_address='mdpy')
+        wanted = contract.assignment(self.instance, 'mdev', ours.identifier, PARENT,
+                                     self.kind.stock().capacities[0].details)
+        found = self.kind._find(wanted, mdev._Parents(self.kind._parents()))
+        assert found is not None
+        self.assertEqual(ours, found.handle)
+        del self.node.existing[ours.name]
+        self.assertRaises(exception.DeviceGone, self.kind.guest_elements, [wanted])
+
+    def test_a_name_proves_nothing(self) -> None:
+        ours, other = self.node.add('mtty-2'), self.node.add('mtty-2')
+        name = ours.name
+        self.named(ours, name + '_1')
+        del self.node.existing[other.name]
+        self.node.existing[name] = other
+        self.assertEqual(2, self.elements(ours))
+
+    def test_one_that_goes_away_between_name_and_document_is_gone(self) -> None:
+        device = self.node.add('mtty-2')
+        wanted = self.adopted(device)
+
+        def gone() -> str:
+            self.node.existing.clear()
+            raise connection.Refused('virNodeDeviceGetXMLDesc', '', connection.Meaning.NO_SUCH_DEVICE)
+
+        device.xml = gone
+        self.assertRaises(exception.DeviceGone, self.kind.guest_elements, [wanted])
 
 
 class UnclaimTestCase(MdevTestCase):

@@ -135,15 +135,9 @@ class Mdev(api.DeviceKind):
         for handle in self.hypervisor.mdevs():
             if not handle.name.startswith(start):
                 continue
-            try:
-                text, active = handle.xml(), handle.is_active()
-            except connection.Refused as error:
-                if error.meaning is connection.Meaning.NO_SUCH_DEVICE:
-                    continue
-                raise
-            mdev = nodedev_xml.parse_mdev(text, f'node device {handle.name}')
-            if uuid is None or mdev.uuid == uuid:
-                found.append(_Existing(mdev, handle, active))
+            existing = _read(handle)
+            if existing is not None and (uuid is None or existing.mdev.uuid == uuid):
+                found.append(existing)
         return found
 
     # -- usage -------------------------------------------------------------------------------------------------
@@ -193,14 +187,32 @@ class Mdev(api.DeviceKind):
 
         :raises DeviceGone: another device has its UUID
         """
-        wanted = assignment.details
+        named = self._named(assignment, parents)
+        if named is not None:
+            return named
         found = self._existing(assignment.identifier)
         for existing in found:
-            if (parents.of(existing.mdev).name, existing.mdev.type) == (wanted.parent, wanted.type):
+            if _is_of(assignment, existing, parents):
                 return existing
         if found:
             raise exception.DeviceGone(self.name, assignment.identifier,
                                        'a device of another type or parent has its UUID')
+        return None
+
+    def _named(self, assignment: DeviceAssignment, parents: _Parents) -> _Existing | None:
+        """The assignment's device, if it is active and has a usual name.
+
+        Asks for one device where a list names every device of the host. A name is but a hint: any other device,
+        and none, are for the list to explain.
+        """
+        parent = parents.named(assignment.details.parent)
+        # A parent that libvirt does not know is called by its address.
+        address = assignment.details.parent if parent is None else parent.address
+        for name in nodedev_xml.mdev_names(assignment.identifier, address):
+            handle = self.hypervisor.node_device(name)
+            existing = None if handle is None else _read(handle)
+            if existing is not None and existing.active and _is_of(assignment, existing, parents):
+                return existing
         return None
 
     def _find_again(self, assignment: DeviceAssignment) -> _Existing:
@@ -358,6 +370,12 @@ class _Parents:
         return nodedev_xml.Parent(name, mdev.parent_address, False, None, ())
 
 
+def _is_of(assignment: DeviceAssignment, existing: _Existing, parents: _Parents) -> bool:
+    """Whether a device is the assignment's, by what its document says."""
+    wanted, mdev = assignment.details, existing.mdev
+    return (mdev.uuid, mdev.type, parents.of(mdev).name) == (assignment.identifier, wanted.type, wanted.parent)
+
+
 def _names(parent: nodedev_xml.Parent) -> frozenset[str]:
     """What an option may call a parent."""
     return frozenset(mdev_options.normal_address(name) for name in (parent.name, parent.address) if name)
@@ -376,6 +394,17 @@ def _details(existing: _Existing, parent: nodedev_xml.Parent, origin: str) -> Md
     return MdevDetails(
         type=existing.mdev.type, parent=parent.name, parent_address=_pci_address(parent), device_api=device_api,
         iommu_group=existing.mdev.iommu_group if existing.active else None, origin=origin)
+
+
+def _read(handle: connection.NodeDevice) -> _Existing | None:
+    """The mediated device of a handle, or None when it went away meanwhile."""
+    try:
+        text, active = handle.xml(), handle.is_active()
+    except connection.Refused as error:
+        if error.meaning is connection.Meaning.NO_SUCH_DEVICE:
+            return None
+        raise
+    return _Existing(nodedev_xml.parse_mdev(text, f'node device {handle.name}'), handle, active)
 
 
 def _xml(handle: connection.NodeDevice) -> str | None:
