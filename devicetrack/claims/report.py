@@ -44,9 +44,6 @@ STATUSES: Final = (FREE, HELD, RELEASING, WITHHELD, CREATABLE, UNKNOWN)
 
 NOT_MADE_YET: Final = 'not made yet'
 
-# A flavor names these beside its devices. The compute service's own tracker counts them, on every host.
-OF_THE_SERVICE: Final = frozenset(('VCPU', 'PCPU', 'MEMORY_MB', 'DISK_GB'))
-
 
 class Line(NamedTuple):
     """One line of a host's inventory.
@@ -105,19 +102,6 @@ def locate(store: store_api.Store, name: str | None, machine_id_path: str) -> st
     if here:
         raise exception.UnknownHost(wanted, here)
     return host_identity.new_host(wanted, digest)
-
-
-def request_from_extra_specs(extra_specs: Mapping[str, str], numa_nodes: list[int] | None = None,
-                             numa_policy: str | None = None) -> DeviceRequest:
-    """The devices that a flavor asks for; what the compute service's own tracker counts is left out.
-
-    :param numa_policy: in the place of the flavor's
-    :raises BadRequest: a value cannot be understood
-    """
-    request = DeviceRequest.from_extra_specs(extra_specs)
-    wanted = [(one.resource_class, one.amount) for one in request.wanted if one.resource_class not in OF_THE_SERVICE]
-    return DeviceRequest.of(*wanted, numa_nodes=numa_nodes,
-                            numa_affinity_policy=numa_policy or request.numa_affinity_policy)
 
 
 class Observer:

@@ -72,7 +72,7 @@ def _request(parsed_args: argparse.Namespace, observer: report.Observer) -> Devi
     nodes = parsed_args.numa_node
     policy = parsed_args.numa_policy
     if parsed_args.extra_spec:
-        return report.request_from_extra_specs(dict(parsed_args.extra_spec), nodes, policy)
+        return DeviceRequest.from_extra_specs(dict(parsed_args.extra_spec), nodes, policy)
     return DeviceRequest.of(
         *[(one.resource_class, one.amount, observer.provider_uuid(one.provider) if one.provider else None)
           for one in parsed_args.resource],

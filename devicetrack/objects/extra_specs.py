@@ -14,6 +14,9 @@ from typing import NamedTuple
 from devicetrack import exception
 from devicetrack import vocabulary
 
+# The compute service's own tracker counts these, on every host.
+OF_THE_SERVICE = frozenset(('VCPU', 'PCPU', 'MEMORY_MB', 'DISK_GB'))
+
 _RESOURCES = re.compile(r'resources(?:\d+|_[A-Za-z0-9_-]{1,64})?:(?P<resource_class>.+)')
 _RESOURCE_CLASS = re.compile(r'[A-Z0-9_]{1,255}')
 _PMEM = 'hw:pmem'
@@ -25,15 +28,13 @@ class Needs(NamedTuple):
     """What a flavor needs.
 
     ``order`` has one resource class for each namespace of ``hw:pmem``, in the order of the guest; ``amounts`` is by
-    resource class and includes them; ``policy`` is None when the flavor names none.
+    resource class and includes them, and leaves out :data:`OF_THE_SERVICE`; ``policy`` is None when the flavor names
+    none.
     """
 
     order: tuple[str, ...]
     amounts: dict[str, int]
     policy: str | None
-
-
-NOTHING = Needs((), {}, None)
 
 
 def read(extra_specs: Mapping[str, str]) -> Needs:
@@ -56,7 +57,8 @@ def read(extra_specs: Mapping[str, str]) -> Needs:
             resource_class = match['resource_class']
             if not _RESOURCE_CLASS.fullmatch(resource_class):
                 raise exception.BadRequest(name, value, 'a resource class has capital letters, digits and _ only')
-            amounts[resource_class] = amounts.get(resource_class, 0) + _amount(name, value)
+            if resource_class not in OF_THE_SERVICE:
+                amounts[resource_class] = amounts.get(resource_class, 0) + _amount(name, value)
     for resource_class in order:
         amounts[resource_class] = amounts.get(resource_class, 0) + 1
     return Needs(order, amounts, policy)

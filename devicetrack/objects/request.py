@@ -50,12 +50,14 @@ class DeviceRequest(base.DeviceTrackObject):
             numa_nodes=numa_nodes or [], numa_affinity_policy=numa_affinity_policy)
 
     @classmethod
-    def from_extra_specs(cls, extra_specs: Mapping[str, str], numa_nodes: list[int] | None = None) -> DeviceRequest:
+    def from_extra_specs(cls, extra_specs: Mapping[str, str], numa_nodes: list[int] | None = None,
+                         numa_affinity_policy: str | None = None) -> DeviceRequest:
         """Make a request from a flavor's extra specs: the namespaces of ``hw:pmem`` in their order, then the rest.
 
-        Every class of a ``resources`` extra spec is asked for. A flavor that also counts what is no device of this
-        library needs the allocations, of which a claim skips such classes.
+        Every class of a ``resources`` extra spec is asked for, except those that the service's own tracker counts on
+        every host (``VCPU``, ``PCPU``, ``MEMORY_MB``, ``DISK_GB``).
 
+        :param numa_affinity_policy: in the place of the flavor's
         :raises BadRequest: a value cannot be understood; names the extra spec
         """
         needs = specs.read(extra_specs)
@@ -63,4 +65,5 @@ class DeviceRequest(base.DeviceTrackObject):
         for resource_class in needs.order:
             rest[resource_class] -= 1
         wanted = [(name, 1) for name in needs.order] + [(name, amount) for name, amount in rest.items() if amount]
-        return cls.of(*wanted, numa_nodes=numa_nodes, numa_affinity_policy=needs.policy or vocabulary.NONE)
+        policy = numa_affinity_policy or needs.policy or vocabulary.NONE
+        return cls.of(*wanted, numa_nodes=numa_nodes, numa_affinity_policy=policy)

@@ -144,14 +144,14 @@ class ExplainTestCase(base.TestCase):
 class RequestFromExtraSpecsTestCase(base.TestCase):
 
     def test_leaves_out_what_the_service_counts_itself(self) -> None:
-        request = report.request_from_extra_specs(
+        request = DeviceRequest.from_extra_specs(
             {'hw:pmem': '4GB', 'resources:VGPU': '2', 'resources:VCPU': '4', 'hw:cpu_policy': 'dedicated'})
         self.assertEqual([(PMEM, 1), (VGPU, 2)], [(one.resource_class, one.amount) for one in request.wanted])
 
     def test_an_asked_policy_stands_in_the_place_of_the_flavors(self) -> None:
         extra_specs = {'hw:pmem': '4GB', 'hw:pci_numa_affinity_policy': vocabulary.PREFERRED}
-        self.assertEqual(vocabulary.PREFERRED, report.request_from_extra_specs(extra_specs).numa_affinity_policy)
-        self.assertEqual(vocabulary.REQUIRED, report.request_from_extra_specs(
+        self.assertEqual(vocabulary.PREFERRED, DeviceRequest.from_extra_specs(extra_specs).numa_affinity_policy)
+        self.assertEqual(vocabulary.REQUIRED, DeviceRequest.from_extra_specs(
             extra_specs, [0], vocabulary.REQUIRED).numa_affinity_policy)
 
 
