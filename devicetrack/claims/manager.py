@@ -105,6 +105,7 @@ class ClaimManager:
         self._working = lockutils.Semaphores()
         self._doubts: list[recovery.Doubt] = []
         self._auditing = threading.Lock()
+        self._reading = threading.Lock()
         # Claim ids only have to differ from one another, over restarts too; a UUID for each would cost more.
         self._claim_prefix = secrets.token_hex(8)
         self._claim_numbers = itertools.count(1)
@@ -356,16 +357,18 @@ class ClaimManager:
 
     def _realize(self, record: Record, again: bool = True) -> tuple[Record, Record]:
         try:
-            realized = self.driver.realize(DeviceAssignment.from_record(record))
+            with self.watching() as watch:
+                realized = self.driver.realize(DeviceAssignment.from_record(record))
+                # Providers that nobody resolved yet wait for the next audit.
+                capacities = [one for one in realized.capacities if one.provider in self._provider_names]
+                with self._lock:
+                    unit = self._ledger.find(record.key)
+                    if unit is not None:
+                        self._ledger.realized(unit, realized.details, capacities, watch)
         except exception.ParentFull as full:
             if not again:
                 raise
             return self._realize(self._exchange(record, full), again=False)
-        with self._lock:
-            unit = self._ledger.find(record.key)
-            if unit is not None:
-                self._ledger.realized(unit, realized.details)
-            self._read_capacities(realized.capacities)
         if realized.details == record.details:
             return record, record
         return record, record._replace(details=realized.details, generation=record.generation + 1)
@@ -374,14 +377,15 @@ class ClaimManager:
         """Put another device in the place of one whose parent turned out to be full: one transaction."""
         LOG.warning('%(full)s; choosing another device for instance %(instance)s',
                     {'full': full, 'instance': record.instance_uuid})
-        inventory = self.read_inventory()
-        with self._lock:
-            self._read_capacities(inventory.capacities)
-            unit = self._ledger.find(record.key)
-            if unit is None or unit.holding is None:
-                raise full
-            other = self._ledger.exchange(unit)
-            holding = unit.holding
+        with self.reading() as watch:
+            inventory = self.read_inventory()
+            with self._lock:
+                self._ledger.read_parents(inventory, watch)
+                unit = self._ledger.find(record.key)
+                if unit is None or unit.holding is None:
+                    raise full
+                other = self._ledger.exchange(unit)
+                holding = unit.holding
         changes = Changes()
         try:
             candidate = self._named([other])[0]
@@ -401,11 +405,6 @@ class ClaimManager:
         with self._lock:
             self._ledger.free(unit)
         return chosen
-
-    def _read_capacities(self, capacities: Sequence[Any]) -> None:
-        """Under the lock. Providers that nobody resolved yet wait for the next audit."""
-        self._ledger.read_capacities([capacity for capacity in capacities
-                                      if capacity.provider in self._provider_names])
 
     @_when_ready
     def guest_config(self, instance: Any) -> GuestConfig:
@@ -573,6 +572,23 @@ class ClaimManager:
     def doubts(self) -> list[recovery.Doubt]:
         """Commits whose outcome the store has not said yet."""
         return self._doubts
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[ledgers.Watch]:
+        """Read the host and take it over into the ledger: one at a time, so that none is overtaken by a later one."""
+        with self._reading, self.watching() as watch:
+            yield watch
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[ledgers.Watch]:
+        """Have the ledger note what changes while the host is read."""
+        with self._lock:
+            watch = self._ledger.watch()
+        try:
+            yield watch
+        finally:
+            with self._lock:
+                self._ledger.unwatch(watch)
 
     def read_inventory(self) -> Inventory:
         """Read what the host has, and resolve its providers, which may block."""

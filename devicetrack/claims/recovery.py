@@ -81,12 +81,12 @@ def audit(manager: ClaimManager) -> list[Finding]:
     """Look twice, and act and report only on what both looks show."""
     _settle(manager)
     first = read(manager)
-    with manager.lock:
-        manager.ledger.watch()
-    second = read(manager)
-    with manager.lock:
-        manager.ledger.read_inventory(second.inventory)
-        _withhold(manager.ledger, (first, second))
+    with manager.reading() as watch:
+        second = _look(manager)
+        with manager.lock:
+            manager.ledger.read_inventory(second.inventory, watch)
+            _withhold(manager.ledger, (first, second))
+    second = second._replace(instances=_instances(manager))
     manager.refresh()
     _follow_rows(manager, second.records)
     _go_on(manager, second)
@@ -96,10 +96,15 @@ def audit(manager: ClaimManager) -> list[Finding]:
 
 def read(manager: ClaimManager) -> Views:
     """Innermost first: a device that is taken meanwhile shows up as recorded and never as used without a row."""
+    return _look(manager)._replace(instances=_instances(manager))
+
+
+def _look(manager: ClaimManager) -> Views:
+    """The views of this host, without the service's."""
     usage = manager.driver.get_usage()
     inventory = manager.read_inventory()
     records = tuple(manager.store.records(manager.host_uuid))
-    return Views(usage, inventory, records, _instances(manager))
+    return Views(usage, inventory, records, None)
 
 
 def _instances(manager: ClaimManager) -> Mapping[str, str] | None:

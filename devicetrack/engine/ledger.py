@@ -35,6 +35,10 @@ RELEASING: Final = 2
 GONE: Final = 'gone from the host'
 
 
+# What was made or given back while somebody read the host: by device, the pool that it counted in.
+Watch = dict[tuple[str, str | None], Pool]
+
+
 class Unit:
     """One device. ``identifier`` is None, and ``unborn`` true, while it is claimed and not named or made yet."""
 
@@ -89,7 +93,7 @@ class Ledger:
         self._scopes: dict[tuple[str, str | None], Scope] = {}
         self._units: dict[str, dict[str, Unit]] = {}
         self._holdings: dict[str, Holding] = {}
-        self._touched: set[object] | None = None    # units and parents that changed since ``watch``
+        self._watches: list[Watch] = []
 
     # -- taking -------------------------------------------------------------------------------------------------------
 
@@ -190,19 +194,23 @@ class Ledger:
         pool.held_count += 1
         return unit
 
-    def watch(self) -> None:
-        """Note from now on what changes here, until the next :meth:`read_inventory`.
+    def watch(self) -> Watch:
+        """Note from now on which devices are made or given back, until :meth:`unwatch`.
 
-        An inventory takes time to read. What it says of a device that was taken, made or given back meanwhile may be
-        of before or after that, so for such a device the ledger knows better.
+        The host takes time to read. What it says of a device that was made or given back meanwhile may be of before or
+        after that, so for such a device the ledger knows better.
         """
-        self._touched = set()
+        watch: Watch = {}
+        self._watches.append(watch)
+        return watch
+
+    def unwatch(self, watch: Watch) -> None:
+        """End what :meth:`watch` began."""
+        self._watches = [other for other in self._watches if other is not watch]
 
     def _touch(self, unit: Unit) -> None:
-        if self._touched is not None:
-            self._touched.add(unit.key)
-            if unit.pool.parent is not None:
-                self._touched.add(unit.pool.parent)
+        for watch in self._watches:
+            watch[unit.key] = unit.pool
 
     def name(self, units: Sequence[Unit], candidates: Sequence[Candidate]) -> None:
         """Give units that will be made their identifiers, as the driver chose them."""
@@ -310,16 +318,29 @@ class Ledger:
 
     # -- what the host says -------------------------------------------------------------------------------------------
 
-    def realized(self, unit: Unit, details: str) -> None:
-        """A device exists now, with these details. Until its parent is read again it counts as one of every type."""
+    def realized(self, unit: Unit, details: str, capacities: Sequence[Capacity] = (),
+                 watch: Watch | None = None) -> None:
+        """A device exists now, with these details. Until its parent is read again it counts as one of every type.
+
+        ``capacities`` are what the parent said when the device was made, during ``watch``. They are taken over only
+        when nothing else was made or removed there: else nobody knows which of it they include.
+        """
         self._touch(unit)
         unit.details = details
+        parent = unit.pool.parent
         if unit.unborn:
             unit.unborn = False
-            unit.pool.parent.pending -= 1                       # type: ignore[union-attr]
-            for pool in self._pools.values():
-                if pool.parent is unit.pool.parent:
-                    pool.available -= 1
+            parent.pending -= 1                                 # type: ignore[union-attr]
+            self._use_up(parent)
+        if watch is not None and parent is not None and parent.pending == 0 and not any(
+                pool.releasing_count for pool in self._pools.values() if pool.parent is parent) and not any(
+                pool.parent is parent for key, pool in watch.items() if key != unit.key):
+            self.read_capacities(capacities)
+
+    def _use_up(self, parent: Parent | None) -> None:
+        for pool in self._pools.values():
+            if pool.parent is parent:
+                pool.available -= 1
 
     def read_capacities(self, capacities: Iterable[Capacity]) -> None:
         """Take over what parents said that they can still make."""
@@ -334,18 +355,61 @@ class Ledger:
         if added:
             self._index()
 
-    def read_inventory(self, inventory: Inventory) -> None:
+    def read_parents(self, inventory: Inventory, watch: Watch) -> None:
+        """Take over what parents can still make, and which of the devices that are known here exist.
+
+        No device becomes free by it: who may have it is for :meth:`read_inventory` and what follows it to say.
+        """
+        for device in inventory.devices:
+            unit = self.find(device.key)
+            if unit is None or unit.key in watch:
+                continue
+            if unit.unborn:
+                self.realized(unit, device.details)
+            elif unit.withheld == GONE:
+                unit.withheld = None
+        self._miss(inventory, watch)
+        self._read_parents(inventory, watch)
+
+    def _miss(self, inventory: Inventory, watch: Watch) -> None:
+        """Forget devices that are free and not there; those that are held stay so, as gone."""
+        seen = {device.key for device in inventory.devices}
+        for kind in inventory.known_kinds:
+            for unit in list(self._units.get(kind, {}).values()):
+                if unit.key not in seen and unit.key not in watch and not unit.unborn:
+                    if unit.state == FREE:
+                        self._unmake(unit)
+                    else:
+                        unit.withheld = GONE
+
+    def _read_parents(self, inventory: Inventory, watch: Watch) -> None:
+        """A parent counts what it had when it was read, ``watch`` what was made or removed since then."""
+        seen = {device.key for device in inventory.devices}
+        for pool in self._pools.values():
+            if pool.kind in inventory.known_kinds:
+                pool.available = 0
+        self.read_capacities(inventory.capacities)
+        read = {(capacity.kind, capacity.parent) for capacity in inventory.capacities}
+        for (kind, identifier), pool in watch.items():
+            if (kind, pool.parent_name) in read:
+                unit = self._units.get(kind, {}).get(identifier or '')
+                there = unit is not None and not unit.unborn and unit.withheld != GONE
+                if there and (kind, identifier) not in seen:
+                    self._use_up(pool.parent)
+                elif not there and (kind, identifier) in seen:
+                    pool.available += 1
+                    pool.grew()
+
+    def read_inventory(self, inventory: Inventory, watch: Watch | None = None) -> None:
         """Take over what the host has now.
 
         New devices are free. Devices of a kind that was read in full and that are missing are forgotten when they
-        are free and withheld as gone when they are held. Nothing here changes an owner. What changed since
-        :meth:`watch` stays as it is.
+        are free and withheld as gone when they are held. Nothing here changes an owner. What changed during ``watch``
+        stays as it is.
         """
-        touched, self._touched = self._touched or set(), None
-        seen: set[tuple[str, str]] = set()
+        changed = watch if watch is not None else {}
         for device in sorted(inventory.devices, key=lambda device: device.identifier):
-            seen.add((device.kind, device.identifier))
-            if (device.kind, device.identifier) in touched:
+            if device.key in changed:
                 continue
             pool, _new = self._pool(device.kind, self._provider_uuid_of(device.provider), device.resource_class,
                                     device.parent, device.numa_node)
@@ -358,7 +422,7 @@ class Ledger:
                 self._enqueue(unit)
                 continue
             if unit.unborn:
-                self.realized(unit, device.details)
+                self.realized(unit, device.details)             # whoever made it did not say so yet
             unit.details = device.details
             self._move(unit, pool)
             flaw = _flaw(device)
@@ -366,18 +430,8 @@ class Ledger:
                 self._withhold(unit, flaw)
             elif unit.withheld in (vocabulary.UNHEALTHY, vocabulary.NOT_ADOPTED, GONE):
                 self._admit(unit)
-        for pool in self._pools.values():
-            if pool.kind in inventory.known_kinds and pool.parent not in touched:
-                pool.available = 0
-        for kind in inventory.known_kinds:
-            for unit in list(self._units.get(kind, {}).values()):
-                if (kind, unit.identifier) not in seen and unit.key not in touched and not unit.unborn:
-                    if unit.state == FREE:
-                        self._unmake(unit)
-                    else:
-                        unit.withheld = GONE
-        self.read_capacities([capacity for capacity in inventory.capacities
-                              if self._parents.get((capacity.kind, capacity.parent)) not in touched])
+        self._miss(inventory, changed)
+        self._read_parents(inventory, changed)
         self._index()
 
     def hold(self, records: Sequence[Record]) -> Holding:

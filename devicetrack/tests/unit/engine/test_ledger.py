@@ -117,6 +117,16 @@ class PolicyTestCase(base.TestCase):
             return hosts.taken(ledger.take('c', wants((PMEM, 5))))
         self.assertEqual(history(), history())
 
+    def test_a_parent_that_has_the_most_room_again_is_found(self):
+        devices = [namespace(f'{parent}.{number}', parent=parent) for parent in ('r0', 'r1') for number in range(3)]
+        ledger = hosts.ledger(*devices, policy='spread')
+        of_r0 = ledger.take('a', wants((PMEM, 3))).units         # r0, r1, r0
+        ledger.take('b', wants((PMEM, 1)))                       # r1
+        for unit in of_r0:
+            ledger.free(unit)                                    # r0 has three again, r1 two
+        self.assertEqual(['r0'], hosts.parents(ledger.take('c', wants((PMEM, 1)))))
+        self.assertEqual(['r0'], hosts.parents(ledger.take('d', wants((PMEM, 1)))))
+
     def test_a_parent_that_got_room_again_is_found(self):
         ledger = hosts.ledger(*[namespace(str(number), parent=f'r{number}') for number in range(4)],
                               policy=self.policy)
@@ -379,10 +389,10 @@ class InventoryTestCase(base.TestCase):
         hosts.name_all(ledger, holding)
         unit = holding.units[0]
         ledger.realized(unit, 'details')
-        ledger.watch()
+        watch = ledger.watch()
         old = inventory(capacity('p0', 1), mdev(unit.identifier, 'p0'))
         ledger.free(unit, gone=True)
-        ledger.read_inventory(old)
+        ledger.read_inventory(old, watch)
         self.assertIsNone(ledger.find(values.DeviceKey(*unit.key)))
         self.assertEqual(2, ledger.pools()[0].room())
 
@@ -390,10 +400,10 @@ class InventoryTestCase(base.TestCase):
         ledger = hosts.ledger(capacity('p0', 2))
         holding = ledger.take('i', wants((VGPU, 1)))
         hosts.name_all(ledger, holding)
-        ledger.watch()
+        watch = ledger.watch()
         old = inventory(capacity('p0', 2))
         ledger.realized(holding.units[0], 'details')
-        ledger.read_inventory(old)
+        ledger.read_inventory(old, watch)
         self.assertIsNone(holding.units[0].withheld)
         self.assertEqual(1, ledger.pools()[0].room())
 
