@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Mapping
+import os
 import tempfile
 from typing import Any
 import uuid
@@ -55,6 +56,10 @@ class Host(fixtures.Fixture):
         self.addCleanup(directory.cleanup)
         # The store is open: where its file is, was read already.
         self.conf.set_override('state_path', directory.name, 'devicetrack')
+        machine_id = os.path.join(directory.name, 'machine-id')
+        with open(machine_id, 'w', encoding='ascii') as file:
+            file.write(uuid.uuid4().hex)
+        self.conf.set_override('machine_id_path', machine_id, 'devicetrack')
         driver = self.driver(directory.name)
         self.addCleanup(driver.close)
         self.manager = ClaimManager(NAME, driver, self.store, self.conf)

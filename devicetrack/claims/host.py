@@ -18,6 +18,9 @@ _UNSAFE = re.compile(r'[^A-Za-z0-9_.-]')
 # A child that a manager started in the moment of its death has the lock until it runs its own program.
 _PATIENCE_S = 0.5
 
+OPTION = '[devicetrack] machine_id_path'
+REMEDY = 'make the id of this machine (systemd-machine-id-setup), or name another file that has one'
+
 
 class HostLock:
     """Held from :meth:`acquire` to the end of the process or :meth:`release`; no child inherits it."""
@@ -48,9 +51,9 @@ def machine_digest(machine_id_path: str) -> str:
         with open(machine_id_path, encoding='ascii') as file:
             machine_id = file.read().strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise exception.InvalidConfiguration('[devicetrack] machine_id_path', machine_id_path, str(error)) from error
+        raise exception.InvalidConfiguration(OPTION, machine_id_path, f'{error}: {REMEDY}') from error
     if not machine_id:
-        raise exception.InvalidConfiguration('[devicetrack] machine_id_path', machine_id_path, 'the file is empty')
+        raise exception.InvalidConfiguration(OPTION, machine_id_path, f'the file is empty: {REMEDY}')
     return hmac.new(machine_id.encode(), b'devicetrack', hashlib.sha256).hexdigest()
 
 

@@ -38,12 +38,33 @@ stdio_handler = "file"
 """
 
 
+# The account that Debian compiled in for guests. libvirt 9 looks it up before it reads that another is configured, and
+# the package that makes it brings the system-wide daemon and its units.
+_ACCOUNT = 'libvirt-qemu'
+_ACCOUNTS = {
+    '/etc/passwd': f'{_ACCOUNT}:x:64055:64055::/nonexistent:/usr/sbin/nologin',
+    '/etc/group': f'{_ACCOUNT}:x:64055:',
+}
+
+
+def _add_account(root: str) -> None:
+    for path, line in _ACCOUNTS.items():
+        with open(path, encoding='utf-8') as file:
+            known = file.read()
+        if not any(other.startswith(f'{_ACCOUNT}:') for other in known.splitlines()):
+            copy = os.path.join(root, os.path.basename(path))
+            with open(copy, 'w', encoding='utf-8') as file:
+                file.write(f'{known}{line}\n')
+            subprocess.run(('mount', '--bind', copy, path), check=True)
+
+
 def main(root: str) -> None:
     for name, target in _DIRECTORIES.items():
         source = os.path.join(root, name)
         os.makedirs(source, exist_ok=True)
         os.makedirs(target, exist_ok=True)
         subprocess.run(('mount', '--bind', source, target), check=True)
+    _add_account(root)
     for name, text in (('libvirtd.conf', _LIBVIRTD), ('qemu.conf', _QEMU)):
         with open(os.path.join(root, 'etc', name), 'w', encoding='ascii') as file:
             file.write(text.format(root=root))

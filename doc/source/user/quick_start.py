@@ -17,11 +17,14 @@ os.mkdir(os.path.join(directory, 'memory'))
 for name in ('ns0', 'ns1'):
     with open(os.path.join(directory, 'memory', name), 'wb') as file:
         file.truncate(64 << 20)
+with open(os.path.join(directory, 'machine-id'), 'w') as file:
+    file.write(uuid.uuid4().hex)                # a real host has its own in /etc/machine-id
 configuration = os.path.join(directory, 'service.conf')
 with open(configuration, 'w') as file:
     file.write(f"""
 [devicetrack]
 state_path = {directory}/state
+machine_id_path = {directory}/machine-id
 [libvirt]
 connection_uri = test:///default
 pmem_namespaces = 4GB:ns0|ns1
