@@ -17,6 +17,8 @@ import urllib.parse
 from oslo_config import cfg
 from oslo_db.sqlalchemy import engines
 import sqlalchemy as sa
+from sqlalchemy import dialects
+from sqlalchemy import engine as sa_engine
 from sqlalchemy import exc as sa_exc
 
 from devicetrack import exception
@@ -79,10 +81,14 @@ def place(conf: cfg.ConfigOpts) -> Place:
 
 def _file(path: str, conf: cfg.ConfigOpts) -> Place:
     path = os.path.abspath(path)
+    options = conf[store_conf.GROUP]
     url = sa.URL.create('sqlite', database='file:' + urllib.parse.quote(path), query={
         'uri': 'true',
         'mode': 'rw',               # a missing file is an error, not an empty store
-        'timeout': str(conf[store_conf.GROUP].busy_timeout_s),
+        'timeout': str(options.busy_timeout_s),
+        'plugin': KeptConnections.name,
+        KeptConnections.size: str(options.max_pool_size),
+        KeptConnections.timeout_s: str(options.busy_timeout_s),
     })
     return Place(url, f'SQLite file {path}', path)
 
@@ -117,13 +123,12 @@ def create(at: Place, conf: cfg.ConfigOpts) -> tuple[sa.Engine, backends.Backend
     :raises InvalidConfiguration: the driver of the database is not installed
     """
     options = conf[store_conf.GROUP]
-    # oslo.db opens an SQLite file for each use: there is nothing to pool.
-    pool: dict[str, Any] = {} if at.path is not None else {
-        'max_pool_size': options.max_pool_size, 'max_overflow': 0, 'pool_timeout': options.busy_timeout_s}
     try:
         made = engines.create_engine(
             at.url,
-            **pool,
+            max_pool_size=options.max_pool_size,
+            max_overflow=0,
+            pool_timeout=options.busy_timeout_s,
             mysql_sql_mode='TRADITIONAL',
             connection_debug=-1,                # the levels of loggers belong to the application
             max_retries=0,                      # connect when asked to, not now
@@ -175,13 +180,58 @@ class OpenInParent(OSError):
     """A forked child cannot use an SQLite file that its parent had open when it forked."""
 
 
+class KeptConnections(sa_engine.CreateEnginePlugin):
+    """Keeps the connections to an SQLite file open, as many as a pool of a server's has.
+
+    oslo.db opens a file for each use, whatever it is told of a pool; opening costs more than the reading. A plugin that
+    the URL names is SQLAlchemy's way to have a word in how an engine is made by somebody else.
+    """
+
+    name: Final = 'devicetrack_kept'
+    # Parameters of the URL.
+    size: Final = 'kept_connections'
+    timeout_s: Final = 'kept_timeout_s'
+
+    def __init__(self, url: sa.URL, kwargs: dict[str, Any]) -> None:
+        super().__init__(url, kwargs)
+        kwargs.update(
+            poolclass=sa.pool.QueuePool,
+            pool_size=int(str(url.query[self.size])),
+            max_overflow=0,
+            pool_timeout=float(str(url.query[self.timeout_s])),
+            pool_pre_ping=False)                # there is no server that could be gone; for the file see below
+
+    def update_url(self, url: sa.URL) -> sa.URL:
+        return url.difference_update_query([self.size, self.timeout_s])
+
+
+dialects.plugins.register(KeptConnections.name, __name__, KeptConnections.__name__)
+
+_FILE: Final = 'devicetrack_file'               # which file a kept connection has open
+
+
+def _file_at(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 def _watch_file(made: sa.Engine, path: str) -> None:
     @sa.event.listens_for(made, 'do_connect')
-    def about_to_connect(*_args: Any) -> None:
+    def about_to_connect(_dialect: Any, record: Any, *_args: Any) -> None:
         with _open_files_lock:
             owners = _open_files.setdefault(path, {})
             if any(pid != os.getpid() for pid in owners):
                 raise OpenInParent(f'{path} was open when this process was forked')
+        # Before it is opened: a file that takes its place in between makes one connection too many, not a wrong one.
+        record.info[_FILE] = _file_at(path)
+
+    @sa.event.listens_for(made, 'checkout')
+    def see_that_it_is_the_file(_connection: Any, record: Any, _proxy: Any) -> None:
+        if record.info[_FILE] != _file_at(path):
+            raise sa_exc.DisconnectionError(f'{path} was removed or replaced')      # makes the pool connect again
 
     @sa.event.listens_for(made, 'connect')
     def connected(*_args: Any) -> None:

@@ -62,8 +62,7 @@ class SQLStore(api.Store):
                                              self.unavailable)
         self._pid = os.getpid()
         self._foreign = (sa_exc.SQLAlchemyError, db_exc.DBError, self.backend.Error, OSError)
-        self._select = sa.select(models.assignments).order_by(
-            models.assignments.c.instance_uuid, models.assignments.c.position)
+        self._selects = _selects()
 
     @property
     def name(self) -> str:
@@ -98,13 +97,11 @@ class SQLStore(api.Store):
 
     def records(self, host_uuid: str | None = None, instance_uuid: str | None = None,
                 keys: Iterable[DeviceKey] | None = None) -> list[Record]:
-        table = models.assignments
-        statement = self._select
-        if host_uuid is not None:
-            statement = statement.where(table.c.host_uuid == host_uuid)
-        if instance_uuid is not None:
-            statement = statement.where(table.c.instance_uuid == instance_uuid)
+        given = {name: value for name, value in (('host_uuid', host_uuid), ('instance_uuid', instance_uuid))
+                 if value is not None}
+        statement = self._selects[tuple(given)]
         if keys is not None:
+            table = models.assignments
             of_kinds: dict[str, list[str]] = {}
             for kind, identifier in keys:
                 of_kinds.setdefault(kind, []).append(identifier)
@@ -114,7 +111,7 @@ class SQLStore(api.Store):
                 sa.and_(table.c.kind == kind, table.c.identifier.in_(identifiers))
                 for kind, identifiers in of_kinds.items()]))
         with self.reading() as connection:
-            return convert.records(connection.execute(statement))
+            return convert.records(connection.execute(statement, given).all())
 
     def write(self, changes: api.Changes) -> None:
         if os.getpid() != self._pid:
@@ -251,6 +248,17 @@ class SQLStore(api.Store):
         else:
             before = read[0]
         return exception.StaleAssignment(before.kind, before.identifier, before.generation)
+
+
+def _selects() -> Mapping[tuple[str, ...], sa.Select[Any]]:
+    """A query for the rows of assignments for each choice of columns that name what is wanted, as its parameters.
+
+    Made once: SQLAlchemy takes as long for making a query as for running it.
+    """
+    columns = models.assignments.c
+    everything = sa.select(models.assignments).order_by(columns.instance_uuid, columns.position)
+    return {given: everything.where(*[columns[name] == sa.bindparam(name) for name in given])
+            for given in ((), ('host_uuid',), ('instance_uuid',), ('host_uuid', 'instance_uuid'))}
 
 
 def _try_to_write(connection: sa.Connection) -> None:
