@@ -426,7 +426,7 @@ class Ledger:
             unit.details = device.details
             self._move(unit, pool)
             flaw = _flaw(device)
-            if flaw is not None and (flaw != vocabulary.NOT_ADOPTED or unit.state == FREE):
+            if flaw is not None:
                 self._withhold(unit, flaw)
             elif unit.withheld in (vocabulary.UNHEALTHY, vocabulary.NOT_ADOPTED, GONE):
                 self._admit(unit)
@@ -639,7 +639,7 @@ class Ledger:
 
 
 def _flaw(device: InventoryDevice) -> str | None:
-    """Why a device that nobody holds must not be handed out, by the host's word."""
+    """Why a device must not be handed out, by the host's word; whoever holds it keeps it."""
     if device.unhealthy:
         return vocabulary.UNHEALTHY
     return None if device.adoptable else vocabulary.NOT_ADOPTED

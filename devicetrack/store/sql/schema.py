@@ -130,6 +130,9 @@ def _upgrade(store: SQLStore, connection: sa.Connection) -> None:
             alembic_config = config()
             alembic_config.attributes['connection'] = connection
             command.upgrade(alembic_config, 'head')
+        if connection.dialect.name == 'mysql':
+            # Before the lock goes: who waits for it must see the version, or makes the tables again.
+            connection.commit()
     finally:
         if connection.dialect.name == 'mysql':
             connection.execute(sa.select(sa.func.release_lock(lock)))

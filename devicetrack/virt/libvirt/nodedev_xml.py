@@ -3,12 +3,11 @@
 Pure: text in, tuples out. The documents differ by libvirt, kernel and driver (formatnode in libvirt's
 documentation; Documentation/driver-api/vfio-mediated-device.rst in Linux):
 
-- A PCI parent carries its types inside its PCI capability. A virtual parent has no PCI capability, and libvirt
-prints
+- A PCI parent carries its types inside its PCI capability. A virtual parent has no PCI capability, and libvirt prints
   the capability of its types twice, one in the other.
 - libvirt does not know every virtual parent as a node device. An mdev of one that it does not know says
-``computer`` for
-  its parent, and only ``<parent_addr>`` tells; old libvirt and its test driver do not print that either.
+  ``computer`` for its parent, and only ``<parent_addr>`` tells; old libvirt and its test driver do not
+  print that either.
 - An mdev that is defined and not started has no path, no driver, and an IOMMU group 0 that means nothing.
 """
 

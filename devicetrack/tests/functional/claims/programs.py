@@ -28,7 +28,7 @@ from devicetrack.virt.libvirt.driver import LibvirtDriver
 from devicetrack.virt.libvirt.kinds import vpmem
 
 
-def start(program: str, options: dict[str, Any]) -> subprocess.Popen[str]:
+def start(program: str, options: dict[str, Any]) -> Any:
     """Start a program; its standard output can be read, its standard input is open until it is closed."""
     return subprocess.Popen(
         [sys.executable, '-W', 'ignore', '-m', __name__, program, json.dumps(options)],
@@ -89,7 +89,12 @@ def write_rows(options: dict[str, Any]) -> None:
     """
     store = open_store(configuration(options))
     ended = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
+
+    def wait_for_the_end() -> None:
+        sys.stdin.read()
+        ended.set()
+
+    threading.Thread(target=wait_for_the_end, daemon=True).start()
     lots = random.Random(options['seed'])
     template = Record(*options['record'])
     written = 0

@@ -27,7 +27,7 @@ class KillTestCase(base.TestCase):
         for name in NAMES:
             with open(os.path.join(self.directory, name), 'wb') as file:
                 file.write(bytes(SIZE))
-        self.settings = {
+        self.settings: dict[str, dict[str, object]] = {
             'libvirt': {'connection_uri': 'test:///default', 'pmem_namespaces': ['4GB:' + '|'.join(NAMES)]},
             'devicetrack_vpmem': {'directory': self.directory}}
         for group, values in self.settings.items():

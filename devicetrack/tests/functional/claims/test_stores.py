@@ -27,7 +27,8 @@ class StoreTestCase(base.TestCase):
 
     def by_threads(self, work):
         """Let 64 threads share a thousand calls of ``work``; the answers, or errors, counted by name."""
-        numbers, answers = iter(range(CLAIMS)), collections.Counter()
+        numbers = iter(range(CLAIMS))
+        answers: collections.Counter[str] = collections.Counter()
         lock = threading.Lock()
 
         def share():
@@ -63,7 +64,8 @@ class StoreTestCase(base.TestCase):
 
     def test_a_thousand_lives_by_64_threads_leave_nothing(self):
         host = self.host(devices=THREADS)
-        owners, twice = {}, []
+        owners: dict[str, str] = {}
+        twice: list[str] = []
 
         def life(number):
             instance = Instance()
