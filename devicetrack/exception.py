@@ -183,6 +183,20 @@ class InstanceNotClaimed(DeviceTrackError):
         return f'instance {self.instance_uuid} has no assignment that is {self.wanted}'
 
 
+class NoDevicePair(DeviceTrackError):
+    """A device of the source has no partner at the destination. Nothing was changed; the guest cannot move live.
+
+    Choose another destination, or move the guest while it is off.
+    """
+
+    def __init__(self, kind: str, identifier: str, reason: str) -> None:
+        super().__init__(kind, identifier, reason)
+        self.kind, self.identifier, self.reason = kind, identifier, reason
+
+    def __str__(self) -> str:
+        return f'{self.kind} {self.identifier} of the source has no partner at the destination: {self.reason}'
+
+
 class NotAssigned(DeviceTrackError):
     """Nobody holds the device, as far as the store knows. Nothing was done."""
 
@@ -330,6 +344,17 @@ class DomainGone(DriverError):
 
     def __str__(self) -> str:
         return f'domain {self.domain} is gone'
+
+
+class GuestNotRemoved(DriverError):
+    """The guest could not be stopped, or a definition of it stays. It may be off by now; its devices stay in use."""
+
+    def __init__(self, domain: str, reason: str) -> None:
+        super().__init__(domain, reason)
+        self.domain, self.reason = domain, reason
+
+    def __str__(self) -> str:
+        return f'domain {self.domain} was not removed: {self.reason}'
 
 
 class InvalidDocument(DriverError):

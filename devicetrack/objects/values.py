@@ -149,12 +149,17 @@ class Use(NamedTuple):
 
 
 class Usage(NamedTuple):
-    """Who uses what on this host. Only with ``unknown`` empty does absence mean that nobody uses a device."""
+    """Who uses what on this host. Only with ``unknown`` empty does absence mean that nobody uses a device.
+
+    ``arriving`` are domains, all of them in ``running`` too, that wait for an incoming migration: they use their
+    devices, and their guest does not run here yet.
+    """
 
     uses: tuple[Use, ...]
     domains: frozenset[str]
     running: frozenset[str]
     unknown: tuple[Unknown, ...] = ()
+    arriving: frozenset[str] = frozenset()
 
 
 class GuestConfig(NamedTuple):
@@ -173,3 +178,51 @@ class Realized(NamedTuple):
     key: DeviceKey
     details: str
     capacities: tuple[Capacity, ...] = ()
+
+
+class RecordedDevice(NamedTuple):
+    """One device as the definition of its guest records it; ``details`` is the stored text of its details.
+
+    One that is ``beside`` belongs to the instance and not to this definition: the guest has no element for it.
+    """
+
+    kind: str
+    identifier: str
+    resource_class: str
+    provider_uuid: str
+    parent: str | None
+    numa_node: int | None
+    position: int
+    claim_id: str
+    role: str
+    migration_uuid: str | None
+    details: str
+    beside: bool = False
+
+
+class GuestRecord(NamedTuple):
+    """All devices of one instance as the definition of its guest records them.
+
+    ``boot_id`` names the boot of the host whose addresses the definition has; None where it does not say.
+    """
+
+    instance_uuid: str
+    host_uuid: str
+    flavor: str | None
+    devices: tuple[RecordedDevice, ...]
+    boot_id: str | None = None
+
+
+class MigrationDefinitions(NamedTuple):
+    """The definitions that a live migration takes along, with the destination's devices in them.
+
+    ``persistent`` is None for a transient guest. They hold a guest's secrets: hand them to the hypervisor, and write
+    them nowhere.
+    """
+
+    live: str
+    persistent: str | None
+
+    def __repr__(self) -> str:
+        lengths = (f'{name}=<{len(text)} characters>' for name, text in zip(self._fields, self, strict=True) if text)
+        return f'MigrationDefinitions({", ".join(lengths)})'

@@ -9,7 +9,6 @@ never decides who owns a device while the store answers: whoever may edit a gues
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 from xml.sax import saxutils
 
 from devicetrack.objects import details
@@ -19,60 +18,45 @@ from devicetrack.objects import DeviceAssignment
 NAMESPACE = 'urn:devicetrack:guest-devices:1'
 ELEMENT = 'devices'
 DEVICE = 'device'
+# What the attribute of that name says of a device without an element in the definition; the others have none.
+BESIDE = 'yes'
 
 
-class RecordedDevice(NamedTuple):
-    """One device as the definition of its guest records it; ``details`` is the stored text of its details."""
-
-    kind: str
-    identifier: str
-    resource_class: str
-    provider_uuid: str
-    parent: str | None
-    numa_node: int | None
-    position: int
-    claim_id: str
-    role: str
-    migration_uuid: str | None
-    details: str
-
-
-class GuestRecord(NamedTuple):
-    """All devices of one instance as the definition of its guest records them."""
-
-    instance_uuid: str
-    host_uuid: str
-    flavor: str | None
-    devices: tuple[RecordedDevice, ...]
-
-
-def element(assignments: Sequence[DeviceAssignment], flavor: str | None = None) -> str:
+def element(assignments: Sequence[DeviceAssignment], flavor: str | None = None,
+            beside: Sequence[DeviceAssignment] = (), boot_id: str | None = None) -> str:
     """The element for assignments of one instance, in their order; '' for none of them, which need no record.
 
     :param flavor: the name of the instance's flavor, where it is known
+    :param beside: assignments of the instance on this host that the guest has no element for
+    :param boot_id: the boot of the host for which the definition's addresses are valid
     """
-    if not assignments:
+    everything = (*assignments, *beside)
+    if not everything:
         return ''
-    first = assignments[0]
-    whose = ''.join((_attribute('instance', first.instance_uuid), _attribute('host', first.host_uuid),
-                     _attribute('flavor', flavor)))
-    lines = [f'<devicetrack:{ELEMENT} xmlns:devicetrack="{NAMESPACE}"{whose}>']
-    for assignment in assignments:
-        attributes = ''.join((
-            _attribute('kind', assignment.kind),
-            _attribute('identifier', assignment.identifier),
-            _attribute('resourceClass', assignment.resource_class),
-            _attribute('provider', assignment.provider_uuid),
-            _attribute('parent', assignment.parent),
-            _attribute('numaNode', assignment.numa_node),
-            _attribute('position', assignment.position),
-            _attribute('claim', assignment.claim_id),
-            _attribute('role', assignment.role),
-            _attribute('migration', assignment.migration_uuid)))
-        text = saxutils.escape(details.to_text(assignment.details))
-        lines.append(f'  <devicetrack:{DEVICE}{attributes}>{text}</devicetrack:{DEVICE}>')
-    lines.append(f'</devicetrack:{ELEMENT}>')
+    whose = ''.join((_attribute('instance', everything[0].instance_uuid), _attribute('host', everything[0].host_uuid),
+                     _attribute('flavor', flavor), _attribute('boot', boot_id)))
+    lines = [f'<devicetrack:{ELEMENT} xmlns:devicetrack="{NAMESPACE}"{whose}>',
+             *(_device(assignment, None) for assignment in assignments),
+             *(_device(assignment, BESIDE) for assignment in beside),
+             f'</devicetrack:{ELEMENT}>']
     return '\n'.join(lines)
+
+
+def _device(assignment: DeviceAssignment, beside: str | None) -> str:
+    attributes = ''.join((
+        _attribute('kind', assignment.kind),
+        _attribute('identifier', assignment.identifier),
+        _attribute('resourceClass', assignment.resource_class),
+        _attribute('provider', assignment.provider_uuid),
+        _attribute('parent', assignment.parent),
+        _attribute('numaNode', assignment.numa_node),
+        _attribute('position', assignment.position),
+        _attribute('claim', assignment.claim_id),
+        _attribute('role', assignment.role),
+        _attribute('migration', assignment.migration_uuid),
+        _attribute('beside', beside)))
+    text = saxutils.escape(details.to_text(assignment.details))
+    return f'  <devicetrack:{DEVICE}{attributes}>{text}</devicetrack:{DEVICE}>'
 
 
 def _attribute(name: str, value: object) -> str:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from lxml import etree
 
 from devicetrack import exception
+from devicetrack.objects import values
 from devicetrack.virt import metadata
 from devicetrack.virt.libvirt import document as documents
 
@@ -32,7 +33,7 @@ class Domain(NamedTuple):
     live: bool
     memory_paths: tuple[str, ...]
     mdev_uuids: tuple[str, ...]
-    record: metadata.GuestRecord | None = None
+    record: values.GuestRecord | None = None
     record_problem: str | None = None
 
 
@@ -73,19 +74,20 @@ def _mdev_uuids(devices: etree._Element, document: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _record(root: etree._Element, document: str) -> metadata.GuestRecord | None:
+def _record(root: etree._Element, document: str) -> values.GuestRecord | None:
     """Our element among the definition's own metadata, not one of a definition that is quoted inside."""
     found = root.find(f'metadata/{{{metadata.NAMESPACE}}}{metadata.ELEMENT}')
     if found is None:
         return None
     devices = tuple(_recorded_device(device, document)
                     for device in found.findall(f'{{{metadata.NAMESPACE}}}{metadata.DEVICE}'))
-    return metadata.GuestRecord(
+    return values.GuestRecord(
         documents.canonical_uuid(found.get('instance'), document, 'metadata/@instance'),
-        documents.canonical_uuid(found.get('host'), document, 'metadata/@host'), found.get('flavor'), devices)
+        documents.canonical_uuid(found.get('host'), document, 'metadata/@host'), found.get('flavor'), devices,
+        found.get('boot'))
 
 
-def _recorded_device(device: etree._Element, document: str) -> metadata.RecordedDevice:
+def _recorded_device(device: etree._Element, document: str) -> values.RecordedDevice:
     def text(name: str) -> str:
         value = device.get(name)
         if not value:
@@ -93,7 +95,7 @@ def _recorded_device(device: etree._Element, document: str) -> metadata.Recorded
         return value
 
     migration, numa_node = device.get('migration'), device.get('numaNode')
-    return metadata.RecordedDevice(
+    return values.RecordedDevice(
         kind=text('kind'),
         identifier=text('identifier'),
         resource_class=text('resourceClass'),
@@ -106,4 +108,5 @@ def _recorded_device(device: etree._Element, document: str) -> metadata.Recorded
         role=text('role'),
         migration_uuid=None if migration is None
         else documents.canonical_uuid(migration, document, 'metadata/device/@migration'),
-        details=(device.text or '').strip())
+        details=(device.text or '').strip(),
+        beside=device.get('beside') == metadata.BESIDE)

@@ -14,6 +14,7 @@ import testtools
 
 from devicetrack import exception
 from devicetrack.objects import details
+from devicetrack.objects import values
 from devicetrack.tests import base
 from devicetrack.tests.drivers import contract
 from devicetrack.tests.unit.virt import data
@@ -159,7 +160,7 @@ class RecordTestCase(base.TestCase):
         migration = str(uuid.uuid4())
         text = self.element(migration_uuid=migration, role='incoming', numa_node=1)
         found = domain_xml.parse(domain(rest=f'<metadata>{text}</metadata>'))
-        self.assertEqual(metadata.GuestRecord(UUID, contract.HOST, 'g1.small', (metadata.RecordedDevice(
+        self.assertEqual(values.GuestRecord(UUID, contract.HOST, 'g1.small', (values.RecordedDevice(
             kind='vpmem', identifier='ns <&"\'> 0', resource_class='CLASS', provider_uuid=contract.PROVIDER,
             parent='region0', numa_node=1, position=3, claim_id='claim', role='incoming', migration_uuid=migration,
             details=self.text),)), found.record)
