@@ -5,6 +5,8 @@ from devicetrack.objects.details import DeviceDetails
 from devicetrack.objects.details import MdevDetails
 from devicetrack.objects.details import VPMEMDetails
 from devicetrack.objects.device import Device
+from devicetrack.objects.device_map import DeviceMap
+from devicetrack.objects.device_map import DevicePair
 from devicetrack.objects.instance_resources import InstanceResources
 from devicetrack.objects.migration_context import MigrationContext
 from devicetrack.objects.provider import Provider
@@ -15,6 +17,8 @@ __all__ = [
     'Device',
     'DeviceAssignment',
     'DeviceDetails',
+    'DeviceMap',
+    'DevicePair',
     'DeviceRequest',
     'InstanceResources',
     'MdevDetails',

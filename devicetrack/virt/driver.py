@@ -15,10 +15,13 @@ import uuid
 
 from devicetrack.exception import DriverError
 from devicetrack.objects import DeviceAssignment
+from devicetrack.objects import DeviceMap
 from devicetrack.objects.values import Candidate
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestConfig
+from devicetrack.objects.values import GuestRecord
 from devicetrack.objects.values import Inventory
+from devicetrack.objects.values import MigrationDefinitions
 from devicetrack.objects.values import Realized
 from devicetrack.objects.values import Usage
 
@@ -61,6 +64,11 @@ class VirtDriver(abc.ABC):
 
         That is running and defined domains, live and inactive definitions. A document that cannot be read is in
         ``unknown``.
+
+        The live definition of a guest is read by its addresses. So is an inactive one, unless its record says that
+        it was written in another boot of the host: an address that is valid for one boot only means nothing then, and
+        the record's identifiers count, in their order. An inactive definition of another boot whose record does not
+        fit its elements is in ``unknown``.
 
         :raises HypervisorUnreachable: no answer; nobody may conclude that anything is unused
         """
@@ -107,11 +115,69 @@ class VirtDriver(abc.ABC):
         """
 
     @abc.abstractmethod
-    def guest_config(self, assignments: Sequence[DeviceAssignment], flavor: str | None = None) -> GuestConfig:
+    def guest_config(self, assignments: Sequence[DeviceAssignment], flavor: str | None = None,
+                     beside: Sequence[DeviceAssignment] = ()) -> GuestConfig:
         """What the guest's definition needs: its devices in the order of the assignments, with the paths of this boot.
 
         :param flavor: the name of the instance's flavor, for the metadata, where it is known
-        :raises DeviceGone: a device is not there or is another one of its name
+        :param beside: what else the instance has on this host and the guest does not use now. The metadata records
+            it, so that a lost store can be rebuilt; there is no element for it
+        :raises DeviceGone: a device among ``assignments`` is not there or is another one of its name
+        """
+
+    # -- guests that are there ----------------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def guest_records(self) -> Sequence[GuestRecord]:
+        """What guests' definitions record of their own devices: the live one of a running guest, else the inactive one.
+
+        A record that cannot be read, or that speaks of another instance than its domain, is left out and a warning is
+        logged. Records are for writing a lost store anew; the audit compares rows with usage, not with these.
+
+        :raises HypervisorUnreachable: no answer
+        """
+
+    @abc.abstractmethod
+    def destroy_guest(self, domain_uuid: str) -> None:
+        """Stop a guest at once and remove every definition of it, with its firmware variables and saved state.
+
+        A guest that is gone already is no error. The audit calls it for a guest that runs here and should not, after
+        somebody said so. Its devices are as the guest left them, and free to be given back.
+
+        :raises GuestNotRemoved: it may be off by now, and something of it is left
+        :raises HypervisorUnreachable: no answer; it may be off or gone by now. Call again
+        """
+
+    @abc.abstractmethod
+    def rewrite_guest(self, assignments: Sequence[DeviceAssignment], beside: Sequence[DeviceAssignment] = ()) -> bool:
+        """Give an inactive definition that was written in another boot the addresses of this one.
+
+        The definition of the assignments' instance gets new addresses, in its own order, and a new record with the
+        flavor of the old one; nothing else in it changes. It is called after the devices are realized and before the
+        guest starts. Idempotent.
+
+        :param assignments: the devices that the definition has elements for, one or more
+        :param beside: as for :meth:`guest_config`
+        :returns: False when there is no definition, or none of another boot: nothing was changed
+        :raises InvalidDocument: the definition does not say which element is which device, or has others than these;
+            nothing was changed
+        :raises DeviceGone: a device is not there or is another one of its name; nothing was changed
+        :raises DriverError: the hypervisor refused the new definition; the old one is still there
+        :raises HypervisorUnreachable: no answer; the definition is the old or the new one. Call again
+        """
+
+    @abc.abstractmethod
+    def migration_definitions(self, device_map: DeviceMap) -> MigrationDefinitions:
+        """At the source of a live migration: the guest's definitions with the destination's devices in them.
+
+        Every device is replaced by its partner of the map and our metadata by the map's; nothing else changes. The
+        texts hold secrets of the guest, and are never logged. Nothing is changed, here or there.
+
+        :raises DomainGone: the guest does not run here
+        :raises InvalidDocument: a definition has a device that the map does not have, or none for a pair of the map,
+            or cannot be read
+        :raises DriverError: the definitions cannot be had
+        :raises HypervisorUnreachable: no answer
         """
 
     def close(self) -> None:

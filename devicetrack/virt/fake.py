@@ -21,7 +21,9 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
 import dataclasses
+import functools
 import json
+import logging
 import re
 import threading
 from typing import Any
@@ -32,13 +34,16 @@ from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
+from devicetrack.objects import DeviceMap
 from devicetrack.objects import MdevDetails
 from devicetrack.objects import VPMEMDetails
 from devicetrack.objects.values import Capacity
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestConfig
+from devicetrack.objects.values import GuestRecord
 from devicetrack.objects.values import Inventory
 from devicetrack.objects.values import InventoryDevice
+from devicetrack.objects.values import MigrationDefinitions
 from devicetrack.objects.values import Missing
 from devicetrack.objects.values import Realized
 from devicetrack.objects.values import Unknown
@@ -46,6 +51,9 @@ from devicetrack.objects.values import Usage
 from devicetrack.objects.values import Use
 from devicetrack.virt import driver
 from devicetrack.virt import metadata
+from devicetrack.virt.libvirt import domain_xml
+
+LOG = logging.getLogger(__name__)
 
 VPMEM = 'vpmem'
 MDEV = 'mdev'
@@ -70,11 +78,19 @@ class Parent:
 
 @dataclasses.dataclass
 class Domain:
-    """A guest. ``live`` and ``defined`` are the addresses that its definitions name; None is no definition."""
+    """A guest. ``live`` and ``defined`` are the addresses that its definitions name; None is no definition.
+
+    ``metadata`` is the element among the metadata of both, ``boot`` the boot in which ``defined`` was written. A guest
+    that is ``arriving`` waits for an incoming migration; only when it is here ``will_be_defined`` becomes ``defined``.
+    """
 
     uuid: str
     live: tuple[str, ...] | None
     defined: tuple[str, ...] | None
+    metadata: str = ''
+    boot: str = ''
+    arriving: bool = False
+    will_be_defined: tuple[str, ...] | None = None
 
 
 class FakeHost:
@@ -173,7 +189,7 @@ class FakeHost:
         """Boot again: guests are off, transient ones gone, the paths of namespaces are dealt out anew."""
         with self.lock:
             self.boot = str(uuid.uuid4())
-            self.domains = {name: dataclasses.replace(domain, live=None)
+            self.domains = {name: dataclasses.replace(domain, live=None, arriving=False)
                             for name, domain in self.domains.items() if domain.defined is not None}
             namespaces = [device for device in self.devices.values() if device.kind == VPMEM]
             paths = [self._addresses[device.key] for device in namespaces]
@@ -182,17 +198,36 @@ class FakeHost:
 
     # -- guests ------------------------------------------------------------------------------------------------
 
-    def start_guest(self, domain_uuid: str, elements: Iterable[str], define: bool = True) -> None:
-        """Start a guest with device elements of ``guest_config``; without ``define`` it is a transient one."""
+    def start_guest(self, domain_uuid: str, elements: Iterable[str], define: bool = True, metadata: str = '',
+                    arriving: bool = False) -> None:
+        """Start a guest with device elements of ``guest_config``; without ``define`` it is a transient one.
+
+        :param metadata: the element of ``guest_config`` that its definitions record
+        :param arriving: it waits for a live migration; it is defined when it has :meth:`arrived`
+        """
         addresses = tuple(addresses_in(elements))
         with self.lock:
-            self.domains[domain_uuid] = Domain(domain_uuid, addresses, addresses if define else None)
+            defined = addresses if define else None
+            self.domains[domain_uuid] = Domain(domain_uuid, addresses, None if arriving else defined, metadata,
+                                               self.boot, arriving, defined if arriving else None)
+
+    def receive_guest(self, domain_uuid: str, definitions: MigrationDefinitions) -> None:
+        """Let a guest arrive with what the source's ``migration_definitions`` returned."""
+        self.start_guest(domain_uuid, elements_in(definitions.live), definitions.persistent is not None,
+                         metadata_in(definitions.live), arriving=True)
+
+    def arrived(self, domain_uuid: str) -> None:
+        """Let a guest that was arriving run."""
+        with self.lock:
+            domain = self.domains[domain_uuid]
+            domain.arriving = False
+            domain.defined, domain.will_be_defined = domain.will_be_defined, None
 
     def stop_guest(self, domain_uuid: str) -> None:
         """Turn a guest off; a transient one is gone then."""
         with self.lock:
             domain = self.domains[domain_uuid]
-            domain.live = None
+            domain.live, domain.arriving = None, False
             if domain.defined is None:
                 del self.domains[domain_uuid]
 
@@ -214,8 +249,9 @@ class FakeHost:
     def before(self, call: str, action: Action, times: int | None = None) -> None:
         """Raise an error or call a function before the next ``times`` calls (None: every one) of a driver's method.
 
-        ``call`` is ``get_inventory``, ``get_usage``, ``realize``, ``unclaim``, ``guest_config``, or one of the
-        steps inside: ``wipe``, ``create``, ``destroy`` (before the change) and ``wiped``, ``created``,
+        ``call`` is ``get_inventory``, ``get_usage``, ``realize``, ``unclaim``, ``guest_config``,
+        ``guest_records``, ``destroy_guest``, ``rewrite_guest``, ``migration_definitions``, or one of the steps inside:
+        ``wipe``, ``create``, ``destroy`` (before the change) and ``wiped``, ``created``,
         ``destroyed`` (after it, when the answer can still be lost). Actions run in the order in which they were
         given, outside the host's lock.
         """
@@ -263,18 +299,74 @@ class FakeHost:
     def usage(self) -> Usage:
         with self.lock:
             uses = []
-            readable = [domain for domain in self.domains.values() if domain.uuid not in self.unknown_domains]
-            for domain in readable:
-                live, defined = domain.live or (), domain.defined or ()
-                for address in dict.fromkeys((*live, *defined)):
-                    key = self._owners_of_addresses.get(address)
+            unknown = {f'domain {name}': reason for name, reason in self.unknown_domains.items()}
+            for domain in self.domains.values():
+                if domain.uuid in self.unknown_domains:
+                    continue
+                live = [(address, self._owners_of_addresses.get(address)) for address in domain.live or ()]
+                try:
+                    defined = self._named_by_definition(domain)
+                except exception.InvalidDocument as error:
+                    unknown[error.document] = f'{error.where}: {error.reason}'
+                    defined = []
+                for address, key in dict.fromkeys((*live, *defined)):
                     uses.append(Use(
-                        key.kind if key else (VPMEM if address.startswith('/') else MDEV),
-                        key.identifier if key else None, address, domain.uuid, domain.live is not None,
-                        address in live, address in defined))
+                        key.kind if key else _kind_of(address), key.identifier if key else None, address, domain.uuid,
+                        domain.live is not None, (address, key) in live, (address, key) in defined))
             running = frozenset(domain.uuid for domain in self.domains.values() if domain.live is not None)
+            arriving = frozenset(domain.uuid for domain in self.domains.values() if domain.arriving)
             return Usage(tuple(uses), frozenset(self.domains), running,
-                         tuple(Unknown(f'domain {name}', reason) for name, reason in self.unknown_domains.items()))
+                         tuple(Unknown(what, reason) for what, reason in unknown.items()), arriving)
+
+    def _named_by_definition(self, domain: Domain) -> list[tuple[str, DeviceKey | None]]:
+        """What an inactive definition names: by its addresses, or by its record when it is of another boot."""
+        defined = domain.defined or ()
+        means: dict[str, DeviceKey | None] = {address: self._owners_of_addresses.get(address) for address in defined}
+        if defined and domain.metadata and domain.boot != self.boot:
+            means.update(_by_record(domain))
+        return [(address, means[address]) for address in defined]
+
+    def guest_records(self) -> list[GuestRecord]:
+        found = []
+        with self.lock:
+            domains = [domain for domain in self.domains.values()
+                       if domain.metadata and domain.uuid not in self.unknown_domains]
+        for domain in domains:
+            record, problem = _record_of(domain.uuid, domain.metadata)
+            if record is not None:
+                found.append(record)
+            else:
+                LOG.warning('The record of domain %s cannot be read: %s', domain.uuid, problem)
+        return found
+
+    def rewrite_guest(self, assignments: Sequence[DeviceAssignment], beside: Sequence[DeviceAssignment]) -> bool:
+        ours = {DeviceKey(assignment.kind, assignment.identifier): assignment for assignment in assignments}
+        instance_uuid = assignments[0].instance_uuid
+        with self.lock:
+            domain = self.domains.get(instance_uuid)
+            if domain is None or domain.defined is None or domain.boot == self.boot:
+                return False
+            record, problem = _record_of(domain.uuid, domain.metadata)
+            if record is None:
+                raise exception.InvalidDocument(f'domain {domain.uuid}, inactive', 'metadata', problem)
+            named = [key for _address, key in self._named_by_definition(domain)]
+            if len(named) != len(ours) or set(named) != set(ours):
+                raise exception.InvalidDocument(f'domain {domain.uuid}, inactive', 'metadata',
+                                                'it records other devices than those that are assigned')
+            domain.defined = tuple(self.address_of(ours[key]) for key in named if key is not None)
+            domain.metadata = metadata.element(assignments, record.flavor, beside, self.boot)
+            domain.boot = self.boot
+            return True
+
+    def migration_definitions(self, device_map: DeviceMap) -> MigrationDefinitions:
+        with self.lock:
+            domain = self.domains.get(device_map.instance_uuid)
+            if domain is None or domain.live is None:
+                raise exception.DomainGone(device_map.instance_uuid)
+            live = [self._owners_of_addresses.get(address) for address in domain.live]
+            defined = [key for _address, key in self._named_by_definition(domain)]
+            return MigrationDefinitions(
+                _document(live, device_map), None if domain.defined is None else _document(defined, device_map))
 
     @contextlib.contextmanager
     def working_on(self, kind: str, identifier: str) -> Iterator[None]:
@@ -423,25 +515,102 @@ class FakeDriver(driver.VirtDriver):
             return error
         return None
 
-    def guest_config(self, assignments: Sequence[DeviceAssignment], flavor: str | None = None) -> GuestConfig:
+    def guest_config(self, assignments: Sequence[DeviceAssignment], flavor: str | None = None,
+                     beside: Sequence[DeviceAssignment] = ()) -> GuestConfig:
         self.machine.enter('guest_config')
         elements = []
         for assignment in assignments:
             address = self.machine.address_of(assignment)
             elements.append(f'<device kind={saxutils.quoteattr(assignment.kind)}'
                             f' address={saxutils.quoteattr(address)}/>')
-        return GuestConfig(tuple(elements), metadata.element(assignments, flavor))
+        return GuestConfig(tuple(elements), metadata.element(assignments, flavor, beside, self.machine.boot))
+
+    def guest_records(self) -> Sequence[GuestRecord]:
+        self.machine.enter('guest_records')
+        return self.machine.guest_records()
+
+    def destroy_guest(self, domain_uuid: str) -> None:
+        self.machine.enter('destroy_guest')
+        self.machine.delete_guest(domain_uuid)
+
+    def rewrite_guest(self, assignments: Sequence[DeviceAssignment], beside: Sequence[DeviceAssignment] = ()) -> bool:
+        self.machine.enter('rewrite_guest')
+        return self.machine.rewrite_guest(assignments, beside)
+
+    def migration_definitions(self, device_map: DeviceMap) -> MigrationDefinitions:
+        self.machine.enter('migration_definitions')
+        return self.machine.migration_definitions(device_map)
 
 
-_ADDRESS = re.compile(r'<device kind="[^"]*" address=(?P<value>"[^"]*"|\'[^\']*\')/>')
+_ELEMENT = re.compile(r'<device kind="[^"]*" address=(?P<value>"[^"]*"|\'[^\']*\')/>')
+_METADATA = re.compile(f'<devicetrack:{metadata.ELEMENT} .*</devicetrack:{metadata.ELEMENT}>', re.DOTALL)
 
 
 def addresses_in(elements: Iterable[str]) -> Iterator[str]:
     """The addresses that elements of this driver's ``guest_config`` name, in their order."""
     for element in elements:
-        match = _ADDRESS.fullmatch(element)
+        match = _ELEMENT.fullmatch(element)
         if match:
             yield saxutils.unescape(match['value'][1:-1], {'&quot;': '"'})
+
+
+def elements_in(definition: str) -> list[str]:
+    """The device elements of a definition that this driver wrote."""
+    return [match[0] for match in _ELEMENT.finditer(definition)]
+
+
+def metadata_in(definition: str) -> str:
+    """Our element among the metadata of a definition that this driver wrote, '' when there is none."""
+    match = _METADATA.search(definition)
+    return match[0] if match else ''
+
+
+@functools.lru_cache(maxsize=1024)
+def _record_of(domain_uuid: str, element: str) -> tuple[GuestRecord | None, str]:
+    """The record in a metadata element, or why it cannot be read."""
+    if not element:
+        return None, 'there is none'
+    try:
+        domain = domain_xml.parse(f'<domain><uuid>{domain_uuid}</uuid><metadata>{element}</metadata></domain>')
+    except exception.InvalidDocument as error:
+        return None, f'{error.where}: {error.reason}'
+    if domain.record is not None and domain.record.instance_uuid != domain_uuid:
+        return None, 'it is of another instance'
+    return domain.record, domain.record_problem or 'there is none'
+
+
+def _by_record(domain: Domain) -> dict[str, DeviceKey]:
+    """Which namespace each path of a definition of another boot meant, by its record."""
+    paths = [address for address in domain.defined or () if _kind_of(address) == VPMEM]
+    if not paths:
+        return {}
+    record, problem = _record_of(domain.uuid, domain.metadata)
+    if record is None:
+        raise exception.InvalidDocument(f'domain {domain.uuid}', 'metadata', problem)
+    keys = [DeviceKey(device.kind, device.identifier) for device in record.devices
+            if device.kind == VPMEM and not device.beside]
+    if len(keys) != len(paths):
+        raise exception.InvalidDocument(f'domain {domain.uuid}', 'metadata',
+                                        f'{len(keys)} devices are recorded where {len(paths)} are named')
+    return dict(zip(paths, keys, strict=True))
+
+
+def _document(named: Sequence[DeviceKey | None], device_map: DeviceMap) -> str:
+    """A definition for the destination of a migration."""
+    document = f'domain {device_map.instance_uuid}'
+    partners = {DeviceKey(pair.kind, pair.source): pair.element for pair in device_map.pairs}
+    for key in named:
+        if key not in partners:
+            raise exception.InvalidDocument(document, 'devices', 'it has a device that the device map does not have')
+    if len(named) != len(partners):
+        raise exception.InvalidDocument(document, 'devices', 'it does not have every device of the device map once')
+    elements = ''.join(partners[key] for key in named if key is not None)
+    return (f'<domain><uuid>{device_map.instance_uuid}</uuid><metadata>{device_map.metadata}</metadata>'
+            f'<devices>{elements}</devices></domain>')
+
+
+def _kind_of(address: str) -> str:
+    return VPMEM if address.startswith('/') else MDEV
 
 
 def _capacities(parent: Parent) -> tuple[Capacity, ...]:

@@ -118,7 +118,7 @@ class Contract(base.TestCase):
 
     def test_no_guest_uses_nothing(self) -> None:
         usage = self.driver.get_usage()
-        self.assertEqual(((), frozenset(), frozenset(), ()), tuple(usage))
+        self.assertEqual(((), frozenset(), frozenset(), (), frozenset()), tuple(usage))
 
     def test_a_guest_uses_what_its_elements_name(self) -> None:
         self.start(self.assigned('vpmem', 'ns1'), self.assigned('mdev', self.world.mdev))
@@ -241,7 +241,8 @@ class Contract(base.TestCase):
         ordered = [self.assigned('vpmem', 'ns1', 0), self.assigned('mdev', self.world.mdev, 1)]
         element = etree.fromstring(self.driver.guest_config(ordered, 'g1.small').metadata)
         self.assertEqual(f'{{{metadata.NAMESPACE}}}{metadata.ELEMENT}', element.tag)
-        self.assertEqual({'instance': self.instance, 'host': HOST, 'flavor': 'g1.small'}, dict(element.attrib))
+        self.assertEqual({'instance': self.instance, 'host': HOST, 'flavor': 'g1.small',
+                          'boot': self.driver.boot_id()}, dict(element.attrib))
         self.assertEqual([('vpmem', 'ns1'), ('mdev', self.world.mdev)],
                          [(device.get('kind'), device.get('identifier')) for device in element])
         self.assertEqual([worlds.text_of(one) for one in ordered], [device.text for device in element])

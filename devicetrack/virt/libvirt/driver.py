@@ -22,11 +22,14 @@ from devicetrack import exception
 from devicetrack import filelock
 from devicetrack.conf import libvirt as options
 from devicetrack.objects import DeviceAssignment
+from devicetrack.objects import DeviceMap
 from devicetrack.objects.values import Capacity
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestConfig
+from devicetrack.objects.values import GuestRecord
 from devicetrack.objects.values import Inventory
 from devicetrack.objects.values import InventoryDevice
+from devicetrack.objects.values import MigrationDefinitions
 from devicetrack.objects.values import Missing
 from devicetrack.objects.values import Realized
 from devicetrack.objects.values import Unknown
@@ -215,7 +218,10 @@ class LibvirtDriver(driver.VirtDriver):
                     lock.unlock()               # it answered, so no wiper of it lives
         return {_key(assignment): results[_key(assignment)] for assignment in assignments}
 
-    def guest_config(self, assignments: Sequence[DeviceAssignment], flavor: str | None = None) -> GuestConfig:
+    # -- guests ------------------------------------------------------------------------------------------------
+
+    def guest_config(self, assignments: Sequence[DeviceAssignment], flavor: str | None = None,
+                     beside: Sequence[DeviceAssignment] = ()) -> GuestConfig:
         elements: dict[DeviceKey, str] = {}
         for name in sorted({assignment.kind for assignment in assignments}):
             ours = [assignment for assignment in assignments if assignment.kind == name]
@@ -224,7 +230,19 @@ class LibvirtDriver(driver.VirtDriver):
                 raise exception.DeviceGone(*_key(ours[0]), _NO_KIND)
             elements.update(zip(map(_key, ours), kind.guest_elements(ours), strict=True))
         return GuestConfig(tuple(elements[_key(assignment)] for assignment in assignments),
-                           metadata.element(assignments, flavor))
+                           metadata.element(assignments, flavor, beside, self.boot_id()))
+
+    def guest_records(self) -> Sequence[GuestRecord]:
+        raise NotImplementedError
+
+    def destroy_guest(self, domain_uuid: str) -> None:
+        raise NotImplementedError
+
+    def rewrite_guest(self, assignments: Sequence[DeviceAssignment], beside: Sequence[DeviceAssignment] = ()) -> bool:
+        raise NotImplementedError
+
+    def migration_definitions(self, device_map: DeviceMap) -> MigrationDefinitions:
+        raise NotImplementedError
 
     def _lock(self, assignment: DeviceAssignment, timeout_s: float) -> filelock.FileLock:
         """Take the lock file of one device, which no release ever removes.
