@@ -56,6 +56,15 @@ def request():
                                     numa_affinity_policy='preferred')
 
 
+def device_pair(kind='mdev', source=MDEV, destination='77777777-7777-4777-8777-777777777777', type='nvidia-35'):
+    return objects.DevicePair(kind=kind, resource_class='VGPU', source=source, destination=destination, type=type,
+                              element=f"<hostdev><source><address uuid='{destination}'/></source></hostdev>")
+
+
+def device_map(*pairs):
+    return objects.DeviceMap.of(INSTANCE, MIGRATION, pairs or (device_pair(),), '<devices/>')
+
+
 def device():
     return objects.Device.from_values(values.InventoryDevice(
         'mdev', MDEV, 'pci_0000_84_00_0', 'VGPU', 'pci_0000_84_00_0', 1, details.to_text(mdev_details()), 'overheated'))
@@ -73,6 +82,8 @@ def migration_context():
 ONE_OF_EACH = {
     'Device': device,
     'DeviceAssignment': assignment,
+    'DeviceMap': device_map,
+    'DevicePair': device_pair,
     'DeviceRequest': request,
     'InstanceResources': resources,
     'MdevDetails': mdev_details,

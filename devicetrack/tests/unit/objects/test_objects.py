@@ -19,6 +19,8 @@ from devicetrack.tests.unit.objects import samples
 HASHES = {
     'devicetrack.Device': '1.0-13fc1b488ead41190ecdf55446bebf6c',
     'devicetrack.DeviceAssignment': '1.0-0067fa503b0bc652cf188fba788ad176',
+    'devicetrack.DeviceMap': '1.0-e67f88aedb4eec58e7e305e0d9073148',
+    'devicetrack.DevicePair': '1.0-8faf5460e143186da1a62f100ae1df16',
     'devicetrack.DeviceRequest': '1.0-dd8f0406f8090ebdf852157921f13d68',
     'devicetrack.InstanceResources': '1.0-c5c5ff390888a26069d419003cd27064',
     'devicetrack.MdevDetails': '1.0-e7ea586f79ca4a487bf75dbfb39ba06e',
@@ -124,6 +126,28 @@ class AssignmentTestCase(base.TestCase):
 
     def test_details_must_be_details(self):
         self.assertRaises(ValueError, setattr, samples.assignment(), 'details', samples.provider())
+
+
+class DeviceMapTestCase(base.TestCase):
+
+    def test_a_message_of_the_service_carries_the_mediated_devices_alone(self):
+        other = samples.device_pair(source='b', destination='y', type='nvidia-36')
+        found = samples.device_map(samples.device_pair(), samples.device_pair('vpmem', 'ns0', 'ns7', '4GB'), other)
+        self.assertEqual({samples.MDEV: 'nvidia-35', 'b': 'nvidia-36'}, found.mdev_types())
+        self.assertEqual({samples.MDEV: samples.device_pair().destination, 'b': 'y'}, found.mdev_targets())
+        self.assertEqual(list(found.mdev_types()), list(found.mdev_targets()))
+
+    def test_pairs_keep_their_order_on_the_wire(self):
+        pairs = [samples.device_pair(source=str(number)) for number in (2, 0, 1)]
+        wire = json.loads(json.dumps(samples.device_map(*pairs).obj_to_primitive()))
+        read = objects.DeviceMap.obj_from_primitive(wire)
+        self.assertEqual(['2', '0', '1'], [pair.source for pair in read.pairs])
+
+    def test_a_guest_with_devices_never_runs_in_two_places(self):
+        self.assertFalse(samples.device_map().post_copy_allowed)
+        without = objects.DeviceMap.of(samples.INSTANCE, samples.MIGRATION, (), '')
+        self.assertTrue(without.post_copy_allowed)
+        self.assertEqual(({}, {}), (without.mdev_types(), without.mdev_targets()))
 
 
 class InstanceResourcesTestCase(base.TestCase):
