@@ -295,6 +295,21 @@ class StaleAssignment(NothingWritten):
         return f'the assignment of {self.kind} {self.identifier} has moved on from generation {self.generation}'
 
 
+class HostHoldsDevices(NothingWritten):
+    """A host that has rows cannot be replaced by another machine. Nothing was written; ``rows`` says how many it has.
+
+    What they name may still be there, with a guest's data on it.
+    """
+
+    def __init__(self, host: str, rows: int) -> None:
+        super().__init__(host, rows)
+        self.host, self.rows = host, rows
+
+    def __str__(self) -> str:
+        return (f'host {self.host} still has devices in the store ({self.rows}): release the instances that have them, '
+                f'or, when the machine is gone for good, forget each with devicetrack-manage device forget')
+
+
 class StoreUnavailable(NothingWritten):
     """The store cannot be used now: gone, read-only, full or locked. ``reason`` says which; nothing was written."""
 

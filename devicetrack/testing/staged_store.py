@@ -102,9 +102,19 @@ class StagedStore(api.Store):
     def add_host(self, host: api.Host) -> None:
         self._call('add_host', host)
 
+    def set_boot_id(self, host_uuid: str, boot_id: str) -> None:
+        self._call('set_boot_id', host_uuid, boot_id)
+
+    def replace_host(self, before: api.Host, after: api.Host) -> None:
+        self._call('replace_host', before, after)
+
     def records(self, host_uuid: str | None = None, instance_uuid: str | None = None,
                 keys: Iterable[DeviceKey] | None = None) -> list[Record]:
         found: list[Record] = self._call('records', host_uuid, instance_uuid, keys)
+        return found
+
+    def contexts(self, host_uuid: str, instance_uuid: str | None = None) -> list[api.StoredContext]:
+        found: list[api.StoredContext] = self._call('contexts', host_uuid, instance_uuid)
         return found
 
     def write(self, changes: api.Changes) -> None:
@@ -114,6 +124,17 @@ class StagedStore(api.Store):
     def settle(self, changes: api.Changes) -> bool:
         happened: bool = self._call('settle', changes)
         return happened
+
+    def add_order(self, order: api.Order) -> None:
+        self._call('add_order', order)
+
+    def orders(self, host_uuid: str | None = None, waiting: bool = False) -> list[api.Order]:
+        found: list[api.Order] = self._call('orders', host_uuid, waiting)
+        return found
+
+    def answer_order(self, uuid: str, answered_at: int, answer: str) -> bool:
+        answered: bool = self._call('answer_order', uuid, answered_at, answer)
+        return answered
 
     def close(self) -> None:
         self.store.close()

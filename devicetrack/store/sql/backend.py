@@ -75,7 +75,7 @@ class Merged(NamedTuple):
     @classmethod
     def of(cls, members: Sequence[api.Changes]) -> Merged:
         if len(members) == 1:
-            insert, update, delete = members[0]
+            insert, update, delete, _contexts = members[0]
             if len(insert) + len(update) + len(delete) == 1:
                 return cls(insert, update, delete)
         return cls(sorted((record for changes in members for record in changes.insert), key=_key),

@@ -1,4 +1,4 @@
-"""Between a row and a Record: they have the same fields in the same order."""
+"""Between a row and what it becomes: they have the same fields in the same order."""
 
 from __future__ import annotations
 
@@ -25,6 +25,16 @@ def records(rows: Iterable[Sequence[Any]]) -> list[Record]:
 def hosts(rows: Iterable[Sequence[Any]]) -> list[api.Host]:
     """Rows of ``hosts``, all columns in their order."""
     return list(map(api.Host._make, rows))
+
+
+def contexts(rows: Iterable[Sequence[Any]]) -> list[api.StoredContext]:
+    """Rows of ``migration_contexts``, all columns in their order."""
+    return list(map(api.StoredContext._make, rows))
+
+
+def orders(rows: Iterable[Sequence[Any]]) -> list[api.Order]:
+    """Rows of ``orders``, all columns in their order."""
+    return [api.Order._make(row[1:]) for row in rows]
 
 
 def new(column: str) -> str:

@@ -9,27 +9,34 @@ from typing import Any
 from typing import Final
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
 
 from devicetrack.objects import values
+from devicetrack.store import api
 
 # The newest revision under migrations/, named here so that checking a store needs no alembic. A test compares.
-REVISION: Final = '0001'
+REVISION: Final = '0002'
 
 metadata: Final = sa.MetaData()
 
 # Identifiers are compared byte by byte everywhere. MariaDB would otherwise take 'ns0' and 'NS0' for one device.
 _MARIADB: Final[dict[str, Any]] = {'mysql_engine': 'InnoDB', 'mysql_charset': 'utf8mb4', 'mysql_collate': 'utf8mb4_bin'}
 
+# Documents: MariaDB's own TEXT ends at 64 KiB, where that of the others has no end that matters.
+_DOCUMENT: Final = sa.Text().with_variant(mysql.MEDIUMTEXT(), 'mysql', 'mariadb')
+
+# The columns of hosts, assignments and migration_contexts stand in the order of the fields of what they become: a
+# record is a row and a row is a record.
 hosts: Final = sa.Table(
     'hosts', metadata,
     sa.Column('uuid', sa.String(36), primary_key=True),
     sa.Column('name', sa.String(255), nullable=False),
     sa.Column('machine_id', sa.String(128), nullable=False),
+    sa.Column('boot_id', sa.String(64), nullable=True),
     sa.UniqueConstraint('name', name='uniq_hosts0name'),
     **_MARIADB)
 
-# The identity of a device is the primary key: there is no way to write a second owner for it. The columns stand in
-# the order of values.Record, so a record is a row and a row is a record.
+# The identity of a device is the primary key: there is no way to write a second owner for it.
 assignments: Final = sa.Table(
     'assignments', metadata,
     sa.Column('host_uuid', sa.String(36), primary_key=True),
@@ -52,8 +59,35 @@ assignments: Final = sa.Table(
     sa.Index('ix_assignments_migration_uuid', 'migration_uuid'),
     **_MARIADB)
 
-if tuple(assignments.c.keys()) != values.Record._fields:      # python -O must not lose this, so it is no assert
-    raise TypeError('the columns of assignments are not the fields of Record, in their order')
+# An instance that does not move on a host has no row here.
+migration_contexts: Final = sa.Table(
+    'migration_contexts', metadata,
+    sa.Column('host_uuid', sa.String(36), primary_key=True),
+    sa.Column('instance_uuid', sa.String(36), primary_key=True),
+    sa.Column('migration_uuid', sa.String(36), nullable=False),
+    sa.Column('context', _DOCUMENT, nullable=False),
+    sa.Index('ix_migration_contexts_migration_uuid', 'migration_uuid'),
+    **_MARIADB)
 
-KEY: Final = ('host_uuid', 'kind', 'identifier')              # what names a row
+# The number tells which order came first: several may come within a second, and a clock may be set back.
+orders: Final = sa.Table(
+    'orders', metadata,
+    sa.Column('number', sa.Integer, primary_key=True, autoincrement=True),
+    sa.Column('uuid', sa.String(36), nullable=False),
+    sa.Column('host_uuid', sa.String(36), nullable=False),
+    sa.Column('verb', sa.String(64), nullable=False),
+    sa.Column('arguments', _DOCUMENT, nullable=False),
+    sa.Column('created_at', sa.BigInteger, nullable=False),
+    sa.Column('answered_at', sa.BigInteger, nullable=True),
+    sa.Column('answer', _DOCUMENT, nullable=True),
+    sa.UniqueConstraint('uuid', name='uniq_orders0uuid'),
+    sa.Index('ix_orders_host_uuid', 'host_uuid'),
+    **_MARIADB)
+
+for _table, _fields in ((hosts, api.Host._fields), (assignments, values.Record._fields),
+                        (migration_contexts, api.StoredContext._fields), (orders, ('number', *api.Order._fields))):
+    if tuple(_table.c.keys()) != _fields:                     # python -O must not lose this, so it is no assert
+        raise TypeError(f'the columns of {_table.name} are not the fields of what they become, in their order')
+
+KEY: Final = ('host_uuid', 'kind', 'identifier')              # what names a row of assignments
 READ_AT: Final = (*KEY, 'generation', 'claim_id')             # what names one version of it

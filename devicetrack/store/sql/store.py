@@ -27,6 +27,7 @@ from devicetrack.store.sql import committer
 from devicetrack.store.sql import convert
 from devicetrack.store.sql import engine as engines
 from devicetrack.store.sql import models
+from devicetrack.store.sql import rare
 from devicetrack.store.sql import schema
 from devicetrack.store.sql import settle
 from devicetrack.store.sql.backend import Cause
@@ -43,6 +44,9 @@ _REMEDIES: Final = {
 # Connections that a forked child must not even close: that would end the session of its parent. They are kept here.
 _of_parents: list[Any] = []
 _leaving = threading.Lock()
+
+# So many fields of an order are the question; the others are the answer.
+_ASKED: Final = api.Order._fields.index('answered_at')
 
 Result = TypeVar('Result')
 
@@ -95,6 +99,16 @@ class SQLStore(api.Store):
             if self.host(host.name) != host:         # else it is ours, of a commit whose answer was lost
                 raise exception.HostIdentityChanged(host.name) from error
 
+    def set_boot_id(self, host_uuid: str, boot_id: str) -> None:
+        if not self.transact(lambda connection: rare.set_boot_id(connection, host_uuid, boot_id)):
+            raise exception.UnknownHost(host_uuid, [host.name for host in self.hosts()])
+
+    def replace_host(self, before: api.Host, after: api.Host) -> None:
+        try:
+            self.transact(lambda connection: rare.replace_host(connection, before, after))
+        except db_exc.DBDuplicateEntry as error:
+            raise exception.HostIdentityChanged(after.name) from error
+
     def records(self, host_uuid: str | None = None, instance_uuid: str | None = None,
                 keys: Iterable[DeviceKey] | None = None) -> list[Record]:
         given = {name: value for name, value in (('host_uuid', host_uuid), ('instance_uuid', instance_uuid))
@@ -113,7 +127,17 @@ class SQLStore(api.Store):
         with self.reading() as connection:
             return convert.records(connection.execute(statement, given).all())
 
+    def contexts(self, host_uuid: str, instance_uuid: str | None = None) -> list[api.StoredContext]:
+        table = models.migration_contexts
+        statement = sa.select(table).where(table.c.host_uuid == host_uuid).order_by(table.c.instance_uuid)
+        if instance_uuid is not None:
+            statement = statement.where(table.c.instance_uuid == instance_uuid)
+        with self.reading() as connection:
+            return convert.contexts(connection.execute(statement))
+
     def write(self, changes: api.Changes) -> None:
+        if changes.contexts:
+            changes.check_contexts()
         if os.getpid() != self._pid:
             self._leave_parent()
         try:
@@ -124,7 +148,24 @@ class SQLStore(api.Store):
             raise self._taken(changes) from refused.fault.error
 
     def settle(self, changes: api.Changes) -> bool:
+        changes.check_contexts()
         return self.transact(lambda connection: settle.wait_and_compare(connection, changes))
+
+    def add_order(self, order: api.Order) -> None:
+        try:
+            self.transact(lambda connection: rare.add_order(connection, order))
+        except db_exc.DBDuplicateEntry as error:
+            with self.reading() as connection:
+                known = rare.order(connection, order.uuid)
+            if known is not None and known[:_ASKED] != order[:_ASKED]:     # else it is ours, of a lost answer
+                raise ValueError(f'order {order.uuid} is there already and asks for something else') from error
+
+    def orders(self, host_uuid: str | None = None, waiting: bool = False) -> list[api.Order]:
+        with self.reading() as connection:
+            return rare.orders(connection, host_uuid, waiting)
+
+    def answer_order(self, uuid: str, answered_at: int, answer: str) -> bool:
+        return self.transact(lambda connection: rare.answer_order(connection, uuid, answered_at, answer))
 
     def close(self) -> None:
         if os.getpid() != self._pid:
@@ -264,4 +305,5 @@ def _selects() -> Mapping[tuple[str, ...], sa.Select[Any]]:
 def _try_to_write(connection: sa.Connection) -> None:
     """Statements that are refused where nothing can be written, and change nothing where it can."""
     connection.execute(sa.update(models.hosts).where(sa.false()).values(name=models.hosts.c.name))
-    connection.execute(sa.delete(models.assignments).where(sa.false()))
+    for table in (models.assignments, models.migration_contexts, models.orders):
+        connection.execute(sa.delete(table).where(sa.false()))

@@ -1,0 +1,99 @@
+"""What is seldom written: hosts and orders. Each function is the work of one transaction.
+
+Claims have no part in it, so it goes the plain way, through SQLAlchemy.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import sqlalchemy as sa
+
+from devicetrack import exception
+from devicetrack.store import api
+from devicetrack.store.sql import convert
+from devicetrack.store.sql import models
+
+# Of each host. An order that waits is never dropped.
+ANSWERED_ORDERS_KEPT: Final = 100
+
+
+# -- hosts ------------------------------------------------------------------------------------------------------------
+
+
+def set_boot_id(connection: sa.Connection, host_uuid: str, boot_id: str) -> bool:
+    """Whether there is such a host."""
+    table = models.hosts
+    return connection.execute(
+        sa.update(table).where(table.c.uuid == host_uuid).values(boot_id=boot_id)).rowcount == 1
+
+
+def replace_host(connection: sa.Connection, before: api.Host, after: api.Host) -> None:
+    """Delete a host and all that is left of it, and insert another.
+
+    :raises HostHoldsDevices, HostIdentityChanged: nothing was written
+    :raises DBDuplicateEntry: a third host has the name or the UUID of the new one
+    """
+    table = models.hosts
+    # For update: of two who replace one machine, the second sees what the first has done.
+    found = [host[:_IDENTITY] for host in convert.hosts(connection.execute(
+        sa.select(table).where(table.c.uuid.in_((before.uuid, after.uuid))).with_for_update()))]
+    if before[:_IDENTITY] not in found:
+        if after[:_IDENTITY] in found:          # done before, by a commit whose answer was lost
+            return
+        raise exception.HostIdentityChanged(before.name)
+    rows = connection.execute(sa.select(sa.func.count()).select_from(models.assignments).where(
+        models.assignments.c.host_uuid == before.uuid)).scalar_one()
+    if rows:
+        raise exception.HostHoldsDevices(before.name, rows)
+    for left in (models.migration_contexts, models.orders):
+        connection.execute(sa.delete(left).where(left.c.host_uuid == before.uuid))
+    connection.execute(sa.delete(table).where(table.c.uuid == before.uuid))
+    connection.execute(sa.insert(table).values(after._asdict()))
+
+
+# So many fields of a host say which machine it is; what follows changes in its life.
+_IDENTITY: Final = api.Host._fields.index('boot_id')
+
+
+# -- orders -----------------------------------------------------------------------------------------------------------
+
+
+def add_order(connection: sa.Connection, order: api.Order) -> None:
+    """Insert an order, and delete the answered ones of its host that nobody will ask for any more.
+
+    :raises DBDuplicateEntry: the UUID is there already
+    """
+    table = models.orders
+    connection.execute(sa.insert(table).values(order._asdict()))
+    # Two statements: MariaDB takes no LIMIT in a subquery of IN.
+    old = connection.execute(
+        sa.select(table.c.number).where(table.c.host_uuid == order.host_uuid, table.c.answered_at.is_not(None))
+        .order_by(table.c.number.desc()).offset(ANSWERED_ORDERS_KEPT)).scalars().all()
+    if old:
+        connection.execute(sa.delete(table).where(table.c.number.in_(old)))
+
+
+def order(connection: sa.Connection, uuid: str) -> api.Order | None:
+    """The order of this UUID."""
+    found = convert.orders(connection.execute(sa.select(models.orders).where(models.orders.c.uuid == uuid)))
+    return found[0] if found else None
+
+
+def orders(connection: sa.Connection, host_uuid: str | None, waiting: bool) -> list[api.Order]:
+    """Orders, in the order in which they were added."""
+    table = models.orders
+    statement = sa.select(table).order_by(table.c.number)
+    if host_uuid is not None:
+        statement = statement.where(table.c.host_uuid == host_uuid)
+    if waiting:
+        statement = statement.where(table.c.answered_at.is_(None))
+    return convert.orders(connection.execute(statement))
+
+
+def answer_order(connection: sa.Connection, uuid: str, answered_at: int, answer: str) -> bool:
+    """Whether this became the answer."""
+    table = models.orders
+    return connection.execute(
+        sa.update(table).where(table.c.uuid == uuid, table.c.answered_at.is_(None))
+        .values(answered_at=answered_at, answer=answer)).rowcount == 1
