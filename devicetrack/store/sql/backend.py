@@ -71,16 +71,18 @@ class Merged(NamedTuple):
     insert: Sequence[Record]
     update: Sequence[api.Update]
     delete: Sequence[Record]
+    contexts: Sequence[api.ContextChange]
 
     @classmethod
     def of(cls, members: Sequence[api.Changes]) -> Merged:
         if len(members) == 1:
-            insert, update, delete, _contexts = members[0]
-            if len(insert) + len(update) + len(delete) == 1:
-                return cls(insert, update, delete)
+            insert, update, delete, contexts = members[0]
+            if len(insert) + len(update) + len(delete) == 1 and len(contexts) < 2:
+                return cls(insert, update, delete, contexts)
         return cls(sorted((record for changes in members for record in changes.insert), key=_key),
                    sorted((update for changes in members for update in changes.update), key=_key_before),
-                   sorted((record for changes in members for record in changes.delete), key=_key))
+                   sorted((record for changes in members for record in changes.delete), key=_key),
+                   _last_of_each([change for changes in members for change in changes.contexts]))
 
 
 def _key(record: Record) -> tuple[str, ...]:
@@ -89,6 +91,14 @@ def _key(record: Record) -> tuple[str, ...]:
 
 def _key_before(update: api.Update) -> tuple[str, ...]:
     return update.before[:3]
+
+
+def _last_of_each(contexts: Sequence[api.ContextChange]) -> Sequence[api.ContextChange]:
+    """What is left of several changes to the context of one instance when they are made one after the other."""
+    if not contexts:
+        return ()
+    last = {change[:2]: change for change in contexts}
+    return [last[key] for key in sorted(last)]
 
 
 Row = TypeVar('Row')
@@ -126,10 +136,28 @@ class Backend(abc.ABC):
         self.of_update: Callable[[api.Update], tuple[Any, ...]] = convert.parameters_of_update(names)
         self.delete_one, names = self._compile(sa.delete(table).where(*version))
         self.of_delete: Callable[[Record], tuple[Any, ...]] = convert.parameters_of_delete(names)
+        contexts = models.migration_contexts
+        self._put_context, _ = self._compile(self._insert_or_replace(
+            contexts, models.CONTEXT_KEY, [name for name in contexts.c.keys() if name not in models.CONTEXT_KEY]))
+        self._drop_context, _ = self._compile(sa.delete(contexts).where(
+            *[contexts.c[name] == sa.bindparam(convert.old(name)) for name in models.CONTEXT_KEY]))
 
     def _compile(self, statement: sa.sql.ClauseElement) -> tuple[str, tuple[str, ...]]:
         compiled = statement.compile(dialect=self._dialect)
         return str(compiled), tuple(getattr(compiled, 'positiontup', ()))
+
+    @abc.abstractmethod
+    def _insert_or_replace(self, table: sa.Table, key: Sequence[str], others: Sequence[str]) -> sa.Insert:
+        """A statement that inserts a row, all columns in their order, or replaces the one with this key.
+
+        One statement: with a DELETE and an INSERT, a lost transaction of ours that is still open would make a key
+        exist, which reads as a device that somebody else has.
+        """
+
+    def of_contexts(self, contexts: Sequence[api.ContextChange]) -> list[tuple[str, tuple[Any, ...]]]:
+        """Each change of a context as a statement and its parameters."""
+        return [(self._put_context, change) if change.context is not None else (self._drop_context, change[:2])
+                for change in contexts]
 
     # -- one connection ------------------------------------------------------------------------------------------------
 
@@ -148,7 +176,7 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def carry_out(self, connection: Any, merged: Merged) -> None:
-        """Begin a transaction and run the statements in it: deletes, updates, inserts.
+        """Begin a transaction and run the statements in it: deletes, updates, inserts, contexts.
 
         Deletes come first, so that a device that one member gives can be taken by another member of the same batch.
 

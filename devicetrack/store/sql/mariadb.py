@@ -8,6 +8,7 @@ from typing import Any
 from typing import Final
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
 
 from devicetrack.store.sql import backend
 from devicetrack.store.sql.backend import Cause
@@ -57,6 +58,10 @@ class MariaDB(backend.Backend):
         prefix, self._insert_row = self.insert_one.split(' VALUES ')
         self._insert_rows = prefix + ' VALUES '
 
+    def _insert_or_replace(self, table: sa.Table, key: Sequence[str], others: Sequence[str]) -> sa.Insert:
+        insert = mysql.insert(table)
+        return insert.on_duplicate_key_update({name: insert.inserted[name] for name in others})
+
     def prepare(self, connection: Any) -> None:
         with connection.cursor() as cursor:
             # READ COMMITTED locks the rows that are written and no gaps between them. A wait that ends with an error
@@ -69,7 +74,7 @@ class MariaDB(backend.Backend):
         connection.ping(reconnect=False)
 
     def carry_out(self, connection: Any, merged: backend.Merged) -> None:
-        insert, update, delete = merged
+        insert, update, delete, contexts = merged
         with connection.cursor() as cursor:
             for deleted in backend.chunks(delete):
                 _run_each(cursor, self.delete_one, list(map(self.of_delete, deleted)))
@@ -81,6 +86,11 @@ class MariaDB(backend.Backend):
                 else:
                     cursor.execute(self._insert_rows + ', '.join([self._insert_row] * len(inserted)),
                                    tuple(itertools.chain.from_iterable(inserted)))
+            if contexts:
+                statements, parameters = zip(*self.of_contexts(contexts), strict=True)
+                cursor.execute(';'.join(statements), tuple(itertools.chain.from_iterable(parameters)))
+                while cursor.nextset():
+                    pass
 
     def commit(self, connection: Any) -> None:
         connection.commit()

@@ -91,3 +91,4 @@ for _table, _fields in ((hosts, api.Host._fields), (assignments, values.Record._
 
 KEY: Final = ('host_uuid', 'kind', 'identifier')              # what names a row of assignments
 READ_AT: Final = (*KEY, 'generation', 'claim_id')             # what names one version of it
+CONTEXT_KEY: Final = ('host_uuid', 'instance_uuid')           # what names a row of migration_contexts

@@ -9,6 +9,7 @@ from typing import Any
 from typing import Final
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
 
 from devicetrack.store.sql import backend
 from devicetrack.store.sql import convert
@@ -60,6 +61,10 @@ class PostgreSQL(backend.Backend):
             [*map(convert.old, models.READ_AT), *map(convert.new, convert.CHANGEABLE)])
         self._values_of_delete = convert.parameters_of_delete([convert.old(name) for name in models.READ_AT])
 
+    def _insert_or_replace(self, table: sa.Table, key: Sequence[str], others: Sequence[str]) -> sa.Insert:
+        insert = postgresql.insert(table)
+        return insert.on_conflict_do_update(index_elements=key, set_={name: insert.excluded[name] for name in others})
+
     def prepare(self, connection: Any) -> None:
         with connection.cursor() as cursor:
             cursor.execute(f"SET lock_timeout = '{self.busy_timeout_s}s'")
@@ -76,7 +81,7 @@ class PostgreSQL(backend.Backend):
 
     def carry_out(self, connection: Any, merged: backend.Merged) -> None:
         begin = 'BEGIN;'
-        insert, update, delete = merged
+        insert, update, delete, contexts = merged
         with connection.cursor() as cursor:
             for deleted in backend.chunks(delete):
                 if len(deleted) == 1:
@@ -102,6 +107,9 @@ class PostgreSQL(backend.Backend):
                 else:
                     cursor.execute(begin + self._insert_rows + _rows(self._insert_row, inserted), _flat(inserted))
                 begin = ''
+            if contexts:
+                statements, parameters = zip(*self.of_contexts(contexts), strict=True)
+                cursor.execute(begin + ';'.join(statements), _flat(parameters))
 
     def commit(self, connection: Any) -> None:
         with connection.cursor() as cursor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import errno
 import os
 import sqlite3
@@ -10,6 +11,7 @@ from typing import Final
 import urllib.parse
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import sqlite
 
 from devicetrack.store.sql import backend
 from devicetrack.store.sql.backend import Cause
@@ -44,6 +46,10 @@ class SQLite(backend.Backend):
     paramstyle = 'qmark'
     locks_whole_store = True
 
+    def _insert_or_replace(self, table: sa.Table, key: Sequence[str], others: Sequence[str]) -> sa.Insert:
+        insert = sqlite.insert(table)
+        return insert.on_conflict_do_update(index_elements=key, set_={name: insert.excluded[name] for name in others})
+
     def prepare(self, connection: Any) -> None:
         connection.execute('PRAGMA synchronous = FULL')
 
@@ -67,7 +73,7 @@ class SQLite(backend.Backend):
         # IMMEDIATE takes the write lock now, where waiting for it is possible. A transaction that read first and
         # wrote then would be refused instead, without waiting, when another one wrote in between.
         connection.execute('BEGIN IMMEDIATE')
-        insert, update, delete = merged
+        insert, update, delete, contexts = merged
         if delete:
             cursor = connection.executemany(self.delete_one, [self.of_delete(record) for record in delete])
             if cursor.rowcount != len(delete):
@@ -78,6 +84,9 @@ class SQLite(backend.Backend):
                 raise backend.StaleRows
         if insert:
             connection.executemany(self.insert_one, insert)
+        if contexts:
+            for statement, parameters in self.of_contexts(contexts):
+                connection.execute(statement, parameters)
 
     def _file_at_path(self) -> tuple[int, int]:
         found = os.stat(self._path)
