@@ -172,6 +172,29 @@ class InstanceHasClaim(DeviceTrackError):
         return f'instance {self.instance_uuid} has a claim already: {held or "one that is being made"}'
 
 
+class InstanceHasStaleRows(InstanceHasClaim):
+    """An earlier move of the instance is not over on this host, so it cannot move here. Nothing was changed.
+
+    The compute service says when a migration is over; the next audit then gives back what it left.
+    """
+
+    def __str__(self) -> str:
+        held = ', '.join(f'{kind} {identifier}' for kind, identifier in self.held)
+        return (f'instance {self.instance_uuid} has devices here that an earlier stay or move left: {held}; '
+                f'the audit gives them back when the compute service says that it is over')
+
+
+class MigrationSuperseded(DeviceTrackError):
+    """A newer migration of the instance has a claim here. Nothing was changed; this one has failed."""
+
+    def __init__(self, migration_uuid: str, newer_uuid: str) -> None:
+        super().__init__(migration_uuid, newer_uuid)
+        self.migration_uuid, self.newer_uuid = migration_uuid, newer_uuid
+
+    def __str__(self) -> str:
+        return f'migration {self.migration_uuid} is older than {self.newer_uuid}, which has a claim here'
+
+
 class InstanceNotClaimed(DeviceTrackError):
     """The instance holds nothing here that the call could work on. Nothing was done."""
 

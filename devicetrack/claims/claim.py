@@ -15,24 +15,26 @@ LOG = logging.getLogger(__name__)
 
 
 class _Giver(Protocol):
-    def abort_instance_claim(self, context: Any, instance: Any, claim_id: str | None = None) -> None: ...
+    def abort_instance_claim(self, context: Any, instance: Any, claim_id: str | None = None,
+                             migration_uuid: str | None = None) -> None: ...
 
 
 class Claim:
     """Devices that are held and recorded for an instance.
 
     A claim acts when it is made, so it needs no ``with``. In a ``with`` block an error that leaves the block gives
-    back what this claim took, and goes on.
+    back what this claim took, and goes on. ``migration`` is that of a claim for a move, else None.
     """
 
-    __slots__ = ('resources', 'claim_id', '_manager', '_context', '_instance', '_over')
+    __slots__ = ('resources', 'claim_id', 'migration', '_manager', '_context', '_instance', '_over')
 
     def __init__(self, manager: _Giver, context: Any, instance: Any, claim_id: str,
-                 resources: InstanceResources) -> None:
+                 resources: InstanceResources, migration: Any = None, over: bool | None = None) -> None:
         self.resources = resources
         self.claim_id = claim_id
+        self.migration = migration
         self._manager, self._context, self._instance = manager, context, instance
-        self._over = not resources.assignments
+        self._over = not resources.assignments if over is None else over
 
     def abort(self) -> None:
         """Give back what this claim took, and nothing that another claim took since. A second call does nothing.
@@ -41,7 +43,8 @@ class Claim:
         :raises DriverError, StoreError: not everything could be given back; the audit goes on with it
         """
         if not self._over:
-            self._manager.abort_instance_claim(self._context, self._instance, self.claim_id)
+            self._manager.abort_instance_claim(self._context, self._instance, self.claim_id,
+                                               None if self.migration is None else self.migration.uuid)
             self._over = True
 
     def __enter__(self) -> Self:

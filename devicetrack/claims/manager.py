@@ -7,50 +7,37 @@ ledger alone.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from collections.abc import Iterator
 from collections.abc import Mapping
-from collections.abc import Sequence
-import contextlib
 import functools
-import itertools
 import os
-import secrets
 import threading
-import time
 from typing import Any
 from typing import TypeVar
 import weakref
 
-from oslo_concurrency import lockutils
 from oslo_log import log as logging
 
 from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.claims import host as host_identity
+from devicetrack.claims import moving
 from devicetrack.claims import providers as provider_resolvers
 from devicetrack.claims import recovery
 from devicetrack.claims.claim import Claim
-from devicetrack.claims.ledger_lock import LedgerLock
 from devicetrack.claims.service import ComputeService
-from devicetrack.conf import manager as options
+from devicetrack.claims.steps import Steps
 from devicetrack.engine import demand as demands
-from devicetrack.engine import ledger as ledgers
-from devicetrack.engine import lifecycle
+from devicetrack.engine import moves
 from devicetrack.engine.explanation import Shortage
 from devicetrack.engine.reconcile import Finding
 from devicetrack.objects import DeviceAssignment
+from devicetrack.objects import DeviceMap
 from devicetrack.objects import DeviceRequest
 from devicetrack.objects import InstanceResources
 from devicetrack.objects import Provider
-from devicetrack.objects.values import Candidate
-from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestConfig
-from devicetrack.objects.values import Inventory
-from devicetrack.objects.values import Record
+from devicetrack.objects.values import MigrationDefinitions
 from devicetrack.store import api as store_api
-from devicetrack.store.api import Changes
-from devicetrack.store.api import Update
 from devicetrack.virt.driver import VirtDriver
 
 LOG = logging.getLogger(__name__)
@@ -69,7 +56,7 @@ def _when_ready(method: Method) -> Method:
     return checked  # type: ignore[return-value]
 
 
-class ClaimManager:
+class ClaimManager(Steps):
     """Decides, records, realizes and takes back the devices of one host.
 
     One process manages a host at a time. Every method may be called from any number of native threads; those that
@@ -87,33 +74,14 @@ class ClaimManager:
     def __init__(self, host: str, driver: VirtDriver, store: store_api.Store, conf: Any,
                  service: ComputeService | None = None,
                  providers: provider_resolvers.ProviderResolver | None = None, nodename: str | None = None) -> None:
-        options.register(conf)
-        self.host, self.nodename = host, nodename or host
-        self.driver, self.store, self.service = driver, store, service
-        self._conf = conf[options.GROUP]
-        self._providers = providers
+        super().__init__(host, driver, store, conf, service, providers, nodename)
         self._pid = os.getpid()
         self._host_lock: host_identity.HostLock | None = None
         self._ready = False
         self._disabled: dict[str, str] = {}
-        self._host_uuid = ''
-        self._provider_names: dict[str, str] = {}               # by stable name, its UUID
-        self._provider_uuids: frozenset[str] = frozenset()
-        self._classes: frozenset[str] = frozenset()
-        self._lock = LedgerLock()
-        self._ledger = self._new_ledger()
-        self._working = lockutils.Semaphores()
-        self._doubts: list[recovery.Doubt] = []
         self._auditing = threading.Lock()
-        self._reading = threading.Lock()
-        # Claim ids only have to differ from one another, over restarts too; a UUID for each would cost more.
-        self._claim_prefix = secrets.token_hex(8)
-        self._claim_numbers = itertools.count(1)
         forget = weakref.WeakMethod(self._forget_host_lock)
         os.register_at_fork(after_in_child=lambda: (method := forget()) and method())
-
-    def _new_ledger(self) -> ledgers.Ledger:
-        return ledgers.Ledger(self._conf.selection_policy, self._provider_names.__getitem__)
 
     # -- start and stop -----------------------------------------------------------------------------------------------
 
@@ -137,11 +105,12 @@ class ClaimManager:
         self._host_lock = lock
         try:
             self.store.check()
-            self._host_uuid = host_identity.identify(self.store, self.host, self._conf.machine_id_path).uuid
+            host = host_identity.identify(self.store, self.host, self._conf.machine_id_path)
+            self._host_uuid, self.boot_id = host.uuid, host.boot_id
             if self._providers is None:
                 self._providers = provider_resolvers.DerivedProviders(self._host_uuid)
-            self._ledger, self._doubts = self._new_ledger(), []
-            findings = recovery.start(self)
+            self._ledger, self._doubts = self.new_ledger(), []
+            findings = recovery.start(self, host)
         except BaseException:
             self._host_lock = None
             lock.release()
@@ -177,11 +146,6 @@ class ClaimManager:
         if not self._ready:
             raise exception.NotReady(self.host)
 
-    @property
-    def host_uuid(self) -> str:
-        """The host's UUID in the store; '' before ``init_host``."""
-        return self._host_uuid
-
     # -- taking -------------------------------------------------------------------------------------------------------
 
     def instance_claim(self, context: Any, instance: Any, nodename: str,
@@ -208,101 +172,35 @@ class ClaimManager:
         if not demand.items:
             claim = Claim(self, context, instance, '', InstanceResources.from_records(uuid, self._host_uuid, ()))
         else:
-            claim_id = f'{self._claim_prefix}-{next(self._claim_numbers):x}'
-            records = self._take(uuid, claim_id, demand)
+            claim_id = self.new_claim_id()
+            records = self.take(uuid, claim_id, demand)
             claim = Claim(self, context, instance, claim_id,
                           InstanceResources.from_records(uuid, self._host_uuid, records))
         instance.resources = claim.resources
         return claim
 
-    def _take(self, instance_uuid: str, claim_id: str, demand: demands.Demand) -> list[Record]:
-        """Hold and record; when the store says that devices have owners we did not know of, choose again."""
-        attempts, reconsidered = 0, False
-        while True:
-            try:
-                with self._lock:
-                    holding = self._ledger.take(instance_uuid, demand)
-            except exception.InstanceHasClaim:
-                if not self._doubts or reconsidered:
-                    raise
-                reconsidered = True
-                recovery.settle_instance(self, instance_uuid)
-                continue
-            except exception.NoFit as short:
-                if not reconsidered and recovery.reconsider(self):
-                    reconsidered = True
-                    continue
-                raise exception.NoFit(self._with_owners(short.shortages)) from None
-            changes = Changes()
-            try:
-                records = self._records_for(holding, claim_id, demand)
-                changes = Changes(insert=tuple(records))
-                self.store.write(changes)
-                return records
-            except exception.DeviceTaken as taken:
-                recovery.distrust(self, holding, taken.devices)
-                attempts += 1
-                if attempts >= self._conf.claim_attempts:
-                    raise
-            except exception.NothingWritten:
-                self._put_back(holding)
-                raise
-            except (exception.DriverError, exception.BadRequest):
-                self._put_back(holding)
-                raise
-            except BaseException:
-                # Whatever interrupted the commit, its outcome is for the store to say.
-                self._doubt(holding, changes, undo=True)
-                raise
-
-    def _put_back(self, holding: ledgers.Holding) -> None:
-        with self._lock:
-            self._ledger.put_back(holding)
-
-    def _doubt(self, holding: ledgers.Holding, changes: Changes, undo: bool = False) -> None:
-        holding.in_doubt = True
-        self._doubts.append(recovery.Doubt(holding, changes, undo))
-
-    def _records_for(self, holding: ledgers.Holding, claim_id: str, demand: demands.Demand) -> list[Record]:
-        """The rows of what was taken, in the order of the guest; the driver names what will be made."""
-        units: Sequence[ledgers.Unit] = holding.units
-        if demand.order:
-            units = demands.arrange(units, [unit.pool.resource_class for unit in units], demand.order)
-        candidates = self._named(units, demand)
-        now = int(time.time())
-        return [Record(self._host_uuid, candidate.kind, candidate.identifier,       # type: ignore[arg-type]
-                       holding.instance_uuid, None, vocabulary.CURRENT, vocabulary.CLAIMED, position,
-                       claim_id, 1, candidate.provider_uuid, candidate.resource_class, candidate.parent,
-                       candidate.numa_node, candidate.details, now)
-                for position, candidate in enumerate(candidates)]
-
-    def _named(self, units: Sequence[ledgers.Unit], demand: demands.Demand | None = None) -> Sequence[Candidate]:
-        """Let the driver name what will be made, and the ledger know the names."""
-        holding = units[0].holding
-        assert holding is not None
-        candidates = self.driver.claim_for_instance(holding.instance_uuid, demand,
-                                                    [unit.candidate() for unit in units])
-        for unit in units:
-            if unit.identifier is None:
-                with self._lock:
-                    self._ledger.name(units, candidates)
-                break
-        return candidates
-
     def _demand(self, instance: Any, allocations: Mapping[str, Any] | DeviceRequest | None) -> demands.Demand:
+        return self._demand_of(getattr(instance, 'flavor', None), allocations)
+
+    def _demand_of(self, flavor: Any, allocations: Mapping[str, Any] | DeviceRequest | None) -> demands.Demand:
         if isinstance(allocations, DeviceRequest):
             return demands.from_request(allocations, self._provider_uuids)
         if not allocations:
             return demands.NOTHING
-        flavor = getattr(instance, 'flavor', None)
         extra_specs = getattr(flavor, 'extra_specs', None)
         return demands.from_allocations(allocations, self._provider_uuids, self._classes, extra_specs)
 
-    def _check_node(self, nodename: str) -> None:
+    def _check_name(self, nodename: str) -> None:
         if nodename != self.nodename:
             raise exception.NodeUnavailable(nodename, f'host {self.host} has node {self.nodename}')
+
+    def _check_node(self, nodename: str) -> None:
+        """Refuse claims on a node of another host, or on one that takes none at the moment."""
+        self._check_name(nodename)
         if self._disabled and nodename in self._disabled:
             raise exception.NodeUnavailable(nodename, self._disabled[nodename])
+        if self.report_only is not None:
+            raise exception.NodeUnavailable(nodename, self.report_only)
 
     def disable_node(self, nodename: str, reason: str) -> None:
         """Refuse new claims on a node, until the end of this process.
@@ -324,199 +222,249 @@ class ClaimManager:
         demand = self._demand(instance, allocations)
         with self._lock:
             shortages = self._ledger.shortages(demand, everything=True)
-        return self._with_owners(shortages)
-
-    def _with_owners(self, shortages: Sequence[Shortage]) -> list[Shortage]:
-        return [shortage._replace(instances=self._ledger.owners(shortage.resource_class, shortage.provider_uuid))
-                for shortage in shortages]
+        return self.with_owners(shortages)
 
     # -- making it real -----------------------------------------------------------------------------------------------
 
     @_when_ready
-    def realize(self, context: Any, instance: Any) -> InstanceResources:
+    def realize(self, context: Any, instance: Any, before_move: bool = False) -> InstanceResources:
         """Make the instance's devices ready for its guest. Slow; call it outside the service's own locks.
 
         Idempotent: call it before every start of the guest. Details that are new (an IOMMU group, this boot's path)
         are recorded. A parent that turns out to be full is read again and another device chosen, once.
 
-        :raises InstanceNotClaimed: a device is on its way back already
+        :param before_move: while the instance moves to other devices of this host: those that it had before, not the
+            new ones
+        :raises InstanceNotClaimed: its devices are on their way back already
         :raises DeviceError, ParentFull, NoFit: a device could not be made ready; all of them stay held and recorded
         :raises HypervisorUnreachable: no answer; devices may be half made, the next call goes on
         """
         with self.working(instance.uuid):
             records = self.records_of(instance.uuid)
-            if any(record.state == vocabulary.RELEASING for record in records):
+            used = self.used_by_guest(records, before_move)
+            if records and all(record.state == vocabulary.RELEASING for record in records):
                 raise exception.InstanceNotClaimed(instance.uuid, 'not on its way back')
-            realized = []
-            for record in records:
-                realized.append(self._realize(record))
-            changed = tuple(Update(before, after) for before, after in realized if before != after)
-            if changed:
-                self.write(Changes(update=changed))
-            return InstanceResources.from_records(instance.uuid, self._host_uuid, [after for _, after in realized])
-
-    def _realize(self, record: Record, again: bool = True) -> tuple[Record, Record]:
-        try:
-            with self.watching() as watch:
-                realized = self.driver.realize(DeviceAssignment.from_record(record))
-                # Providers that nobody resolved yet wait for the next audit.
-                capacities = [one for one in realized.capacities if one.provider in self._provider_names]
-                with self._lock:
-                    unit = self._ledger.find(record.key)
-                    if unit is not None:
-                        self._ledger.realized(unit, realized.details, capacities, watch)
-        except exception.ParentFull as full:
-            if not again:
-                raise
-            return self._realize(self._exchange(record, full), again=False)
-        if realized.details == record.details:
-            return record, record
-        return record, record._replace(details=realized.details, generation=record.generation + 1)
-
-    def _exchange(self, record: Record, full: exception.ParentFull) -> Record:
-        """Put another device in the place of one whose parent turned out to be full: one transaction."""
-        LOG.warning('%(full)s; choosing another device for instance %(instance)s',
-                    {'full': full, 'instance': record.instance_uuid})
-        with self.reading() as watch:
-            inventory = self.read_inventory()
-            with self._lock:
-                self._ledger.read_parents(inventory, watch)
-                unit = self._ledger.find(record.key)
-                if unit is None or unit.holding is None:
-                    raise full
-                other = self._ledger.exchange(unit)
-                holding = unit.holding
-        changes = Changes()
-        try:
-            candidate = self._named([other])[0]
-            chosen = record._replace(
-                kind=candidate.kind, identifier=candidate.identifier or '', provider_uuid=candidate.provider_uuid,
-                parent=candidate.parent, numa_node=candidate.numa_node, details=candidate.details, generation=1,
-                state=vocabulary.CLAIMED)
-            changes = Changes(insert=(chosen,), delete=(record,))
-            self.store.write(changes)
-        except exception.NothingWritten:
-            with self._lock:
-                self._ledger.free(other)
-            raise
-        except BaseException:
-            self._doubt(holding, changes)
-            raise
-        with self._lock:
-            self._ledger.free(unit)
-        return chosen
+            return InstanceResources.from_records(instance.uuid, self._host_uuid, self.make_real(used))
 
     @_when_ready
-    def guest_config(self, instance: Any) -> GuestConfig:
+    def guest_config(self, instance: Any, before_move: bool = False) -> GuestConfig:
         """What the guest's definition needs: its devices with the paths of this boot, in the order that was asked for.
 
         Besides them an element for the definition's metadata. Both are empty for an instance without devices. Asks
         about this instance alone: no other guest is read.
 
+        :param before_move: as :meth:`realize`
         :raises DeviceGone: a device is not there or is another one of its name
         """
-        assignments = [DeviceAssignment.from_record(record) for record in self.records_of(instance.uuid)
-                       if record.state != vocabulary.RELEASING]
+        records = self.records_of(instance.uuid)
+        used = self.used_by_guest(records, before_move)
+        beside = [record for record in records if record not in used and record.state != vocabulary.RELEASING]
+        if not used and not beside:
+            return GuestConfig()
         flavor = getattr(getattr(instance, 'flavor', None), 'name', None)
-        return self.driver.guest_config(assignments, flavor) if assignments else GuestConfig()
+        return self.driver.guest_config([DeviceAssignment.from_record(record) for record in used], flavor,
+                                        [DeviceAssignment.from_record(record) for record in beside])
 
     @_when_ready
-    def started(self, context: Any, instance: Any) -> InstanceResources:
+    def started(self, context: Any, instance: Any, before_move: bool = False) -> InstanceResources:
         """Record that the guest runs on its devices. If it is never called, the audit settles it.
 
+        Sets ``instance.resources``. Of a move that ended here, the new devices are the instance's current ones from
+        now on; the old ones stay its own until the move is confirmed.
+
+        :param before_move: as :meth:`realize`
         :raises InvalidTransition: its devices are on their way back
         """
         with self.working(instance.uuid):
             records = self.records_of(instance.uuid)
-            return InstanceResources.from_records(
-                instance.uuid, self._host_uuid, self.advance(records, lifecycle.STARTED))
+            used = self.used_by_guest(records, before_move) or [
+                record for record in records if record.state == vocabulary.RELEASING]
+            old = tuple(record for record in used if record.role == vocabulary.OLD)
+            self.carry_out(moves.Settlement(
+                arrive=tuple(record for record in used if record not in old), settle=old))
+            after = self.used_by_guest(self.records_of(instance.uuid), before_move)
+            resources = InstanceResources.from_records(instance.uuid, self._host_uuid, after)
+            instance.resources = resources
+            return resources
 
     # -- giving back --------------------------------------------------------------------------------------------------
 
     @_when_ready
     def release(self, context: Any, instance: Any) -> None:
-        """Give back everything that the instance holds here. Call it after the guest is gone. Idempotent.
+        """Give back everything that the instance holds here, old and new when it moves. Idempotent.
 
-        Blocks while devices are removed or wiped, which for persistent memory takes as long as writing it.
+        Call it after the guest is gone. Blocks while devices are removed or wiped, which for persistent memory takes
+        as long as writing it.
 
         :raises DeviceInUse: a domain still names a device; what is not in use was given back
         :raises DriverError, StoreError: not everything was given back; the audit goes on with it
         """
         with self.working(instance.uuid):
-            self.give(self.records_of(instance.uuid))
+            self.release_all(self.records_of(instance.uuid))
 
     @_when_ready
-    def abort_instance_claim(self, context: Any, instance: Any, claim_id: str | None = None) -> None:
+    def abort_instance_claim(self, context: Any, instance: Any, claim_id: str | None = None,
+                             migration_uuid: str | None = None) -> None:
         """Give back what a claim took: everything that the instance holds here, or only what ``claim_id`` took.
+
+        What a claim for a move made old is current again.
 
         :raises DriverError, StoreError: as :meth:`release`
         """
         with self.working(instance.uuid):
-            self.give([record for record in self.records_of(instance.uuid) if claim_id in (None, record.claim_id)])
+            records = self.records_of(instance.uuid)
+            if claim_id is None:
+                self.release_all(records)
+                return
+            taken = [record for record in records if record.claim_id == claim_id]
+            migrations = {record.migration_uuid for record in taken} | {migration_uuid}
+            self.undo(records, taken, {uuid for uuid in migrations if uuid is not None})
+            if migration_uuid is not None:
+                instance.migration_context = None
 
-    def give(self, records: Sequence[Record]) -> None:
-        """The give path, for rows of one instance whose ``working`` lock the caller holds."""
-        if not records:
-            return
-        records = self.advance(records, lifecycle.RELEASE)
-        with self._lock:
-            units = {record.key: self._ledger.find(record.key) for record in records}
-            self._ledger.releasing(unit for unit in units.values() if unit is not None)
-        assignments = [DeviceAssignment.from_record(record) for record in records]
-        answers = self.driver.unclaim(assignments)
-        given = [record for record in records if answers[record.key] is None]
-        if given:
-            self.write(Changes(delete=tuple(given)))
-            removed = {DeviceKey(one.kind, one.identifier) for one in assignments
-                       if one.details.goes_with_its_assignment}
-            with self._lock:
-                for record in given:
-                    unit = units[record.key]
-                    if unit is not None:
-                        self._ledger.free(unit, gone=record.key in removed)
-        for error in answers.values():
-            if error is not None:
-                raise error
+    # -- moving -------------------------------------------------------------------------------------------------------
 
-    # -- rows ---------------------------------------------------------------------------------------------------------
+    @_when_ready
+    def resize_claim(self, context: Any, instance: Any, flavor: Any, nodename: str, migration: Any,
+                     allocations: Mapping[str, Any] | DeviceRequest | None, image_meta: Any = None,
+                     limits: Any = None, *, numa_topology: Any = None) -> Claim:
+        """Claim at the destination of a resize or cold migration, which may be this very host. Blocks for one commit.
 
-    def advance(self, records: Sequence[Record], event: str) -> list[Record]:
-        """Give rows the state that an event leads to, in one transaction; those that have it stay as they are."""
-        after = [record._replace(state=state, generation=record.generation + 1)
-                 if (state := lifecycle.next_state(record.state, event)) != record.state else record
-                 for record in records]
-        changed = tuple(Update(before, later) for before, later in zip(records, after, strict=True)
-                        if before is not later)
-        if changed:
-            self.write(Changes(update=changed))
-        return after
+        The new rows and the migration context are written in one transaction; when the instance moves on this host,
+        that its present devices are old is written in it too. Sets ``instance.migration_context``;
+        ``instance.resources`` stays what it was until the guest runs here.
 
-    def write(self, changes: Changes) -> None:
-        """Write rows of devices that are held; when the outcome is unknown they stay so until the store has said."""
-        try:
-            self.store.write(changes)
-        except exception.NothingWritten:
-            raise
-        except BaseException:
-            with self._lock:
-                holdings = {id(unit.holding): unit.holding for key in changes.keys
-                            if (unit := self._ledger.find(key)) is not None and unit.holding is not None}
-            for holding in holdings.values():
-                self._doubt(holding, changes)
-            raise
-
-    def records_of(self, instance_uuid: str) -> list[Record]:
-        """The rows of one instance on this host, in the order of the request."""
-        return self.store.records(self._host_uuid, instance_uuid)
-
-    @contextlib.contextmanager
-    def working(self, instance_uuid: str, wait: bool = True) -> Iterator[None]:
-        """One operation at a time on one instance's devices.
-
-        :raises lockutils.AcquireLockFailedException: with ``wait`` false, when one is under way
+        :param flavor: the flavor that the instance gets; its ``extra_specs`` are read
+        :param migration: ``uuid, id, source_compute, source_node`` are read; None has the service create one
+        :param allocations: what the instance is allocated at its destination, as :meth:`instance_claim` takes it
+        :param image_meta: taken for the sake of callers that pass it, and not used; ``limits`` too
+        :param numa_topology: the topology that the service pinned the guest to: a versioned object of its own with
+            ``cells``, each with the ``id`` of its host NUMA node; devices follow it
+        :returns: a claim; its block left by an error gives back what it took, and makes current what it made old
+        :raises NoFit, BadRequest, NodeUnavailable, NothingWritten, OutcomeUnknown: as :meth:`instance_claim`
+        :raises InstanceHasStaleRows: an earlier move of the instance is not over here; nothing was changed
+        :raises InstanceHasClaim: this migration has its claim here already
+        :raises MigrationSuperseded: a newer migration of the instance has a claim here; nothing was changed
         """
-        with lockutils.lock(instance_uuid, semaphores=self._working, do_log=False, blocking=wait):
-            yield
+        self._check_node(nodename)
+        demand = self._demand_of(flavor, allocations)
+        return moving.claim(self, context, instance, migration, moving.RESIZE, demand, numa_topology)
+
+    @_when_ready
+    def live_migration_claim(self, context: Any, instance: Any, nodename: str, migration: Any, limits: Any,
+                             allocs: Mapping[str, Any] | DeviceRequest | None, *,
+                             numa_topology: Any = None) -> Claim:
+        """Claim at the destination of a live migration: a partner for each device that the guest runs on.
+
+        Which those are is read from ``instance.resources``. A partner is of the same resource class, and of the same
+        type (mdev) or label and size (persistent memory).
+
+        :raises NoDevicePair: a device has no partner among what was free; nothing is held
+        :raises BadRequest: also when ``instance.resources`` does not have as many devices as are allocated here
+        :raises Exception: all others as :meth:`resize_claim`
+        """
+        self._check_node(nodename)
+        demand = self._demand_of(getattr(instance, 'flavor', None), allocs)
+        return moving.claim(self, context, instance, migration, moving.LIVE_MIGRATION, demand, numa_topology)
+
+    @_when_ready
+    def rebuild_claim(self, context: Any, instance: Any, nodename: str,
+                      allocations: Mapping[str, Any] | DeviceRequest | None, limits: Any = None,
+                      image_meta: Any = None, migration: Any = None, *, numa_topology: Any = None) -> Claim:
+        """Claim for an instance that is evacuated to this host. Of its allocations only those of this host count.
+
+        A rebuild in place (no migration, and the instance is on this host) takes nothing: the claim has the devices
+        that the instance has, and giving it up gives none of them back.
+
+        :raises Exception: as :meth:`resize_claim`
+        """
+        self._check_node(nodename)
+        if migration is None and getattr(instance, 'host', None) == self.host:
+            return moving.claim_in_place(self, context, instance)
+        here = moving.allocations_here(allocations, self._provider_uuids)
+        demand = self._demand_of(getattr(instance, 'flavor', None), here)
+        return moving.claim(self, context, instance, migration, moving.EVACUATION, demand, numa_topology)
+
+    @_when_ready
+    def drop_move_claim_at_source(self, context: Any, instance: Any, migration: Any) -> None:
+        """A move is confirmed: give back what the instance left on this host. Idempotent.
+
+        On one host the new devices are at rest from the same transaction on. Call it after the guest that ran on the
+        old devices is gone, or runs on the new ones. Sets ``instance.migration_context`` to None.
+
+        :raises DriverError, StoreError: as :meth:`release`
+        """
+        moving.drop_at_source(self, instance, migration)
+
+    @_when_ready
+    def drop_move_claim_at_dest(self, context: Any, instance: Any, migration: Any) -> None:
+        """A move is reverted or rolled back: give back what was claimed for it on this host. Idempotent.
+
+        On one host the old devices are current again from the same transaction on, their contents untouched. Sets
+        ``instance.resources`` to what the instance had, where that is known, and ``instance.migration_context`` to
+        None.
+
+        :raises DeviceInUse: the guest's definition still names the new devices; they go back at an audit after it is
+            defined anew
+        :raises DriverError, StoreError: as :meth:`release`
+        """
+        moving.drop_at_destination(self, instance, migration.uuid)
+
+    @_when_ready
+    def drop_move_claim(self, context: Any, instance: Any, nodename: str, flavor: Any = None,
+                        prefix: str = moving.NEW) -> None:
+        """End a move of which the caller has no migration at hand: ``new_`` undoes it here, ``old_`` confirms it.
+
+        The migration is that of ``instance.migration_context``, or the only one that rows of the instance name here.
+
+        :raises NodeUnavailable: the node is not of this host
+        :raises Exception: as :meth:`drop_move_claim_at_dest`
+        """
+        self._check_name(nodename)
+        moving.drop(self, instance, prefix)
+
+    @_when_ready
+    def finish_evacuation(self, instance: Any, node: str, migration: Any) -> None:
+        """The evacuated guest runs here. Sets ``instance.resources``, and ``instance.migration_context`` to None."""
+        self._check_name(node)
+        moving.finish_evacuation(self, instance, migration)
+
+    @_when_ready
+    def update_usage(self, context: Any, instance: Any, nodename: str, sign: int = 1) -> None:
+        """Take note of a change of an instance on this host: a migration that its context names takes it away.
+
+        :param sign: taken for the sake of callers that pass it, and not used
+        """
+        self._check_name(nodename)
+        moving.update_usage(self, instance)
+
+    @_when_ready
+    def device_map(self, instance: Any, migration: Any) -> DeviceMap:
+        """At the destination of a live migration, after :meth:`realize`: what each device of the guest becomes here.
+
+        It is for the source, on the wire: see :meth:`migration_definitions`. With any device in it post-copy is not
+        allowed.
+
+        :raises InstanceNotClaimed: the migration has no claim here
+        :raises NoDevicePair: a device has no partner; the claim is the caller's to drop
+        :raises DeviceGone: a device is not there
+        """
+        return moving.device_map(self, instance, migration)
+
+    @_when_ready
+    def migration_definitions(self, context: Any, instance: Any, migration: Any,
+                              device_map: DeviceMap) -> MigrationDefinitions:
+        """At the source of a live migration: the guest's definitions for the destination, live and persistent.
+
+        Each device is replaced by its partner, in the same order; nothing else is changed. The devices of this host
+        are old from now on, until the move is over or undone.
+
+        :raises DomainGone: no domain of the instance runs here
+        :raises InvalidDocument: a device in its definition has no partner in the map, or cannot be read
+        """
+        with self.working(instance.uuid):
+            moving.mark_old(self, instance, migration.uuid)
+        return self.driver.migration_definitions(device_map)
 
     # -- audit and questions ------------------------------------------------------------------------------------------
 
@@ -529,10 +477,9 @@ class ClaimManager:
         :raises NodeUnavailable: the node is not of this host
         :raises HypervisorUnreachable, StoreError: no answer; nothing was changed
         """
-        if nodename != self.nodename:
-            raise exception.NodeUnavailable(nodename, f'host {self.host} has node {self.nodename}')
+        self._check_name(nodename)
         with self._auditing:
-            findings = recovery.audit(self)
+            findings = recovery.audit(self, self.boot_id)
         recovery.report(self.host, findings)
         return findings
 
@@ -556,55 +503,3 @@ class ClaimManager:
                          parent_uuid=root if name else None, totals=totals.get(uuid, {}))
                 for name, uuid in sorted(self._provider_names.items())]
 
-    # -- what recovery works on ---------------------------------------------------------------------------------------
-
-    @property
-    def lock(self) -> LedgerLock:
-        """The ledger's lock."""
-        return self._lock
-
-    @property
-    def ledger(self) -> ledgers.Ledger:
-        """The ledger; every call of it is made under :attr:`lock`."""
-        return self._ledger
-
-    @property
-    def doubts(self) -> list[recovery.Doubt]:
-        """Commits whose outcome the store has not said yet."""
-        return self._doubts
-
-    @contextlib.contextmanager
-    def reading(self) -> Iterator[ledgers.Watch]:
-        """Read the host and take it over into the ledger: one at a time, so that none is overtaken by a later one."""
-        with self._reading, self.watching() as watch:
-            yield watch
-
-    @contextlib.contextmanager
-    def watching(self) -> Iterator[ledgers.Watch]:
-        """Have the ledger note what changes while the host is read."""
-        with self._lock:
-            watch = self._ledger.watch()
-        try:
-            yield watch
-        finally:
-            with self._lock:
-                self._ledger.unwatch(watch)
-
-    def read_inventory(self) -> Inventory:
-        """Read what the host has, and resolve its providers, which may block."""
-        inventory = self.driver.get_inventory()
-        self.resolve({device.provider for device in inventory.devices}
-                     | {capacity.provider for capacity in inventory.capacities} | {''})
-        return inventory
-
-    def resolve(self, names: Collection[str]) -> None:
-        assert self._providers is not None
-        for name in names:
-            if name not in self._provider_names:
-                self._provider_names[name] = self._providers.uuid_of(name)
-
-    def refresh(self) -> None:
-        """Let requests see the providers and classes that the ledger knows now."""
-        with self._lock:
-            self._classes = self._ledger.resource_classes() | self.driver.resource_classes()
-            self._provider_uuids = self._ledger.provider_uuids() | frozenset(self._provider_names.values())

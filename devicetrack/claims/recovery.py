@@ -6,12 +6,15 @@ the code that does it first.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
 import itertools
+from typing import Any
+from typing import Final
 from typing import NamedTuple
 from typing import TYPE_CHECKING
 
@@ -21,19 +24,25 @@ from oslo_log import log as logging
 from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.engine import ledger as ledgers
-from devicetrack.engine import lifecycle
+from devicetrack.engine import moves
 from devicetrack.engine import reconcile
 from devicetrack.engine.reconcile import Finding
 from devicetrack.engine.reconcile import Views
+from devicetrack.objects import DeviceAssignment
 from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import GuestRecord
+from devicetrack.objects.values import Inventory
 from devicetrack.objects.values import Record
 from devicetrack.objects.values import Usage
 from devicetrack.store.api import Changes
+from devicetrack.store.api import Host
 
 if TYPE_CHECKING:
-    from devicetrack.claims.manager import ClaimManager
+    from devicetrack.claims.steps import Steps
 
 LOG = logging.getLogger(__name__)
+
+NO_INVENTORY: Final = Inventory((), (), frozenset())
 
 
 class Doubt(NamedTuple):
@@ -50,8 +59,11 @@ class Doubt(NamedTuple):
 # -- the two entries --------------------------------------------------------------------------------------------------
 
 
-def start(manager: ClaimManager) -> list[Finding]:
-    """Build the ledger of a manager that starts, and go on with what the last one left."""
+def start(manager: Steps, host: Host) -> list[Finding]:
+    """Build the ledger of a manager that starts, and go on with what the last one left.
+
+    :param host: as the store knew it when the last manager ended
+    """
     views = read(manager)
     _refuse_mistakes(views)
     with manager.lock:
@@ -60,8 +72,10 @@ def start(manager: ClaimManager) -> list[Finding]:
             manager.ledger.hold(records)
         _withhold(manager.ledger, (views,))
     manager.refresh()
-    _go_on(manager, views)
-    return reconcile.compare(views._replace(records=tuple(manager.store.records(manager.host_uuid))))
+    manager.report_only = _older_than_guests(manager, views)
+    if _go_on(manager, views, host.boot_id):
+        views = read(manager)
+    return reconcile.compare(views)
 
 
 def _refuse_mistakes(views: Views) -> None:
@@ -77,44 +91,89 @@ def _refuse_mistakes(views: Views) -> None:
             raise exception.InvalidConfiguration(missing.option, missing.key.identifier, missing.reason)
 
 
-def audit(manager: ClaimManager) -> list[Finding]:
-    """Look twice, and act and report only on what both looks show."""
+def audit(manager: Steps, boot_id: str | None) -> list[Finding]:
+    """Look, and where anything differs look again; act and report only on what both looks show.
+
+    :param boot_id: the boot that the definitions of guests were last seen to, None for this one
+    """
     _settle(manager)
-    first = read(manager)
     with manager.reading() as watch:
-        second = _look(manager)
+        looks = [read(manager)]
+        found = reconcile.compare(looks[0])
         with manager.lock:
-            manager.ledger.read_inventory(second.inventory, watch)
-            _withhold(manager.ledger, (first, second))
-    second = second._replace(instances=_instances(manager))
+            withheld = manager.ledger.withheld(vocabulary.FOREIGN) or manager.ledger.withheld(vocabulary.IN_DOUBT)
+        if found or withheld:
+            looks.append(read(manager))
+            found = reconcile.confirmed(found, reconcile.compare(looks[1]))
+        views = looks[-1]
+        with manager.lock:
+            manager.ledger.read_inventory(views.inventory, watch)
+            _withhold(manager.ledger, looks)
     manager.refresh()
-    _follow_rows(manager, second.records)
-    _go_on(manager, second)
-    findings = reconcile.confirmed(reconcile.compare(first), reconcile.compare(second))
-    return findings + [_in_doubt(doubt) for doubt in manager.doubts]
+    _follow_rows(manager, views.records)
+    manager.report_only = _older_than_guests(manager, views)
+    _go_on(manager, views, boot_id)
+    return found + [_in_doubt(doubt) for doubt in manager.doubts]
 
 
-def read(manager: ClaimManager) -> Views:
+def read(manager: Steps) -> Views:
     """Innermost first: a device that is taken meanwhile shows up as recorded and never as used without a row."""
-    return _look(manager)._replace(instances=_instances(manager))
+    return _ask_service(manager, _look(manager))
 
 
-def _look(manager: ClaimManager) -> Views:
+def _look(manager: Steps) -> Views:
     """The views of this host, without the service's."""
     usage = manager.driver.get_usage()
     inventory = manager.read_inventory()
     records = tuple(manager.store.records(manager.host_uuid))
-    return Views(usage, inventory, records, None)
+    return Views(usage, inventory, records, None, host=manager.host, host_uuid=manager.host_uuid)
 
 
-def _instances(manager: ClaimManager) -> Mapping[str, str] | None:
-    if manager.service is None:
+# -- the service's word -----------------------------------------------------------------------------------------------
+
+
+def _ask_service(manager: Steps, views: Views) -> Views:
+    named = sorted({record.migration_uuid for record in views.records if record.migration_uuid is not None})
+    return views._replace(instances=_instances(manager), migrations=migrations(manager, named))
+
+
+def _instances(manager: Steps) -> Mapping[str, str] | None:
+    found: Mapping[str, str] | None = _answer(manager, 'instances')
+    return found
+
+
+def migrations(manager: Steps, uuids: Sequence[str]) -> dict[str, moves.Move] | None:
+    """The service's migrations: those with these UUIDs, and others that it tells of; None when it does not answer."""
+    found = _answer(manager, 'migrations', uuids)
+    if found is None:
+        return None
+    answer = {}
+    for uuid, migration in found.items():
+        try:
+            answer[uuid] = moves.Move.of(migration)
+        except AttributeError as error:
+            LOG.warning('The compute service says something of migration %(uuid)s that means nothing: %(error)s',
+                        {'uuid': uuid, 'error': error})
+    return answer
+
+
+def fail_migration(manager: Steps, migration_uuid: str) -> None:
+    """Tell the service that a newer migration took the place of this one."""
+    LOG.warning('Migration %s was replaced by a newer one of its instance', migration_uuid)
+    _answer(manager, 'fail_migration', migration_uuid)
+
+
+def _answer(manager: Steps, question: str, *arguments: Any) -> Any:
+    """What the service says; None when it was not handed in, has no such method, or cannot tell."""
+    ask = getattr(manager.service, question, None)
+    if ask is None:
         return None
     try:
-        return manager.service.instances()
+        return ask(*arguments)
     except Exception as error:
         # Whatever goes wrong in the service's own code means the same here: it cannot tell.
-        LOG.warning('The compute service cannot say which instances it has: %s', type(error).__name__)
+        LOG.warning('The compute service does not answer %(question)s: %(error)s',
+                    {'question': question, 'error': type(error).__name__})
         return None
 
 
@@ -123,7 +182,7 @@ def _by_instance(records: Iterable[Record]) -> list[list[Record]]:
 
 
 @contextlib.contextmanager
-def _if_idle(manager: ClaimManager, instance_uuid: str) -> Iterator[bool]:
+def _if_idle(manager: Steps, instance_uuid: str) -> Iterator[bool]:
     """Say whether nothing works on an instance's devices, and if so let nothing begin."""
     with contextlib.ExitStack() as stack:
         try:
@@ -170,7 +229,7 @@ def _withhold(ledger: ledgers.Ledger, looks: Sequence[Views]) -> None:
             ledger.withhold_free(DeviceKey(unit.pool.kind, unit.identifier or ''), vocabulary.IN_DOUBT)
 
 
-def distrust(manager: ClaimManager, holding: ledgers.Holding, taken: Iterable[tuple[str, str]]) -> None:
+def distrust(manager: Steps, holding: ledgers.Holding, taken: Iterable[tuple[str, str]]) -> None:
     """The store refused devices because they have owners: withhold those, and every other that it knows so.
 
     All rows are read at once, since whoever wrote one behind our back may have written many, and a claim that learned
@@ -183,7 +242,7 @@ def distrust(manager: ClaimManager, holding: ledgers.Holding, taken: Iterable[tu
             manager.ledger.withhold_free(key, vocabulary.IN_DOUBT)
 
 
-def reconsider(manager: ClaimManager) -> bool:
+def reconsider(manager: Steps) -> bool:
     """Before a claim is refused: see whether devices that were distrusted have no owner any more.
 
     :returns: whether any was admitted
@@ -204,7 +263,7 @@ def reconsider(manager: ClaimManager) -> bool:
 # -- commits in doubt -------------------------------------------------------------------------------------------------
 
 
-def _settle(manager: ClaimManager) -> None:
+def _settle(manager: Steps) -> None:
     """Ask the store what became of commits whose answer was lost; what it cannot say yet stays held."""
     for doubt in list(manager.doubts):
         instance_uuid = doubt.holding.instance_uuid
@@ -221,14 +280,16 @@ def _settle(manager: ClaimManager) -> None:
                     'instance': instance_uuid, 'outcome': 'happened' if happened else 'did not happen'})
                 if happened and doubt.undo:
                     claims = {record.claim_id for record in doubt.changes.insert}
-                    manager.give([record for record in manager.records_of(instance_uuid)
-                                  if record.claim_id in claims])
+                    records = manager.records_of(instance_uuid)
+                    manager.undo(records, [record for record in records if record.claim_id in claims],
+                                 {context.migration_uuid for context in doubt.changes.contexts
+                                  if context.migration_uuid is not None})
             except exception.DeviceTrackError as error:
                 LOG.warning('Instance %(instance)s stays as it is for now: %(error)s',
                             {'instance': instance_uuid, 'error': error})
 
 
-def settle_instance(manager: ClaimManager, instance_uuid: str) -> None:
+def settle_instance(manager: Steps, instance_uuid: str) -> None:
     """Before an instance is claimed for again: settle what is in doubt for it, if the store can say by now."""
     if any(doubt.holding.instance_uuid == instance_uuid for doubt in manager.doubts):
         _settle(manager)
@@ -246,7 +307,7 @@ def _in_doubt(doubt: Doubt) -> Finding:
 # -- what rows say ----------------------------------------------------------------------------------------------------
 
 
-def _follow_rows(manager: ClaimManager, records: Sequence[Record]) -> None:
+def _follow_rows(manager: Steps, records: Sequence[Record]) -> None:
     """Hold what rows say and nobody in this process knows of; free what was held for rows that are gone.
 
     Rows of a host are written by its manager alone. Such rows are of a commit that became visible late, or of
@@ -271,49 +332,234 @@ def _follow_rows(manager: ClaimManager, records: Sequence[Record]) -> None:
         _let_go(manager, instance_uuid)
 
 
-def _let_go(manager: ClaimManager, instance_uuid: str) -> None:
+def _let_go(manager: Steps, instance_uuid: str) -> None:
     """Free what is held for an instance because of rows that are gone; never what a claim is just taking."""
     with _if_idle(manager, instance_uuid) as idle:
         if not idle:
             return
         with manager.lock:
-            holding = manager.ledger.holding(instance_uuid)
-            if holding is None or holding.in_doubt or not holding.from_rows:
-                return
+            holdings = [holding for holding in manager.ledger.holdings_of(instance_uuid)
+                        if holding.from_rows and not holding.in_doubt]
+        if not holdings:
+            return
         keys = {record.key for record in manager.records_of(instance_uuid)}
         with manager.lock:
-            for unit in holding.units:
-                if unit.key not in keys:
-                    manager.ledger.free(unit)
+            for holding in holdings:
+                for unit in holding.units:
+                    if unit.key not in keys:
+                        manager.ledger.free(unit)
 
 
 # -- interrupted work -------------------------------------------------------------------------------------------------
 
 
-def _go_on(manager: ClaimManager, views: Views) -> None:
-    """Finish what was on its way back, settle what runs, give back what belongs to instances that are over."""
+def _go_on(manager: Steps, views: Views, boot_id: str | None) -> bool:
+    """Finish what was interrupted, settle what runs and what moved, give back what belongs to instances that are over.
+
+    :returns: whether anything was tried
+    """
+    tried = _after_boot(manager, views, boot_id)
+    if manager.report_only is not None:
+        return tried
+    evacuated = _remove_evacuated(manager, views)
     for rows in _by_instance(views.records):
         instance_uuid = rows[0].instance_uuid
-        if not _work_waits(rows, views):
+        if instance_uuid in evacuated or not _work_waits(rows, views):
             continue
         with _if_idle(manager, instance_uuid) as idle:
             if not idle:
                 continue
-            current = [record for record in manager.records_of(instance_uuid) if record in rows]
-            try:
-                if _is_over(instance_uuid, views):
-                    manager.give(_left_behind(manager, current, views))
-                    continue
-                manager.give([record for record in current if record.state == vocabulary.RELEASING])
-                manager.advance([record for record in current if _runs(record, views.usage)], lifecycle.STARTED)
-            except exception.DeviceTrackError as error:
-                LOG.warning('Work for instance %(instance)s has to wait: %(error)s',
-                            {'instance': instance_uuid, 'error': error})
+            tried = True
+            now = manager.records_of(instance_uuid)
+            current = [record for record in now if record in rows]
+            if _is_over(instance_uuid, views):
+                _try(instance_uuid, manager.release_all, _left_behind(manager, current, views))
+                continue
+            _try(instance_uuid, manager.give, [record for record in current if record.state == vocabulary.RELEASING])
+            if current == now:
+                _try(instance_uuid, _settle_moves, manager, current, views)
+                _try(instance_uuid, _settle_running, manager, instance_uuid, views.usage)
+    return tried or bool(evacuated)
+
+
+def _try(instance_uuid: str, work: Callable[..., None], *arguments: Any) -> None:
+    try:
+        work(*arguments)
+    except exception.DeviceTrackError as error:
+        LOG.warning('Work for instance %(instance)s has to wait: %(error)s',
+                    {'instance': instance_uuid, 'error': error})
+
+
+def _settle_running(manager: Steps, instance_uuid: str, usage: Usage) -> None:
+    """Record that a guest runs, which its service did not say."""
+    manager.carry_out(moves.Settlement(arrive=tuple(
+        record for record in manager.records_of(instance_uuid)
+        if record.role != vocabulary.OLD and _runs(record, usage))))
+
+
+def _settle_moves(manager: Steps, records: Sequence[Record], views: Views) -> None:
+    """Bring rows of one instance to where its migrations, its guest and the service say that it is."""
+    settlement = moves.settle(_situation(manager, records, views))
+    for migration_uuid in settlement.failed:
+        fail_migration(manager, migration_uuid)
+    if settlement.is_needed:
+        manager.carry_out(settlement)
+
+
+def settle_moves(manager: Steps, instance_uuid: str) -> None:
+    """Do at once for one instance what the next audit would do. For who holds its ``working`` lock."""
+    usage = manager.driver.get_usage()
+    records = manager.records_of(instance_uuid)
+    named = sorted({record.migration_uuid for record in records if record.migration_uuid is not None})
+    views = Views(usage, NO_INVENTORY, tuple(records), _instances(manager), migrations(manager, named))
+    _try(instance_uuid, _settle_moves, manager, records, views)
+
+
+def _situation(manager: Steps, records: Sequence[Record], views: Views) -> moves.Situation:
+    usage = views.usage
+    uuid = records[0].instance_uuid if records else ''
+    uses = [use for use in usage.uses if use.domain_uuid == uuid and use.identifier is not None]
+    named = {DeviceKey(use.kind, str(use.identifier)) for use in uses}
+    live = {DeviceKey(use.kind, str(use.identifier)) for use in uses if use.live}
+    there: bool | None = uuid in usage.domains
+    if not there and usage.unknown:
+        there = None
+    return moves.Situation(manager.node, records, views.migrations, there,
+                           uuid in usage.running and uuid not in usage.arriving, named, live,
+                           (views.instances or {}).get(uuid))
+
+
+def _remove_evacuated(manager: Steps, views: Views) -> set[str]:
+    """Remove the guests that the service evacuated from here while this host was away, and give back what they had.
+
+    :returns: the instances that this was tried for
+    """
+    tried: set[str] = set()
+    by_instance = {rows[0].instance_uuid: rows for rows in _by_instance(views.records)}
+    for uuid in sorted(set(_answer(manager, 'evacuated_from_here') or ())):
+        rows = by_instance.get(uuid, [])
+        if (not rows and uuid not in views.usage.domains) or not _may_remove(manager, uuid, rows, views):
+            continue
+        with _if_idle(manager, uuid) as idle:
+            if idle and sorted(manager.records_of(uuid)) == sorted(rows):
+                tried.add(uuid)
+                _try(uuid, _remove, manager, uuid, rows, views)
+    return tried
+
+
+def _may_remove(manager: Steps, instance_uuid: str, rows: Sequence[Record], views: Views) -> bool:
+    """Whether nothing says that the instance came back here since it was evacuated."""
+    with manager.lock:
+        fresh = any(not holding.from_rows for holding in manager.ledger.holdings_of(instance_uuid))
+    arriving = any(record.role == vocabulary.INCOMING or _comes_here(manager, record, views) for record in rows)
+    back = (views.instances or {}).get(instance_uuid) == reconcile.INSTANCE_HERE
+    if fresh or arriving or back:
+        LOG.warning('Instance %s was evacuated from here, says the compute service, and has come back since; '
+                    'its guest and devices are left alone', instance_uuid)
+        return False
+    return True
+
+
+def _comes_here(manager: Steps, record: Record, views: Views) -> bool:
+    move = (views.migrations or {}).get(record.migration_uuid or '')
+    return move is not None and record.role == vocabulary.CURRENT and manager.node.is_at(move.destination)
+
+
+def _remove(manager: Steps, instance_uuid: str, rows: Sequence[Record], views: Views) -> None:
+    if instance_uuid in views.usage.domains or views.usage.unknown:
+        LOG.info('Removing the guest of instance %s, which was evacuated from here', instance_uuid)
+        manager.driver.destroy_guest(instance_uuid)
+    manager.release_all(rows)
+
+
+# -- another boot -----------------------------------------------------------------------------------------------------
+
+
+def _after_boot(manager: Steps, views: Views, boot_id: str | None) -> bool:
+    """After the host booted: make devices real again and definitions name them by their addresses of this boot.
+
+    :param boot_id: the boot up to which that is done
+    :returns: whether there was anything to do
+    """
+    now = manager.driver.boot_id()
+    if boot_id == now:
+        return False
+    done = True
+    if boot_id is not None:
+        for rows in _by_instance(views.records):
+            if any(record.state == vocabulary.ACTIVE for record in rows):
+                done = _bring_back(manager, rows, views) and done
+    if done:
+        manager.store.set_boot_id(manager.host_uuid, now)
+        manager.boot_id = now
+    return boot_id is not None
+
+
+def _bring_back(manager: Steps, rows: Sequence[Record], views: Views) -> bool:
+    """The devices of one instance, before its guest starts.
+
+    :returns: False when it has to be tried again
+    """
+    instance_uuid = rows[0].instance_uuid
+    with _if_idle(manager, instance_uuid) as idle:
+        if not idle:
+            return False
+        try:
+            records = manager.records_of(instance_uuid)
+            used = manager.make_real(manager.used_by_guest(records))
+            if used and instance_uuid in views.usage.domains and instance_uuid not in views.usage.running:
+                keys = {record.key for record in used}
+                beside = [record for record in records
+                          if record.key not in keys and record.state != vocabulary.RELEASING]
+                manager.driver.rewrite_guest([DeviceAssignment.from_record(record) for record in used],
+                                             [DeviceAssignment.from_record(record) for record in beside])
+        except (exception.HypervisorUnreachable, exception.StoreError) as error:
+            LOG.warning('The devices of instance %(instance)s are made ready later: %(error)s',
+                        {'instance': instance_uuid, 'error': error})
+            return False
+        except exception.DeviceTrackError as error:
+            # Its service meets the same when it starts the guest; the rest of the host works.
+            LOG.warning('The devices of instance %(instance)s are not ready after the host booted: %(error)s',
+                        {'instance': instance_uuid, 'error': error})
+    return True
+
+
+# -- a store that is older than the guests ----------------------------------------------------------------------------
+
+
+def lost_rows(manager: Steps, views: Views) -> dict[DeviceKey, GuestRecord]:
+    """Devices that a guest of ours uses, by its own record, and that no row has: the store is older than the guest."""
+    foreign = _foreign(views)
+    if not foreign:
+        return {}
+    records = {record.instance_uuid: record for record in manager.driver.guest_records()}
+    lost = {}
+    for use in views.usage.uses:
+        key = DeviceKey(use.kind, use.identifier or '')
+        record = records.get(use.domain_uuid)
+        if key in foreign and record is not None and any(
+                (device.kind, device.identifier) == key for device in record.devices):
+            lost[key] = record
+    return lost
+
+
+def _older_than_guests(manager: Steps, views: Views) -> str | None:
+    lost = lost_rows(manager, views)
+    if not lost:
+        return None
+    guests = sorted({record.instance_uuid for record in lost.values()})
+    return (f'its store is older than its guests: {len(lost)} devices of {len(guests)} guests, {guests[0]} among them, '
+            'have no row; run devicetrack-manage audit to see them and audit --repair --accept to record them')
+
+
+# -- what waits -------------------------------------------------------------------------------------------------------
 
 
 def _work_waits(rows: Sequence[Record], views: Views) -> bool:
-    return (_is_over(rows[0].instance_uuid, views)
-            or any(record.state == vocabulary.RELEASING or _runs(record, views.usage) for record in rows))
+    uuid = rows[0].instance_uuid
+    return (_is_over(uuid, views) or (views.instances or {}).get(uuid) == moves.ELSEWHERE
+            or any(record.state == vocabulary.RELEASING or record.migration_uuid is not None
+                   or _runs(record, views.usage) for record in rows))
 
 
 def _is_over(instance_uuid: str, views: Views) -> bool:
@@ -322,20 +568,21 @@ def _is_over(instance_uuid: str, views: Views) -> bool:
             and not views.usage.unknown and instance_uuid not in views.usage.domains)
 
 
-def _left_behind(manager: ClaimManager, rows: Sequence[Record], views: Views) -> list[Record]:
+def _left_behind(manager: Steps, rows: Sequence[Record], views: Views) -> list[Record]:
     """Of an instance that is over, the rows that no operation of this process is about to use.
 
     An instance that was offloaded comes back by a new claim, and the service's answer may be older than that claim.
     """
     deleted = (views.instances or {}).get(rows[0].instance_uuid) == reconcile.INSTANCE_DELETED if rows else False
     with manager.lock:
-        holding = manager.ledger.holding(rows[0].instance_uuid) if rows else None
+        holdings = manager.ledger.holdings_of(rows[0].instance_uuid) if rows else ()
     return [record for record in rows if deleted or record.state != vocabulary.CLAIMED
-            or (holding is not None and holding.from_rows)]
+            or any(holding.from_rows for holding in holdings)]
 
 
 def _runs(record: Record, usage: Usage) -> bool:
-    return record.state == vocabulary.CLAIMED and record.instance_uuid in usage.running and any(
+    uuid = record.instance_uuid
+    return record.state == vocabulary.CLAIMED and uuid in usage.running and uuid not in usage.arriving and any(
         use.identifier == record.identifier and use.kind == record.kind and use.live
         and use.domain_uuid == record.instance_uuid for use in usage.uses)
 

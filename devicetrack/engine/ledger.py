@@ -93,19 +93,22 @@ class Ledger:
         self._scopes: dict[tuple[str, str | None], Scope] = {}
         self._units: dict[str, dict[str, Unit]] = {}
         self._holdings: dict[str, Holding] = {}
+        # What an instance holds besides the above: it moves, or an earlier claim of it is still on its way back.
+        self._beside: dict[str, tuple[Holding, ...]] = {}
         self._watches: list[Watch] = []
 
     # -- taking -------------------------------------------------------------------------------------------------------
 
-    def take(self, instance_uuid: str, demand: Demand) -> Holding:
+    def take(self, instance_uuid: str, demand: Demand, beside: bool = False) -> Holding:
         """Hold devices for the whole demand, or nothing.
 
+        :param beside: besides what the instance holds already, for an instance that moves
         :raises InstanceHasClaim: the instance holds devices already
         :raises NoFit: with what is short; the number of instances in it is left for :meth:`owners`, which counts
             outside the owner's lock
         """
         holding = self._holdings.get(instance_uuid)
-        if holding is not None:
+        if holding is not None and not beside:
             raise exception.InstanceHasClaim(instance_uuid, [unit.key for unit in holding.units])
         items = demand.items
         if len(items) == 1:
@@ -131,7 +134,10 @@ class Ledger:
             holding.affinity = demand.numa_nodes, demand.numa_policy
         for unit in units:
             unit.holding = holding
-        self._holdings[instance_uuid] = holding
+        if instance_uuid in self._holdings:
+            self._beside[instance_uuid] = (*self._beside.get(instance_uuid, ()), holding)
+        else:
+            self._holdings[instance_uuid] = holding
         return holding
 
     def _choices(self, item: Item) -> tuple[bool, int]:
@@ -221,9 +227,20 @@ class Ledger:
 
     def put_back(self, holding: Holding) -> None:
         """Undo a take whose devices were certainly not recorded: they are free again, first in their lines."""
-        if self._holdings.get(holding.instance_uuid) is holding:
-            del self._holdings[holding.instance_uuid]
+        self._forget(holding)
         self._put_back(holding.units)
+
+    def _forget(self, holding: Holding) -> None:
+        """Take a holding out of the ledger; one that stands beside it takes its place."""
+        uuid = holding.instance_uuid
+        rest = [other for other in self.holdings_of(uuid) if other is not holding]
+        self._beside.pop(uuid, None)
+        if rest:
+            self._holdings[uuid] = rest[0]
+        else:
+            self._holdings.pop(uuid, None)
+        if rest[1:]:
+            self._beside[uuid] = tuple(rest[1:])
 
     def _put_back(self, units: Sequence[Unit]) -> None:
         for unit in reversed(units):
@@ -261,8 +278,8 @@ class Ledger:
         holding, unit.holding = unit.holding, None
         if holding is not None:
             holding.units = tuple(other for other in holding.units if other is not unit)
-            if not holding.units and self._holdings.get(holding.instance_uuid) is holding:
-                del self._holdings[holding.instance_uuid]
+            if not holding.units:
+                self._forget(holding)
 
     def _set_free(self, unit: Unit, first: bool = False) -> None:
         pool = unit.pool
@@ -450,7 +467,7 @@ class Ledger:
             holding = self._holdings[records[0].instance_uuid] = Holding(records[0].instance_uuid, ())
             holding.from_rows = True
         for unit in units:
-            if unit.holding is not holding:
+            if unit.holding is None or unit.holding.instance_uuid != holding.instance_uuid:
                 self._leave(unit)               # whoever takes it just now, the store will tell that it has an owner
                 unit.holding = holding
                 holding.units += (unit,)
@@ -573,8 +590,13 @@ class Ledger:
     def holding(self, instance_uuid: str) -> Holding | None:
         return self._holdings.get(instance_uuid)
 
+    def holdings_of(self, instance_uuid: str) -> tuple[Holding, ...]:
+        """What an instance holds: one holding for each claim of it, or none."""
+        holding = self._holdings.get(instance_uuid)
+        return () if holding is None else (holding, *self._beside.get(instance_uuid, ()))
+
     def holdings(self) -> list[Holding]:
-        return list(self._holdings.values())
+        return [holding for uuid in self._holdings for holding in self.holdings_of(uuid)]
 
     def units(self) -> list[Unit]:
         return [unit for units in self._units.values() for unit in units.values()]

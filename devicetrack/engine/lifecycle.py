@@ -1,4 +1,4 @@
-"""The life of an assignment: one table of (state, event) -> state. Everyone asks it."""
+"""The life of an assignment: one table of (state, event) -> state and one for roles. Everyone asks them."""
 
 from __future__ import annotations
 
@@ -19,6 +19,35 @@ TRANSITIONS: Final = {
     (vocabulary.ACTIVE, RELEASE): vocabulary.RELEASING,
     (vocabulary.RELEASING, RELEASE): vocabulary.RELEASING,
 }
+
+# What becomes of an assignment's role while its instance moves. Giving back leaves the role as it is: the row's end
+# still belongs to the migration that it was taken or left for.
+LEAVES: Final = 'leaves'                    # a migration moves the instance to other devices
+ARRIVED: Final = 'arrived'                  # the guest runs on it
+STAYS: Final = 'stays'                      # the migration is undone
+
+ROLE_TRANSITIONS: Final = {
+    (vocabulary.CURRENT, LEAVES): vocabulary.OLD,
+    # A second call that names the migration, or a newer migration of an instance whose last one nobody ended.
+    (vocabulary.OLD, LEAVES): vocabulary.OLD,
+    (vocabulary.INCOMING, ARRIVED): vocabulary.CURRENT,
+    (vocabulary.CURRENT, ARRIVED): vocabulary.CURRENT,
+    # The guest was started where it came from: that undoes the move at this end.
+    (vocabulary.OLD, ARRIVED): vocabulary.CURRENT,
+    (vocabulary.OLD, STAYS): vocabulary.CURRENT,
+    (vocabulary.CURRENT, STAYS): vocabulary.CURRENT,
+}
+
+
+def next_role(role: str, event: str) -> str:
+    """The role after an event.
+
+    :raises InvalidTransition: the table has no such line
+    """
+    try:
+        return ROLE_TRANSITIONS[role, event]
+    except KeyError:
+        raise exception.InvalidTransition(role, event) from None
 
 
 def next_state(state: str, event: str) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from collections.abc import Mapping
+from typing import Any
 from typing import Final
 from typing import NamedTuple
 
@@ -73,6 +74,9 @@ class Views(NamedTuple):
     inventory: Inventory
     records: tuple[Record, ...]
     instances: Mapping[str, str] | None
+    migrations: Mapping[str, Any] | None = None
+    host: str = ''
+    host_uuid: str = ''
 
 
 NO_DEVICE = DeviceKey('', '')

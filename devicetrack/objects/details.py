@@ -36,6 +36,14 @@ class DeviceDetails(base.DeviceTrackObject):
         """Whether giving the device back removes it from the host."""
         return False
 
+    @property
+    def partner_traits(self) -> tuple[Any, ...]:
+        """What a device must have alike to take this one's place in a guest that moves while it runs.
+
+        The first of them names the sort of device for people. A kind that says nothing allows any of its class.
+        """
+        return ()
+
     @classmethod
     def convert(cls, data: dict[str, Any], version: str) -> dict[str, Any]:
         """Give the data of an older version the form of this one. The base changes nothing."""
@@ -59,6 +67,10 @@ class VPMEMDetails(DeviceDetails):
         'align_bytes': ovo_fields.NonNegativeIntegerField(),
     }
 
+    @property
+    def partner_traits(self) -> tuple[Any, ...]:
+        return self.label, self.size_bytes
+
 
 @base.register
 class MdevDetails(DeviceDetails):
@@ -77,6 +89,10 @@ class MdevDetails(DeviceDetails):
         'iommu_group': ovo_fields.IntegerField(nullable=True),
         'origin': fields.OriginField(),
     }
+
+    @property
+    def partner_traits(self) -> tuple[Any, ...]:
+        return (self.type,)
 
     @property
     def goes_with_its_assignment(self) -> bool:

@@ -16,11 +16,15 @@ A test of a compute service gets a real manager, a real store (SQLite) and a hos
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from collections.abc import Mapping
+from collections.abc import Sequence
 import dataclasses
+import itertools
 import os
 import tempfile
 from typing import Any
+from typing import TypeVar
 import uuid
 
 import fixtures
@@ -67,16 +71,68 @@ class Instance:
     migration_context: Any = None
 
 
+@dataclasses.dataclass
+class Migration:
+    """What a manager reads from a compute service's migration, and nothing else. Nodes are named like their hosts."""
+
+    source_compute: str | None = None
+    dest_compute: str | None = None
+    instance_uuid: str | None = None
+    status: str = 'pre-migrating'
+    uuid: str = dataclasses.field(default_factory=lambda: str(uuid.uuid4()))
+    id: int = dataclasses.field(default_factory=itertools.count(1).__next__)
+
+    @property
+    def source_node(self) -> str | None:
+        return self.source_compute
+
+    @property
+    def dest_node(self) -> str | None:
+        return self.dest_compute
+
+
 class Service:
-    """The compute service's view: ``known`` is by instance UUID; None, or an error to raise, is an unknown view."""
+    """The compute service's view; None, or an error to raise, is an unknown view.
+
+    ``known`` is its word by instance UUID, ``moves`` has its migrations, which hosts may share, ``evacuated`` the
+    instances that were evacuated from here.
+    """
 
     def __init__(self) -> None:
         self.known: Mapping[str, str] | BaseException | None = None
+        self.moves: list[Migration] | BaseException | None = []
+        self.evacuated: list[str] | BaseException | None = None
 
     def instances(self) -> Mapping[str, str] | None:
-        if isinstance(self.known, BaseException):
-            raise self.known
-        return self.known
+        return _said(self.known)
+
+    def migrations(self, uuids: Sequence[str]) -> Mapping[str, Migration] | None:
+        moves = _said(self.moves)
+        return None if moves is None else {move.uuid: move for move in moves}
+
+    def evacuated_from_here(self) -> Collection[str] | None:
+        return _said(self.evacuated)
+
+    def create_migration(self, context: Any, instance: Any, nodename: str, move_type: str) -> Migration:
+        created = Migration(instance.host, nodename, instance.uuid)
+        moves = _said(self.moves)
+        assert moves is not None
+        moves.append(created)
+        return created
+
+    def fail_migration(self, migration_uuid: str) -> None:
+        for move in _said(self.moves) or ():
+            if move.uuid == migration_uuid:
+                move.status = 'error'
+
+
+Answer = TypeVar('Answer')
+
+
+def _said(answer: Answer | BaseException) -> Answer:
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer
 
 
 class Configuration(fixtures.Fixture):
@@ -214,10 +270,29 @@ class Host(fixtures.Fixture):
         """Claim, realize, start the guest and say so."""
         instance = instance or Instance()
         self.claim(instance, request, pmem, vgpu)
-        self.manager.realize(self.context, instance)
-        self.machine.start_guest(instance.uuid, self.manager.guest_config(instance).devices)
-        self.manager.started(self.context, instance)
+        self.boot(instance)
+        instance.host = instance.node = self.name
         return instance
+
+    def boot(self, instance: Instance, before_move: bool = False) -> None:
+        """Make the instance's devices ready, start its guest on them and say so."""
+        self.manager.realize(self.context, instance, before_move)
+        config = self.manager.guest_config(instance, before_move)
+        self.machine.start_guest(instance.uuid, config.devices, metadata=config.metadata)
+        self.manager.started(self.context, instance, before_move)
+
+    def resize(self, instance: Instance, pmem: int = 0, vgpu: int = 0, migration: Migration | None = None,
+               request: Any = None) -> Migration:
+        """Claim here what an instance is to have after a resize from where it is, which may be here.
+
+        :returns: the migration, pending
+        """
+        if migration is None:
+            migration = Migration(instance.host, self.name, instance.uuid)
+            _said(self.service.moves or []).append(migration)
+        self.manager.resize_claim(self.context, instance, instance.flavor, self.name, migration,
+                                  request or a_request(pmem=pmem, vgpu=vgpu))
+        return migration
 
     def delete(self, instance: Instance) -> None:
         """Remove the guest and give back what it had."""

@@ -1,0 +1,233 @@
+"""What a migration's status means, and what becomes of the rows of an instance that moves.
+
+Pure: rows, a guest and the compute service's word go in, what to do with each row comes out. Whatever is not certain
+leaves a row as it is: a device that is held for too long costs capacity, one that is given back too early costs data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+from typing import Final
+from typing import NamedTuple
+
+from devicetrack import vocabulary
+from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import Record
+
+DONE: Final = 'done'
+UNDONE: Final = 'undone'
+PENDING: Final = 'pending'
+UNKNOWN: Final = 'unknown'
+
+# What the statuses of a compute service's migrations mean here. A status that is not listed is unknown, and a migration
+# of unknown status is not over.
+STATUSES: Final[Mapping[str, str]] = {
+    'queued': PENDING,
+    'accepted': PENDING,
+    'preparing': PENDING,
+    'pre-migrating': PENDING,
+    'running': PENDING,
+    'migrating': PENDING,
+    'post-migrating': PENDING,
+    'finished': PENDING,                    # a resize that waits for its confirmation
+    'confirming': PENDING,
+    'reverting': PENDING,
+    'completed': DONE,
+    'confirmed': DONE,
+    'done': DONE,                           # an evacuation
+    'reverted': UNDONE,
+    'cancelled': UNDONE,
+    'failed': UNDONE,
+    'error': UNDONE,                        # of which nobody knows where it left the instance: see settle()
+}
+ERROR: Final = 'error'
+
+
+def verdict(status: str | None) -> str:
+    """Whether a migration of this status is done, undone, pending or of unknown outcome."""
+    return STATUSES.get(status or '', UNKNOWN)
+
+
+class Move(NamedTuple):
+    """A migration of the compute service. ``number`` orders the migrations of an instance: the greatest is the newest.
+
+    ``source`` and ``destination`` are (host, node) by the service's names, with None for what it does not say.
+    """
+
+    uuid: str
+    number: int | None
+    status: str | None
+    instance_uuid: str | None
+    source: tuple[str | None, str | None]
+    destination: tuple[str | None, str | None]
+
+    @classmethod
+    def of(cls, migration: Any) -> Move:
+        """Read the service's own object."""
+        number = getattr(migration, 'id', None)
+        return cls(migration.uuid, number if isinstance(number, int) else None, getattr(migration, 'status', None),
+                   getattr(migration, 'instance_uuid', None),
+                   (getattr(migration, 'source_compute', None), getattr(migration, 'source_node', None)),
+                   (getattr(migration, 'dest_compute', None), getattr(migration, 'dest_node', None)))
+
+    @property
+    def verdict(self) -> str:
+        return verdict(self.status)
+
+    def is_older_than(self, other: Move) -> bool | None:
+        """None when nobody can tell."""
+        if self.number is None or other.number is None:
+            return None
+        return self.number < other.number
+
+
+class Node(NamedTuple):
+    """A host and its node, as a migration names them."""
+
+    host: str
+    node: str
+
+    def is_at(self, end: tuple[str | None, str | None]) -> bool:
+        """Whether an end of a migration is here."""
+        host, node = end
+        return host == self.host and node in (None, self.node)
+
+
+class Situation(NamedTuple):
+    """All that is known on one host about one instance that moves.
+
+    ``moves`` are the service's migrations by UUID, None when it did not answer. ``domain`` says whether the hypervisor
+    has a domain of the instance, None when it cannot tell; ``running`` that its guest runs, not merely that it waits to
+    arrive; ``named`` the devices that its definitions name, ``live`` those of the running guest. ``word`` is the
+    service's word on the instance.
+    """
+
+    node: Node
+    records: Sequence[Record]
+    moves: Mapping[str, Move] | None
+    domain: bool | None
+    running: bool
+    named: Collection[DeviceKey]
+    live: Collection[DeviceKey]
+    word: str | None
+
+
+class Settlement(NamedTuple):
+    """What to do with rows of one instance: in one transaction, and then the devices of ``give`` go back.
+
+    ``arrive`` become current and keep their migration, ``settle`` become current and at rest, ``leave`` become old for
+    the migration beside them. ``failed`` are migrations that a newer one replaced. ``over`` says that nothing moves any
+    more.
+    """
+
+    arrive: tuple[Record, ...] = ()
+    settle: tuple[Record, ...] = ()
+    give: tuple[Record, ...] = ()
+    leave: tuple[tuple[Record, str], ...] = ()
+    failed: tuple[str, ...] = ()
+    over: bool = False
+
+    @property
+    def is_needed(self) -> bool:
+        return any((self.arrive, self.settle, self.give, self.leave, self.failed))
+
+
+HERE: Final = 'here'
+ELSEWHERE: Final = 'elsewhere'
+
+
+def settle(seen: Situation) -> Settlement:
+    """Say what becomes of the rows of an instance that moves or moved. Rows on their way back are left alone."""
+    rows = [record for record in seen.records if record.state != vocabulary.RELEASING]
+    arrive: list[Record] = []
+    at_rest: list[Record] = []
+    give: list[Record] = []
+    failed = _replaced(seen, rows)
+    for migration_uuid in sorted({record.migration_uuid for record in rows if record.migration_uuid is not None}):
+        ours = [record for record in rows if record.migration_uuid == migration_uuid]
+        new = [record for record in ours if record.role != vocabulary.OLD]
+        old = [record for record in ours if record.role == vocabulary.OLD]
+        move = (seen.moves or {}).get(migration_uuid)
+        outcome = UNDONE if migration_uuid in failed else move.verdict if move is not None else UNKNOWN
+        one_host = bool(old and new) or (move is not None and seen.node.is_at(move.source)
+                                         and seen.node.is_at(move.destination))
+        if outcome == DONE:
+            at_rest += new
+            give += [record for record in old if _has_left(record, seen, one_host)]
+        elif outcome == UNDONE:
+            stays, goes = _undone(seen, move, new, old, one_host)
+            at_rest += stays
+            give += goes
+        arrive += [record for record in new if record.role == vocabulary.INCOMING and record not in at_rest
+                   and record not in give and seen.running and record.key in seen.live]
+    leave = _leaving(seen, rows)
+    moving = {record.key for record in rows if record.migration_uuid is not None}
+    settled = {record.key for record in (*at_rest, *give)}
+    return Settlement(tuple(arrive), tuple(at_rest), tuple(give), leave, failed,
+                      bool(settled) and settled >= moving and not leave)
+
+
+def _replaced(seen: Situation, rows: Sequence[Record]) -> tuple[str, ...]:
+    """Migrations with incoming rows here that a newer migration of the instance replaced: the newest counts.
+
+    Only of those that have no guest on their devices, and only when the service orders both.
+    """
+    moves = seen.moves or {}
+    here = [moves[uuid] for uuid in {record.migration_uuid for record in rows} if uuid is not None and uuid in moves]
+    known = [*here, *(move for move in moves.values() if move.instance_uuid is not None and rows
+                      and move.instance_uuid == rows[0].instance_uuid)]
+    replaced = []
+    for move in here:
+        incoming = [record for record in rows
+                    if record.migration_uuid == move.uuid and record.role == vocabulary.INCOMING]
+        if incoming and move.verdict == PENDING and not any(record.key in seen.named for record in incoming) and any(
+                move.is_older_than(other) for other in known):
+            replaced.append(move.uuid)
+    return tuple(sorted(set(replaced)))
+
+
+def _has_left(record: Record, seen: Situation, one_host: bool) -> bool:
+    """Whether the guest has certainly left a device that its migration took it from."""
+    if seen.domain is None or record.key in seen.named:
+        return False
+    # On another host it has left when nothing of it is here any more. A guest that libvirt lost may have been lost
+    # before it moved, so the service must not say that the instance is here.
+    return one_host or (not seen.domain and seen.word != HERE)
+
+
+def _undone(seen: Situation, move: Move | None, new: Sequence[Record], old: Sequence[Record],
+            one_host: bool) -> tuple[list[Record], list[Record]]:
+    """The rows that stay the instance's and those that go back, after a migration that did not come off."""
+    unclear = move is not None and move.status == ERROR
+    if seen.running and any(record.key in seen.live for record in new):
+        return ([] if one_host else list(old)), []      # a guest runs on them, whatever the service says
+    if one_host:
+        # An error may have come after the guest was defined on its new devices. Then a person has to say.
+        if unclear and (seen.domain is None or any(record.key in seen.named for record in new)):
+            return [], []
+        return list(old), list(new)
+    if new and seen.word == HERE:
+        # The service says that it lives at the end that was given up: after an error it may.
+        return (list(new), []) if unclear else ([], [])
+    if old and seen.word == ELSEWHERE:
+        return [], []
+    return list(old), list(new)
+
+
+def _leaving(seen: Situation, rows: Sequence[Record]) -> tuple[tuple[Record, str], ...]:
+    """Rows at rest of an instance that the service says moves, or moved, away from here: nobody named it here yet."""
+    if seen.moves is None or seen.word != ELSEWHERE:
+        return ()
+    at_rest = [record for record in rows if record.role == vocabulary.CURRENT and record.migration_uuid is None]
+    if not at_rest or seen.running:
+        return ()
+    away = [move for move in seen.moves.values()
+            if move.instance_uuid == at_rest[0].instance_uuid and move.verdict in (PENDING, DONE)
+            and seen.node.is_at(move.source) and not seen.node.is_at(move.destination)]
+    if not away:
+        return ()
+    newest = max(away, key=lambda move: -1 if move.number is None else move.number)
+    return tuple((record, newest.uuid) for record in at_rest)
