@@ -44,14 +44,18 @@ class NotReady(DeviceTrackError):
 
 
 class HostInUse(DeviceTrackError):
-    """Another process manages this host. Nothing was read or changed; stop it, or ask it."""
+    """Another process manages this host, or a host with the same state directory.
+
+    Nothing was read or changed; stop it, or ask it.
+    """
 
     def __init__(self, host: str, path: str) -> None:
         super().__init__(host, path)
         self.host, self.path = host, path
 
     def __str__(self) -> str:
-        return f'another process manages host {self.host}: it holds {self.path}'
+        return (f'another process manages host {self.host}, or another host with the same state_path: it holds '
+                f'{self.path}')
 
 
 class HostIdentityChanged(DeviceTrackError):
@@ -68,6 +72,23 @@ class HostIdentityChanged(DeviceTrackError):
     def __str__(self) -> str:
         return (f'the store knows host {self.host} as another machine: give this one a name of its own, or remove '
                 f'the record of the machine that it replaces')
+
+
+class MachineHasHost(DeviceTrackError):
+    """This machine has devices in the store under another name. Nothing was changed.
+
+    Under both names the same devices would be handed out twice. ``rows`` says how many the other name has.
+    """
+
+    def __init__(self, host: str, other: str, rows: int) -> None:
+        super().__init__(host, other, rows)
+        self.host, self.other, self.rows = host, other, rows
+
+    def __str__(self) -> str:
+        return (f'this machine is host {self.other} in the store and has devices there ({self.rows}), which host '
+                f'{self.host} would hand out again: start it as {self.other}; to call it {self.host} from now on, '
+                f'first release every instance of "devicetrack-manage assignment list --host {self.other}"; a second '
+                f'host on one machine needs devices, a state_path and a store of its own')
 
 
 class UnknownHost(DeviceTrackError):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
-import re
 import uuid
 
 from devicetrack import exception
@@ -13,7 +12,6 @@ from devicetrack import filelock
 from devicetrack.store import api as store_api
 
 _NAMESPACE = uuid.UUID('6f2d1d5c-8f3c-5d0e-9f53-3c1a0c7a4e55')
-_UNSAFE = re.compile(r'[^A-Za-z0-9_.-]')
 
 # A child that a manager started in the moment of its death has the lock until it runs its own program.
 _PATIENCE_S = 0.5
@@ -23,12 +21,16 @@ REMEDY = 'make the id of this machine (systemd-machine-id-setup), or name anothe
 
 
 class HostLock:
-    """Held from :meth:`acquire` to the end of the process or :meth:`release`; no child inherits it."""
+    """Held from :meth:`acquire` to the end of the process or :meth:`release`; no child inherits it.
+
+    There is one for each state directory, whatever the host's name: the lock files of the devices are in there too, and
+    two hosts that share them would work on one another's devices.
+    """
 
     def __init__(self, host: str, state_path: str) -> None:
         self._host = host
         os.makedirs(state_path, mode=0o700, exist_ok=True)
-        self._file = filelock.FileLock(os.path.join(state_path, f'{_UNSAFE.sub("_", host)}.lock'))
+        self._file = filelock.FileLock(os.path.join(state_path, 'manager.lock'))
 
     def acquire(self) -> None:
         """:raises HostInUse: another process, or another manager in this one, holds it."""
@@ -69,12 +71,19 @@ def identify(store: store_api.Store, name: str, machine_id_path: str) -> store_a
     """The host's row, made at the first start.
 
     :raises HostIdentityChanged: the name belongs to another machine
+    :raises MachineHasHost: this machine has devices in the store under another name
     """
     digest = machine_digest(machine_id_path)
     known = store.host(name)
+    if known is not None and known.machine_id != digest:
+        raise exception.HostIdentityChanged(name)
+    # A device is unique within its host: under a second name the machine's devices would all be free once more.
+    for other in store.hosts():
+        if other.machine_id == digest and other.name != name:
+            rows = len(store.records(other.uuid))
+            if rows:
+                raise exception.MachineHasHost(name, other.name, rows)
     if known is None:
         known = new_host(name, digest)
         store.add_host(known)
-    elif known.machine_id != digest:
-        raise exception.HostIdentityChanged(name)
     return known

@@ -1,6 +1,7 @@
 """One manager a host, one process a manager."""
 
 import os
+import pickle
 import subprocess
 import sys
 import textwrap
@@ -113,10 +114,55 @@ class IdentityTestCase(HostTestCase):
 
     def test_two_hosts_share_a_store(self):
         first = self.host(devices=1, name='first')
-        second = self.host(devices=1, name='second', configuration=first.configuration, store=first.store.store)
+        elsewhere = self.useFixture(fixtures.Configuration(machine='b'))
+        second = self.host(devices=1, name='second', configuration=elsewhere, store=first.store.store)
         one, two = first.spawn(pmem=1), second.spawn(pmem=1)
         self.assertEqual(({'d0': one.uuid}, {'d0': two.uuid}), (first.owners(), second.owners()))
         self.assertEqual(([], []), (first.audit(), second.audit()))
+
+    def under_another_name(self, host, **kwargs):
+        """A manager of the same machine that is not ready: same store, another name."""
+        return self.host(devices=1, name='another', store=host.store.store, ready=False, **kwargs)
+
+    def test_another_name_cannot_be_managed_beside_the_first_in_one_directory(self):
+        host = self.host(devices=1)
+        another = self.under_another_name(host, configuration=host.configuration)
+        error = self.assertRaises(exception.HostInUse, another.manager.init_host, self.context)
+        self.assertIn('another host with the same state_path', str(error))
+        self.assertEqual(['host'], [known.name for known in host.store.hosts()])
+
+    def test_a_machine_that_has_devices_is_refused_under_another_name(self):
+        host = self.host(devices=1)
+        instance = host.spawn(pmem=1)
+        another = self.under_another_name(host)         # in a directory of its own
+        error = self.assertRaises(exception.MachineHasHost, another.manager.init_host, self.context)
+        self.assertEqual(('another', 'host', 1), (error.host, error.other, error.rows))
+        self.assertIn('start it as host;', str(error))
+        self.assertEqual(str(error), str(pickle.loads(pickle.dumps(error))))
+        self.assertEqual(['host'], [known.name for known in host.store.hosts()])
+        host.delete(instance)
+        another.manager.init_host(self.context)
+
+    def test_a_machine_is_refused_under_a_name_that_it_had_before_too(self):
+        host = self.host(devices=1)
+        another = self.under_another_name(host)
+        another.manager.init_host(self.context)         # while neither has devices
+        host.spawn(pmem=1)
+        self.assertRaises(exception.MachineHasHost, another.restart)
+
+    def test_a_machine_that_has_nothing_may_change_its_name(self):
+        host = self.host(devices=1)
+        host.manager.close()
+        another = self.under_another_name(host, configuration=host.configuration)
+        another.manager.init_host(self.context)
+        another.spawn(pmem=1)
+        another.manager.close()
+        self.assertRaises(exception.MachineHasHost, host.restart)
+
+    def test_a_machine_is_two_hosts_with_two_stores(self):
+        first, second = self.host(devices=1, name='first'), self.host(devices=1, name='second')
+        first.spawn(pmem=1)
+        second.spawn(pmem=1)
 
     def test_a_machine_id_that_cannot_be_read_is_named(self):
         for content in (None, '', 'Ünlesbar'):
