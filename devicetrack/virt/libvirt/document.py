@@ -17,10 +17,11 @@ from devicetrack import exception
 MAX_LENGTH = 4 * 1024 * 1024
 
 
-def parse(text: str, document: str, root: str) -> etree._Element:
+def parse(text: str, document: str, root: str, everything: bool = False) -> etree._Element:
     """Parse a document whose root element is ``root``.
 
     :param document: what it is, for messages
+    :param everything: keep comments, processing instructions and CDATA sections, for who writes the document again
     :raises InvalidDocument: it is too long, not well-formed, has a document type or another root
     """
     if len(text) > MAX_LENGTH:
@@ -31,7 +32,8 @@ def parse(text: str, document: str, root: str) -> etree._Element:
     if '<!DOCTYPE' in text:
         raise exception.InvalidDocument(document, 'document type', 'none is allowed')
     parser = etree.XMLParser(encoding='utf-8', resolve_entities=False, no_network=True, load_dtd=False,
-                             dtd_validation=False, huge_tree=False, remove_comments=True, remove_pis=True)
+                             dtd_validation=False, huge_tree=False, strip_cdata=not everything,
+                             remove_comments=not everything, remove_pis=not everything)
     try:
         found = etree.fromstring(text.encode('utf-8'), parser)
     except UnicodeEncodeError as error:

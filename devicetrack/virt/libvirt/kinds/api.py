@@ -22,6 +22,7 @@ from devicetrack.objects.values import Missing
 from devicetrack.objects.values import Realized
 from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import domain_xml
+from devicetrack.virt.libvirt import guest_xml
 
 NAMESPACE = 'devicetrack.libvirt.device_kinds'
 
@@ -48,6 +49,10 @@ class DeviceKind(abc.ABC):
 
     name: ClassVar[str]
     """The device kind, as it stands in the identity of every device."""
+
+    form: ClassVar[guest_xml.Form | None] = None
+    """How definitions name its devices. Without a form they count by their addresses in every boot, and no
+    definition can be given other devices of this kind."""
 
     def __init__(self, conf: Any, hypervisor: connection.Connection) -> None:
         self.conf, self.hypervisor = conf, hypervisor

@@ -32,6 +32,7 @@ from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import Realized
 from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import domain_xml
+from devicetrack.virt.libvirt import guest_xml
 from devicetrack.virt.libvirt import nodedev_xml
 from devicetrack.virt.libvirt.kinds import api
 from devicetrack.virt.libvirt.kinds import mdev_options
@@ -60,6 +61,7 @@ class Mdev(api.DeviceKind):
     """The device kind ``mdev``."""
 
     name = 'mdev'
+    form = guest_xml.MDEV
 
     def __init__(self, conf: Any, hypervisor: connection.Connection) -> None:
         super().__init__(conf, hypervisor)

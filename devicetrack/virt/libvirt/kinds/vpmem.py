@@ -26,6 +26,7 @@ from devicetrack.objects.values import Missing
 from devicetrack.objects.values import Realized
 from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import domain_xml
+from devicetrack.virt.libvirt import guest_xml
 from devicetrack.virt.libvirt import namespaces
 from devicetrack.virt.libvirt import wiping
 from devicetrack.virt.libvirt.kinds import api
@@ -43,6 +44,7 @@ class VPMEM(api.DeviceKind):
     """The device kind ``vpmem``."""
 
     name = 'vpmem'
+    form = guest_xml.MEMORY
 
     def __init__(self, conf: Any, hypervisor: connection.Connection) -> None:
         super().__init__(conf, hypervisor)

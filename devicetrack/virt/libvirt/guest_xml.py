@@ -1,0 +1,234 @@
+"""What a guest's definition has elements for, and the same definition with other devices in their places.
+
+Pure: text in, text out. The elements of one form look alike and stand in the order of the definition, whatever kinds
+their devices are of. Only what names a device on its host changes; what the guest sees of it, foreign metadata,
+comments and all the rest stay.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping
+from collections.abc import Sequence
+import copy
+
+from lxml import etree
+
+from devicetrack import exception
+from devicetrack.objects.values import DeviceKey
+from devicetrack.virt import metadata
+from devicetrack.virt.libvirt import document as documents
+from devicetrack.virt.libvirt import domain_xml
+
+
+class Form(abc.ABC):
+    """One sort of element by which definitions name devices: what kinds of devices with this element share.
+
+    ``of_one_boot`` says that an address means its device only in the boot of the host in which it was written.
+    """
+
+    tag: str
+    of_one_boot: bool
+
+    @abc.abstractmethod
+    def addresses(self, domain: domain_xml.Domain) -> Sequence[str]:
+        """The addresses of the elements of this form, in the order of the definition."""
+
+    @abc.abstractmethod
+    def elements(self, devices: etree._Element) -> Sequence[etree._Element]:
+        """The same elements, among all devices of a definition."""
+
+    @abc.abstractmethod
+    def address(self, element: etree._Element, document: str) -> str:
+        """The address that an element names.
+
+        :raises InvalidDocument: it names none
+        """
+
+    @abc.abstractmethod
+    def retarget(self, element: etree._Element, partner: etree._Element, document: str) -> None:
+        """Let an element name the device of ``partner``, an element of this form.
+
+        :raises InvalidDocument: the guest would see another sort of device than it has now
+        """
+
+
+class _Memory(Form):
+    """Memory of a guest that lies on a path: NVDIMMs and virtio-pmem. Paths are dealt out anew at every boot."""
+
+    tag = 'memory'
+    of_one_boot = True
+
+    def addresses(self, domain: domain_xml.Domain) -> Sequence[str]:
+        return domain.memory_paths
+
+    def elements(self, devices: etree._Element) -> Sequence[etree._Element]:
+        return [element for element in devices.findall('memory')
+                if element.get('model') in domain_xml.PATH_BACKED_MEMORY]
+
+    def address(self, element: etree._Element, document: str) -> str:
+        return documents.required(element, 'source/path', document)
+
+    def retarget(self, element: etree._Element, partner: etree._Element, document: str) -> None:
+        if element.get('model') != partner.get('model'):
+            raise exception.InvalidDocument(document, 'memory/@model', 'not that of its partner')
+        there, here = partner.find('source'), element.find('source')
+        if there is None or here is None:
+            raise exception.InvalidDocument(document, 'memory/source', 'missing')
+        # The guest keeps the size that it has, so its partner must be able to give as much.
+        size, room = _kibibytes(element, document), _kibibytes(partner, document)
+        if size is not None and room is not None and size > room:
+            raise exception.InvalidDocument(document, 'memory/target/size', 'more than its partner can give')
+        # What is said of the path is true of the partner's path alone; the order is that of libvirt's schema.
+        for name in ('path', 'alignsize', 'pmem'):
+            for found in here.findall(name):
+                here.remove(found)
+        for index, name in enumerate(('path', 'alignsize', 'pmem')):
+            wanted = there.find(name)
+            if wanted is not None:
+                new = copy.deepcopy(wanted)
+                new.tail = None
+                here.insert(index, new)
+
+
+class _Mdev(Form):
+    """Mediated devices. A UUID means its device in every boot."""
+
+    tag = 'hostdev'
+    of_one_boot = False
+
+    def addresses(self, domain: domain_xml.Domain) -> Sequence[str]:
+        return domain.mdev_uuids
+
+    def elements(self, devices: etree._Element) -> Sequence[etree._Element]:
+        return [element for element in devices.findall('hostdev') if element.get('type') == 'mdev']
+
+    def address(self, element: etree._Element, document: str) -> str:
+        address = element.find('source/address')
+        return documents.canonical_uuid(None if address is None else address.get('uuid'), document,
+                                        'hostdev/source/address/@uuid')
+
+    def retarget(self, element: etree._Element, partner: etree._Element, document: str) -> None:
+        if element.get('model') != partner.get('model'):
+            raise exception.InvalidDocument(document, 'hostdev/@model', 'not that of its partner')
+        address = element.find('source/address')
+        if address is None:
+            raise exception.InvalidDocument(document, 'hostdev/source/address', 'missing')
+        address.set('uuid', self.address(partner, document))
+
+
+MEMORY: Form = _Memory()
+MDEV: Form = _Mdev()
+FORMS = (MEMORY, MDEV)
+
+
+def recorded(domain: domain_xml.Domain, forms: Mapping[str, Form], boot_id: str,
+             document: str) -> Mapping[Form, Sequence[DeviceKey]]:
+    """Which devices the elements of an inactive definition mean that was written in another boot, by its record.
+
+    :param forms: the form of every device kind, by its name
+    :param boot_id: this boot
+    :returns: for every form with addresses of one boot the devices in the order of the elements; without such
+        elements, and for a definition of this boot or without a record, nothing: then its addresses count
+    :raises InvalidDocument: nobody can say which element is which device
+    """
+    if domain.boot_id is None or domain.boot_id == boot_id:
+        return {}
+    named = [form for form in FORMS if form.of_one_boot and form.addresses(domain)]
+    if not named:
+        return {}
+    record = domain.record
+    if record is None:
+        raise exception.InvalidDocument(document, 'metadata', f'it is of another boot: {domain.record_problem}')
+    if record.instance_uuid != domain.uuid:
+        raise exception.InvalidDocument(document, 'metadata', 'it is of another boot and of another instance')
+    found = {}
+    for form in named:
+        keys = tuple(DeviceKey(device.kind, device.identifier) for device in record.devices
+                     if not device.beside and forms.get(device.kind) is form)
+        count = len(form.addresses(domain))
+        if len(keys) != count:
+            raise exception.InvalidDocument(
+                document, 'metadata', f'it is of another boot and records {len(keys)} devices for {count} elements')
+        found[form] = keys
+    return found
+
+
+def retarget(text: str, document: str, partners: Mapping[Form, Sequence[str]], record: str) -> str:
+    """A definition with other devices in the places of its own.
+
+    :param document: what it is, for messages
+    :param partners: by form, an element for each element of the form, in the definition's order; a form that is left
+        out has none
+    :param record: the element that takes the place of ours among the metadata; '' for none
+    :raises InvalidDocument: it cannot be read, has not as many elements, or the guest would see other devices
+    """
+    root = documents.parse(text, document, 'domain', everything=True)
+    devices = root.find('devices')
+    expected = {}
+    for form in FORMS:
+        elements = () if devices is None else form.elements(devices)
+        new = [documents.parse(partner, f'partner of a {form.tag} of {document}', form.tag)
+               for partner in partners.get(form, ())]
+        if len(elements) != len(new):
+            raise exception.InvalidDocument(document, f'devices/{form.tag}',
+                                            f'{len(elements)} of them, and devices for {len(new)}')
+        expected[form] = [form.address(partner, document) for partner in new]
+        if len(set(expected[form])) != len(expected[form]):
+            raise exception.InvalidDocument(document, f'devices/{form.tag}', 'two of them would be one device')
+        for element, partner in zip(elements, new, strict=True):
+            form.retarget(element, partner, document)
+    _put_record(root, record, document)
+    made = etree.tostring(root.getroottree(), encoding='unicode')
+    _check(made, document, expected, record)
+    return made
+
+
+def _put_record(root: etree._Element, record: str, document: str) -> None:
+    """Put our element in the place of what our namespace has in the definition's own metadata."""
+    new = None
+    if record:
+        new = documents.parse(record, f'new metadata of {document}', f'{{{metadata.NAMESPACE}}}{metadata.ELEMENT}')
+    ours = [(parent, child) for parent in root.findall('metadata') for child in parent
+            if isinstance(child.tag, str) and etree.QName(child).namespace == metadata.NAMESPACE]
+    for parent, child in ours:
+        if new is not None and new.getparent() is None:
+            new.tail = child.tail
+            parent.replace(child, new)
+        else:
+            _drop(parent, child)
+    if new is not None and new.getparent() is None:
+        place = root.find('metadata')
+        if place is None:
+            place = etree.Element('metadata')
+            after = root.find('uuid')
+            root.insert(0 if after is None else root.index(after) + 1, place)
+        place.append(new)
+
+
+def _drop(parent: etree._Element, child: etree._Element) -> None:
+    """Remove a child and leave the text behind it, which lxml counts as part of it."""
+    before = child.getprevious()
+    if before is not None:
+        before.tail = (before.tail or '') + (child.tail or '')
+    else:
+        parent.text = (parent.text or '') + (child.tail or '')
+    parent.remove(child)
+
+
+def _check(made: str, document: str, expected: Mapping[Form, Sequence[str]], record: str) -> None:
+    """See that whoever reads the new definition finds what was put there."""
+    domain = domain_xml.parse(made, document)
+    for form, addresses in expected.items():
+        if list(form.addresses(domain)) != list(addresses):
+            raise exception.InvalidDocument(document, f'devices/{form.tag}', 'they cannot be told apart')
+    if domain.record_problem is not None or (domain.record is None) == bool(record):
+        raise exception.InvalidDocument(document, 'metadata', domain.record_problem or 'it cannot be replaced')
+
+
+def _kibibytes(element: etree._Element, document: str) -> int | None:
+    """The size of a memory device; None where it is not said, or in a unit that libvirt does not print."""
+    size = element.find('target/size')
+    if size is None or size.get('unit', 'KiB') != 'KiB':
+        return None
+    return documents.number(size.text, document, 'memory/target/size')
