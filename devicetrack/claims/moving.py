@@ -282,8 +282,9 @@ def drop_at_source(manager: ClaimManager, instance: Any, migration: Any) -> None
         ours = [record for record in records if record.migration_uuid == migration.uuid]
         old = tuple(record for record in ours if record.role == vocabulary.OLD)
         new = tuple(record for record in ours if record.role != vocabulary.OLD)
+        left = manager.advance(moves.Settlement(settle=new, give=old, over=True))
         instance.migration_context = None
-        manager.carry_out(moves.Settlement(settle=new, give=old, over=True))
+        manager.give_back(left)
 
 
 def drop_at_destination(manager: ClaimManager, instance: Any, migration_uuid: str) -> None:
@@ -295,10 +296,11 @@ def drop_at_destination(manager: ClaimManager, instance: Any, migration_uuid: st
                     if record.role == vocabulary.OLD and record.state != vocabulary.RELEASING)
         new = tuple(record for record in ours if record.role != vocabulary.OLD)
         before = _resources_before(manager, instance, migration_uuid, old)
+        left = manager.advance(moves.Settlement(settle=old, give=new, over=True))
         if before is not None:
             instance.resources = before
         instance.migration_context = None
-        manager.carry_out(moves.Settlement(settle=old, give=new, over=True))
+        manager.give_back(left)
 
 
 def _resources_before(manager: ClaimManager, instance: Any, migration_uuid: str,

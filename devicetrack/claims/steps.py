@@ -287,14 +287,12 @@ class Steps:
 
         For who holds the instance's ``working`` lock.
         """
-        give = self._advance(settlement)
-        if give:
-            self._give(give)
+        self.give_back(self.advance(settlement))
 
-    def _advance(self, settlement: moves.Settlement) -> list[Record]:
-        """The transaction.
+    def advance(self, settlement: moves.Settlement) -> list[Record]:
+        """The transaction of a settlement alone.
 
-        :returns: the rows of ``give`` as they are after it
+        :returns: the rows of ``give`` as they are after it, for :meth:`give_back`
         """
         after = [(record, record._replace(role=lifecycle.next_role(record.role, lifecycle.ARRIVED),
                                           state=lifecycle.next_state(record.state, lifecycle.STARTED)))
@@ -317,8 +315,10 @@ class Steps:
         now = {update.before.key: update.after for update in changed}
         return [now.get(record.key, record) for record in settlement.give]
 
-    def _give(self, records: Sequence[Record]) -> None:
+    def give_back(self, records: Sequence[Record]) -> None:
         """Take devices of rows that are on their way back from the host, and then the rows from the store."""
+        if not records:
+            return
         with self._lock:
             units = {record.key: self._ledger.find(record.key) for record in records}
             self._ledger.releasing(unit for unit in units.values() if unit is not None)
