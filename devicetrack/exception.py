@@ -269,7 +269,8 @@ class InvalidTransition(DeviceTrackError):
 class UnknownObject(DeviceTrackError):
     """A serialized object has a class or a version that this release does not know.
 
-    It comes from a newer peer or a newer release's store. Nothing was changed; upgrade this end.
+    It comes from a newer peer, a newer release's store, or a device kind that is not installed here. Nothing was
+    changed; upgrade this end, or install the device kind.
     """
 
     def __init__(self, name: str, version: str | None, where: str) -> None:
@@ -278,7 +279,8 @@ class UnknownObject(DeviceTrackError):
 
     def __str__(self) -> str:
         version = f' version {self.version}' if self.version else ''
-        return f'{self.where}: {self.name}{version} is not known to this release'
+        return (f'{self.where}: {self.name}{version} is of a newer release than this, or of a device kind '
+                'that is not installed')
 
 
 class MalformedObject(DeviceTrackError):

@@ -17,6 +17,7 @@ from oslo_config import cfg
 
 from devicetrack.claims import report
 from devicetrack.cmd import base
+from devicetrack.cmd import kinds
 from devicetrack.conf import manager as manager_options
 from devicetrack.conf import opts
 from devicetrack.store import sql
@@ -41,6 +42,7 @@ class Manage(app.App):
         super().__init__('Ask about the devices of hosts and who holds them.', metadata.version('devicetrack'),
                          commandmanager.CommandManager(NAMESPACE), stdout=stdout, stderr=stderr)
         self._conf, self._conf_is_read = conf, False
+        self._kinds_are_loaded = False
         self._store: SQLStore | None = None
         self._driver: virt_driver.VirtDriver | None = None
         self._handlers: list[logging.Handler] = []
@@ -139,9 +141,14 @@ class Manage(app.App):
     def checked_store(self) -> SQLStore:
         """The store, for reading: who holds what can be asked of a store that is full or read-only, too.
 
+        What any device kind that is installed has stored can be read from now on.
+
         :raises SchemaMismatch, StoreUnavailable: this release cannot read it
         """
         schema.check(self.store)
+        if not self._kinds_are_loaded:
+            kinds.load()
+            self._kinds_are_loaded = True
         return self.store
 
     def observer(self, name: str | None) -> report.Observer:

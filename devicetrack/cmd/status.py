@@ -15,6 +15,7 @@ from oslo_upgradecheck import upgradecheck
 
 from devicetrack import exception
 from devicetrack.cmd import base
+from devicetrack.cmd import kinds
 from devicetrack.conf import opts
 from devicetrack.store import sql
 from devicetrack.store.sql import schema
@@ -60,6 +61,7 @@ class Checks(upgradecheck.UpgradeCommands):
             store = sql.open_store(self._conf)
             try:
                 store.check()
+                kinds.load()
                 found = schema.migrate_details(store, max_rows=0)
             finally:
                 store.close()
@@ -70,8 +72,8 @@ class Checks(upgradecheck.UpgradeCommands):
         if found.unreadable:
             names = ', '.join(f'{key.kind} {key.identifier}' for key in found.unreadable)
             return upgradecheck.Result(upgradecheck.Code.FAILURE,
-                                       f'details that this release cannot read: {names}; they come from a newer '
-                                       f'release or are damaged')
+                                       f'details that this release cannot read: {names}; they are of a newer '
+                                       f'release, of a device kind that is not installed, or damaged')
         if found.left:
             return upgradecheck.Result(upgradecheck.Code.WARNING,
                                        f'{found.left} stored details are of an older version: run devicetrack-manage '

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -25,6 +27,7 @@ from devicetrack.objects import DeviceRequest
 from devicetrack.testing import fixtures
 from devicetrack.testing import libvirt as libvirt_fixtures
 from devicetrack.tests import base
+from devicetrack.tests.unit.cmd import program
 from devicetrack.virt import fake
 from devicetrack.virt.libvirt import driver as libvirt_driver
 
@@ -168,6 +171,37 @@ class DeviceKindTestCase(base.TestCase):
         self.assertRaises(exception.DeviceGone, self.manager.release, self.context, self.instance)
         with open(self.file, 'rb') as file:
             self.assertEqual(b'of somebody else', file.read())
+
+    def command(self, *arguments: str, installed: bool = True) -> tuple[int, Any]:
+        """The exit code and the answer of ``devicetrack-manage``, where the kind is installed or is not."""
+        path = self.temp_dir()
+        if installed:
+            shutil.copy(DOCS / 'contributor' / 'examples' / 'scratch.py', path)
+            info = pathlib.Path(path, 'scratch-1.0.dist-info')
+            info.mkdir()
+            info.joinpath('METADATA').write_text('Metadata-Version: 2.1\nName: scratch\nVersion: 1.0\n')
+            info.joinpath('entry_points.txt').write_text(
+                '[devicetrack.libvirt.device_kinds]\nscratch = scratch:Scratch\n')
+        config_file = program.write_configuration(self.state_path, self.conf)
+        answer = subprocess.run(
+            [sys.executable, '-m', 'devicetrack.cmd.manage', '--config-file', config_file, *arguments, '-f', 'json'],
+            env={**os.environ, 'PYTHONPATH': path}, capture_output=True, text=True, check=False, timeout=120)
+        return answer.returncode, json.loads(answer.stdout)
+
+    def test_commands_read_what_it_stored_where_it_is_installed(self) -> None:
+        self.claim()
+        code, shown = self.command('assignment', 'show', 'scratch/one')
+        self.assertEqual((0, 'ScratchDetails', 2 << 20),
+                         (code, shown['details'].get('class'), shown['details'].get('size_bytes')))
+        code, migrated = self.command('db', 'online-data-migrations')
+        self.assertEqual((0, []), (code, migrated['unreadable']))
+
+    def test_commands_say_what_is_not_installed(self) -> None:
+        self.claim()
+        code, shown = self.command('assignment', 'show', 'scratch/one', installed=False)
+        self.assertIn('of a device kind that is not installed', shown['details']['unreadable'])
+        code, migrated = self.command('db', 'online-data-migrations', installed=False)
+        self.assertEqual((cmd_base.ATTENTION, ['scratch/one']), (code, migrated['unreadable']))
 
     def test_a_directory_that_cannot_be_read_frees_nothing(self) -> None:
         self.claim()
