@@ -3,7 +3,9 @@
 import json
 
 from devicetrack import exception
+from devicetrack.objects import DeviceRequest
 from devicetrack.objects import MigrationContext
+from devicetrack.objects.values import DeviceKey
 from devicetrack.testing import fixtures
 from devicetrack.testing import region as regions
 from devicetrack.testing.fixtures import FREE
@@ -11,9 +13,9 @@ from devicetrack.testing.fixtures import Instance
 from devicetrack.testing.fixtures import Migration
 from devicetrack.tests import base
 
-D0 = fixtures.DeviceKey('vpmem', 'd0')
-D1 = fixtures.DeviceKey('vpmem', 'd1')
-NOTHING = {'one': [], 'two': []}
+D0 = DeviceKey('vpmem', 'd0')
+D1 = DeviceKey('vpmem', 'd1')
+NOTHING: dict[str, list[object]] = {'one': [], 'two': []}
 
 
 class RegionTestCase(base.TestCase):
@@ -87,19 +89,20 @@ class ResizeTestCase(RegionTestCase):
             instance = region.spawn('one', pmem=1)
             before = region.rows(instance)
             host = region.hosts[name]
-
-            def fails():
-                with host.manager.resize_claim(None, instance, None, name, region.migration(instance, name),
-                                               fixtures.a_request(pmem=1)):
-                    host.manager.realize(None, instance)
-                    raise RuntimeError('no disk')
-
-            self.assertRaises(RuntimeError, fails)
+            claim = host.manager.resize_claim(None, instance, None, name, region.migration(instance, name),
+                                              fixtures.a_request(pmem=1))
+            self.assertRaises(RuntimeError, self.fail_in, claim, host, instance)
             rows = region.rows(instance)
             self.assertEqual(before, rows)
             self.assertIsNone(instance.migration_context)
             self.assertEqual([], host.store.contexts(host.manager.host_uuid))
             region.delete(instance)
+
+    @staticmethod
+    def fail_in(claim, host, instance):
+        with claim:
+            host.manager.realize(None, instance)
+            raise RuntimeError('no disk')
 
     def test_a_second_destination_after_the_first_refused(self):
         region = self.region()
@@ -139,8 +142,8 @@ class ResizeTestCase(RegionTestCase):
         instance = region.spawn('one', pmem=1)
         migration = region.resize(instance, 'two', pmem=1)
         migration.status = 'reverted'
-        for moves in (None, RuntimeError('no database'), []):
-            self.two.service.moves = moves
+        for answer in (None, RuntimeError('no database'), ()):
+            self.two.service.moves = answer
             region.audit()
             self.assertEqual([('d0', 'current', 'active')], region.rows(instance)['two'])
 
@@ -220,7 +223,8 @@ class SameHostTestCase(RegionTestCase):
             migration.status = 'reverting'
             self.assertRaises(exception.DeviceInUse, self.one.manager.drop_move_claim_at_dest, None, instance,
                               migration)
-            self.assertEqual([('d0', 'current', 'active'), ('d1', 'current', 'releasing')], region.rows(instance)['one'])
+            self.assertEqual([('d0', 'current', 'active'), ('d1', 'current', 'releasing')],
+                             region.rows(instance)['one'])
             self.one.boot(instance)
             migration.status = 'reverted'
             region.audit()
@@ -252,7 +256,7 @@ class SameHostTestCase(RegionTestCase):
         self.assertEqual([], region.audit())
         region.revert(instance, migration)
         self.assertEqual([('d0', 'current', 'active')], region.rows(instance)['one'])
-        self.assertEqual(1, len(self.one.machine.domains[instance.uuid].live))
+        self.assertEqual(1, len(self.one.machine.domains[instance.uuid].live or ()))
         self.assertEqual([], region.audit())
 
     def test_from_a_flavor_without_devices_and_back(self):
@@ -330,12 +334,12 @@ class LiveMigrationTestCase(RegionTestCase):
             for name, label in (('a', 'SMALL'), ('b', '4GB'), ('c', 'SMALL')):
                 host.machine.add_namespace(name, label)
             host.audit()
-        wanted = fixtures.DeviceRequest.of(('CUSTOM_PMEM_NAMESPACE_SMALL', 1), ('VGPU', 1),
+        wanted = DeviceRequest.of(('CUSTOM_PMEM_NAMESPACE_SMALL', 1), ('VGPU', 1),
                                            ('CUSTOM_PMEM_NAMESPACE_4GB', 1))
         instance = self.one.spawn(Instance(), wanted)
         region.instances.append(instance)
         migration = region.migration(instance, 'two')
-        other = fixtures.DeviceRequest.of(('CUSTOM_PMEM_NAMESPACE_4GB', 1), ('CUSTOM_PMEM_NAMESPACE_SMALL', 1),
+        other = DeviceRequest.of(('CUSTOM_PMEM_NAMESPACE_4GB', 1), ('CUSTOM_PMEM_NAMESPACE_SMALL', 1),
                                           ('VGPU', 1))
         self.two.manager.live_migration_claim(None, instance, 'two', migration, None, other)
         self.two.manager.realize(None, instance)

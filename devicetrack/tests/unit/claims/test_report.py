@@ -230,7 +230,9 @@ class LocateTestCase(base.TestCase):
         located = self.locate(host, 'compute-7')
         self.assertEqual([], host.store.hosts())
         host.manager.init_host(host.context)
-        self.assertEqual(host.store.host('compute-7')._replace(boot_id=None), located)
+        recorded = host.store.host('compute-7')
+        assert recorded is not None
+        self.assertEqual(recorded._replace(boot_id=None), located)
 
     def test_another_machine_is_refused(self) -> None:
         host = self.useFixture(fixtures.Host(name='compute-7'))
