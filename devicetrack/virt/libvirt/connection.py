@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import contextlib
 import enum
 import logging
+import re
 import threading
 from typing import Any
 from typing import NamedTuple
@@ -54,6 +55,9 @@ _CODES = {
     libvirt.VIR_ERR_NO_SUPPORT: Meaning.UNSUPPORTED,
 }
 
+# The first tag of a definition, with the id that only a running guest's has.
+_LIVE = re.compile(r"""\s*<domain(?:\s[\w:.-]+\s*=\s*(?:"[^"]*"|'[^']*'))*?\sid\s*=""")
+
 # Errors that libvirt's own client code raises when the daemon is not there any more.
 _LOST_DOMAINS = frozenset((libvirt.VIR_FROM_REMOTE, libvirt.VIR_FROM_RPC))
 _LOST_CODES = frozenset((libvirt.VIR_ERR_SYSTEM_ERROR, libvirt.VIR_ERR_INTERNAL_ERROR, libvirt.VIR_ERR_RPC,
@@ -70,7 +74,11 @@ class Refused(exception.CommandFailed):
 
 
 class Definitions(NamedTuple):
-    """The definitions of one domain as the hypervisor gave them; ``defined`` is None for a transient domain."""
+    """The definitions of one domain as the hypervisor gave them.
+
+    ``current`` is that of its running guest, or else the one that it has. ``defined`` is what it will start with next:
+    None when that is ``current``, and for a transient domain, which has none.
+    """
 
     uuid: str
     running: bool
@@ -138,6 +146,42 @@ class NodeDevice:
             self._device.setAutostart(1)
 
 
+class Domain:
+    """One domain of the connection that found it. Every call raises DomainGone when it is not there any more."""
+
+    def __init__(self, connection: Connection, domain: Any) -> None:
+        self._connection, self._domain = connection, domain
+        self.uuid: str = domain.UUIDString()
+
+    def xml(self, flags: int) -> str:
+        """A definition of it; ``flags`` are libvirt's ``VIR_DOMAIN_XML_…``."""
+        with self._connection.calling('virDomainGetXMLDesc', self.uuid):
+            text: str = self._domain.XMLDesc(flags)
+            return text
+
+    def is_active(self) -> bool:
+        with self._connection.calling('virDomainIsActive', self.uuid):
+            return bool(self._domain.isActive())
+
+    def is_persistent(self) -> bool:
+        with self._connection.calling('virDomainIsPersistent', self.uuid):
+            return bool(self._domain.isPersistent())
+
+    def state(self) -> tuple[int, int]:
+        """Its state and the reason for it, as libvirt numbers them."""
+        with self._connection.calling('virDomainGetState', self.uuid):
+            state, reason = self._domain.state()
+            return state, reason
+
+    def destroy(self) -> None:
+        with self._connection.calling('virDomainDestroy', self.uuid):
+            self._domain.destroy()
+
+    def undefine(self, flags: int) -> None:
+        with self._connection.calling('virDomainUndefineFlags', self.uuid):
+            self._domain.undefineFlags(flags)
+
+
 class Connection:
     """A connection to one hypervisor, opened when it is first needed and again after it was lost.
 
@@ -184,20 +228,47 @@ class Connection:
 
         :raises HypervisorUnreachable: also in the middle; then nothing that came before may be taken for all
         """
-        for domain in self._asked('virConnectListAllDomains', lambda raw: raw.listAllDomains(0)):
+        domains = self._asked('virConnectListAllDomains', lambda raw: raw.listAllDomains(0))
+        # One list of these costs a fraction of asking every domain. It is read second: what it calls transient had no
+        # definition when all domains were listed, or lost it since.
+        transient = {domain.UUIDString() for domain in self._asked(
+            'virConnectListAllDomains', lambda raw: raw.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_TRANSIENT))}
+        for domain in domains:
             uuid = domain.UUIDString()
             try:
-                yield self._definitions_of(domain, uuid)
+                yield self._definitions_of(domain, uuid, uuid in transient)
             except exception.DomainGone:
                 continue
             except Refused as error:
                 yield Unreadable(uuid, str(error))
 
-    def _definitions_of(self, domain: Any, uuid: str) -> Definitions:
+    def _definitions_of(self, domain: Any, uuid: str, transient: bool) -> Definitions:
         with self.calling('virDomainGetXMLDesc', uuid):
-            running, persistent = bool(domain.isActive()), bool(domain.isPersistent())
-            return Definitions(uuid, running, domain.XMLDesc(0),
-                               domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE) if persistent else None)
+            current = domain.XMLDesc(0)
+            # The document itself says whether the guest runs; asking beside it would be a race, and costs half as
+            # much as the document.
+            running = _LIVE.match(current) is not None
+            return Definitions(uuid, running, current, domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE)
+                               if running and not transient else None)
+
+    def domain(self, uuid: str) -> Domain | None:
+        """The domain of this UUID, or None when there is none."""
+        try:
+            return Domain(self, self._asked('virDomainLookupByUUIDString',
+                                            lambda raw: raw.lookupByUUIDString(uuid), uuid))
+        except exception.DomainGone:
+            return None
+
+    def paused_domains(self) -> list[Domain]:
+        """Every domain that is there and does not run at the moment, for whatever reason."""
+        flags = libvirt.VIR_CONNECT_LIST_DOMAINS_PAUSED
+        return [Domain(self, domain) for domain in
+                self._asked('virConnectListAllDomains', lambda raw: raw.listAllDomains(flags))]
+
+    def define_domain(self, definition: str, uuid: str) -> None:
+        """Put an inactive definition of a domain in the place of the one that it has."""
+        with self.calling('virDomainDefineXML', uuid):
+            self.raw().defineXML(definition)
 
     def mdevs(self) -> list[NodeDevice]:
         """Every mediated device, inactive ones too."""
@@ -226,14 +297,14 @@ class Connection:
         with self.calling('virNodeDeviceDefineXML'):
             return NodeDevice(self, self.raw().nodeDeviceDefineXML(document, 0))
 
-    def _asked(self, command: str, call: Callable[[Any], _Answer]) -> _Answer:
+    def _asked(self, command: str, call: Callable[[Any], _Answer], domain_uuid: str | None = None) -> _Answer:
         """List or look up. That changes nothing, so a call that finds the connection lost is made once more."""
         try:
-            with self.calling(command):
+            with self.calling(command, domain_uuid):
                 return call(self.raw())
         except exception.HypervisorUnreachable as error:
             LOG.info('%s; asking once more.', error)
-        with self.calling(command):
+        with self.calling(command, domain_uuid):
             return call(self.raw())
 
     @contextlib.contextmanager

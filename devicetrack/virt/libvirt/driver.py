@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Container
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
@@ -39,6 +40,8 @@ from devicetrack.virt import driver
 from devicetrack.virt import metadata
 from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import domain_xml
+from devicetrack.virt.libvirt import guest_xml
+from devicetrack.virt.libvirt import guests
 from devicetrack.virt.libvirt.kinds import api
 
 LOG = logging.getLogger(__name__)
@@ -47,7 +50,7 @@ BOOT_ID = '/proc/sys/kernel/random/boot_id'    # random(4)
 
 
 class _Named(NamedTuple):
-    """One address of one domain, before it is known which device it means."""
+    """One address of one domain. ``identifier`` is None before it is known which device it means."""
 
     kind: str
     address: str
@@ -55,6 +58,7 @@ class _Named(NamedTuple):
     running: bool
     live: bool
     defined: bool
+    identifier: str | None = None
 
 
 class LibvirtDriver(driver.VirtDriver):
@@ -73,6 +77,7 @@ class LibvirtDriver(driver.VirtDriver):
         self.hypervisor = connection.Connection(conf[options.LIBVIRT_GROUP].connection_uri, connect)
         made = [kind(conf, self.hypervisor) for kind in (_kinds() if kinds is None else kinds)]
         self._kinds = {kind.name: kind for kind in sorted(made, key=lambda kind: kind.name)}
+        self._guests = guests.Guests(self.hypervisor, self._kinds, self.boot_id)
         self._locks = os.path.join(state_path, 'locks')
 
     def boot_id(self) -> str:
@@ -126,6 +131,7 @@ class LibvirtDriver(driver.VirtDriver):
         domains: set[str] = set()
         running: set[str] = set()
         unknown: list[Unknown] = []
+        boot_id = self.boot_id()
         for found in self.hypervisor.definitions():
             if found.uuid in domains:
                 unknown.append(Unknown(f'domain {found.uuid}', 'two domains have this UUID'))
@@ -136,39 +142,53 @@ class LibvirtDriver(driver.VirtDriver):
             if found.running:
                 running.add(found.uuid)
             try:
-                named.extend(self._named(found))
+                # One by one: what comes before an error counts.
+                for use in self._named(found, boot_id):
+                    named.append(use)
             except exception.InvalidDocument as error:
                 unknown.append(Unknown(error.document, f'{error.where}: {error.reason}'))
         means: dict[tuple[str, str], str | None] = {}
         for kind in self._kinds.values():
-            addresses = {use.address for use in named if use.kind == kind.name}
+            addresses = {use.address for use in named if use.kind == kind.name and use.identifier is None}
             try:
                 means.update(((kind.name, address), identifier)
                              for address, identifier in kind.identify(addresses).items())
             except exception.DriverError as error:
                 if kind.name in needed:
                     unknown.append(Unknown(f'{kind.name} devices that domains name', str(error)))
-        uses = (Use(use.kind, means.get((use.kind, use.address)), use.address, use.domain_uuid,
+        uses = (Use(use.kind, use.identifier or means.get((use.kind, use.address)), use.address, use.domain_uuid,
                     use.running, use.live, use.defined)
                 for use in named)
-        return Usage(tuple(uses), frozenset(domains), frozenset(running), tuple(unknown))
+        return Usage(tuple(uses), frozenset(domains), frozenset(running), tuple(unknown),
+                     self._guests.arriving(running))
 
-    def _named(self, found: connection.Definitions) -> list[_Named]:
+    def _named(self, found: connection.Definitions, boot_id: str) -> Iterator[_Named]:
+        """What one domain names; what its live definition names comes before an error about its inactive one."""
         document = f'domain {found.uuid}'
         current = domain_xml.parse(found.current, document)
         defined = None if found.defined is None else domain_xml.parse(found.defined, f'{document}, inactive')
         for domain in (current, defined):
             if domain is not None and domain.uuid != found.uuid:
                 raise exception.InvalidDocument(document, 'uuid', 'not the one of the domain')
-        named: list[_Named] = []
+        # A guest's definition is live while it runs. One that is off has a single definition.
+        live, inactive = (current, defined) if found.running else (None, current)
+        recorded: Mapping[guest_xml.Form, Sequence[DeviceKey]] = {}
+        problem = None
+        if inactive is not None:
+            try:
+                recorded = guest_xml.recorded(inactive, self._guests.forms, boot_id, document)
+            except exception.InvalidDocument as error:
+                inactive, problem = None, error
         for kind in self._kinds.values():
-            now, later = kind.addresses(current), kind.addresses(defined) if defined is not None else ()
-            # A guest's definition is live while it runs. One that is off has a single definition, twice in our
-            # hands.
-            named.extend(_Named(kind.name, address, found.uuid, found.running,
-                                found.running and address in now, address in (later if found.running else now))
-                         for address in dict.fromkeys((*now, *later)))
-        return named
+            now = kind.addresses(live) if live is not None else ()
+            later = kind.addresses(inactive) if inactive is not None and kind.form not in recorded else ()
+            for address in dict.fromkeys((*now, *later)):
+                yield _Named(kind.name, address, found.uuid, found.running, address in now, address in later)
+        for form, keys in recorded.items():
+            for key, address in zip(keys, () if inactive is None else form.addresses(inactive), strict=True):
+                yield _Named(key.kind, address, found.uuid, found.running, False, True, key.identifier)
+        if problem is not None:
+            raise problem
 
     # -- devices -----------------------------------------------------------------------------------------------
 
@@ -222,6 +242,10 @@ class LibvirtDriver(driver.VirtDriver):
 
     def guest_config(self, assignments: Sequence[DeviceAssignment], flavor: str | None = None,
                      beside: Sequence[DeviceAssignment] = ()) -> GuestConfig:
+        return GuestConfig(self._elements(assignments),
+                           metadata.element(assignments, flavor, beside, self.boot_id()))
+
+    def _elements(self, assignments: Sequence[DeviceAssignment]) -> tuple[str, ...]:
         elements: dict[DeviceKey, str] = {}
         for name in sorted({assignment.kind for assignment in assignments}):
             ours = [assignment for assignment in assignments if assignment.kind == name]
@@ -229,20 +253,19 @@ class LibvirtDriver(driver.VirtDriver):
             if kind is None:
                 raise exception.DeviceGone(*_key(ours[0]), _NO_KIND)
             elements.update(zip(map(_key, ours), kind.guest_elements(ours), strict=True))
-        return GuestConfig(tuple(elements[_key(assignment)] for assignment in assignments),
-                           metadata.element(assignments, flavor, beside, self.boot_id()))
+        return tuple(elements[_key(assignment)] for assignment in assignments)
 
     def guest_records(self) -> Sequence[GuestRecord]:
-        raise NotImplementedError
+        return self._guests.records()
 
     def destroy_guest(self, domain_uuid: str) -> None:
-        raise NotImplementedError
+        self._guests.destroy(domain_uuid)
 
     def rewrite_guest(self, assignments: Sequence[DeviceAssignment], beside: Sequence[DeviceAssignment] = ()) -> bool:
-        raise NotImplementedError
+        return self._guests.rewrite(assignments, beside, self._elements)
 
     def migration_definitions(self, device_map: DeviceMap) -> MigrationDefinitions:
-        raise NotImplementedError
+        return self._guests.migration_definitions(device_map)
 
     def _lock(self, assignment: DeviceAssignment, timeout_s: float) -> filelock.FileLock:
         """Take the lock file of one device, which no release ever removes.

@@ -42,25 +42,22 @@ def xml(uuid: str, *paths: str, live: bool = False) -> str:
 class Domain:
     """What libvirt answers for one domain: a document for each of its definitions, or an error to raise."""
 
-    def __init__(self, uuid: str, current: Any, defined: Any = None, running: bool = True) -> None:
-        self.uuid, self.current, self.defined, self.running = uuid, current, defined, running
+    def __init__(self, uuid: str, current: Any, defined: Any = None, state: Any = None) -> None:
+        self.uuid, self.current, self.defined, self._state = uuid, current, defined, state
 
     def UUIDString(self) -> str:
         return self.uuid
 
-    def isActive(self) -> int:
-        return self._answer(self.running)
-
-    def isPersistent(self) -> int:
-        return int(self.defined is not None)
-
     def XMLDesc(self, flags: int) -> Any:
-        return self._answer(self.defined if flags == libvirt.VIR_DOMAIN_XML_INACTIVE else self.current)
-
-    def _answer(self, answer: Any) -> Any:
+        answer = self.defined if flags == libvirt.VIR_DOMAIN_XML_INACTIVE else self.current
         if isinstance(answer, Exception):
             raise answer
         return answer
+
+    def state(self) -> Any:
+        if isinstance(self._state, Exception):
+            raise self._state
+        return self._state
 
 
 class Raw:
@@ -70,6 +67,10 @@ class Raw:
         self.lists = 0
 
     def listAllDomains(self, flags: int) -> Any:
+        if flags == libvirt.VIR_CONNECT_LIST_DOMAINS_TRANSIENT:
+            return [domain for domain in self.domains if domain.defined is None]
+        if flags == libvirt.VIR_CONNECT_LIST_DOMAINS_PAUSED:
+            return [domain for domain in self.domains if domain._state is not None]
         self.lists += 1
         if isinstance(self.domains, Exception):
             raise self.domains
@@ -143,8 +144,8 @@ class UsageTestCase(DriverTestCase):
 
     def test_a_domain_that_went_away_after_it_was_listed_uses_nothing(self) -> None:
         gone = libvirt_error(libvirt.VIR_ERR_NO_DOMAIN)
-        self.raw.domains = [Domain(A, gone), Domain(A, xml(A), gone), Domain(B, xml(B, '/b', live=True), running=True)]
-        self.raw.domains[0].running = gone
+        self.raw.domains = [Domain(A, gone), Domain(A[:-1] + '2', xml(A[:-1] + '2', live=True), gone),
+                            Domain(B, xml(B, '/b', live=True))]
         usage = self.driver.get_usage()
         self.assertEqual((frozenset((B,)), ()), (usage.domains, usage.unknown))
 
@@ -207,6 +208,27 @@ class UsageTestCase(DriverTestCase):
         self.raw.domains = [Domain(A, libvirt_error(libvirt.VIR_ERR_OPERATION_FAILED))]
         self.raw.alive = False
         self.assertRaises(exception.HypervisorUnreachable, self.driver.get_usage)
+
+
+class ArrivingTestCase(DriverTestCase):
+
+    scenarios = base.table(
+        ('waits for the source', (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_MIGRATION), True),
+        ('its process starts', (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_STARTING_UP), True),
+        ('somebody paused it', (libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_USER), False),
+        ('runs by now', (libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_MIGRATED), False),
+        ('is gone by now', libvirt_error(libvirt.VIR_ERR_NO_DOMAIN), False),
+        ('nobody can say', libvirt_error(libvirt.VIR_ERR_OPERATION_FAILED), True),
+        names=('state', 'arriving'))
+
+    def test_a_guest_that_is_paused(self) -> None:
+        self.raw.domains = [Domain(A, xml(A, '/a', live=True), state=self.state), Domain(B, xml(B, '/b', live=True))]
+        usage = self.driver.get_usage()
+        self.assertEqual(({A, B}, {A} if self.arriving else set()), (usage.running, usage.arriving))
+
+    def test_a_guest_that_came_after_all_were_listed_is_left_to_the_next_time(self) -> None:
+        self.raw.domains = [Domain(A, '<domain', state=self.state)]
+        self.assertEqual(frozenset(), self.driver.get_usage().arriving)
 
 
 class InventoryTestCase(DriverTestCase):

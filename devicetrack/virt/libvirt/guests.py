@@ -1,0 +1,235 @@
+"""What is done to guests that are there: removed, given the addresses of a new boot, made ready to move.
+
+The texts of definitions hold secrets of guests. They go from libvirt to libvirt or to the caller, and into no message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Mapping
+from collections.abc import Sequence
+import logging
+
+import libvirt
+
+from devicetrack import exception
+from devicetrack.objects import DeviceAssignment
+from devicetrack.objects import DeviceMap
+from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import GuestRecord
+from devicetrack.objects.values import MigrationDefinitions
+from devicetrack.virt import metadata
+from devicetrack.virt.libvirt import connection
+from devicetrack.virt.libvirt import domain_xml
+from devicetrack.virt.libvirt import guest_xml
+from devicetrack.virt.libvirt.kinds import api
+
+LOG = logging.getLogger(__name__)
+
+# What goes with a definition, from everything that a hypervisor may know to nothing. One that does not know a flag
+# refuses the call; with fewer flags it refuses too while anything is left that they are about.
+_UNDEFINE = (
+    libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE | libvirt.VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA
+    | libvirt.VIR_DOMAIN_UNDEFINE_CHECKPOINTS_METADATA | libvirt.VIR_DOMAIN_UNDEFINE_NVRAM,
+    libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE | libvirt.VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA,
+    0,
+)
+
+# A guest that waits for its memory is paused: while its process starts, and until the source says that it has all.
+# At the source the second is the moment of the hand-over.
+_ARRIVING = frozenset((libvirt.VIR_DOMAIN_PAUSED_MIGRATION, libvirt.VIR_DOMAIN_PAUSED_STARTING_UP))
+
+_INACTIVE = libvirt.VIR_DOMAIN_XML_INACTIVE | libvirt.VIR_DOMAIN_XML_SECURE
+
+
+class Guests:
+    """The guests of one hypervisor.
+
+    :param kinds: the device kinds by name
+    :param boot_id: says which boot this is
+    """
+
+    def __init__(self, hypervisor: connection.Connection, kinds: Mapping[str, api.DeviceKind],
+                 boot_id: Callable[[], str]) -> None:
+        self._hypervisor, self._kinds, self._boot_id = hypervisor, kinds, boot_id
+        self.forms = {name: kind.form for name, kind in kinds.items() if kind.form is not None}
+
+    def arriving(self, running: Collection[str]) -> frozenset[str]:
+        """Those of ``running`` that wait for an incoming migration.
+
+        It is asked after they were found running: one that has begun to run since then is not arriving any more.
+
+        :raises HypervisorUnreachable: no answer
+        """
+        found = set()
+        for domain in self._hypervisor.paused_domains():
+            try:
+                state, reason = domain.state()
+            except exception.DomainGone:
+                continue
+            except connection.Refused as error:
+                # Whoever waits for a guest to run waits a little longer.
+                LOG.warning('Nobody knows whether domain %s runs: %s', domain.uuid, error)
+                found.add(domain.uuid)
+                continue
+            if state == libvirt.VIR_DOMAIN_PAUSED and reason in _ARRIVING:
+                found.add(domain.uuid)
+        return frozenset(found.intersection(running))
+
+    def records(self) -> list[GuestRecord]:
+        """As :meth:`devicetrack.virt.driver.VirtDriver.guest_records`."""
+        found = []
+        for definitions in self._hypervisor.definitions():
+            record, problem = None, None
+            if isinstance(definitions, connection.Unreadable):
+                problem = definitions.reason
+            else:
+                try:
+                    domain = domain_xml.parse(definitions.current, f'domain {definitions.uuid}')
+                except exception.InvalidDocument as error:
+                    problem = f'{error.where}: {error.reason}'
+                else:
+                    record, problem = domain.record, domain.record_problem
+            if record is not None and record.instance_uuid != definitions.uuid:
+                record, problem = None, 'it is of another instance'
+            if record is not None:
+                found.append(record)
+            elif problem is not None:
+                LOG.warning('What domain %s records of its devices cannot be read: %s', definitions.uuid, problem)
+        return found
+
+    def destroy(self, domain_uuid: str) -> None:
+        """As :meth:`devicetrack.virt.driver.VirtDriver.destroy_guest`."""
+        try:
+            # Twice, for somebody may have started it in between.
+            for _attempt in range(2):
+                domain = self._hypervisor.domain(domain_uuid)
+                if domain is None:
+                    return
+                self._remove(domain)
+            if self._hypervisor.domain(domain_uuid) is not None:
+                raise exception.GuestNotRemoved(domain_uuid, 'it is there again')
+        except connection.Refused as error:
+            raise exception.GuestNotRemoved(domain_uuid, str(error)) from error
+
+    def _remove(self, domain: connection.Domain) -> None:
+        try:
+            if domain.is_active():
+                self._stop(domain)
+            if domain.is_persistent():
+                self._undefine(domain)
+        except exception.DomainGone:
+            pass
+
+    def _stop(self, domain: connection.Domain) -> None:
+        try:
+            domain.destroy()
+        except connection.Refused:
+            if domain.is_active():      # else it went off by itself
+                raise
+
+    def _undefine(self, domain: connection.Domain) -> None:
+        for flags in _UNDEFINE:
+            try:
+                domain.undefine(flags)
+            except connection.Refused as error:
+                refused = error
+            else:
+                return
+        raise refused
+
+    def rewrite(self, assignments: Sequence[DeviceAssignment], beside: Sequence[DeviceAssignment],
+                elements: Callable[[Sequence[DeviceAssignment]], Sequence[str]]) -> bool:
+        """As :meth:`devicetrack.virt.driver.VirtDriver.rewrite_guest`; ``elements`` makes those of this boot."""
+        uuid = assignments[0].instance_uuid
+        document = f'domain {uuid}, inactive'
+        try:
+            found = self._hypervisor.domain(uuid)
+            if found is None or not found.is_persistent():
+                return False
+            text = found.xml(_INACTIVE)
+        except exception.DomainGone:
+            return False
+        domain, boot_id = domain_xml.parse(text, document), self._boot_id()
+        if domain.boot_id is None:
+            if any(form.of_one_boot and form.addresses(domain) for form in guest_xml.FORMS):
+                raise exception.InvalidDocument(document, 'metadata', 'nothing says of which boot its paths are')
+            return False
+        if domain.boot_id == boot_id:
+            return False
+        old = domain.record
+        if old is None:
+            raise exception.InvalidDocument(document, 'metadata', str(domain.record_problem))
+        wanted = dict(zip(map(_key, assignments), elements(assignments), strict=True))
+        partners = self._partners(domain, boot_id, document, wanted)
+        record = metadata.element(assignments, old.flavor, beside, boot_id)
+        self._hypervisor.define_domain(guest_xml.retarget(text, document, partners, record), uuid)
+        return True
+
+    def migration_definitions(self, device_map: DeviceMap) -> MigrationDefinitions:
+        """As :meth:`devicetrack.virt.driver.VirtDriver.migration_definitions`."""
+        uuid = device_map.instance_uuid
+        domain = self._hypervisor.domain(uuid)
+        if domain is None or not domain.is_active():
+            raise exception.DomainGone(uuid)
+        # Migratable is what libvirt itself sends: a definition that an older libvirt can read too.
+        flags = libvirt.VIR_DOMAIN_XML_MIGRATABLE | libvirt.VIR_DOMAIN_XML_SECURE
+        wanted = {DeviceKey(pair.kind, pair.source): pair.element for pair in device_map.pairs}
+        live = self._moved(domain.xml(flags), f'domain {uuid}', wanted, device_map.metadata, None)
+        persistent = None
+        if domain.is_persistent():
+            persistent = self._moved(domain.xml(flags | libvirt.VIR_DOMAIN_XML_INACTIVE), f'domain {uuid}, inactive',
+                                     wanted, device_map.metadata, self._boot_id())
+        return MigrationDefinitions(live, persistent)
+
+    def _moved(self, text: str, document: str, wanted: Mapping[DeviceKey, str], record: str,
+               boot_id: str | None) -> str:
+        partners = self._partners(domain_xml.parse(text, document), boot_id, document, wanted)
+        return guest_xml.retarget(text, document, partners, record)
+
+    def _partners(self, domain: domain_xml.Domain, boot_id: str | None, document: str,
+                  wanted: Mapping[DeviceKey, str]) -> dict[guest_xml.Form, list[str]]:
+        """An element for each element of a definition, by form and in the definition's order.
+
+        :param boot_id: this boot, or None for a live definition, whose addresses are of this boot
+        :param wanted: the element that takes the place of each device
+        :raises InvalidDocument: the definition does not have each of these devices once, or has others
+        """
+        recorded = {} if boot_id is None else guest_xml.recorded(domain, self.forms, boot_id, document)
+        partners: dict[guest_xml.Form, list[str]] = {}
+        used: set[DeviceKey] = set()
+        for form in guest_xml.FORMS:
+            devices = [{key} for key in recorded[form]] if form in recorded else self._identified(form, domain)
+            for candidates in devices:
+                ours = candidates.intersection(wanted)
+                if len(ours) != 1:
+                    raise exception.InvalidDocument(document, f'devices/{form.tag}',
+                                                    'it has a device that it should not have')
+                key = ours.pop()
+                if key in used:
+                    raise exception.InvalidDocument(document, f'devices/{form.tag}', f'{key.identifier} is there twice')
+                used.add(key)
+                partners.setdefault(form, []).append(wanted[key])
+        missing = sorted(set(wanted).difference(used))
+        if missing:
+            raise exception.InvalidDocument(document, 'devices',
+                                            f'{missing[0].kind} {missing[0].identifier} is not among them')
+        return partners
+
+    def _identified(self, form: guest_xml.Form, domain: domain_xml.Domain) -> list[set[DeviceKey]]:
+        """What each element may mean by its address: at most one device of each kind of its form."""
+        addresses = form.addresses(domain)
+        found: list[set[DeviceKey]] = [set() for _address in addresses]
+        if addresses:
+            for kind in self._kinds.values():
+                means = kind.identify(set(addresses)) if kind.form is form else {}
+                for address, keys in zip(addresses, found, strict=True):
+                    identifier = means.get(address)
+                    if identifier is not None:
+                        keys.add(DeviceKey(kind.name, identifier))
+        return found
+
+
+def _key(assignment: DeviceAssignment) -> DeviceKey:
+    return DeviceKey(assignment.kind, assignment.identifier)
