@@ -25,6 +25,11 @@ class Host(NamedTuple):
     machine_id: str
     boot_id: str | None = None
 
+    @property
+    def identity(self) -> tuple[str, str, str]:
+        """What stays the same for as long as it is this host."""
+        return self.uuid, self.name, self.machine_id
+
 
 class Update(NamedTuple):
     """One row as it was read and as it shall be: same host, kind and identifier, one generation on."""

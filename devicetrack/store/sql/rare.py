@@ -36,10 +36,10 @@ def replace_host(connection: sa.Connection, before: api.Host, after: api.Host) -
     """
     table = models.hosts
     # For update: of two who replace one machine, the second sees what the first has done.
-    found = [host[:_IDENTITY] for host in convert.hosts(connection.execute(
+    found = [host.identity for host in convert.hosts(connection.execute(
         sa.select(table).where(table.c.uuid.in_((before.uuid, after.uuid))).with_for_update()))]
-    if before[:_IDENTITY] not in found:
-        if after[:_IDENTITY] in found:          # done before, by a commit whose answer was lost
+    if before.identity not in found:
+        if after.identity in found:          # done before, by a commit whose answer was lost
             return
         raise exception.HostIdentityChanged(before.name)
     rows = connection.execute(sa.select(sa.func.count()).select_from(models.assignments).where(
@@ -50,10 +50,6 @@ def replace_host(connection: sa.Connection, before: api.Host, after: api.Host) -
         connection.execute(sa.delete(left).where(left.c.host_uuid == before.uuid))
     connection.execute(sa.delete(table).where(table.c.uuid == before.uuid))
     connection.execute(sa.insert(table).values(after._asdict()))
-
-
-# So many fields of a host say which machine it is; what follows changes in its life.
-_IDENTITY: Final = api.Host._fields.index('boot_id')
 
 
 # -- orders -----------------------------------------------------------------------------------------------------------

@@ -96,7 +96,8 @@ class SQLStore(api.Store):
         try:
             self.transact(lambda connection: connection.execute(sa.insert(models.hosts).values(host._asdict())))
         except db_exc.DBDuplicateEntry as error:
-            if self.host(host.name) != host:         # else it is ours, of a commit whose answer was lost
+            known = self.host(host.name)
+            if known is None or known.identity != host.identity:    # else it is ours, of a lost answer
                 raise exception.HostIdentityChanged(host.name) from error
 
     def set_boot_id(self, host_uuid: str, boot_id: str) -> None:
