@@ -11,6 +11,7 @@ from devicetrack.objects.values import Record
 from devicetrack.store import api
 
 HOST_UUID = 'b7d5fe3c-0d4a-4bd5-8c2f-6a1d4f0b7f11'
+MIGRATION_UUID = '5e0a7c5e-52c5-4f0f-8a3c-7f1f3f0c6d42'
 DETAILS = details.to_text(details.VPMEMDetails(
     namespace_uuid='d1a9e1b0-7b1e-4e0c-a8f0-1b1c1d1e1f10', label='4GB', devpath='/dev/dax0.0',
     size_bytes=4 << 30, align_bytes=2 << 20))
@@ -35,6 +36,21 @@ def delete(*records: Record) -> api.Changes:
 
 def update(before: Record, **facts: Any) -> api.Changes:
     return api.Changes(update=(api.Update(before, moved_on(before, **facts)),))
+
+
+def context(of: Record, text: str = '{"of": "a move"}', migration_uuid: str = MIGRATION_UUID) -> api.StoredContext:
+    """The migration context of the instance that a record is of."""
+    return api.StoredContext(of.host_uuid, of.instance_uuid, migration_uuid, text)
+
+
+def put(stored: api.StoredContext) -> api.ContextChange:
+    """The change that leads to a context."""
+    return api.ContextChange(*stored)
+
+
+def drop(of: Record) -> api.ContextChange:
+    """The change that leads to none."""
+    return api.ContextChange(of.host_uuid, of.instance_uuid, None, None)
 
 
 def moved_on(before: Record, **facts: Any) -> Record:

@@ -58,6 +58,91 @@ class TestHosts(StoreTestCase):
         self.assertEqual('compute-1', error.host)
         self.assertEqual([host], self.store.hosts())
 
+    def test_the_boot_of_a_host_is_kept(self) -> None:
+        host = api.Host(records.HOST_UUID, 'compute-1', 'digest')
+        other = api.Host('0' * 36, 'compute-2', 'digest', 'boot-0')
+        for made in (host, other):
+            self.store.add_host(made)
+        for boot_id in ('boot-1', 'boot-2', 'boot-2'):
+            self.store.set_boot_id(host.uuid, boot_id)
+            self.assertEqual([host._replace(boot_id=boot_id), other], self.store.hosts())
+        self.assertEqual(host._replace(boot_id='boot-2'), self.store.host('compute-1'))
+
+    def test_the_boot_of_an_unknown_host(self) -> None:
+        self.store.add_host(api.Host(records.HOST_UUID, 'compute-1', 'digest'))
+        error = self.assertRaises(exception.UnknownHost, self.store.set_boot_id, '0' * 36, 'boot-1')
+        self.assertEqual(('0' * 36, ('compute-1',)), (error.host, error.known))
+
+    def test_adding_a_host_again_after_it_has_booted_is_harmless(self) -> None:
+        host = api.Host(records.HOST_UUID, 'compute-1', 'digest')
+        self.store.add_host(host)
+        self.store.set_boot_id(host.uuid, 'boot-1')
+        self.store.add_host(host)
+        self.assertEqual([host._replace(boot_id='boot-1')], self.store.hosts())
+
+
+class TestReplaceHost(StoreTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.before = api.Host(records.HOST_UUID, 'compute-1', 'digest')
+        self.after = api.Host('a' * 36, 'compute-1', 'another digest')
+        self.bystander = api.Host('b' * 36, 'compute-2', 'a third digest')
+        for host in (self.before, self.bystander):
+            self.store.add_host(host)
+
+    def test_another_machine_takes_the_name(self) -> None:
+        self.store.set_boot_id(self.before.uuid, 'boot-1')
+        self.store.replace_host(self.before, self.after)
+        self.assertEqual([self.after, self.bystander], self.store.hosts())
+
+    def test_to_do_it_again_is_harmless(self) -> None:
+        self.store.replace_host(self.before, self.after)
+        self.store.set_boot_id(self.after.uuid, 'boot-1')
+        self.store.replace_host(self.before, self.after)
+        self.assertEqual([self.after._replace(boot_id='boot-1'), self.bystander], self.store.hosts())
+
+    def test_a_machine_may_keep_its_uuid(self) -> None:
+        after = self.after._replace(uuid=self.before.uuid)
+        self.store.replace_host(self.before, after)
+        self.assertEqual([after, self.bystander], self.store.hosts())
+
+    def test_a_host_that_holds_devices_stays_and_the_error_says_what_to_do(self) -> None:
+        self.store.write(insert(record('ns0'), record('ns1')))
+        error = self.assertRaises(exception.HostHoldsDevices, self.store.replace_host, self.before, self.after)
+        self.assertEqual(('compute-1', 2), (error.host, error.rows))
+        self.assertIn('release', str(error))
+        self.assertIn('device forget', str(error))
+        self.assertEqual([self.before, self.bystander], self.store.hosts())
+
+    def test_rows_of_other_hosts_do_not_matter_and_stay(self) -> None:
+        theirs = record('ns0', host_uuid=self.bystander.uuid)
+        changes = insert(theirs)._replace(contexts=(records.put(records.context(theirs)),))
+        self.store.write(changes)
+        self.store.replace_host(self.before, self.after)
+        self.assertEqual([theirs], self.store.records())
+        self.assertEqual([records.context(theirs)], self.store.contexts(self.bystander.uuid))
+
+    def test_what_is_left_of_the_one_before_goes(self) -> None:
+        row = record('ns0')
+        self.store.write(insert(row)._replace(contexts=(records.put(records.context(row)),)))
+        self.store.write(delete(row))
+        orders = [api.Order(host.uuid, host.uuid, 'drain', '{}', 1) for host in (self.before, self.bystander)]
+        for order in orders:
+            self.store.add_order(order)
+        self.store.replace_host(self.before, self.after)
+        self.assertEqual(([], orders[1:]), (self.store.contexts(self.before.uuid), self.store.orders()))
+
+    def test_a_host_that_is_another_one_by_now_stays(self) -> None:
+        for before in (self.before._replace(machine_id='what it was'), self.before._replace(uuid='c' * 36)):
+            error = self.assertRaises(exception.HostIdentityChanged, self.store.replace_host, before, self.after)
+            self.assertEqual('compute-1', error.host)
+        self.assertEqual([self.before, self.bystander], self.store.hosts())
+
+    def test_a_name_that_a_third_one_has_is_refused(self) -> None:
+        self.assertRaises(exception.HostIdentityChanged, self.store.replace_host, self.before,
+                          self.after._replace(name=self.bystander.name))
+        self.assertEqual([self.before, self.bystander], self.store.hosts())
+
 
 class TestRecords(StoreTestCase):
     def test_a_record_comes_back_as_it_went_in(self) -> None:

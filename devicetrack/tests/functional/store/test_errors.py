@@ -235,7 +235,12 @@ class TestServer(base.TestCase):
     def all_calls(self, store: api.Store) -> list[Callable[[], Any]]:
         return [store.check, store.hosts, store.records, lambda: store.write(insert(record('ns9'))),
                 lambda: store.add_host(api.Host(records.HOST_UUID, 'compute-1', 'digest')),
-                lambda: store.settle(insert(record('ns9')))]
+                lambda: store.settle(insert(record('ns9'))),
+                lambda: store.set_boot_id(records.HOST_UUID, 'boot'),
+                lambda: store.replace_host(*[api.Host(uuid, 'compute-1', uuid) for uuid in 'ab']),
+                lambda: store.contexts(records.HOST_UUID), store.orders,
+                lambda: store.add_order(api.Order('a', records.HOST_UUID, 'drain', '{}', 1)),
+                lambda: store.answer_order('a', 1, '{}')]
 
     def assert_unavailable(self, store: api.Store, call: Callable[[], Any], password: str) -> None:
         error = self.assertRaises(exception.StoreUnavailable, call)

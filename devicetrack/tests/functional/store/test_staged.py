@@ -1,0 +1,60 @@
+"""The store that fails as it is told: every call reaches the real one, and every one can be made to fail."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from devicetrack import exception
+from devicetrack.store import api
+from devicetrack.testing import databases
+from devicetrack.testing import staged_store
+from devicetrack.tests import base
+from devicetrack.tests.functional.store import records
+from devicetrack.tests.functional.store.records import context
+from devicetrack.tests.functional.store.records import insert
+from devicetrack.tests.functional.store.records import put
+from devicetrack.tests.functional.store.records import record
+
+_HOST = api.Host(records.HOST_UUID, 'compute-1', 'digest', 'boot-1')
+_OTHER = api.Host('0' * 36, 'compute-2', 'digest')
+_ROW = record('ns0')
+_ORDER = api.Order('0' * 36, _HOST.uuid, 'drain', '{}', 1)
+
+_CALLS: list[tuple[str, tuple[Any, ...], Any]] = [
+    ('check', (), None),
+    ('add_host', (_HOST,), None),
+    ('host', ('compute-2',), None),
+    ('set_boot_id', (_HOST.uuid, 'boot-2'), None),
+    ('hosts', (), [_HOST._replace(boot_id='boot-2')]),
+    ('write', (insert(_ROW)._replace(contexts=(put(context(_ROW)),)),), None),
+    ('settle', (insert(_ROW),), True),
+    ('records', (_HOST.uuid, _ROW.instance_uuid, [_ROW.key]), [_ROW]),
+    ('contexts', (_HOST.uuid, _ROW.instance_uuid), [context(_ROW)]),
+    ('add_order', (_ORDER,), None),
+    ('orders', (_HOST.uuid, True), [_ORDER]),
+    ('answer_order', (_ORDER.uuid, 2, '{}'), True),
+]
+
+
+class TestStagedStore(base.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.store = staged_store.StagedStore(self.useFixture(databases.SQLiteStore()).store)
+
+    def test_every_call_reaches_the_store_and_can_be_made_to_fail(self) -> None:
+        for name, args, answer in _CALLS:
+            call = getattr(self.store, name)
+            self.store.before(name, exception.StoreUnavailable('store', name))
+            self.assertEqual(name, self.assertRaises(exception.StoreUnavailable, call, *args).reason)
+            self.assertEqual(answer, call(*args), name)
+        self.store.add_host(_OTHER)
+        self.store.before('replace_host', exception.StoreUnavailable('store', 'gone'))
+        after = _OTHER._replace(machine_id='another digest')
+        self.assertRaises(exception.StoreUnavailable, self.store.replace_host, _OTHER, after)
+        self.assertEqual(_OTHER, self.store.host('compute-2'))
+        self.store.replace_host(_OTHER, after)
+        self.assertEqual(after, self.store.host('compute-2'))
+
+    def test_no_call_is_left_out(self) -> None:
+        self.assertEqual(api.Store.__abstractmethods__ - {'name', 'close'},
+                         {name for name, _args, _answer in _CALLS} | {'replace_host'})

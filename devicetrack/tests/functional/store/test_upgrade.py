@@ -1,0 +1,165 @@
+"""Stores that earlier releases made, brought to this release's schema."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from alembic import command
+from alembic import script
+import sqlalchemy as sa
+
+from devicetrack import exception
+from devicetrack.objects.values import Record
+from devicetrack.store import api
+from devicetrack.store import sql
+from devicetrack.store.sql import models
+from devicetrack.store.sql import schema
+from devicetrack.testing import databases
+from devicetrack.tests import base
+from devicetrack.tests.functional.store import records
+from devicetrack.tests.functional.store.records import context
+from devicetrack.tests.functional.store.records import delete
+from devicetrack.tests.functional.store.records import insert
+from devicetrack.tests.functional.store.records import put
+from devicetrack.tests.functional.store.records import record
+from devicetrack.tests.functional.store.records import update
+
+_ROWS = [record('ns0', numa_node=1, position=3), record('ns1', migration_uuid=records.MIGRATION_UUID, parent='p')]
+
+
+class UpgradeTestCase(base.TestCase):
+    """A test with an empty database, whose schema is made by really running the migrations."""
+
+    scenarios = databases.SCENARIOS
+    database: type[databases.StoreFixture]
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.fixture = self.useFixture(self.database(synced=False))
+        self.store = self.fixture.store
+
+    def make(self, revision: str) -> None:
+        if self.store.path is not None:
+            schema._make_file(self.store)
+
+        def upgrade(connection: sa.Connection) -> None:
+            config = schema.config()
+            config.attributes['connection'] = connection
+            command.upgrade(config, revision)
+
+        self.store.transact(upgrade)
+
+    def run_statement(self, statement: str, parameters: Any = None) -> None:
+        self.store.transact(lambda connection: connection.execute(sa.text(statement), parameters))
+
+
+class TestFromFirst(UpgradeTestCase):
+    """From revision 0001: hosts and assignments."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.make('0001')
+        # As that release wrote them: the tables of this one do not fit.
+        self.run_statement('INSERT INTO hosts (uuid, name, machine_id) VALUES (:uuid, :name, :machine_id)',
+                           [{'uuid': records.HOST_UUID, 'name': 'compute-1', 'machine_id': 'digest'}])
+        self.run_statement(f'INSERT INTO assignments ({", ".join(Record._fields)}) '
+                           f'VALUES ({", ".join(":" + name for name in Record._fields)})',
+                           [row._asdict() for row in _ROWS])
+
+    def test_it_is_refused_until_it_is_synced(self) -> None:
+        error = self.assertRaises(exception.SchemaMismatch, self.store.check)
+        self.assertEqual((self.store.name, '0001', models.REVISION), (error.store, error.found, error.wanted))
+        self.assertIn('devicetrack-manage db sync', error.remedy)
+
+    def test_being_refused_changes_nothing(self) -> None:
+        self.assertRaises(exception.SchemaMismatch, self.store.check)
+        self.assertEqual('0001', schema.revision(self.store))
+        self.assertRaises(exception.SchemaMismatch, self.store.hosts)
+        self.assertRaises(exception.SchemaMismatch, self.store.orders)
+        self.assertCountEqual(_ROWS, self.store.records())
+
+    def test_rows_are_kept(self) -> None:
+        self.assertEqual(models.REVISION, schema.sync(self.store))
+        self.store.check()
+        self.assertEqual([api.Host(records.HOST_UUID, 'compute-1', 'digest')], self.store.hosts())
+        self.assertCountEqual(_ROWS, self.store.records())
+        self.assertEqual(([], []), (self.store.contexts(records.HOST_UUID), self.store.orders()))
+
+    def test_it_is_used_like_a_new_one(self) -> None:
+        schema.sync(self.store)
+        self.store.set_boot_id(records.HOST_UUID, 'boot-1')
+        self.assertEqual('boot-1', self.store.hosts()[0].boot_id)
+        self.store.write(update(_ROWS[1])._replace(contexts=(put(context(_ROWS[1])),)))
+        self.store.write(delete(_ROWS[0]))
+        self.store.write(insert(record('ns0')))
+        self.assertEqual([context(_ROWS[1])], self.store.contexts(records.HOST_UUID))
+        order = api.Order('0' * 36, records.HOST_UUID, 'drain', '{}', 1)
+        self.store.add_order(order)
+        self.assertEqual([order], self.store.orders())
+
+    def test_a_store_that_is_open_meanwhile_goes_on(self) -> None:
+        """A manager that waits for the operator need not be started again."""
+        waiting = self.fixture.open()
+        self.assertRaises(exception.SchemaMismatch, waiting.check)
+        self.assertRaises(exception.SchemaMismatch, waiting.hosts)
+        schema.sync(self.store)
+        waiting.check()
+        self.assertEqual(['compute-1'], [host.name for host in waiting.hosts()])
+
+    def test_the_tables_are_those_of_a_new_store(self) -> None:
+        schema.sync(self.store)
+        new = self.useFixture(self.database()).store
+        self.assertEqual(_columns(new), _columns(self.store))
+
+    def test_two_that_sync_at_once_do_it_once(self) -> None:
+        stores = [self.store, self.fixture.open()]
+        answers = self.together(*[lambda store=store: schema.sync(store) for store in stores])
+        self.assertEqual([models.REVISION] * 2, answers)
+        self.assertCountEqual(_ROWS, self.store.records())
+
+
+class TestCutShort(UpgradeTestCase):
+    """MariaDB commits after each statement of a migration: one that is cut short leaves the first of them done."""
+
+    scenarios = [(f'after {done}', {'database': databases.MariaDBStore, 'done': done}) for done in range(1, 5)]
+    done: int
+
+    def test_syncing_again_does_the_rest(self) -> None:
+        self.make('0001')
+        fixture = self.fixture
+        store = sql.open_store(fixture.conf)
+        self.addCleanup(store.close)
+        left = [self.done]
+
+        @sa.event.listens_for(store.engine, 'before_cursor_execute')
+        def cut(connection: Any, cursor: Any, statement: str, *_args: Any) -> None:
+            if statement.lstrip().startswith(('CREATE', 'ALTER')):
+                left[0] -= 1
+                if left[0] < 0:
+                    raise InterruptedError('killed')
+
+        self.assertRaises(exception.StoreUnavailable, schema.sync, store)
+        self.assertEqual(-1, left[0])
+        self.assertEqual('0001', schema.revision(self.store))
+        self.assertEqual(models.REVISION, schema.sync(self.store))
+        new = self.useFixture(self.database()).store
+        self.assertEqual(_columns(new), _columns(self.store))
+
+
+class TestEveryRevision(UpgradeTestCase):
+    def test_every_revision_leads_to_this_release(self) -> None:
+        steps = [step.revision for step in script.ScriptDirectory(schema.MIGRATIONS).walk_revisions()]
+        for revision in reversed(steps):
+            self.make(revision)
+            self.assertEqual(revision, schema.revision(self.store))
+        self.store.check()
+
+
+def _columns(store: Any) -> Any:
+    with store.reading() as connection:
+        inspector = sa.inspect(connection)
+        return {table: ([(column['name'], repr(column['type']), column['nullable'])
+                         for column in inspector.get_columns(table)],
+                        sorted(index['name'] for index in inspector.get_indexes(table)),
+                        sorted(unique['name'] for unique in inspector.get_unique_constraints(table)))
+                for table in models.metadata.tables}
