@@ -21,14 +21,11 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
 import dataclasses
-import functools
 import json
 import logging
-import re
 import threading
 from typing import Any
 import uuid
-from xml.sax import saxutils
 
 from devicetrack import exception
 from devicetrack import vocabulary
@@ -50,14 +47,19 @@ from devicetrack.objects.values import Unknown
 from devicetrack.objects.values import Usage
 from devicetrack.objects.values import Use
 from devicetrack.virt import driver
+from devicetrack.virt import fake_guests
 from devicetrack.virt import metadata
-from devicetrack.virt.libvirt import domain_xml
 
 LOG = logging.getLogger(__name__)
 
 VPMEM = 'vpmem'
 MDEV = 'mdev'
 KINDS = frozenset((VPMEM, MDEV))
+
+Domain = fake_guests.Domain
+addresses_in = fake_guests.addresses_in
+elements_in = fake_guests.elements_in
+metadata_in = fake_guests.metadata_in
 
 Action = BaseException | Callable[[], object]
 
@@ -74,23 +76,6 @@ class Parent:
     address: str | None
     templates: dict[str, str]
     used: int = 0
-
-
-@dataclasses.dataclass
-class Domain:
-    """A guest. ``live`` and ``defined`` are the addresses that its definitions name; None is no definition.
-
-    ``metadata`` is the element among the metadata of both, ``boot`` the boot in which ``defined`` was written. A guest
-    that is ``arriving`` waits for an incoming migration; only when it is here ``will_be_defined`` becomes ``defined``.
-    """
-
-    uuid: str
-    live: tuple[str, ...] | None
-    defined: tuple[str, ...] | None
-    metadata: str = ''
-    boot: str = ''
-    arriving: bool = False
-    will_be_defined: tuple[str, ...] | None = None
 
 
 class FakeHost:
@@ -209,7 +194,7 @@ class FakeHost:
         with self.lock:
             defined = addresses if define else None
             self.domains[domain_uuid] = Domain(domain_uuid, addresses, None if arriving else defined, metadata,
-                                               self.boot, arriving, defined if arriving else None)
+                                               arriving, defined if arriving else None)
 
     def receive_guest(self, domain_uuid: str, definitions: MigrationDefinitions) -> None:
         """Let a guest arrive with what the source's ``migration_definitions`` returned."""
@@ -319,43 +304,52 @@ class FakeHost:
                          tuple(Unknown(what, reason) for what, reason in unknown.items()), arriving)
 
     def _named_by_definition(self, domain: Domain) -> list[tuple[str, DeviceKey | None]]:
-        """What an inactive definition names: by its addresses, or by its record when it is of another boot."""
+        """What an inactive definition names: by its addresses, or paths of another boot by their record."""
         defined = domain.defined or ()
         means: dict[str, DeviceKey | None] = {address: self._owners_of_addresses.get(address) for address in defined}
-        if defined and domain.metadata and domain.boot != self.boot:
-            means.update(_by_record(domain))
+        paths = [address for address in defined if _kind_of(address) == VPMEM]
+        if paths and not domain.is_of_boot(self.boot):
+            means.update(fake_guests.recorded(domain, VPMEM, paths))
         return [(address, means[address]) for address in defined]
+
+    def definition(self, domain_uuid: str) -> str:
+        """The inactive definition of a domain."""
+        with self.lock:
+            domain = self.domains[domain_uuid]
+            return fake_guests.definition(domain.uuid, (fake_guests.element(_kind_of(address), address)
+                                                        for address in domain.defined or ()), domain.metadata)
 
     def guest_records(self) -> list[GuestRecord]:
         found = []
         with self.lock:
-            domains = [domain for domain in self.domains.values()
-                       if domain.metadata and domain.uuid not in self.unknown_domains]
+            domains = [domain for domain in self.domains.values() if domain.uuid not in self.unknown_domains]
         for domain in domains:
-            record, problem = _record_of(domain.uuid, domain.metadata)
-            if record is not None:
-                found.append(record)
+            try:
+                record = domain.record
+            except exception.InvalidDocument as error:
+                LOG.warning('What %s records of its devices cannot be read: %s', error.document, error.reason)
             else:
-                LOG.warning('The record of domain %s cannot be read: %s', domain.uuid, problem)
+                found += [] if record is None else [record]
         return found
 
     def rewrite_guest(self, assignments: Sequence[DeviceAssignment], beside: Sequence[DeviceAssignment]) -> bool:
         ours = {DeviceKey(assignment.kind, assignment.identifier): assignment for assignment in assignments}
-        instance_uuid = assignments[0].instance_uuid
+        document = f'domain {assignments[0].instance_uuid}, inactive'
         with self.lock:
-            domain = self.domains.get(instance_uuid)
-            if domain is None or domain.defined is None or domain.boot == self.boot:
+            domain = self.domains.get(assignments[0].instance_uuid)
+            if domain is None or domain.defined is None:
                 return False
-            record, problem = _record_of(domain.uuid, domain.metadata)
-            if record is None:
-                raise exception.InvalidDocument(f'domain {domain.uuid}, inactive', 'metadata', problem)
-            named = [key for _address, key in self._named_by_definition(domain)]
-            if len(named) != len(ours) or set(named) != set(ours):
-                raise exception.InvalidDocument(f'domain {domain.uuid}, inactive', 'metadata',
-                                                'it records other devices than those that are assigned')
-            domain.defined = tuple(self.address_of(ours[key]) for key in named if key is not None)
-            domain.metadata = metadata.element(assignments, record.flavor, beside, self.boot)
-            domain.boot = self.boot
+            if domain.is_of_boot(self.boot):
+                if ' boot="' not in domain.metadata and any(_kind_of(address) == VPMEM for address in domain.defined):
+                    raise exception.InvalidDocument(document, 'metadata', 'nothing says of which boot its paths are')
+                return False
+            record = domain.record
+            named = [key for _address, key in self._named_by_definition(domain) if key is not None]
+            if sorted(named) != sorted(ours) or len(named) != len(domain.defined):
+                raise exception.InvalidDocument(document, 'devices', 'they are not those that are assigned')
+            addresses = tuple(self.address_of(ours[key]) for key in named)
+            domain.defined = addresses
+            domain.metadata = metadata.element(assignments, record.flavor if record else None, beside, self.boot)
             return True
 
     def migration_definitions(self, device_map: DeviceMap) -> MigrationDefinitions:
@@ -363,10 +357,11 @@ class FakeHost:
             domain = self.domains.get(device_map.instance_uuid)
             if domain is None or domain.live is None:
                 raise exception.DomainGone(device_map.instance_uuid)
-            live = [self._owners_of_addresses.get(address) for address in domain.live]
+            live = fake_guests.moved([self._owners_of_addresses.get(address) for address in domain.live], device_map)
+            if domain.defined is None:
+                return MigrationDefinitions(live, None)
             defined = [key for _address, key in self._named_by_definition(domain)]
-            return MigrationDefinitions(
-                _document(live, device_map), None if domain.defined is None else _document(defined, device_map))
+            return MigrationDefinitions(live, fake_guests.moved(defined, device_map))
 
     @contextlib.contextmanager
     def working_on(self, kind: str, identifier: str) -> Iterator[None]:
@@ -518,12 +513,9 @@ class FakeDriver(driver.VirtDriver):
     def guest_config(self, assignments: Sequence[DeviceAssignment], flavor: str | None = None,
                      beside: Sequence[DeviceAssignment] = ()) -> GuestConfig:
         self.machine.enter('guest_config')
-        elements = []
-        for assignment in assignments:
-            address = self.machine.address_of(assignment)
-            elements.append(f'<device kind={saxutils.quoteattr(assignment.kind)}'
-                            f' address={saxutils.quoteattr(address)}/>')
-        return GuestConfig(tuple(elements), metadata.element(assignments, flavor, beside, self.machine.boot))
+        elements = tuple(fake_guests.element(assignment.kind, self.machine.address_of(assignment))
+                         for assignment in assignments)
+        return GuestConfig(elements, metadata.element(assignments, flavor, beside, self.machine.boot))
 
     def guest_records(self) -> Sequence[GuestRecord]:
         self.machine.enter('guest_records')
@@ -540,73 +532,6 @@ class FakeDriver(driver.VirtDriver):
     def migration_definitions(self, device_map: DeviceMap) -> MigrationDefinitions:
         self.machine.enter('migration_definitions')
         return self.machine.migration_definitions(device_map)
-
-
-_ELEMENT = re.compile(r'<device kind="[^"]*" address=(?P<value>"[^"]*"|\'[^\']*\')/>')
-_METADATA = re.compile(f'<devicetrack:{metadata.ELEMENT} .*</devicetrack:{metadata.ELEMENT}>', re.DOTALL)
-
-
-def addresses_in(elements: Iterable[str]) -> Iterator[str]:
-    """The addresses that elements of this driver's ``guest_config`` name, in their order."""
-    for element in elements:
-        match = _ELEMENT.fullmatch(element)
-        if match:
-            yield saxutils.unescape(match['value'][1:-1], {'&quot;': '"'})
-
-
-def elements_in(definition: str) -> list[str]:
-    """The device elements of a definition that this driver wrote."""
-    return [match[0] for match in _ELEMENT.finditer(definition)]
-
-
-def metadata_in(definition: str) -> str:
-    """Our element among the metadata of a definition that this driver wrote, '' when there is none."""
-    match = _METADATA.search(definition)
-    return match[0] if match else ''
-
-
-@functools.lru_cache(maxsize=1024)
-def _record_of(domain_uuid: str, element: str) -> tuple[GuestRecord | None, str]:
-    """The record in a metadata element, or why it cannot be read."""
-    if not element:
-        return None, 'there is none'
-    try:
-        domain = domain_xml.parse(f'<domain><uuid>{domain_uuid}</uuid><metadata>{element}</metadata></domain>')
-    except exception.InvalidDocument as error:
-        return None, f'{error.where}: {error.reason}'
-    if domain.record is not None and domain.record.instance_uuid != domain_uuid:
-        return None, 'it is of another instance'
-    return domain.record, domain.record_problem or 'there is none'
-
-
-def _by_record(domain: Domain) -> dict[str, DeviceKey]:
-    """Which namespace each path of a definition of another boot meant, by its record."""
-    paths = [address for address in domain.defined or () if _kind_of(address) == VPMEM]
-    if not paths:
-        return {}
-    record, problem = _record_of(domain.uuid, domain.metadata)
-    if record is None:
-        raise exception.InvalidDocument(f'domain {domain.uuid}', 'metadata', problem)
-    keys = [DeviceKey(device.kind, device.identifier) for device in record.devices
-            if device.kind == VPMEM and not device.beside]
-    if len(keys) != len(paths):
-        raise exception.InvalidDocument(f'domain {domain.uuid}', 'metadata',
-                                        f'{len(keys)} devices are recorded where {len(paths)} are named')
-    return dict(zip(paths, keys, strict=True))
-
-
-def _document(named: Sequence[DeviceKey | None], device_map: DeviceMap) -> str:
-    """A definition for the destination of a migration."""
-    document = f'domain {device_map.instance_uuid}'
-    partners = {DeviceKey(pair.kind, pair.source): pair.element for pair in device_map.pairs}
-    for key in named:
-        if key not in partners:
-            raise exception.InvalidDocument(document, 'devices', 'it has a device that the device map does not have')
-    if len(named) != len(partners):
-        raise exception.InvalidDocument(document, 'devices', 'it does not have every device of the device map once')
-    elements = ''.join(partners[key] for key in named if key is not None)
-    return (f'<domain><uuid>{device_map.instance_uuid}</uuid><metadata>{device_map.metadata}</metadata>'
-            f'<devices>{elements}</devices></domain>')
 
 
 def _kind_of(address: str) -> str:

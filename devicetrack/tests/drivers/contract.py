@@ -7,18 +7,23 @@ from __future__ import annotations
 
 import uuid
 
+import fixtures
 from lxml import etree
 
 from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
+from devicetrack.objects import DeviceMap
+from devicetrack.objects import DevicePair
 from devicetrack.objects.values import Candidate
 from devicetrack.objects.values import Capacity
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestConfig
+from devicetrack.objects.values import GuestRecord
 from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import Record
+from devicetrack.objects.values import RecordedDevice
 from devicetrack.objects.values import Use
 from devicetrack.tests import base
 from devicetrack.tests.drivers import worlds
@@ -296,6 +301,224 @@ class Contract(base.TestCase):
 
     def test_unclaiming_nothing_is_nothing(self) -> None:
         self.assertEqual({}, self.driver.unclaim([]))
+
+    # -- guests that are there ----------------------------------------------------------------------------------------
+
+    def test_what_is_beside_is_recorded_and_has_no_element(self) -> None:
+        used, beside = self.assigned('vpmem', 'ns1'), self.assigned('vpmem', 'ns0')
+        config = self.driver.guest_config([used], 'g1', [beside])
+        self.assertEqual(self.driver.guest_config([used]).devices, config.devices)
+        self.world.start_guest(self.instance, config)
+        record, = self.driver.guest_records()
+        self.assertEqual([('ns1', False), ('ns0', True)],
+                         [(device.identifier, device.beside) for device in record.devices])
+        self.assertEqual({DeviceKey('vpmem', 'ns1')}, set(self.uses()))
+
+    def test_a_guest_with_nothing_but_what_is_beside_is_recorded(self) -> None:
+        config = self.driver.guest_config([], beside=[self.assigned('vpmem', 'ns0')])
+        self.assertEqual(((), True), (config.devices, 'ns0' in config.metadata))
+
+    def test_records_say_what_a_row_says(self) -> None:
+        wanted = [self.assigned('vpmem', 'ns1', 0), self.assigned('mdev', self.world.mdev, 1)]
+        self.world.start_guest(self.instance, self.driver.guest_config(wanted, 'g1'))
+        expected = GuestRecord(self.instance, HOST, 'g1', tuple(RecordedDevice(
+            one.kind, one.identifier, 'CLASS', PROVIDER, one.parent, None, position, 'claim', 'current', None,
+            worlds.text_of(one)) for position, one in enumerate(wanted)), self.driver.boot_id())
+        self.assertEqual([expected], list(self.driver.guest_records()))
+        self.world.stop_guest(self.instance)
+        self.assertEqual([expected], list(self.driver.guest_records()))
+        self.world.delete_guest(self.instance)
+        self.assertEqual([], list(self.driver.guest_records()))
+
+    def test_a_guest_without_a_record_has_none(self) -> None:
+        config = self.driver.guest_config([self.assigned('vpmem', 'ns1')])
+        self.world.start_guest(self.instance, config._replace(metadata=''))
+        self.assertEqual([], list(self.driver.guest_records()))
+
+    def test_a_record_that_is_damaged_or_of_another_is_left_out(self) -> None:
+        config = self.driver.guest_config([self.assigned('vpmem', 'ns1')])
+        for text in (config.metadata.replace(self.instance, str(uuid.uuid4())),
+                     config.metadata.replace('claim=', 'secret=')):
+            self.world.start_guest(self.instance, config._replace(metadata=text), define=False)
+            log = self.useFixture(fixtures.FakeLogger())
+            self.assertEqual([], list(self.driver.guest_records()))
+            self.assertIn(self.instance, log.output)
+            self.assertNotIn('secret', log.output)
+            self.world.stop_guest(self.instance)
+
+    def test_a_guest_is_destroyed_running_or_not_or_not_there(self) -> None:
+        for define, stop in ((True, False), (True, True), (False, False)):
+            self.start(self.assigned('vpmem', 'ns1'), define=define)
+            if stop:
+                self.world.stop_guest(self.instance)
+            for _again in range(2):
+                self.driver.destroy_guest(self.instance)
+                self.assertEqual(frozenset(), self.driver.get_usage().domains)
+
+    def test_only_the_guest_that_is_named_is_destroyed(self) -> None:
+        self.start(self.assigned('vpmem', 'ns1'))
+        self.driver.destroy_guest(str(uuid.uuid4()))
+        self.assertEqual({self.instance}, self.driver.get_usage().running)
+
+    def test_without_an_answer_nobody_is_destroyed_recorded_or_rewritten(self) -> None:
+        wanted = self.assigned('vpmem', 'ns1')
+        self.world.unreachable()
+        driver = self.world.driver()
+        device_map = DeviceMap.of(self.instance, str(uuid.uuid4()), (), '')
+        for call in (lambda: driver.destroy_guest(self.instance), driver.guest_records,
+                     lambda: driver.rewrite_guest([wanted]), lambda: driver.migration_definitions(device_map)):
+            self.assertRaises(exception.HypervisorUnreachable, call)
+
+    # -- another boot -------------------------------------------------------------------------------------------------
+
+    def defined(self) -> list[DeviceAssignment]:
+        """Devices of a guest that is off since the host booted again, in an order that is not that of their names."""
+        wanted = [self.assigned('vpmem', 'ns1', 0), self.assigned('mdev', self.world.mdev, 1),
+                  self.assigned('vpmem', 'ns0', 2)]
+        self.world.start_guest(self.instance, self.driver.guest_config(wanted, 'g1'))
+        self.world.reboot()
+        return wanted
+
+    def test_a_definition_of_another_boot_names_what_it_recorded(self) -> None:
+        wanted = self.assigned('vpmem', 'ns1')
+        self.start(wanted)
+        before = self.driver.boot_id()
+        self.world.reboot()
+        self.assertNotEqual(before, self.driver.boot_id())
+        use, = self.uses().values()
+        self.assertEqual(('ns1', False, True), (use.identifier, use.live, use.defined))
+        self.assertIsInstance(self.driver.unclaim([wanted])[DeviceKey('vpmem', 'ns1')], exception.DeviceInUse)
+        self.assertIsNone(self.driver.unclaim([self.assigned('vpmem', 'ns0')])[DeviceKey('vpmem', 'ns0')])
+
+    def test_a_definition_of_another_boot_whose_record_does_not_fit_is_unknown(self) -> None:
+        config = self.driver.guest_config([self.assigned('vpmem', 'ns1')])
+        other = self.driver.guest_config([self.assigned('mdev', self.world.mdev)])
+        self.world.start_guest(self.instance, config._replace(metadata=other.metadata))
+        self.assertEqual((), self.driver.get_usage().unknown)
+        self.world.reboot()
+        unknown, = self.driver.get_usage().unknown
+        self.assertIn(self.instance, unknown.what)
+        wanted = self.assigned('vpmem', 'ns0')
+        self.assertIsInstance(self.driver.unclaim([wanted])[DeviceKey('vpmem', 'ns0')], exception.UnclaimFailed)
+
+    def test_a_rewritten_definition_has_the_paths_of_this_boot_in_its_own_order(self) -> None:
+        wanted = self.defined()
+        beside = wanted.pop(1)
+        error = self.assertRaises(exception.InvalidDocument, self.driver.rewrite_guest, wanted, [beside])
+        self.assertIn(self.instance, error.document)
+        wanted.insert(1, beside)
+        before = self.world.definition(self.instance)
+        self.assertTrue(self.driver.rewrite_guest(wanted[::-1]))
+        after = self.world.definition(self.instance)
+        named, expected = self.world.named_in(after), self.world.named_in(self.world.as_defined(
+            self.instance, self.driver.guest_config(wanted)))
+        self.assertEqual(expected, named)
+        self.assertNotEqual(self.world.named_in(before), named)
+        self.assertEqual({DeviceKey('vpmem', 'ns1'), DeviceKey('mdev', self.world.mdev), DeviceKey('vpmem', 'ns0')},
+                         set(self.uses()))
+        record, = self.driver.guest_records()
+        self.assertEqual((self.driver.boot_id(), 'g1'), (record.boot_id, record.flavor))
+        self.assertFalse(self.driver.rewrite_guest(wanted))
+        self.assertEqual(after, self.world.definition(self.instance))
+
+    def test_a_definition_of_this_boot_and_none_at_all_are_not_rewritten(self) -> None:
+        wanted = self.assigned('vpmem', 'ns1')
+        self.assertFalse(self.driver.rewrite_guest([wanted]))
+        self.start(wanted)
+        self.assertFalse(self.driver.rewrite_guest([wanted]))
+        self.world.stop_guest(self.instance)
+        self.assertFalse(self.driver.rewrite_guest([wanted]))
+
+    def test_what_nobody_can_tell_apart_is_not_rewritten(self) -> None:
+        ours, others = self.assigned('vpmem', 'ns1'), self.assigned('vpmem', 'ns0')
+        config = self.driver.guest_config([ours])
+        for text, wanted in (('', [ours]), (config.metadata, [others]), (config.metadata, [ours, others]),
+                             (config.metadata.replace('claim=', 'x='), [ours]),
+                             (config.metadata.replace(self.instance, str(uuid.uuid4())), [ours])):
+            self.world.start_guest(self.instance, config._replace(metadata=text))
+            self.world.reboot()
+            before = self.world.definition(self.instance)
+            self.assertRaises(exception.InvalidDocument, self.driver.rewrite_guest, wanted)
+            self.assertEqual(before, self.world.definition(self.instance))
+            self.world.delete_guest(self.instance)
+            config = self.driver.guest_config([ours])
+
+    def test_a_device_that_is_gone_is_written_into_no_definition(self) -> None:
+        wanted = self.defined()
+        before = self.world.definition(self.instance)
+        self.world.replace('ns0')
+        self.assertRaises(exception.DeviceGone, self.driver.rewrite_guest, wanted)
+        self.assertEqual(before, self.world.definition(self.instance))
+
+    # -- live migration -----------------------------------------------------------------------------------------------
+
+    def mapped(self, *pairs: tuple[str, str, DeviceAssignment]) -> DeviceMap:
+        """A map from source devices, by kind and identifier, to devices that stand for those of a destination."""
+        config = self.driver.guest_config([partner for _kind, _source, partner in pairs])
+        return DeviceMap.of(self.instance, str(uuid.uuid4()), [
+            DevicePair(kind=kind, resource_class='CLASS', source=source, destination=partner.identifier, type='t',
+                       element=element)
+            for (kind, source, partner), element in zip(pairs, config.devices, strict=True)], config.metadata)
+
+    def test_a_guest_takes_along_the_destinations_devices(self) -> None:
+        self.start(self.assigned('vpmem', 'ns1'), self.assigned('mdev', self.world.mdev))
+        partner = self.assigned('vpmem', 'ns0')
+        device_map = self.mapped(('vpmem', 'ns1', partner), ('mdev', self.world.mdev,
+                                                             self.assigned('mdev', self.world.mdev)))
+        before = self.world.definition(self.instance)
+        definitions = self.driver.migration_definitions(device_map)
+        wanted = self.world.named_in(self.world.as_defined(self.instance, self.driver.guest_config(
+            [partner, self.assigned('mdev', self.world.mdev)])))
+        assert definitions.persistent is not None
+        for text in definitions:
+            self.assertEqual(wanted, self.world.named_in(str(text)))
+            self.assertIn('identifier="ns0"', str(text))
+            self.assertNotIn('identifier="ns1"', str(text))
+            self.assertNotIn(str(text), repr(definitions))
+        self.assertEqual(before, self.world.definition(self.instance))
+
+    def test_a_transient_guest_has_no_persistent_definition(self) -> None:
+        self.start(self.assigned('vpmem', 'ns1'), define=False)
+        device_map = self.mapped(('vpmem', 'ns1', self.assigned('vpmem', 'ns0')))
+        self.assertIsNone(self.driver.migration_definitions(device_map).persistent)
+
+    def test_a_guest_that_does_not_run_here_takes_nothing_along(self) -> None:
+        device_map = self.mapped(('vpmem', 'ns1', self.assigned('vpmem', 'ns0')))
+        self.assertRaises(exception.DomainGone, self.driver.migration_definitions, device_map)
+        self.start(self.assigned('vpmem', 'ns1'))
+        self.world.stop_guest(self.instance)
+        self.assertRaises(exception.DomainGone, self.driver.migration_definitions, device_map)
+
+    def test_a_map_of_other_devices_is_refused(self) -> None:
+        ours, others = self.assigned('vpmem', 'ns1'), self.assigned('vpmem', 'ns0')
+        self.start(ours, self.assigned('mdev', self.world.mdev))
+        mdev = ('mdev', self.world.mdev, self.assigned('mdev', self.world.mdev))
+        for pairs in ((), (mdev,), (('vpmem', 'ns0', ours), mdev),
+                      (('vpmem', 'ns1', others), ('vpmem', 'ns0', ours), mdev)):
+            error = self.assertRaises(exception.InvalidDocument, self.driver.migration_definitions,
+                                      self.mapped(*pairs))
+            self.assertIn(self.instance, error.document)
+
+    def test_a_guest_that_arrives_uses_its_devices_and_does_not_run(self) -> None:
+        if not self.world.arrives:
+            return
+        self.start(self.assigned('vpmem', 'ns1'))
+        definitions = self.driver.migration_definitions(self.mapped(('vpmem', 'ns1', self.assigned('vpmem', 'ns0'))))
+        self.driver.destroy_guest(self.instance)
+        self.world.arrive(self.instance, definitions)
+        usage = self.driver.get_usage()
+        use, = usage.uses
+        self.assertEqual(('ns0', True, True, False), (use.identifier, use.running, use.live, use.defined))
+        self.assertEqual(({self.instance}, {self.instance}), (usage.running, usage.arriving))
+        self.world.arrived(self.instance)
+        usage = self.driver.get_usage()
+        self.assertEqual((frozenset(), [True]), (usage.arriving, [use.defined for use in usage.uses]))
+        record, = self.driver.guest_records()
+        self.assertEqual(['ns0'], [device.identifier for device in record.devices])
+
+    def test_a_guest_that_was_started_here_does_not_arrive(self) -> None:
+        self.start(self.assigned('vpmem', 'ns1'))
+        self.assertEqual(frozenset(), self.driver.get_usage().arriving)
 
     def test_a_driver_that_was_closed_may_be_used_again(self) -> None:
         before = self.driver.get_inventory()

@@ -15,10 +15,12 @@ from devicetrack import filelock
 from devicetrack.objects import details
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestConfig
+from devicetrack.objects.values import MigrationDefinitions
 from devicetrack.testing import fixtures as our_fixtures
 from devicetrack.testing import libvirt as libvirt_fixtures
 from devicetrack.virt import driver as interface
 from devicetrack.virt import fake
+from devicetrack.virt.libvirt import domain_xml
 from devicetrack.virt.libvirt import driver as libvirt_driver
 from devicetrack.virt.libvirt.kinds import mdev
 from devicetrack.virt.libvirt.kinds import vpmem
@@ -31,10 +33,12 @@ SIZE = 8 << 20
 class World(fixtures.Fixture, abc.ABC):
     """A host with the namespaces :data:`NAMESPACES`, one parent of type :data:`TYPE` and one mdev on it.
 
-    What drivers differ in is declared: ``creates`` says whether mediated devices can be made here.
+    What drivers differ in is declared: ``creates`` says whether mediated devices can be made here, ``arrives`` whether
+    a guest can arrive by a live migration.
     """
 
     creates: bool
+    arrives: bool
     mdev: str
 
     @abc.abstractmethod
@@ -52,6 +56,30 @@ class World(fixtures.Fixture, abc.ABC):
     @abc.abstractmethod
     def delete_guest(self, uuid: str) -> None:
         """Undefine one that is off."""
+
+    @abc.abstractmethod
+    def reboot(self) -> None:
+        """Boot the host again: guests are off, and what was the path of one namespace is the other's now."""
+
+    @abc.abstractmethod
+    def definition(self, uuid: str) -> str:
+        """The inactive definition of a domain, as text of this world."""
+
+    @abc.abstractmethod
+    def as_defined(self, uuid: str, config: GuestConfig) -> str:
+        """A definition with what ``guest_config`` returned."""
+
+    @abc.abstractmethod
+    def named_in(self, definition: str) -> list[str]:
+        """The addresses in a definition, in their order."""
+
+    def arrive(self, uuid: str, definitions: MigrationDefinitions) -> None:
+        """Let a guest arrive that is to be defined, and does not run yet."""
+        raise NotImplementedError
+
+    def arrived(self, uuid: str) -> None:
+        """Let it run."""
+        raise NotImplementedError
 
     @abc.abstractmethod
     def write(self, namespace: str, data: bytes) -> None:
@@ -80,6 +108,7 @@ class World(fixtures.Fixture, abc.ABC):
 
 class FakeWorld(World):
     creates = True
+    arrives = True
 
     def _setUp(self) -> None:
         self.machine = fake.FakeHost()
@@ -92,13 +121,31 @@ class FakeWorld(World):
         return fake.FakeDriver('host', machine=self.machine)
 
     def start_guest(self, uuid: str, config: GuestConfig, define: bool = True) -> None:
-        self.machine.start_guest(uuid, config.devices, define)
+        self.machine.start_guest(uuid, config.devices, define, config.metadata)
 
     def stop_guest(self, uuid: str) -> None:
         self.machine.stop_guest(uuid)
 
     def delete_guest(self, uuid: str) -> None:
         self.machine.delete_guest(uuid)
+
+    def reboot(self) -> None:
+        self.machine.reboot()
+
+    def definition(self, uuid: str) -> str:
+        return self.machine.definition(uuid)
+
+    def as_defined(self, uuid: str, config: GuestConfig) -> str:
+        return ''.join(config.devices)
+
+    def named_in(self, definition: str) -> list[str]:
+        return list(fake.addresses_in(fake.elements_in(definition)))
+
+    def arrive(self, uuid: str, definitions: MigrationDefinitions) -> None:
+        self.machine.receive_guest(uuid, definitions)
+
+    def arrived(self, uuid: str) -> None:
+        self.machine.arrived(uuid)
 
     def write(self, namespace: str, data: bytes) -> None:
         self.machine.write(DeviceKey(fake.VPMEM, namespace), data)
@@ -125,6 +172,7 @@ class LibvirtTestWorld(World):
     """The libvirt driver on libvirt's in-process test driver, with files for namespaces."""
 
     creates = False
+    arrives = False
 
     def _setUp(self) -> None:
         self.files = self.useFixture(fixtures.TempDir()).path
@@ -138,10 +186,14 @@ class LibvirtTestWorld(World):
         self.configuration.set('devicetrack_vpmem', directory=self.files, wipe_wait_s=0)
         self.configuration.set('devices', enabled_mdev_types=[TYPE])
         self._reachable = True
+        self._boot = 0
 
     def driver(self) -> libvirt_driver.LibvirtDriver:
-        return libvirt_driver.LibvirtDriver('host', self.configuration.conf, self.configuration.state_path,
-                                            [mdev.Mdev, vpmem.VPMEM], self._connect)
+        return _BootedDriver(self, self.configuration, self._connect)
+
+    @property
+    def boot(self) -> str:
+        return f'boot {self._boot}'
 
     def _connect(self) -> Any:
         return self.node.connect() if self._reachable else libvirt.open('nosuch:///')
@@ -158,6 +210,29 @@ class LibvirtTestWorld(World):
 
     def delete_guest(self, uuid: str) -> None:
         self.node.connect().lookupByUUIDString(uuid).undefine()
+
+    def reboot(self) -> None:
+        self._boot += 1
+        for domain in self.node.connect().listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE):
+            domain.destroy()
+        # Files keep their names when a host boots, and device-dax nodes do not. So the definitions of before name
+        # each namespace by the path that is the other's now.
+        for domain in self.node.connect().listAllDomains():
+            text = domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE)
+            for name, other in (NAMESPACES, NAMESPACES[::-1]):
+                text = text.replace(f'<path>{self.files}/{name}<', f'<path >{self.files}/{other}<')
+            self.node.connect().defineXML(text)
+
+    def definition(self, uuid: str) -> str:
+        text: str = self.node.connect().lookupByUUIDString(uuid).XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE)
+        return text
+
+    def as_defined(self, uuid: str, config: GuestConfig) -> str:
+        return libvirt_fixtures.guest(uuid, config)
+
+    def named_in(self, definition: str) -> list[str]:
+        found = domain_xml.parse(definition)
+        return [*found.memory_paths, *found.mdev_uuids]
 
     def write(self, namespace: str, data: bytes) -> None:
         with open(os.path.join(self.files, namespace), 'r+b') as file:
@@ -186,6 +261,17 @@ class LibvirtTestWorld(World):
     def _file(self, name: str) -> None:
         with open(os.path.join(self.files, name), 'wb') as file:
             file.truncate(SIZE)
+
+
+class _BootedDriver(libvirt_driver.LibvirtDriver):
+    """The driver on a host that a test can boot."""
+
+    def __init__(self, world: LibvirtTestWorld, configuration: our_fixtures.Configuration, connect: Any) -> None:
+        super().__init__('host', configuration.conf, configuration.state_path, [mdev.Mdev, vpmem.VPMEM], connect)
+        self._world = world
+
+    def boot_id(self) -> str:
+        return self._world.boot
 
 
 def text_of(assignment: Any) -> str:
