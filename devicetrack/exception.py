@@ -440,6 +440,17 @@ class CommandFailed(DriverError):
         return f'{self.command}: {self.reason}'
 
 
+class DeviceKindFailed(DriverError):
+    """The code of a device kind made a mistake. What it would have said is unknown; tell its author."""
+
+    def __init__(self, kind: str, reason: str) -> None:
+        super().__init__(kind, reason)
+        self.kind, self.reason = kind, reason
+
+    def __str__(self) -> str:
+        return f'device kind {self.kind} made a mistake: {self.reason}'
+
+
 class DeviceError(DriverError):
     """Base of errors about one device; the device stays held."""
 

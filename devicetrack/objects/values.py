@@ -64,7 +64,8 @@ class InventoryDevice(NamedTuple):
 
     ``provider`` is the stable name of the parent that placement counts it at, or '' for the node itself.
     ``unhealthy`` is None, or the reason why the device must not be handed out. A device that is not ``adoptable`` was
-    made by somebody else for a purpose of his own: well, and not for us to hand out.
+    made by somebody else for a purpose of his own: well, and not for us to hand out. ``details`` is what
+    :func:`devicetrack.objects.details.to_text` makes, never '': an assignment of the device is read with it.
     """
 
     kind: str

@@ -17,7 +17,6 @@ from typing import NamedTuple
 import urllib.parse
 
 from oslo_config import cfg
-from stevedore import extension
 
 from devicetrack import exception
 from devicetrack import filelock
@@ -43,6 +42,7 @@ from devicetrack.virt.libvirt import domain_xml
 from devicetrack.virt.libvirt import guest_xml
 from devicetrack.virt.libvirt import guests
 from devicetrack.virt.libvirt.kinds import api
+from devicetrack.virt.libvirt.kinds import installed
 
 LOG = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class LibvirtDriver(driver.VirtDriver):
 
     :param kinds: the classes of the device kinds; by default those of the entry points
     :param connect: opens the connection, when not ``libvirt.open`` with ``[libvirt] connection_uri``
-    :raises InvalidConfiguration: an option cannot be used, or a device kind cannot be loaded
+    :raises InvalidConfiguration: an option cannot be used, or a device kind cannot be loaded or is none
     """
 
     def __init__(self, host: str, conf: cfg.ConfigOpts, state_path: str,
@@ -75,8 +75,7 @@ class LibvirtDriver(driver.VirtDriver):
         super().__init__(host, conf, state_path)
         options.register(conf)
         self.hypervisor = connection.Connection(conf[options.LIBVIRT_GROUP].connection_uri, connect)
-        made = [kind(conf, self.hypervisor) for kind in (_kinds() if kinds is None else kinds)]
-        self._kinds = {kind.name: kind for kind in sorted(made, key=lambda kind: kind.name)}
+        self._kinds = installed.make(installed.classes() if kinds is None else kinds, conf, self.hypervisor)
         self._guests = guests.Guests(self.hypervisor, self._kinds, self.boot_id)
         self._locks = os.path.join(state_path, 'locks')
 
@@ -101,9 +100,11 @@ class LibvirtDriver(driver.VirtDriver):
         unreachable = None
         for kind in self._kinds.values():
             try:
-                stock = kind.stock() if kind.configured else api.Stock()
+                stock = installed.stock(kind)
             except exception.DriverError as error:
-                LOG.warning('The devices of kind %s are unknown: %s', kind.name, error)
+                # Of a mistake in a kind's code its author needs to see where.
+                LOG.warning('The devices of kind %s are unknown: %s', kind.name, error,
+                            exc_info=isinstance(error, exception.DeviceKindFailed))
                 unknown.append(Unknown(kind.name, str(error)))
                 if isinstance(error, exception.HypervisorUnreachable):
                     unreachable = error
@@ -314,13 +315,3 @@ def _busy(assignment: DeviceAssignment) -> exception.DeviceBusy:
 
 def _no_lock(error: OSError) -> str:
     return f'its lock file cannot be used: {error.strerror}'
-
-
-def _kinds() -> list[type[api.DeviceKind]]:
-    failed: list[tuple[str, BaseException]] = []
-    manager: Any = extension.ExtensionManager(
-        api.NAMESPACE,
-        on_load_failure_callback=lambda _manager, entry_point, error: failed.append((entry_point.name, error)))
-    for name, error in failed:
-        raise exception.InvalidConfiguration(api.NAMESPACE, name, f'cannot be loaded: {error}') from error
-    return [found.plugin for found in manager]

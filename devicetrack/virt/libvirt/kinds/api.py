@@ -76,7 +76,11 @@ class DeviceKind(abc.ABC):
     def stock(self) -> Stock:
         """Read what the host has now.
 
-        :raises DriverError: it cannot be read, and is unknown
+        Every device and capacity is of this kind, of one of :attr:`resource_classes`, and has details as
+        :func:`devicetrack.objects.details.to_text` makes them: with a stock that has not, all of the kind is unknown.
+
+        :raises DriverError: it cannot be read, and is unknown; any other error is taken for a mistake, and is logged
+            with its traceback
         """
 
     @abc.abstractmethod

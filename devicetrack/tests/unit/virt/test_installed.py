@@ -1,0 +1,148 @@
+"""Mistakes in a device kind, which may be of another project, are called its own."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import libvirt
+
+from devicetrack import exception
+from devicetrack.claims.manager import ClaimManager
+from devicetrack.objects import details
+from devicetrack.objects.values import Capacity
+from devicetrack.objects.values import InventoryDevice
+from devicetrack.testing import fixtures
+from devicetrack.tests import base
+from devicetrack.virt.libvirt import driver as libvirt_driver
+from devicetrack.virt.libvirt.kinds import api
+from devicetrack.virt.libvirt.kinds import installed
+
+DETAILS = details.to_text(details.VPMEMDetails(
+    namespace_uuid='11111111-1b54-4048-85b3-a6a62d165c01', label='x', devpath='/x', size_bytes=1, align_bytes=1))
+
+
+def device(identifier: Any = 'a', kind: str = 'tape', resource_class: str = 'CUSTOM_TAPE',
+           text: Any = DETAILS) -> InventoryDevice:
+    return InventoryDevice(kind, identifier, '', resource_class, None, None, text)
+
+
+class Tape(api.DeviceKind):
+    """A kind that says what a test gave it to say."""
+
+    name = 'tape'
+    configured = True
+    resource_classes = frozenset(('CUSTOM_TAPE', 'CUSTOM_REEL'))
+    said: Any = ()
+
+    def stock(self) -> api.Stock:
+        if isinstance(self.said, Exception):
+            raise self.said
+        return self.said if isinstance(self.said, api.Stock) else api.Stock(tuple(self.said))
+
+    def addresses(self, domain: Any) -> Any:
+        return ()
+
+    def identify(self, addresses: Any) -> Any:
+        return {}
+
+    def realize(self, assignment: Any) -> Any:
+        raise NotImplementedError
+
+    def unclaim(self, assignment: Any, lock_fd: int) -> None:
+        raise NotImplementedError
+
+    def guest_elements(self, assignments: Any) -> Any:
+        raise NotImplementedError
+
+
+class Other(Tape):
+    name = 'other'
+    resource_classes = frozenset(('CUSTOM_OTHER',))
+    said = (device('b', 'other', 'CUSTOM_OTHER'),)
+
+
+class StockTestCase(base.TestCase):
+
+    scenarios = base.table(
+        ('an error', KeyError('x'), 'KeyError'),
+        ('an assertion without a word', AssertionError(), 'AssertionError'),
+        ('no stock', api.Stock(None), 'TypeError'),  # type: ignore[arg-type]
+        ('no details', [device('t1', text='')], "device 't1' has no details as"),
+        ('details that are no text', [device(), device('t1', text=None)], "device 't1' has no details as"),
+        ('details of a later device', [device(), device('t2', text='')], "device 't2' has no details as"),
+        ('details of another class', [device(), device('t2', resource_class='CUSTOM_REEL', text='{}')], "device 't2'"),
+        ('another kind', [device('t1', kind='vpmem')], "device 't1' is of kind 'vpmem'"),
+        ('a class that it did not announce', [device(resource_class='CUSTOM_DISC')], "'CUSTOM_DISC', which is not in"),
+        ('no identifier', [device('')], "the identifier of device ''"),
+        ('an identifier that is no text', [device(7)], 'the identifier of device 7'),
+        ('an identifier that no store takes', [device('a' * 256)], 'no text of 1 to 255 characters'),
+        ('a capacity without details',
+         api.Stock(capacities=(Capacity('tape', 'drive', 'lto', '', 'CUSTOM_TAPE', None, 1, ''),)),
+         'the capacity of drive for lto has no details'),
+        names=('said', 'says'))
+
+    def test_its_devices_are_unknown_and_those_of_others_are_not(self) -> None:
+        broken = type('Broken', (Tape,), {'said': self.said})
+        driver = libvirt_driver.LibvirtDriver('host', self.conf, self.state_path, [broken, Other])
+        inventory = driver.get_inventory()
+        self.assertEqual((['b'], {'other'}), ([one.identifier for one in inventory.devices], inventory.known_kinds))
+        [unknown] = inventory.unknown
+        self.assertEqual('tape', unknown.what)
+        self.assertIn('device kind tape made a mistake: ', unknown.reason)
+        self.assertIn(self.says, unknown.reason)
+
+
+class GoodStockTestCase(base.TestCase):
+
+    def test_is_handed_on_as_it_is(self) -> None:
+        kind = Tape(self.conf, None)  # type: ignore[arg-type]
+        kind.said = api.Stock((device(), device('t2')),
+                              (Capacity('tape', 'drive', 'lto', '', 'CUSTOM_REEL', None, 1, DETAILS),))
+        self.assertIs(kind.said, installed.stock(kind))
+
+    def test_an_error_of_the_host_is_no_mistake(self) -> None:
+        kind = Tape(self.conf, None)  # type: ignore[arg-type]
+        kind.said = exception.CommandFailed('mt', 'no tape')
+        self.assertRaises(exception.CommandFailed, installed.stock, kind)
+
+    def test_a_mistake_survives_pickling(self) -> None:
+        error = exception.DeviceKindFailed('tape', 'it broke')
+        self.assertEqual(str(error), str(pickle.loads(pickle.dumps(error))))
+
+
+class StartTestCase(base.TestCase):
+
+    def test_a_manager_starts_beside_a_kind_that_fails(self) -> None:
+        broken = type('Broken', (Tape,), {'said': ZeroDivisionError('in its code')})
+        driver = libvirt_driver.LibvirtDriver('host', self.conf, self.state_path, [broken, Other],
+                                              lambda: libvirt.open('test:///default'))
+        self.addCleanup(driver.close)
+        store = self.useFixture(fixtures.SQLiteStore(self.conf)).store
+        manager = ClaimManager('host', driver, store, self.conf)
+        self.addCleanup(manager.close)
+        [finding] = manager.init_host(self.context)
+        self.assertIn('ZeroDivisionError: in its code', finding.detail)
+        self.assertEqual({'CUSTOM_OTHER': 1}, manager.providers()[0].totals)
+
+
+class KindTestCase(base.TestCase):
+
+    scenarios = base.table(
+        ('no class', [lambda conf, hypervisor: None], 'is no subclass'),
+        ('another class', [dict], 'builtins:dict: it is no subclass'),
+        ('no name', [type('Nameless', (Tape,), {'name': ''})], "its name, ''"),
+        ('a name that no command takes', [type('Slashed', (Tape,), {'name': 'a/b'})], "its name, 'a/b'"),
+        ('a name that is taken', [Tape, type('Again', (Tape,), {})], 'it has the name of'),
+        ('methods that are missing', [type('Half', (api.DeviceKind,), {'name': 'half'})], 'it fails with TypeError'),
+        ('an error', [type('Failing', (Tape,), {'__init__': lambda *args: 1 / 0})], 'ZeroDivisionError'),
+        ('a list of classes', [type('Listing', (Tape,), {'resource_classes': ['A']})], 'are no frozenset'),
+        ('a class in small letters', [type('Small', (Tape,), {'resource_classes': frozenset(['a'])})],
+         "its resource class 'a'"),
+        names=('kinds', 'says'))
+
+    def test_what_is_no_device_kind_is_refused_by_name(self) -> None:
+        error = self.assertRaises(exception.InvalidConfiguration, libvirt_driver.LibvirtDriver,
+                                  'host', self.conf, self.state_path, self.kinds)
+        self.assertIn(self.says, str(error))
+        self.assertIn('devicetrack.libvirt.device_kinds = ', str(error))

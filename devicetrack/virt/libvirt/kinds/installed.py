@@ -1,0 +1,139 @@
+"""The device kinds that are installed, and a look at what they say: a mistake in one is called its own.
+
+A kind may come from another project. What it gets wrong would otherwise show as an error of this library, at a claim
+or a release long after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import re
+from typing import Any
+from typing import Final
+
+from oslo_config import cfg
+from stevedore import extension
+
+from devicetrack import exception
+from devicetrack.objects import details
+from devicetrack.objects.values import Capacity
+from devicetrack.objects.values import InventoryDevice
+from devicetrack.virt.libvirt import connection
+from devicetrack.virt.libvirt.kinds import api
+
+# A name stands in front of a slash in commands, and in a column of the store.
+_NAME: Final = re.compile(r'[A-Za-z0-9][A-Za-z0-9_.-]{0,63}')
+_RESOURCE_CLASS: Final = re.compile(r'[A-Z0-9_]{1,255}')
+_IDENTIFIER_CHARACTERS: Final = 255
+
+
+def classes() -> list[type[api.DeviceKind]]:
+    """The classes that the entry points name.
+
+    :raises InvalidConfiguration: one cannot be loaded
+    """
+    failed: list[tuple[str, BaseException]] = []
+    manager: Any = extension.ExtensionManager(
+        api.NAMESPACE,
+        on_load_failure_callback=lambda _manager, entry_point, error: failed.append((entry_point.name, error)))
+    for name, error in failed:
+        raise exception.InvalidConfiguration(api.NAMESPACE, name, f'cannot be loaded: {error}') from error
+    return [found.plugin for found in manager]
+
+
+def make(kinds: Sequence[type[api.DeviceKind]], conf: Any,
+         hypervisor: connection.Connection) -> dict[str, api.DeviceKind]:
+    """Make one object of each class; the kinds by their names, in the order of these.
+
+    :raises InvalidConfiguration: an option cannot be used, or a class is no device kind
+    """
+    made: dict[str, api.DeviceKind] = {}
+    for cls in kinds:
+        kind = _make(cls, conf, hypervisor)
+        if kind.name in made:
+            raise _no_kind(cls, f'it has the name of {_path(type(made[kind.name]))}, {kind.name}')
+        made[kind.name] = kind
+    return dict(sorted(made.items()))
+
+
+def _make(cls: type[api.DeviceKind], conf: Any, hypervisor: connection.Connection) -> api.DeviceKind:
+    if not (isinstance(cls, type) and issubclass(cls, api.DeviceKind)):
+        raise _no_kind(cls, f'it is no subclass of {_path(api.DeviceKind)}')
+    name = getattr(cls, 'name', None)
+    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+        raise _no_kind(cls, f'its name, {name!r}, is not made of 1 to 64 letters, digits, dots, dashes and underscores')
+    try:
+        kind = cls(conf, hypervisor)
+        resource_classes = kind.resource_classes
+    except (exception.DeviceTrackError, cfg.Error):
+        raise
+    except Exception as error:
+        raise _no_kind(cls, f'it fails with {_said(error)}') from error
+    if not isinstance(resource_classes, frozenset):
+        raise _no_kind(cls, 'its resource_classes are no frozenset')
+    for resource_class in resource_classes:
+        if not isinstance(resource_class, str) or _RESOURCE_CLASS.fullmatch(resource_class) is None:
+            raise _no_kind(cls, f'its resource class {resource_class!r} is not made of capital letters, digits and '
+                                'underscores')
+    return kind
+
+
+def stock(kind: api.DeviceKind) -> api.Stock:
+    """The kind's stock, looked through. One that is not configured has none.
+
+    :raises DeviceKindFailed: the kind made a mistake; what it has is unknown
+    :raises DriverError: it says that it cannot be read
+    """
+    try:
+        found = kind.stock() if kind.configured else api.Stock()
+        _check(kind, found)
+        return found
+    except exception.DriverError:
+        raise
+    except Exception as error:
+        raise exception.DeviceKindFailed(kind.name, _said(error)) from error
+
+
+def _check(kind: api.DeviceKind, found: api.Stock) -> None:
+    read: set[str] = set()
+    for device in found.devices:
+        what = f'device {device.identifier!r}'
+        if not isinstance(device.identifier, str) or not 0 < len(device.identifier) <= _IDENTIFIER_CHARACTERS:
+            raise exception.DeviceKindFailed(
+                kind.name, f'the identifier of {what} is no text of 1 to {_IDENTIFIER_CHARACTERS} characters')
+        _check_one(kind, device, what, read)
+    for capacity in found.capacities:
+        _check_one(kind, capacity, f'the capacity of {capacity.parent} for {capacity.device_type}', read)
+
+
+def _check_one(kind: api.DeviceKind, one: InventoryDevice | Capacity, what: str, read: set[str]) -> None:
+    """Quick: of each resource class the details of the first are read, and of the others it is seen that there are any.
+
+    What one piece of code wrote is alike, and a host may have thousands of devices.
+    """
+    if one.kind != kind.name:
+        raise exception.DeviceKindFailed(kind.name, f'{what} is of kind {one.kind!r}')
+    if one.resource_class not in kind.resource_classes:
+        raise exception.DeviceKindFailed(
+            kind.name, f'{what} has the resource class {one.resource_class!r}, which is not in resource_classes')
+    if one.resource_class in read and isinstance(one.details, str) and one.details.startswith('{'):
+        return
+    try:
+        details.from_text(one.details)
+    except (exception.UnknownObject, exception.MalformedObject) as error:
+        raise exception.DeviceKindFailed(
+            kind.name, f'{what} has no details as devicetrack.objects.details.to_text makes them: {error}') from error
+    read.add(one.resource_class)
+
+
+def _no_kind(cls: Any, reason: str) -> exception.InvalidConfiguration:
+    return exception.InvalidConfiguration(api.NAMESPACE, _path(cls), reason)
+
+
+def _path(cls: Any) -> str:
+    """Where a class is, as an entry point names it."""
+    return f'{getattr(cls, "__module__", "")}:{getattr(cls, "__qualname__", repr(cls))}'
+
+
+def _said(error: Exception) -> str:
+    return f'{type(error).__name__}: {error}' if str(error) else type(error).__name__
