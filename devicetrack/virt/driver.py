@@ -153,8 +153,8 @@ class VirtDriver(abc.ABC):
         """Give an inactive definition that was written in another boot the addresses of this one.
 
         The definition of the assignments' instance gets new addresses, in its own order, and a new record with the
-        flavor of the old one; nothing else in it changes. It is called after the devices are realized and before the
-        guest starts. Idempotent.
+        flavor of the old one; nothing else in it changes. So does the state that a guest was saved with, if it starts
+        from one. It is called after the devices are realized and before the guest starts. Idempotent.
 
         :param assignments: the devices that the definition has elements for, one or more
         :param beside: as for :meth:`guest_config`

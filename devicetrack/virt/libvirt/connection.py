@@ -167,6 +167,25 @@ class Domain:
         with self._connection.calling('virDomainIsPersistent', self.uuid):
             return bool(self._domain.isPersistent())
 
+    def saved(self) -> str | None:
+        """The definition in the state that its guest was saved with and will start from; None without such a state."""
+        try:
+            with self._connection.calling('virDomainHasManagedSaveImage', self.uuid):
+                if not self._domain.hasManagedSaveImage(0):
+                    return None
+        except Refused as error:
+            if error.meaning is Meaning.UNSUPPORTED:
+                return None
+            raise
+        with self._connection.calling('virDomainManagedSaveGetXMLDesc', self.uuid):
+            text: str = self._domain.managedSaveGetXMLDesc(libvirt.VIR_DOMAIN_SAVE_IMAGE_XML_SECURE)
+            return text
+
+    def define_saved(self, definition: str) -> None:
+        """Put another definition into the saved state."""
+        with self._connection.calling('virDomainManagedSaveDefineXML', self.uuid):
+            self._domain.managedSaveDefineXML(definition, 0)
+
     def state(self) -> tuple[int, int]:
         """Its state and the reason for it, as libvirt numbers them."""
         with self._connection.calling('virDomainGetState', self.uuid):

@@ -143,29 +143,41 @@ class Guests:
                 elements: Callable[[Sequence[DeviceAssignment]], Sequence[str]]) -> bool:
         """As :meth:`devicetrack.virt.driver.VirtDriver.rewrite_guest`; ``elements`` makes those of this boot."""
         uuid = assignments[0].instance_uuid
-        document = f'domain {uuid}, inactive'
         try:
-            found = self._hypervisor.domain(uuid)
-            if found is None or not found.is_persistent():
+            domain = self._hypervisor.domain(uuid)
+            if domain is None or not domain.is_persistent():
                 return False
-            text = found.xml(_INACTIVE)
+            text, saved = domain.xml(_INACTIVE), domain.saved()
         except exception.DomainGone:
             return False
+        new = self._rewritten(text, f'domain {uuid}, inactive', assignments, beside, elements)
+        # A guest that was saved does not start from its definition. What it starts from comes first: a crash in between
+        # leaves an old definition, and the next call finds it.
+        new_saved = None if saved is None else self._rewritten(saved, f'domain {uuid}, saved', assignments, beside,
+                                                               elements)
+        if new_saved is not None:
+            domain.define_saved(new_saved)
+        if new is not None:
+            self._hypervisor.define_domain(new, uuid)
+        return new is not None or new_saved is not None
+
+    def _rewritten(self, text: str, document: str, assignments: Sequence[DeviceAssignment],
+                   beside: Sequence[DeviceAssignment],
+                   elements: Callable[[Sequence[DeviceAssignment]], Sequence[str]]) -> str | None:
+        """A definition with the addresses of this boot; None for one that has them."""
         domain, boot_id = domain_xml.parse(text, document), self._boot_id()
         if domain.boot_id is None:
             if any(form.of_one_boot and form.addresses(domain) for form in guest_xml.FORMS):
                 raise exception.InvalidDocument(document, 'metadata', 'nothing says of which boot its paths are')
-            return False
+            return None
         if domain.boot_id == boot_id:
-            return False
+            return None
         old = domain.record
         if old is None:
             raise exception.InvalidDocument(document, 'metadata', str(domain.record_problem))
         wanted = dict(zip(map(_key, assignments), elements(assignments), strict=True))
         partners = self._partners(domain, boot_id, document, wanted)
-        record = metadata.element(assignments, old.flavor, beside, boot_id)
-        self._hypervisor.define_domain(guest_xml.retarget(text, document, partners, record), uuid)
-        return True
+        return guest_xml.retarget(text, document, partners, metadata.element(assignments, old.flavor, beside, boot_id))
 
     def migration_definitions(self, device_map: DeviceMap) -> MigrationDefinitions:
         """As :meth:`devicetrack.virt.driver.VirtDriver.migration_definitions`."""
