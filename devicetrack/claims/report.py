@@ -40,7 +40,8 @@ RELEASING: Final = 'releasing'
 WITHHELD: Final = 'withheld'
 CREATABLE: Final = 'creatable'
 UNKNOWN: Final = 'unknown'
-STATUSES: Final = (FREE, HELD, RELEASING, WITHHELD, CREATABLE, UNKNOWN)
+MISSING: Final = 'missing'
+STATUSES: Final = (FREE, HELD, RELEASING, WITHHELD, CREATABLE, MISSING, UNKNOWN)
 
 NOT_MADE_YET: Final = 'not made yet'
 
@@ -49,8 +50,9 @@ class Line(NamedTuple):
     """One line of a host's inventory.
 
     ``status`` is one of :data:`STATUSES`. A device has ``amount`` 1. A line that is ``creatable`` has no
-    ``identifier``: its parent can make ``amount`` more, which types of one parent share. A line that is ``unknown``
-    names in ``kind`` what could not be read and in ``reason`` why; its ``amount`` is 0. ``reason`` says also why a
+    ``identifier``: its parent can make ``amount`` more, which types of one parent share. A line that is ``missing`` is
+    a device that an option names in vain, and ``reason`` says which option. A line that is ``unknown`` names in
+    ``kind`` what could not be read and in ``reason`` why. The ``amount`` of both is 0. ``reason`` says also why a
     device is withheld. ``provider`` is the stable name of the parent that placement counts the device at, '' for the
     node, None when only a row says where. ``details`` is the stored text of the details, '' where there are none.
     """
@@ -132,7 +134,7 @@ class Observer:
     def audit(self) -> list[Finding]:
         """Look twice, and report what both looks show: what only passes by is no finding."""
         first, second = self.read(), self.read()
-        return reconcile.confirmed(reconcile.compare(first), reconcile.compare(second))
+        return reconcile.confirmed(_compare(first), _compare(second))
 
     def inventory(self) -> list[Line]:
         """Every device that the host has or a row names, what can still be made, and what could not be read."""
@@ -148,6 +150,11 @@ class Observer:
                                   None, None, pool.details))
         lines.sort(key=lambda line: (line.kind, line.parent or '', line.identifier is None, line.identifier or '',
                                      line.resource_class or ''))
+        listed = {(line.kind, line.identifier) for line in lines}
+        for missing in views.inventory.missing:
+            if missing.key not in listed:           # one that somebody owns stays held
+                lines.append(Line(*missing.key, MISSING, 0, None, None, None, None, None, None,
+                                  f'{missing.option} names it: {missing.reason}', ''))
         for unknown in (*views.usage.unknown, *views.inventory.unknown):
             lines.append(Line(unknown.what, None, UNKNOWN, 0, None, None, None, None, None, None, unknown.reason, ''))
         return lines
@@ -204,6 +211,15 @@ class Observer:
             for unit in ledger.units():
                 ledger.withhold_free(DeviceKey(unit.pool.kind, unit.identifier or ''), vocabulary.IN_DOUBT)
         return ledger, uuids
+
+
+def _compare(views: Views) -> list[Finding]:
+    """What differs, and what keeps a manager from starting: a device that an option names and nobody ever had."""
+    owned = {record.key for record in views.records}
+    return reconcile.compare(views) + [
+        Finding(reconcile.GONE, reconcile.WARNING, missing.key, None, (), 0, f'{missing.option} names it: '
+                f'{missing.reason}', 'nothing', 'mend the option, or make the device: no manager starts with it')
+        for missing in views.inventory.missing if missing.key not in owned]
 
 
 def _device(unit: ledgers.Unit, names: Mapping[str, str]) -> Line:

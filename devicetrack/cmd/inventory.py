@@ -15,8 +15,8 @@ from devicetrack.cmd import options
 class List(base.Lister):
     """List the devices of this host: which are free, held, on their way back or withheld, and what can still be made.
 
-    Reads the host, the hypervisor and the store, and changes nothing. Exit code 3 when a part could not be read; it
-    has a line with the status "unknown".
+    Reads the host, the hypervisor and the store, and changes nothing. Exit code 3 when a part could not be read, or
+    an option names a device that this host does not have; they have lines with the status "unknown" and "missing".
     """
 
     columns = ('kind', 'identifier', 'status', 'amount', 'resource_class', 'provider', 'provider_uuid', 'parent',
@@ -31,7 +31,7 @@ class List(base.Lister):
 
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
         for line in self.app.observer(parsed_args.host).inventory():
-            if line.status == report.UNKNOWN:
+            if line.status in (report.UNKNOWN, report.MISSING):
                 self.exit_code = base.ATTENTION
             values = {**line._asdict(), 'details': base.details_fields(line.details)}
             yield [values[column] for column in self.columns]

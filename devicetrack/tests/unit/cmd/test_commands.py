@@ -15,6 +15,7 @@ from devicetrack.cmd import audit
 from devicetrack.cmd import base as cmd_base
 from devicetrack.engine import reconcile
 from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import Missing
 from devicetrack.store import api as store_api
 from devicetrack.store.sql import models
 from devicetrack.testing import fixtures
@@ -47,6 +48,26 @@ class InventoryListTestCase(CommandTestCase):
         self.assertEqual(cmd_base.ATTENTION, answer.code)
         self.assertEqual([(fake.VPMEM, 'ndctl failed')],
                          [(one['kind'], one['reason']) for one in answer.data if one['status'] == report.UNKNOWN])
+
+    def test_a_device_that_an_option_names_in_vain_needs_attention(self) -> None:
+        self.host.machine.missing = (Missing(DeviceKey(fake.VPMEM, 'd9'), '[x] y', 'this host has d0'),)
+        answer = self.program.run('inventory', 'list', '-f', 'json')
+        self.assertEqual((cmd_base.ATTENTION, [('d9', 'missing', 0, '[x] y names it: this host has d0')]), (
+            answer.code, [(one['identifier'], one['status'], one['amount'], one['reason']) for one in answer.data
+                          if one['reason']]))
+        answer = self.program.run('audit', '-f', 'json')
+        [finding] = answer.data
+        self.assertEqual((cmd_base.ATTENTION, 'd9', reconcile.GONE, '[x] y names it: this host has d0'),
+                         (answer.code, finding['device'], finding['kind'], finding['detail']))
+
+    def test_a_device_that_an_option_names_and_somebody_owns_is_listed_once(self) -> None:
+        self.host.spawn(pmem=1)
+        self.host.machine.remove(D0)
+        self.host.machine.missing = (Missing(D0, '[x] y', 'this host has d1'),)
+        self.assertEqual(['held'], [one['status'] for one in self.program.ask('inventory', 'list')
+                                    if one['identifier'] == 'd0'])
+        answer = self.program.run('audit', '-f', 'json')
+        self.assertEqual(1, sum(finding['kind'] == reconcile.GONE for finding in answer.data))
 
 
 class AssignmentListTestCase(CommandTestCase):
