@@ -1,20 +1,30 @@
 """Views in, findings out: what the record, the hypervisor, the host and the service say differently.
 
-A pure function. It decides nothing about repairs: each finding says what is held because of it and what could be done.
+A pure function. Each finding says what is held because of it, what could be done, and by ``repair`` whether
+:mod:`devicetrack.engine.repair` can do it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from collections.abc import Iterable
 from collections.abc import Mapping
+from collections.abc import Sequence
+import functools
 from typing import Any
 from typing import Final
 from typing import NamedTuple
 
+from devicetrack import exception
 from devicetrack import vocabulary
+from devicetrack.engine import moves
+from devicetrack.objects import details
 from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import GuestRecord
 from devicetrack.objects.values import Inventory
+from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import Record
+from devicetrack.objects.values import RecordedDevice
 from devicetrack.objects.values import Usage
 from devicetrack.objects.values import Use
 
@@ -34,14 +44,31 @@ ABANDONED: Final = 'owned by an instance that is over'
 IN_DOUBT: Final = 'commit in doubt'
 VIEW_UNKNOWN: Final = 'view unknown'
 LEFT_OVER: Final = 'left over'
+STALE_MIGRATION: Final = 'stale migration'
+DETAILS_DIFFER: Final = 'details differ'
 FINDINGS: Final = (USED_UNRECORDED, RECORDED_UNUSED, WRONG_OWNER, SHARED, GONE, UNHEALTHY, RELEASE_PENDING, ABANDONED,
-                   IN_DOUBT, VIEW_UNKNOWN, LEFT_OVER)
+                   IN_DOUBT, VIEW_UNKNOWN, LEFT_OVER, STALE_MIGRATION, DETAILS_DIFFER)
+
+# The repairs that a finding may name; devicetrack.engine.repair says what each does.
+ADOPT: Final = 'adopt'
+UPDATE_DETAILS: Final = 'update details'
+RETRY_RELEASE: Final = 'retry release'
+GIVE_BACK: Final = 'give back'
 
 # What the compute service may say of an instance; anything else is unknown, and nothing is concluded from it.
-INSTANCE_HERE: Final = 'here'
+INSTANCE_HERE: Final = moves.HERE
+INSTANCE_ELSEWHERE: Final = moves.ELSEWHERE
 INSTANCE_DELETED: Final = 'deleted'
 INSTANCE_OFFLOADED: Final = 'offloaded'
 INSTANCE_OVER: Final = (INSTANCE_DELETED, INSTANCE_OFFLOADED)
+
+# Of the details of a device, whatever its kind: what makes it that device and no other, and what only its row knows,
+# because the claim chose it.
+ITSELF: Final = ('namespace_uuid', 'size_bytes', 'type', 'parent')
+OF_THE_ROW: Final = ('origin', 'label')
+# As the texts of details spell it: the host cannot tell who made a device, and its inventory says adopted.
+_CREATED_TEXT: Final = f'"origin":"{vocabulary.CREATED}"'
+_ADOPTED_TEXT: Final = f'"origin":"{vocabulary.ADOPTED}"'
 
 
 class Finding(NamedTuple):
@@ -50,6 +77,10 @@ class Finding(NamedTuple):
     ``device`` is '' in both parts when the finding is about a whole view. ``recorded_owner`` and ``users`` are the
     owners by the record and by the hypervisor. ``generation`` is that of the row, 0 without one: a finding that a
     second look shows with the same generation is no passing state.
+
+    ``service`` is the compute service's word on the recorded owner, None when it did not say. ``since`` is when it was
+    first seen, in seconds since the epoch, where somebody remembers; a label only. ``repair`` is the repair that can be
+    done, None when a person must decide or nothing needs to be done.
     """
 
     kind: str
@@ -61,6 +92,9 @@ class Finding(NamedTuple):
     detail: str
     held: str
     proposal: str
+    service: str | None = None
+    since: int | None = None
+    repair: str | None = None
 
     def __str__(self) -> str:
         device = f'{self.device.kind} {self.device.identifier}: ' if self.device.kind else ''
@@ -68,7 +102,14 @@ class Finding(NamedTuple):
 
 
 class Views(NamedTuple):
-    """What was read, innermost first. ``instances`` is the service's word by UUID, or None for unknown."""
+    """What was read, innermost first.
+
+    ``instances`` is the service's word by instance, and ``migrations`` its migrations by UUID
+    (:class:`~devicetrack.engine.moves.Move`, or the service's own objects); None is unknown. ``host`` and ``node`` are
+    the host's names in the service, ``node`` '' where it is called like the host. ``boot_changed`` says that the host
+    booted and what a boot changes was not brought up to date yet. ``guests`` are what definitions record of themselves,
+    as far as it was read.
+    """
 
     usage: Usage
     inventory: Inventory
@@ -77,6 +118,9 @@ class Views(NamedTuple):
     migrations: Mapping[str, Any] | None = None
     host: str = ''
     host_uuid: str = ''
+    boot_changed: bool = False
+    guests: tuple[GuestRecord, ...] = ()
+    node: str = ''
 
 
 NO_DEVICE = DeviceKey('', '')
@@ -87,76 +131,9 @@ def compare(views: Views) -> list[Finding]:
 
     :returns: findings, worst first; each difference once
     """
-    found: list[Finding] = []
-    usage, inventory = views.usage, views.inventory
-    for unknown in (*usage.unknown, *inventory.unknown):
-        found.append(Finding(VIEW_UNKNOWN, WARNING, NO_DEVICE, None, (), 0, f'{unknown.what}: {unknown.reason}',
-                             'every free device that it may be about', 'mend what keeps it from being read'))
-    users: dict[DeviceKey, list[Use]] = {}
-    for use in usage.uses:
-        if use.identifier is not None:
-            users.setdefault(DeviceKey(use.kind, use.identifier), []).append(use)
-    owners = {record.key: record for record in views.records}
-    found += _used(users, owners, inventory)
-    devices = {device.key: device for device in inventory.devices}
-    for key, record in owners.items():
-        found += _recorded(record, key in users, key in devices, views)
-    for key, device in devices.items():
-        if device.unhealthy:
-            owner = owners.get(key)
-            found.append(Finding(UNHEALTHY, WARNING, key, owner.instance_uuid if owner else None, (),
-                                 owner.generation if owner else 0, device.unhealthy, 'the device',
-                                 'mend the device; it comes back by itself'))
+    seen = _Comparison(views)
+    found = [*seen.unknown(), *seen.used(), *seen.recorded(), *seen.moving(), *seen.stock()]
     return sorted(found, key=lambda finding: (SEVERITIES.index(finding.severity), finding.kind, finding.device))
-
-
-def _used(users: Mapping[DeviceKey, Collection[Use]], owners: Mapping[DeviceKey, Record],
-          inventory: Inventory) -> list[Finding]:
-    found = []
-    for key, uses in users.items():
-        domains = tuple(sorted({use.domain_uuid for use in uses}))
-        owner = owners.get(key)
-        generation = owner.generation if owner else 0
-        recorded = owner.instance_uuid if owner else None
-        running = any(use.running for use in uses)
-        names = ', '.join(domains)
-        if len(domains) > 1:
-            found.append(Finding(SHARED, CRITICAL, key, recorded, domains, generation,
-                                 f'domains {names} name it', 'the device', 'stop all but its owner'))
-        if owner is None:
-            if len(domains) == 1:
-                found.append(Finding(USED_UNRECORDED, CRITICAL if running else WARNING, key, None, domains, 0,
-                                     f'domain {names} names it and no row does', 'the device',
-                                     'record its owner, or remove it from the domain'))
-        elif recorded not in domains:
-            found.append(Finding(WRONG_OWNER, CRITICAL if running else WARNING, key, recorded, domains, generation,
-                                 f'recorded for {recorded}, named by {names}', 'the device',
-                                 'stop the domain that does not own it'))
-    return found
-
-
-def _recorded(record: Record, used: bool, there: bool, views: Views) -> list[Finding]:
-    found = []
-    key = record.key
-
-    def finding(kind: str, severity: str, detail: str, proposal: str) -> Finding:
-        return Finding(kind, severity, key, record.instance_uuid, (), record.generation, detail, 'the device', proposal)
-
-    state = (views.instances or {}).get(record.instance_uuid)
-    if record.state == vocabulary.RELEASING:
-        found.append(finding(RELEASE_PENDING, NOTE, f'on its way back from {record.instance_uuid}',
-                             'none: the next audit goes on with it'))
-        return found
-    if state in INSTANCE_OVER:
-        found.append(finding(ABANDONED, WARNING, f'instance {record.instance_uuid} is {state}', 'give it back'))
-    elif (record.state == vocabulary.ACTIVE and not used and not views.usage.unknown
-            and record.instance_uuid in views.usage.domains):
-        found.append(finding(RECORDED_UNUSED, WARNING, f'the domain of {record.instance_uuid} does not name it',
-                             'see whether the instance still needs it'))
-    if not there and record.kind in views.inventory.known_kinds and record.state == vocabulary.ACTIVE:
-        found.append(finding(GONE, CRITICAL if used else WARNING, f'the host does not have it; owner '
-                             f'{record.instance_uuid}', 'bring the device back'))
-    return found
 
 
 def confirmed(first: Collection[Finding], second: Collection[Finding]) -> list[Finding]:
@@ -164,3 +141,311 @@ def confirmed(first: Collection[Finding], second: Collection[Finding]) -> list[F
     seen = {(finding.kind, finding.device, finding.generation, finding.users) for finding in first}
     return [finding for finding in second
             if (finding.kind, finding.device, finding.generation, finding.users) in seen]
+
+
+def differences(recorded: str, found: str) -> dict[str, tuple[Any, Any]] | None:
+    """What two texts of details say differently, by field; what only the row knows is left out.
+
+    :returns: None when nobody can say: one of them cannot be read
+    """
+    try:
+        one, other = details.from_text(recorded), details.from_text(found)
+    except (exception.MalformedObject, exception.UnknownObject):
+        return None
+    if type(one) is not type(other):
+        return {'type': (one.obj_name(), other.obj_name())}
+    ours, theirs = (each.obj_to_primitive()['versioned_object.data'] for each in (one, other))
+    return {name: (ours.get(name), theirs.get(name)) for name in sorted(one.fields)
+            if name not in OF_THE_ROW and ours.get(name) != theirs.get(name)}
+
+
+def same_device(recorded: str, found: str) -> bool:
+    """Whether two texts of details are certainly of one device."""
+    if recorded == found:
+        return True
+    different = differences(recorded, found)
+    return different is not None and not any(name in ITSELF for name in different)
+
+
+# A device by a plain tuple, hashed as a DeviceKey is: a host has thousands, and nearly all of them are well.
+_Key = tuple[str, str | None]
+ByGuests = Mapping[_Key, Sequence[tuple[GuestRecord, RecordedDevice]]]
+
+
+def by_guests(views: Views) -> ByGuests:
+    """Every device that guests of this host record, by device."""
+    found: dict[_Key, list[tuple[GuestRecord, RecordedDevice]]] = {}
+    for guest in views.guests:
+        if guest.host_uuid == views.host_uuid:
+            for device in guest.devices:
+                found.setdefault((device.kind, device.identifier), []).append((guest, device))
+    return found
+
+
+def own_record(recorded: ByGuests, key: _Key, domain_uuid: str) -> RecordedDevice | None:
+    """A device as the guest that names it records it, and not as one beside it."""
+    return next((device for guest, device in recorded.get(key, ())
+                 if guest.instance_uuid == domain_uuid and not device.beside), None)
+
+
+class _Comparison:
+    """The views of one host, gone over once. ``named`` are the devices that any domain names."""
+
+    def __init__(self, views: Views) -> None:
+        self.views, self.usage, self.inventory = views, views.usage, views.inventory
+        self.words = views.instances or {}
+        self.owners: dict[_Key, Record] = {(record.kind, record.identifier): record for record in views.records}
+        self.devices: dict[_Key, InventoryDevice] = {
+            (device.kind, device.identifier): device for device in views.inventory.devices}
+        self.named: set[_Key] = set()
+        self._strange: set[_Key] = set()                # named by another than the owner, or without one
+        for use in views.usage.uses:
+            key = (use.kind, use.identifier)
+            owner = self.owners.get(key)
+            if owner is not None and owner.instance_uuid == use.domain_uuid:
+                self.named.add(key)
+            elif use.identifier is not None:
+                self.named.add(key)
+                self._strange.add(key)
+        self._suspects: set[str] = set()                # instances that move, or that the service says are elsewhere
+        self._replaced: set[_Key] = set()               # devices that have the name of a recorded one
+
+    @functools.cached_property
+    def _by_guests(self) -> ByGuests:
+        return by_guests(self.views)
+
+    def _finding(self, kind: str, severity: str, key: _Key, detail: str, proposal: str, users: tuple[str, ...] = (),
+                 repair: str | None = None) -> Finding:
+        owner = self.owners.get(key)
+        return Finding(kind, severity, DeviceKey(key[0], key[1] or ''), owner.instance_uuid if owner else None, users,
+                       owner.generation if owner else 0, detail, 'the device', proposal,
+                       self.words.get(owner.instance_uuid) if owner else None, None, repair)
+
+    def _certain(self, key: _Key) -> bool:
+        """Whether both views of a device were read in full. Nothing is repaired without."""
+        return not self.usage.unknown and key[0] in self.inventory.known_kinds
+
+    def unknown(self) -> Iterable[Finding]:
+        for unknown in (*self.usage.unknown, *self.inventory.unknown):
+            yield Finding(VIEW_UNKNOWN, WARNING, NO_DEVICE, None, (), 0, f'{unknown.what}: {unknown.reason}',
+                          'every free device that it may be about', 'mend what keeps it from being read')
+
+    # -- what domains name --------------------------------------------------------------------------------------------
+
+    def used(self) -> Iterable[Finding]:
+        if not self._strange:
+            return
+        users: dict[_Key, list[Use]] = {}
+        for use in self.usage.uses:
+            key = (use.kind, use.identifier)
+            if key in self._strange:
+                users.setdefault(key, []).append(use)
+        for key, uses in users.items():
+            domains = tuple(sorted({use.domain_uuid for use in uses}))
+            owner = self.owners.get(key)
+            severity = CRITICAL if any(use.running for use in uses) else WARNING
+            names = ', '.join(domains)
+            if len(domains) > 1:
+                yield self._finding(SHARED, CRITICAL, key, f'domains {names} name it', 'stop all but its owner',
+                                    domains)
+            elif owner is None:
+                yield self._unrecorded(severity, key, domains)
+            if owner is not None and owner.instance_uuid not in domains:
+                yield self._finding(WRONG_OWNER, severity, key, f'recorded for {owner.instance_uuid}, named by {names}',
+                                    'stop the domain that does not own it', domains)
+
+    def _unrecorded(self, severity: str, key: _Key, domains: tuple[str, ...]) -> Finding:
+        detail = f'domain {domains[0]} names it and no row does'
+        device = own_record(self._by_guests, key, domains[0])
+        if device is None:
+            return self._finding(USED_UNRECORDED, severity, key, f'{detail}; foreign: no record of this host in its '
+                                 'definition has it', 'record its owner, or remove it from the domain', domains)
+        may = self._may_adopt(key, device)
+        return self._finding(
+            USED_UNRECORDED, severity, key, f'{detail}; orphaned: its definition records it as ours',
+            'write its row from what the definition records' if may else 'see which device it is and whose',
+            domains, ADOPT if may else None)
+
+    def _may_adopt(self, key: _Key, device: RecordedDevice) -> bool:
+        claims = [other for _guest, other in self._by_guests.get(key, ()) if not other.beside]
+        there = self.devices.get(key)
+        return (self._certain(key) and len(claims) == 1 and is_whole(device)
+                and (there is None or same_device(device.details, there.details)))
+
+    # -- what rows say ------------------------------------------------------------------------------------------------
+
+    def recorded(self) -> Iterable[Finding]:
+        found: list[Finding] = []
+        devices, named, words = self.devices, self.named, self.words
+        for key, record in self.owners.items():
+            word = words.get(record.instance_uuid)
+            if record.migration_uuid is not None or word == INSTANCE_ELSEWHERE:
+                self._suspects.add(record.instance_uuid)
+            device = devices.get(key)
+            alike = device is not None and (
+                record.details == device.details
+                or record.details.replace(_CREATED_TEXT, _ADOPTED_TEXT) == device.details)
+            if alike and record.state == vocabulary.ACTIVE and key in named and word not in INSTANCE_OVER:
+                continue
+            same = alike
+            if device is not None and not alike:
+                different = differences(record.details, device.details)
+                same = different is not None and not any(name in ITSELF for name in different)
+                found += self._different(key, record, different)
+            found += self._row(key, record, device is not None, same)
+        return found
+
+    def _different(self, key: _Key, record: Record, different: Mapping[str, tuple[Any, Any]] | None) -> list[Finding]:
+        """What the row and the host say differently of one device."""
+        if different is None:
+            return [self._finding(DETAILS_DIFFER, NOTE, key, 'this release cannot read what the row or the host says '
+                                  'of it', 'see which release wrote the row')]
+        itself = {name: values for name, values in different.items() if name in ITSELF}
+        if itself:
+            self._replaced.add(key)
+            return [self._finding(UNHEALTHY, CRITICAL, key, f'another device has its name: {_told(itself)}',
+                                  'bring the recorded device back; this one is neither handed out nor wiped')]
+        # Realizing the device writes what it finds. Until the guest runs, and after a boot, that is still to come.
+        if not different or record.state != vocabulary.ACTIVE or self.views.boot_changed:
+            return []
+        return [self._finding(DETAILS_DIFFER, NOTE, key, _told(different), 'take over what the host says',
+                              repair=UPDATE_DETAILS if self._certain(key) else None)]
+
+    def _row(self, key: _Key, record: Record, there: bool, same: bool) -> Iterable[Finding]:
+        """What is to be said of one row.
+
+        :param same: the host has the device, and it is certainly the recorded one
+        """
+        uuid, usage = record.instance_uuid, self.usage
+        word = self.words.get(uuid)
+        used = key in self.named
+        # Giving a device back looks for it again; one that we make ourselves may be gone already.
+        free_of_guests = self._certain(key) and not used and (same or (not there and _is_made(record)))
+        if record.state == vocabulary.RELEASING:
+            yield self._finding(RELEASE_PENDING, NOTE, key, f'on its way back from {uuid}'
+                                + (', and a domain names it' if used else ''),
+                                'remove it from the domain' if used else 'none: the next audit goes on with it',
+                                repair=RETRY_RELEASE if free_of_guests else None)
+            return
+        if word in INSTANCE_OVER:
+            # One that was offloaded comes back by a new claim, and the service's word may be older than that.
+            may = (free_of_guests and uuid not in usage.domains
+                   and (word == INSTANCE_DELETED or record.state != vocabulary.CLAIMED))
+            yield self._finding(ABANDONED, WARNING, key, f'instance {uuid} is {word}'
+                                + (', and its domain is still there' if uuid in usage.domains else ''),
+                                'give it back', repair=GIVE_BACK if may else None)
+        elif (record.state == vocabulary.ACTIVE and record.migration_uuid is None and not used and not usage.unknown
+                and uuid in usage.domains):
+            yield self._finding(RECORDED_UNUSED, WARNING, key, f'the domain of {uuid} does not name it',
+                                'see whether the instance still needs it')
+        if not there and record.kind in self.inventory.known_kinds and not (
+                _is_made(record) and (record.state == vocabulary.CLAIMED or self.views.boot_changed)):
+            yield self._finding(GONE, CRITICAL if used else WARNING, key, f'the host does not have it; owner {uuid}',
+                                'bring the device back')
+
+    # -- what moves ---------------------------------------------------------------------------------------------------
+
+    def moving(self) -> Iterable[Finding]:
+        """What an audit does not settle by itself. For after :meth:`recorded`, which finds whom to look at."""
+        if not self._suspects or self.views.migrations is None or self.usage.unknown:
+            return
+        known = {uuid: _move(uuid, migration) for uuid, migration in self.views.migrations.items()}
+        rows: dict[str, list[Record]] = {}
+        for record in self.views.records:
+            if record.instance_uuid in self._suspects:
+                rows.setdefault(record.instance_uuid, []).append(record)
+        uses: dict[str, list[Use]] = {}
+        for use in self.usage.uses:
+            if use.domain_uuid in self._suspects and use.identifier is not None:
+                uses.setdefault(use.domain_uuid, []).append(use)
+        for uuid, records in rows.items():
+            if self.words.get(uuid) not in INSTANCE_OVER:
+                yield from self._not_settled(uuid, records, uses.get(uuid, ()), known)
+
+    def _not_settled(self, uuid: str, records: list[Record], uses: Iterable[Use],
+                     known: Mapping[str, moves.Move]) -> Iterable[Finding]:
+        views, usage, word = self.views, self.usage, self.words.get(uuid)
+        settlement = moves.settle(moves.Situation(
+            moves.Node(views.host, views.node or views.host), records, known, uuid in usage.domains,
+            uuid in usage.running and uuid not in usage.arriving,
+            {DeviceKey(use.kind, use.identifier or '') for use in uses},
+            {DeviceKey(use.kind, use.identifier or '') for use in uses if use.live}, word))
+        settled = {record.key for record in (*settlement.settle, *settlement.give,
+                                             *(record for record, _migration in settlement.leave))}
+        for record in records:
+            key = (record.kind, record.identifier)
+            if record.state == vocabulary.RELEASING or record.key in settled:
+                continue
+            if record.migration_uuid is None:
+                if (word == INSTANCE_ELSEWHERE and record.state == vocabulary.ACTIVE and uuid not in usage.domains
+                        and key not in self.named):
+                    yield self._finding(RECORDED_UNUSED, WARNING, key, f'the compute service says that {uuid} lives '
+                                        'elsewhere, and no domain names it', 'see whether the instance still needs it')
+                continue
+            move = known.get(record.migration_uuid)
+            if move is None:
+                stale, status = word == INSTANCE_ELSEWHERE, 'does not know'
+            else:
+                stale = move.verdict in (moves.DONE, moves.UNDONE)
+                status = f'calls {move.status}'
+            if stale:
+                yield self._finding(
+                    STALE_MIGRATION, WARNING, key, f'{record.role} for migration {record.migration_uuid} of {uuid}, '
+                    f'which the compute service {status}; what else is known does not settle it',
+                    'see where the instance runs, and set it and its migration right in the compute service')
+
+    # -- what the host has --------------------------------------------------------------------------------------------
+
+    def stock(self) -> Iterable[Finding]:
+        for key, device in self.devices.items():
+            if device.unhealthy and key not in self._replaced:
+                yield self._finding(UNHEALTHY, WARNING, key, device.unhealthy,
+                                    'mend the device; it comes back by itself')
+            if not device.adoptable and key not in self.owners and key not in self.named and not self.usage.unknown:
+                yield self._finding(LEFT_OVER, NOTE, key, self._left_over(device),
+                                    'none; it may be handed out if the options let devices that exist be adopted, and '
+                                    'removed by whoever made it')
+
+    def _left_over(self, device: InventoryDevice) -> str:
+        text, origin = device.details, 'not recorded'
+        for guest, recorded in self._by_guests.get((device.kind, device.identifier), ()):
+            text, origin = recorded.details, f'recorded by instance {guest.instance_uuid}'
+        try:
+            known = details.from_text(text)
+        except (exception.MalformedObject, exception.UnknownObject):
+            return f'nobody owns it; parent {device.parent}, origin {origin}'
+        if 'origin' in known.fields and text != device.details:
+            origin = f'{known.origin}, {origin}'
+        sort = known.partner_traits[0] if known.partner_traits else device.resource_class
+        return f'nobody owns it; type {sort}, parent {device.parent}, origin {origin}'
+
+
+def is_whole(device: RecordedDevice) -> bool:
+    """Whether a row can be written from what a guest records of a device."""
+    if device.role not in vocabulary.ROLES or (device.role != vocabulary.CURRENT and device.migration_uuid is None):
+        return False
+    try:
+        details.from_text(device.details)
+    except (exception.MalformedObject, exception.UnknownObject):
+        return False
+    return True
+
+
+def _is_made(record: Record) -> bool:
+    """Whether we make the device ourselves, so that it exists later than its row."""
+    return _CREATED_TEXT in record.details
+
+
+def _move(uuid: str, migration: Any) -> moves.Move:
+    """A migration of the service; of one that cannot be read nothing is known but that it exists."""
+    if isinstance(migration, moves.Move):
+        return migration
+    try:
+        return moves.Move.of(migration)
+    except AttributeError:
+        return moves.Move(uuid, None, getattr(migration, 'status', None), None, (None, None), (None, None))
+
+
+def _told(different: Mapping[str, tuple[Any, Any]]) -> str:
+    return ', '.join(f'{name} is {found} and was recorded as {recorded}'
+                     for name, (recorded, found) in different.items())

@@ -1,7 +1,12 @@
 """What the views say differently, view by view."""
 
+from devicetrack.engine import moves
 from devicetrack.engine import reconcile
+from devicetrack.engine import repair
+from devicetrack.objects import details
+from devicetrack.objects import MdevDetails
 from devicetrack.objects import values
+from devicetrack.objects import VPMEMDetails
 from devicetrack.tests import base
 from devicetrack.tests.unit.engine import hosts
 from devicetrack.tests.unit.engine.hosts import inventory
@@ -10,6 +15,8 @@ from devicetrack.tests.unit.engine.hosts import namespace
 DEVICE = namespace('a')
 KEY = DEVICE.key
 UNHEALTHY = namespace('a', unhealthy='hot')
+NAMESPACE_UUID = '8a5a2d6c-6c9d-4e8e-9d52-0e6a8c6b7f11'
+ANOTHER_UUID = '31c3b3a5-8a6e-4b60-b1a2-6a8f5d8e0c55'
 
 
 def use(domain, running=True, live=True, defined=True, identifier='a'):
@@ -26,9 +33,48 @@ def row(owner='i', state='active'):
     return hosts.row(DEVICE, owner, state)
 
 
-def views(usage=usage(), there=(DEVICE,), rows=(), instances=None, known=('vpmem', 'mdev'), unknown=()):  # noqa: B008
+def views(usage=usage(), there=(DEVICE,), rows=(), instances=None, known=('vpmem', 'mdev'), unknown=(),  # noqa: B008
+          migrations=None, boot_changed=False, guests=()):
     return reconcile.Views(usage, inventory(*there, known=known)._replace(unknown=tuple(unknown)), tuple(rows),
-                           instances)
+                           instances, migrations, 'compute-7', 'host', boot_changed, tuple(guests))
+
+
+def pmem(identifier='a', **changed):
+    """A namespace with details that can be read."""
+    made = VPMEMDetails(**{'namespace_uuid': NAMESPACE_UUID, 'label': '4GB', 'devpath': '/dev/dax0.0',
+                           'size_bytes': 4 << 30, 'align_bytes': 2 << 20, **changed})
+    return namespace(identifier)._replace(details=details.to_text(made))
+
+
+def mdev(identifier='m', adoptable=True, **changed):
+    """A mediated device as the host shows it: nobody can see there who made it."""
+    made = MdevDetails(**{'type': 'nvidia-35', 'parent': 'gpu', 'parent_address': None, 'device_api': 'vfio-pci',
+                          'iommu_group': 7, 'origin': 'adopted', **changed})
+    return hosts.mdev(identifier, 'gpu')._replace(details=details.to_text(made), adoptable=adoptable)
+
+
+def made(identifier='m', state='active', owner='i', **changed):
+    """The row of a mediated device that we made, or will make."""
+    return hosts.row(mdev(identifier, **{'origin': 'created', **changed}), owner, state)
+
+
+def moving(device, role='old', state='active', migration='M', owner='i'):
+    return hosts.row(device, owner, state)._replace(role=role, migration_uuid=migration)
+
+
+def move(status, source='compute-7', destination='compute-8', uuid='M', number=1):
+    return {uuid: moves.Move(uuid, number, status, 'i', (source, source), (destination, destination))}
+
+
+def recorded(device, position=0, beside=False, role='current', migration=None, **changed):
+    """A device as its guest's definition records it."""
+    return values.RecordedDevice(device.kind, device.identifier, device.resource_class, 'provider', device.parent,
+                                 device.numa_node, position, 'claim', role, migration, device.details,
+                                 beside)._replace(**changed)
+
+
+def guest(*devices, instance='i', host='host'):
+    return values.GuestRecord(instance, host, None, devices)
 
 
 class CompareTestCase(base.TestCase):
@@ -58,7 +104,11 @@ class CompareTestCase(base.TestCase):
         ('gone under a running guest', views(usage(use('i')), there=(), rows=[row()]),
          [('gone from the host', 'critical')]),
         ('gone', views(there=(), rows=[row()]), [('gone from the host', 'warning')]),
-        ('not made yet', views(there=(), rows=[row(state='claimed')]), []),
+        ('a claimed namespace is gone', views(there=(), rows=[row(state='claimed')]),
+         [('gone from the host', 'warning')]),
+        ('not made yet', views(there=(), rows=[made(state='claimed')]), []),
+        ('made, and gone', views(there=(), rows=[made()]), [('gone from the host', 'warning')]),
+        ('made, and not made again after a boot', views(there=(), rows=[made()], boot_changed=True), []),
         ('its kind could not be read', views(there=(), rows=[row()], known=('mdev',),
                                              unknown=[values.Unknown('vpmem', 'ndctl failed')]),
          [('view unknown', 'warning')]),
@@ -77,6 +127,10 @@ class CompareTestCase(base.TestCase):
     def test_finds(self):
         self.assertEqual(self.expected, [(finding.kind, finding.severity) for finding in reconcile.compare(self.seen)])
 
+    def test_a_repair_is_one_that_there_is(self):
+        for finding in reconcile.compare(self.seen):
+            self.assertIn(finding.repair, (None, *repair.VERBS))
+
     def test_says_what_is_held_and_proposes(self):
         for finding in reconcile.compare(self.seen):
             self.assertTrue(finding.held and finding.proposal and finding.detail and str(finding))
@@ -84,6 +138,207 @@ class CompareTestCase(base.TestCase):
 
     def test_the_same_twice(self):
         self.assertEqual(reconcile.compare(self.seen), reconcile.compare(self.seen))
+
+
+USED = values.Use('mdev', 'm', 'm', 'i', True, True, True)
+NEW, OLD = namespace('new'), namespace('a')
+RUNS_ON_NEW = usage(use('i', identifier='new'))
+RUNS_ON_OLD = usage(use('i'))
+ONE_HOST = {'destination': 'compute-7'}
+RESIZED = [moving(OLD), moving(NEW, 'current')]
+RESIZING = [moving(OLD), moving(NEW, 'incoming', 'claimed')]
+STALE = [('stale migration', 'warning')]
+ELSEWHERE, HERE = {'i': 'elsewhere'}, {'i': 'here'}
+
+
+class MovingTestCase(base.TestCase):
+    """An instance that moves is where its rows say, and what an audit settles by itself is no finding."""
+
+    scenarios = base.table(
+        ('a resize on one host, claimed', views(RUNS_ON_OLD, [OLD, NEW], RESIZING, HERE, migrations=move(
+            'migrating', **ONE_HOST)), []),
+        ('the guest runs on the new ones', views(RUNS_ON_NEW, [OLD, NEW], RESIZED, HERE, migrations=move(
+            'finished', **ONE_HOST)), []),
+        ('the same before the rows followed', views(RUNS_ON_NEW, [OLD, NEW], RESIZING, HERE, migrations=move(
+            'post-migrating', **ONE_HOST)), []),
+        ('turned back to the old ones', views(RUNS_ON_OLD, [OLD, NEW], RESIZED, HERE, migrations=move(
+            'reverting', **ONE_HOST)), []),
+        ('confirmed: the next audit gives the old one back', views(RUNS_ON_NEW, [OLD, NEW], RESIZED, HERE,
+                                                                   migrations=move('confirmed', **ONE_HOST)), []),
+        ('confirmed, and the guest is on the old one', views(RUNS_ON_OLD, [OLD, NEW], RESIZED, HERE,
+                                                             migrations=move('confirmed', **ONE_HOST)), STALE),
+        ('an error with the guest defined on the new ones', views(
+            usage(use('i', running=False, live=False, identifier='new')), [OLD, NEW], RESIZED, HERE,
+            migrations=move('error', **ONE_HOST)), STALE * 2),
+        ('the source of a resize', views(usage(domains=['i']), rows=[moving(OLD)], instances=ELSEWHERE,
+                                         migrations=move('finished')), []),
+        ('the source after the guest has left', views(rows=[moving(OLD)], instances=ELSEWHERE,
+                                                      migrations=move('completed')), []),
+        ('the source, completed, with the guest still there', views(RUNS_ON_OLD, rows=[moving(OLD)],
+                                                                    instances=ELSEWHERE,
+                                                                    migrations=move('completed')), STALE),
+        ('the same when a document cannot be read', views(usage(use('i'), unknown=['x']), rows=[moving(OLD)],
+                                                          instances=ELSEWHERE, migrations=move('completed')),
+         [('view unknown', 'warning')]),
+        ('the same when the service does not tell', views(RUNS_ON_OLD, rows=[moving(OLD)]), []),
+        ('a migration that the service does not know', views(rows=[moving(OLD)], instances=ELSEWHERE, migrations={}),
+         STALE),
+        ('the same of an instance that is here', views(RUNS_ON_OLD, rows=[moving(OLD)], instances=HERE, migrations={}),
+         []),
+        ('the same of an instance that is over', views(rows=[moving(OLD)], instances={'i': 'deleted'}, migrations={}),
+         [('owned by an instance that is over', 'warning')]),
+        ('a status that we do not know', views(rows=[moving(OLD)], instances=ELSEWHERE, migrations=move('odd')), []),
+        ('a migration that is no migration', views(rows=[moving(OLD)], instances=ELSEWHERE,
+                                                   migrations={'M': object()}), []),
+        ('the destination before the guest', views(rows=[moving(OLD, 'incoming', 'claimed')], instances=ELSEWHERE,
+                                                   migrations=move('running', 'compute-8', 'compute-7')), []),
+        ('the destination while the guest arrives', views(
+            RUNS_ON_OLD._replace(arriving=frozenset('i')), rows=[moving(OLD, 'incoming', 'claimed')],
+            instances=ELSEWHERE, migrations=move('running', 'compute-8', 'compute-7')), []),
+        ('elsewhere, and on its way there by the service', views(rows=[row()], instances=ELSEWHERE,
+                                                                 migrations=move('completed')), []),
+        ('elsewhere, and nothing says how it got there', views(rows=[row()], instances=ELSEWHERE, migrations={}),
+         [('recorded but unused', 'warning')]),
+        ('elsewhere, with a guest here', views(RUNS_ON_OLD, rows=[row()], instances=ELSEWHERE, migrations={}), []),
+        ('elsewhere, and just claimed for', views(rows=[row(state='claimed')], instances=ELSEWHERE, migrations={}), []),
+        names=('seen', 'expected'))
+
+    def test_finds(self):
+        self.assertEqual(self.expected, [(finding.kind, finding.severity) for finding in reconcile.compare(self.seen)])
+
+    def test_proposes_no_repair_of_a_stale_migration(self):
+        for finding in reconcile.compare(self.seen):
+            self.assertTrue(finding.repair is None or finding.kind != reconcile.STALE_MIGRATION)
+
+
+class DetailsTestCase(base.TestCase):
+
+    scenarios = base.table(
+        ('made by us, which the host cannot know', [made()], [mdev()], False, []),
+        ('another group', [made()], [mdev(iommu_group=8)], False,
+         [('details differ', 'note', 'iommu_group is 8 and was recorded as 7', 'update details')]),
+        ('another group, while it is being made', [made(state='claimed', iommu_group=None)], [mdev()], False, []),
+        ('another group, on its way back', [made(state='releasing')], [mdev(iommu_group=8)], False,
+         [('release pending', 'note', 'on its way back from i', 'retry release')]),
+        ('another path', [hosts.row(pmem(), 'i', 'active')], [pmem(devpath='/dev/dax1.0')], False,
+         [('details differ', 'note', 'devpath is /dev/dax1.0 and was recorded as /dev/dax0.0', 'update details')]),
+        ('another path after a boot', [hosts.row(pmem(), 'i', 'active')], [pmem(devpath='/dev/dax1.0')], True, []),
+        ('another label: the claim chose it', [hosts.row(pmem(), 'i', 'active')], [pmem(label='BIG')], False, []),
+        ('another namespace', [hosts.row(pmem(), 'i', 'active')], [pmem(namespace_uuid=ANOTHER_UUID)], False,
+         [('unhealthy', 'critical', f'another device has its name: namespace_uuid is {ANOTHER_UUID} and was recorded '
+           f'as {NAMESPACE_UUID}', None)]),
+        ('another size, and a reason of its own', [hosts.row(pmem(), 'i', 'claimed')],
+         [pmem(size_bytes=1 << 30)._replace(unhealthy='hot')], True,
+         [('unhealthy', 'critical', 'another device has its name: size_bytes is 1073741824 and was recorded as '
+           '4294967296', None)]),
+        ('another type, on its way back', [made(state='releasing')], [mdev(type='nvidia-36')], False,
+         [('unhealthy', 'critical', 'another device has its name: type is nvidia-36 and was recorded as nvidia-35',
+           None), ('release pending', 'note', 'on its way back from i', None)]),
+        ('another sort of details', [hosts.row(pmem(), 'i', 'active')],
+         [pmem()._replace(details=mdev().details)], False,
+         [('unhealthy', 'critical', 'another device has its name: type is devicetrack.MdevDetails and was recorded as '
+           'devicetrack.VPMEMDetails', None)]),
+        ('a row that cannot be read', [hosts.row(DEVICE, 'i', 'active')], [pmem()], False,
+         [('details differ', 'note', 'this release cannot read what the row or the host says of it', None)]),
+        names=('rows', 'there', 'boot_changed', 'expected'))
+
+    def test_finds(self):
+        found = reconcile.compare(views(there=self.there, rows=self.rows, boot_changed=self.boot_changed))
+        self.assertEqual(self.expected, [(one.kind, one.severity, one.detail, one.repair) for one in found])
+
+
+class OrphanTestCase(base.TestCase):
+    """A device that a domain names and no row has: whether it is one of ours."""
+
+    OURS = guest(recorded(pmem()))
+
+    scenarios = base.table(
+        ('a guest of ours', [OURS], {}, 'orphaned', 'adopt'),
+        ('no record', [], {}, 'foreign', None),
+        ('a record without the device', [guest(recorded(namespace('b')))], {}, 'foreign', None),
+        ('a record of another host', [guest(recorded(pmem()), host='other')], {}, 'foreign', None),
+        ('a record of another instance', [guest(recorded(pmem()), instance='x')], {}, 'foreign', None),
+        ('recorded beside its own', [guest(recorded(pmem(), beside=True, role='old', migration='M'))], {}, 'foreign',
+         None),
+        ('recorded by two', [OURS, guest(recorded(pmem()), instance='x')], {}, 'orphaned', None),
+        ('recorded by two, by one as left', [OURS, guest(recorded(pmem(), beside=True), instance='x')], {}, 'orphaned',
+         'adopt'),
+        ('recorded twice', [guest(recorded(pmem()), recorded(pmem(), 1))], {}, 'orphaned', None),
+        ('another device by now', [guest(recorded(pmem(size_bytes=1)))], {}, 'orphaned', None),
+        ('details that cannot be read', [guest(recorded(DEVICE))], {}, 'orphaned', None),
+        ('incoming without a migration', [guest(recorded(pmem(), role='incoming'))], {}, 'orphaned', None),
+        ('the host does not list it', [OURS], {'there': ()}, 'orphaned', 'adopt'),
+        ('its kind could not be read', [OURS], {'known': ()}, 'orphaned', None),
+        ('documents are unreadable', [OURS], {'usage': usage(use('i'), unknown=['x'])}, 'orphaned', None),
+        names=('guests', 'changed', 'whose', 'repair'))
+
+    def test_finds(self):
+        seen = views(**{'usage': usage(use('i')), 'there': [pmem()], 'guests': self.guests, **self.changed})
+        [found] = [one for one in reconcile.compare(seen) if one.kind == reconcile.USED_UNRECORDED]
+        self.assertEqual((True, self.repair), (self.whose in found.detail, found.repair))
+
+
+class LeftOverTestCase(base.TestCase):
+
+    MADE = mdev(origin='created')
+
+    scenarios = base.table(
+        ('nobody owns it', {}, ['nobody owns it; type nvidia-35, parent gpu, origin not recorded']),
+        ('a guest left it', {'guests': [guest(recorded(MADE, beside=True))]},
+         ['nobody owns it; type nvidia-35, parent gpu, origin created, recorded by instance i']),
+        ('details that cannot be read', {'there': [mdev(adoptable=False)._replace(details='?')]},
+         ['nobody owns it; parent gpu, origin not recorded']),
+        ('it may be adopted: a free device', {'there': [mdev()]}, []),
+        ('it has a row', {'rows': [made()]}, []),
+        ('a domain may name it', {'usage': usage(unknown=['x'])}, []),
+        names=('changed', 'expected'))
+
+    def test_finds(self):
+        seen = views(**{'there': [mdev(adoptable=False)], **self.changed})
+        self.assertEqual(self.expected, [one.detail for one in reconcile.compare(seen)
+                                         if (one.kind, one.severity, one.repair) == ('left over', 'note', None)])
+
+    def test_what_a_domain_names_is_used(self):
+        found = reconcile.compare(views(values.Usage((USED,), frozenset('i'), frozenset('i')), [mdev(adoptable=False)]))
+        self.assertEqual([reconcile.USED_UNRECORDED], [one.kind for one in found])
+
+
+class ReleaseTestCase(base.TestCase):
+    """Which devices an audit may go on giving back, and which it may begin to."""
+
+    GONE, OFFLOADED = {'i': 'deleted'}, {'i': 'offloaded'}
+
+    scenarios = base.table(
+        ('on its way back', views(rows=[row(state='releasing')]), 'retry release'),
+        ('a domain names it', views(RUNS_ON_OLD, rows=[row(state='releasing')]), None),
+        ('another domain names it', views(usage(use('x')), rows=[row(state='releasing')]), None),
+        ('documents are unreadable', views(usage(unknown=['x']), rows=[row(state='releasing')]), None),
+        ('its kind could not be read', views(rows=[row(state='releasing')], known=['mdev']), None),
+        ('it is gone', views(there=(), rows=[row(state='releasing')]), None),
+        ('it was made by us, and is gone', views(there=(), rows=[made(state='releasing')]), 'retry release'),
+        ('deleted', views(rows=[row()], instances=GONE), 'give back'),
+        ('offloaded', views(rows=[row()], instances=OFFLOADED), 'give back'),
+        ('deleted, claimed', views(rows=[row(state='claimed')], instances=GONE), 'give back'),
+        ('offloaded, claimed: maybe it comes back', views(rows=[row(state='claimed')], instances=OFFLOADED), None),
+        ('deleted, with a domain', views(usage(domains=['i']), rows=[row()], instances=GONE), None),
+        ('deleted, its device is named by another', views(usage(use('x')), rows=[row()], instances=GONE), None),
+        ('deleted, documents are unreadable', views(usage(unknown=['x']), rows=[row()], instances=GONE), None),
+        ('deleted, its device is gone', views(there=(), rows=[row()], instances=GONE), None),
+        names=('seen', 'repair'))
+
+    def test_proposes(self):
+        [found] = [one for one in reconcile.compare(self.seen)
+                   if one.kind in (reconcile.RELEASE_PENDING, reconcile.ABANDONED)]
+        self.assertEqual(self.repair, found.repair)
+
+
+class ServiceTestCase(base.TestCase):
+
+    def test_a_finding_has_the_services_word_on_the_recorded_owner(self):
+        seen = views(there=(), rows=[row()])
+        self.assertEqual([[None], ['here'], [None]], [
+            [found.service for found in reconcile.compare(seen._replace(instances=words))]
+            for words in (None, HERE, {})])
 
 
 class OrderTestCase(base.TestCase):
