@@ -40,7 +40,8 @@ class Manage(app.App):
 
     def __init__(self, conf: cfg.ConfigOpts, stdout: TextIO | None = None, stderr: TextIO | None = None) -> None:
         super().__init__('Ask about the devices of hosts and who holds them.', metadata.version('devicetrack'),
-                         commandmanager.CommandManager(NAMESPACE), stdout=stdout, stderr=stderr)
+                         commandmanager.CommandManager(NAMESPACE), stdout=stdout, stderr=stderr,
+                         deferred_help=True)    # --help after a command is about that command
         self._conf, self._conf_is_read = conf, False
         self._kinds_are_loaded = False
         self._store: SQLStore | None = None
@@ -85,6 +86,7 @@ class Manage(app.App):
 
     def initialize_app(self, argv: Sequence[str]) -> None:
         if not argv:                    # cliff would start a shell of its own
+            self.print_help_if_requested()
             self.parser.error(f"no command given; '{NAME} help' lists them")
 
     def run(self, argv: list[str]) -> int:
@@ -100,12 +102,18 @@ class Manage(app.App):
             self._handlers = []
 
     def run_subcommand(self, argv: list[str]) -> int:
+        # cliff makes "help COMMAND" of a command with --help, and options of the command are in the way there.
+        asks_for_help = argv[0] == 'help' and len(argv) > 1
+        command = argv[1:] if asks_for_help else argv
         try:
-            self.command_manager.find_command(argv)
+            options = self.command_manager.find_command(command)[2]
+            if asks_for_help:
+                argv = argv[:len(argv) - len(options)]
         except ValueError:
-            # cliff would say it on stdout, where an answer is expected.
-            close = ', '.join(self.get_fuzzy_matches(argv[0]))
-            self.parser.error(f'there is no command {" ".join(argv)}; close to it: {close}')
+            close = self.get_fuzzy_matches(command[0])
+            if not asks_for_help or not any(name.startswith(f'{command[0]} ') for name in close):
+                # cliff would say it on stdout, where an answer is expected.
+                self.parser.error(f'there is no command {" ".join(command)}; close to it: {", ".join(close)}')
         return super().run_subcommand(argv)
 
     def clean_up(self, cmd: cliff_command.Command, result: int, err: BaseException | None) -> None:

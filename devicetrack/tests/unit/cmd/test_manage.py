@@ -30,6 +30,7 @@ class CommandLineTestCase(ManageTestCase):
     scenarios = base.table(
         ('no command', (), 'no command given'),
         ('an unknown command', ('adit',), 'there is no command adit; close to it: audit'),
+        ('help of an unknown command', ('adit', '--help'), 'there is no command adit; close to it: audit'),
         ('an unknown option', ('audit', '--colour'), 'unrecognized arguments: --colour'),
         ('an unknown format', ('audit', '-f', 'xml'), "invalid choice: 'xml'"),
         ('an unknown column', ('audit', '-c', 'severity', '-c', 'colour'), 'there is no column colour'),
@@ -51,6 +52,24 @@ class CommandLineTestCase(ManageTestCase):
         self.assertIn(self.says, answer.err)
         self.assertNotIn('Traceback', answer.err)
         self.assertEqual((cmd_base.USAGE, ''), (answer.code, answer.out))
+
+
+class HelpTestCase(ManageTestCase):
+
+    scenarios = base.table(
+        ('of a command', ('inventory', 'list', '--help'), 'usage: devicetrack-manage inventory list'),
+        ('of a command, short', ('audit', '-h'), 'usage: devicetrack-manage audit'),
+        ('of a command by the help command', ('help', 'inventory', 'list'), 'usage: devicetrack-manage inventory list'),
+        ('of a command before its name', ('--help', 'db', 'sync'), 'usage: devicetrack-manage db sync'),
+        ('of one with options', ('explain', '--resource', 'VGPU=1', '--help'), 'usage: devicetrack-manage explain'),
+        ('of a group of commands', ('db', '--help'), 'Command "db" matches:'),
+        ('of everything', ('--help',), 'usage: devicetrack-manage [--version]'),
+        ('of everything by the help command', ('help',), 'usage: devicetrack-manage [--version]'),
+        names=('arguments', 'begins'))
+
+    def test_help(self) -> None:
+        answer = self.program.run(*self.arguments)
+        self.assertEqual((cmd_base.OK, '', self.begins), (answer.code, answer.err, answer.out[:len(self.begins)]))
 
 
 class ErrorsTestCase(ManageTestCase):
