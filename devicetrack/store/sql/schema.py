@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-SYNC: Final = 'run devicetrack-manage db sync'
+SYNC: Final = "run devicetrack-manage db sync with the service's --config-file"
 MIGRATIONS: Final = os.path.join(os.path.dirname(__file__), 'migrations')
 
 _alembic = threading.Lock()

@@ -234,7 +234,7 @@ class DbTestCase(base.TestCase):
         present = models.REVISION
         self.useFixture(base_fixtures.MonkeyPatch('devicetrack.store.sql.models.REVISION', '9999'))
         answer = self.program.run('db', 'check', '-f', 'json')
-        self.assertEqual((cmd_base.ATTENTION, 'run devicetrack-manage db sync'),
+        self.assertEqual((cmd_base.ATTENTION, "run devicetrack-manage db sync with the service's --config-file"),
                          (answer.code, answer.data['remedy']))
         self.assertIn(f'schema {present}, this release needs 9999', self.program.run('assignment', 'list').err)
 
