@@ -1,0 +1,383 @@
+"""Runs an operation once for each of its points, and says whether it survived."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence
+import dataclasses
+import gc
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+import traceback
+from typing import Any
+from typing import Final
+
+from devicetrack import exception
+from devicetrack.testing import fixtures
+from devicetrack.testing.crash import invariant
+from devicetrack.testing.crash import moments
+from devicetrack.testing.crash.moments import Course
+from devicetrack.testing.crash.moments import Fault
+from devicetrack.testing.crash.moments import Moment
+from devicetrack.testing.crash.process import ComputeProcess
+from devicetrack.testing.crash.process import LedgerView
+from devicetrack.testing.crash.process import MEND
+from devicetrack.testing.crash.process import Place
+from devicetrack.testing.crash.process import VIEW
+from devicetrack.testing.crash.stores import rows_of
+from devicetrack.testing.crash.stores import Stores
+from devicetrack.testing.crash.world import Crashed
+from devicetrack.testing.crash.world import Host
+from devicetrack.testing.crash.world import Machine
+from devicetrack.testing.crash.world import World
+
+AGAIN: Final = 'again'
+VARIANTS: Final = {
+    **moments.FAULTS,
+    AGAIN: 'the process is killed, and so is its restart, again and again, wherever that leaves something new behind',
+}
+
+
+class Operation:
+    """Something that a compute service does, and how to tell whether it survived a crash.
+
+    ``setup``, ``run`` and ``finish`` run beside the hosts' processes and tell these what to do, as the parts of a
+    service that are not on a host do: ``world['a'].boot(uuid)`` calls ``boot`` of the process of host ``a``. ``run``
+    is what is interrupted: once its process is killed it ends with :class:`~devicetrack.testing.crash.world.Crashed`.
+    The process is then started again, and audits; then ``finish`` does what the service does about it: carries on or
+    undoes.
+    """
+
+    name = ''
+    # Makes the compute service's process of a host, in it.
+    process: Callable[[Place], ComputeProcess] = ComputeProcess
+
+    def machines(self) -> dict[str, Machine]:
+        """The machines, by the names of their hosts."""
+        raise NotImplementedError
+
+    def data(self) -> Any:
+        """The compute service's own data, empty: an object that outlives processes. It can be pickled."""
+        raise NotImplementedError
+
+    def setup(self, world: World) -> None:
+        """Reach the state in which the operation begins; the processes run already."""
+
+    def run(self, world: World) -> None:
+        """The operation."""
+        raise NotImplementedError
+
+    def finish(self, world: World) -> None:
+        """After a crash and a restart, or after an error: carry on or undo. Not called when all went well."""
+        raise NotImplementedError
+
+    def owners(self, world: World) -> invariant.Owners:
+        """What the service's data says: by host and instance, how many devices of each class."""
+        raise NotImplementedError
+
+    def check(self, world: World) -> list[str]:
+        """What else is wrong when all is over."""
+        return []
+
+
+@dataclasses.dataclass
+class Result:
+    """What became of one run. ``wrong`` is empty when it was survived; ``courses`` are of the run and its restarts."""
+
+    faults: tuple[Fault, ...]
+    wrong: list[str]
+    courses: list[Course]
+    state: str = ''                             # what there was right after the first fault
+    log: str = ''
+
+    def trace(self) -> list[str]:
+        """The points that were passed, up to each fault."""
+        lines = []
+        for number, course in enumerate(self.courses):
+            lines.append('the operation:' if number == 0 else 'the restart:')
+            for moment in course.moments:
+                if moment.kind in (moments.STORE, moments.DRIVER, moments.MACHINE) or moment == course.struck:
+                    lines.append(f'    {moment}')
+                if moment == course.struck and course.fault is not None:
+                    lines.append(f'    *** {moments.FAULTS[course.fault.how]}')
+                    if course.fault.how in (moments.KILL, moments.ORPHAN):
+                        break
+        return lines
+
+
+class _Run:
+    """One run of an operation, with faults in it."""
+
+    def __init__(self, operation: Operation, stores: Stores, directory: str, faults: Sequence[Fault],
+                 recorded: Sequence[Sequence[Moment]], record: bool) -> None:
+        self.operation, self.stores, self.faults = operation, stores, tuple(faults)
+        self._recorded, self._record = recorded, record
+        self._courses: list[Course] = []
+        self._room: dict[str, dict[str, int]] = {}
+        self._state = ''
+        shutil.rmtree(directory, ignore_errors=True)
+        os.makedirs(directory)
+        self.world = World(operation.machines(), operation.data(), stores, directory, operation.process)
+
+    def go(self) -> Result:
+        wrong: list[str]
+        with self.world:
+            try:
+                wrong = self._go()
+            except Exception:
+                wrong = [traceback.format_exc()]
+            wrong = self.world.trouble + wrong
+            log = self._log() if wrong else ''
+        return Result(self.faults, wrong, self._courses, self._state, log)
+
+    def _log(self) -> str:
+        with open(os.path.join(self.world.directory, 'log'), errors='replace') as file:
+            return file.read()[-8000:]
+
+    def _go(self) -> list[str]:
+        world, operation = self.world, self.operation
+        how = self.faults[0].how if self.faults else None
+        self.stores.route(how in (moments.LOST, moments.CUT, moments.OUTAGE))
+        for host in world:
+            world.fork(host)
+            host.start()
+        self._room = {host.name: host.tell(VIEW).room for host in world}
+        operation.setup(world)
+        finished = self._operate()
+        world.course = Course()
+        wrong = invariant.at_a_moment(world, self._views())
+        self._state = self._canonical()
+        if how in (moments.CUT, moments.OUTAGE):
+            self.stores.mend()
+            for host in world:
+                if how == moments.CUT:
+                    host.kill()
+                elif host.alive:
+                    host.tell(MEND)
+        self.stores.route(False)
+        self._restart()
+        world.course = Course()
+        if world.orphans:
+            wrong += invariant.at_a_moment(world, self._views())
+            for orphan in world.orphans:
+                orphan()
+            for host in world:
+                host.audit()
+        wrong += invariant.at_rest(world, self._views())
+        if not finished:
+            operation.finish(world)
+        for host in world:                      # what an audit mends it reports once more
+            host.audit()
+        findings = {host.name: host.audit() for host in world}
+        wrong += invariant.at_the_end(world, self._views(), findings, self._room, operation.owners(world))
+        return wrong + operation.check(world)
+
+    def _operate(self) -> bool:
+        """Run the operation, with the first fault in it; whether it came to its end as it should."""
+        course = self._begin(0)
+        try:
+            self.operation.run(self.world)
+        except Crashed:
+            if course.struck is None:
+                raise
+            return False
+        except exception.DeviceTrackError:
+            if course.struck is None:
+                raise
+            return False
+        if course.fault is not None and course.struck is None:
+            raise moments.WentAnotherWay('the operation ended before the fault')
+        return True
+
+    def _restart(self) -> None:
+        """Start what was killed, kill it again where a fault says so, and audit."""
+        for number in range(1, len(self.faults) + 1):
+            course = self._begin(number)
+            try:
+                for host in self.world:
+                    if not host.alive:
+                        self.world.fork(host)
+                        host.start()
+                for host in self.world:
+                    host.audit()
+            except Crashed:
+                if course.struck is None:
+                    raise
+                continue
+            if course.fault is not None and course.struck is None:
+                raise moments.WentAnotherWay('the restart ended before the fault')
+        if not self.faults:
+            for host in self.world:
+                host.audit()
+
+    def _begin(self, number: int) -> Course:
+        fault = self.faults[number] if number < len(self.faults) else None
+        recorded = self._recorded[number] if number < len(self._recorded) else ()
+        recording = self._record and number == len(self.faults)
+        course = self.world.course = Course(fault, recording, recorded)
+        self.world.look = self._look if recording else None
+        self._courses.append(course)
+        return course
+
+    def _look(self, host: Host, view: LedgerView | None) -> list[str]:
+        """At each moment of a phase that is recorded."""
+        course = self.world.course
+        course.states[len(course.moments)] = self._canonical(host)
+        return invariant.at_a_moment(self.world, {host.name: view} if view is not None else {})
+
+    def _views(self) -> dict[str, Any]:
+        views = {host.name: host.tell(VIEW) for host in self.world if host.alive}
+        return {name: view for name, view in views.items() if view is not None}
+
+    def _canonical(self, dying: Host | None = None) -> str:
+        """A digest of all that a restart can see, with names that are drawn by lot replaced by numbers.
+
+        :param dying: the host whose process is in the middle of something, and would be dead
+        """
+        alive = [host for host in self.world if host.alive and host is not dying]
+        views = {host.name: sorted(view.units, key=repr) for host in alive if (view := host.tell(VIEW)) is not None}
+        machines = {host.name: (host.machine.devices, host.machine.domains, host.machine.contents)
+                    for host in self.world}
+        rows = list(rows_of(self.stores.read()))
+        rows.sort(key=lambda row: _DRAWN.sub('', repr(row)))
+        text = repr((rows, self.world.data.__dict__, machines, [host.name for host in alive], views))
+        numbers: dict[str, str] = {}
+        text = _DRAWN.sub(lambda match: numbers.setdefault(match[0], f'#{len(numbers)}'), text)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+# UUIDs and claim ids.
+_DRAWN: Final = re.compile(r'[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[0-9a-f]{16}-[0-9a-f]+'
+                           r'|\b1[0-9]{9}\b| at 0x[0-9a-f]+')
+
+
+@dataclasses.dataclass
+class Report:
+    """What an operation survived on one kind of store.
+
+    ``points`` is the number of points of the operation, ``restarts`` that of all its restarts together, and ``states``
+    how many different things were left behind at all of them. ``runs`` and ``failures`` are by variant, ``first`` is
+    the smallest failure.
+    """
+
+    operation: str
+    store: str
+    points: int = 0
+    states: int = 0
+    restarts: int = 0
+    runs: dict[str, int] = dataclasses.field(default_factory=dict)
+    failures: dict[str, int] = dataclasses.field(default_factory=dict)
+    first: Result | None = None
+
+    @property
+    def survived(self) -> bool:
+        return self.first is None
+
+    def add(self, variant: str, result: Result) -> None:
+        self.runs[variant] = self.runs.get(variant, 0) + 1
+        if result.wrong:
+            self.failures[variant] = self.failures.get(variant, 0) + 1
+            if self.first is None:
+                self.first = result
+
+    def describe(self) -> str:
+        """The smallest failure: what was done where, what was passed, what is wrong."""
+        assert self.first is not None
+        struck = [f'{moments.FAULTS[course.fault.how]}: {course.struck or course.fault}'
+                  for course in self.first.courses if course.fault is not None]
+        return '\n'.join([
+            f'{self.operation} on {self.store}: ' + ('; then '.join(struck) or 'without any fault'),
+            *self.first.trace(), 'what is wrong:', *(f'    {line}' for wrong in self.first.wrong
+                                                     for line in wrong.splitlines()),
+            *(['what the processes said:', *(f'    {line}' for line in self.first.log.splitlines()[-40:])]
+              if self.first.log else [])])
+
+
+class Explorer:
+    """Explores operations on one kind of store, in one directory."""
+
+    def __init__(self, stores: Stores, directory: str | None = None) -> None:
+        self._stores = stores
+        self._restarts: dict[tuple[Fault, ...], Sequence[Moment]] = {}
+        self._directory = directory or tempfile.mkdtemp(prefix='devicetrack-crash-', dir=memory())
+
+    def close(self) -> None:
+        self._stores.close()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def try_out(self, operation: Operation, faults: Sequence[Fault] = (),
+                recorded: Sequence[Sequence[Moment]] = (), record: bool = False) -> Result:
+        """One run. With ``record`` its last phase is recorded: the operation, or the restart after all faults."""
+        return _Run(operation, self._stores, os.path.join(self._directory, 'run'), faults, recorded, record).go()
+
+    def explore(self, operation: Operation, variants: Sequence[str] = tuple(VARIANTS)) -> Report:
+        """Every run of every variant, after one that records the operation's moments.
+
+        AGAIN needs KILL among the variants.
+        """
+        report = Report(operation.name, self._stores.kind)
+        recording = self.try_out(operation, record=True)
+        report.add('none', recording)
+        if recording.wrong:
+            return report
+        course = recording.courses[0]
+        report.points = len(course.points())
+        left: dict[str, tuple[Fault, ...]] = {}
+        for variant in variants:
+            if variant == AGAIN:
+                continue
+            for fault in course.faults(variant):
+                result = self.try_out(operation, [fault], [course.moments])
+                report.add(variant, result)
+                if variant == moments.KILL:
+                    left.setdefault(result.state, (fault,))
+        if AGAIN in variants and moments.KILL in variants:
+            self._again(operation, course, left, report)
+        report.states = len(left)
+        return report
+
+    def _again(self, operation: Operation, course: Course, left: dict[str, tuple[Fault, ...]],
+               report: Report) -> None:
+        """Restart from everything that kills left behind, and kill the restart wherever it leaves something new.
+
+        A restart sees what was left behind and nothing else. So what one kill left has been tried with the kill, and
+        of what the restart's points leave behind only that has to be tried which no kill left before.
+        """
+        waiting = list(left.values())
+        while waiting:
+            faults = waiting.pop(0)
+            recorded = self._recorded(operation, course, faults)
+            recording = self.try_out(operation, faults, recorded, record=True)
+            report.add(AGAIN, recording)
+            if recording.wrong:
+                continue
+            restart = recording.courses[-1]
+            for fault in restart.faults(moments.KILL):
+                report.restarts += 1
+                state = restart.states[fault.index]
+                if state not in left:
+                    left[state] = (*faults, fault)
+                    self._restarts[left[state]] = restart.moments
+                    waiting.append(left[state])
+
+    def _recorded(self, operation: Operation, course: Course, faults: tuple[Fault, ...]) -> list[Sequence[Moment]]:
+        return [course.moments, *(self._restarts[faults[:length]] for length in range(2, len(faults) + 1))]
+
+
+def warm_up() -> None:
+    """Do once in this process what its children will do a thousand times: what is made at the first use, they have."""
+    with fixtures.Host(devices=1, parents={'parent': 1}) as host:
+        instance = host.spawn(pmem=1, vgpu=1)
+        host.restart()
+        host.audit()
+        host.delete(instance)
+    gc.collect()
+    gc.freeze()
+
+
+def memory() -> str | None:
+    """A directory in memory, if there is one: a process that is killed loses nothing that it wrote to a file."""
+    return '/dev/shm' if os.access('/dev/shm', os.W_OK | os.X_OK) else None

@@ -1,0 +1,136 @@
+"""What has to be so: at every moment, when nothing is under way, and when the operation is over.
+
+Each function gives what is wrong, in words; nothing is good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from devicetrack import vocabulary
+from devicetrack.engine import reconcile
+from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import Record
+from devicetrack.testing.crash.process import LedgerView
+from devicetrack.testing.crash.world import World
+from devicetrack.virt import fake
+
+# By host and instance, how many devices of each resource class it owns.
+Owners = Mapping[str, Mapping[str, Mapping[str, int]]]
+
+
+def at_a_moment(world: World, views: Mapping[str, LedgerView]) -> list[str]:
+    """In use by a guest ⊆ realized ⊆ rows ⊆ held in the ledgers that ``views`` shows, and what guests wrote."""
+    records = world.records()
+    wrong = []
+    for host in world:
+        rows = {record.key: record for name, record in records if name == host.name}
+        wrong += [f'host {host.name}: {what}' for what in
+                  (*_uses(host.machine, rows), *_contents(world, host.name, host.machine, rows),
+                   *(_held(rows, views[host.name]) if host.name in views else ()))]
+    return wrong
+
+
+def _uses(machine: Any, rows: Mapping[DeviceKey, Record]) -> list[str]:
+    wrong = []
+    users: dict[DeviceKey, set[str]] = {}
+    for use in machine.usage().uses:
+        if use.identifier is None or DeviceKey(use.kind, use.identifier) not in machine.devices:
+            if use.live:
+                wrong.append(f'{use.address} is in use by {use.domain_uuid} and not realized')
+            continue
+        key = DeviceKey(use.kind, use.identifier)
+        row = rows.get(key)
+        if row is None:
+            wrong.append(f'{key.identifier} is in use by {use.domain_uuid} without a row')
+        elif row.instance_uuid != use.domain_uuid:
+            wrong.append(f'{key.identifier} of {row.instance_uuid} is in use by {use.domain_uuid}')
+        users.setdefault(key, set()).add(use.domain_uuid)
+    wrong += [f'{key.identifier} is in use by {len(names)} guests' for key, names in users.items() if len(names) > 1]
+    wrong += [f'{key.identifier} is realized without a row' for key in machine.devices
+              if key not in rows and key not in machine.not_ours]
+    return wrong
+
+
+def _contents(world: World, host: str, machine: Any, rows: Mapping[DeviceKey, Record]) -> list[str]:
+    wrong = []
+    for key in machine.devices:
+        wrote = machine.read(key).decode()
+        row = rows.get(key)
+        if wrote and row is None:
+            wrong.append(f'{key.identifier} has no owner and has what {wrote} wrote')
+        elif wrote and row is not None and row.instance_uuid != wrote:
+            wrong.append(f'{key.identifier} of {row.instance_uuid} has what {wrote} wrote')
+        before = world.written.get((host, key))
+        if not wrote and before is not None and row is not None and row.state != vocabulary.RELEASING and \
+                (row.instance_uuid, row.claim_id) == (before.instance_uuid, before.claim_id):
+            wrong.append(f'{key.identifier} lost what its owner {row.instance_uuid} wrote')
+    return wrong
+
+
+def _held(rows: Mapping[DeviceKey, Record], view: LedgerView) -> list[str]:
+    held = {(unit.kind, unit.identifier): unit.instance_uuid for unit in view.units}
+    return [f'{key.identifier} has a row for {row.instance_uuid} and is held for {held.get(key)}'
+            for key, row in rows.items() if held.get(key) != row.instance_uuid]
+
+
+def at_rest(world: World, views: Mapping[str, LedgerView]) -> list[str]:
+    """After a start and an audit, nothing being under way: besides the above, nothing is half done or forgotten."""
+    wrong = at_a_moment(world, views)
+    records = world.records()
+    for host in world:
+        rows = {record.key: record for name, record in records if name == host.name}
+        if host.name in views:
+            wrong += [f'host {host.name}: {what}' for what in _forgotten(rows, views[host.name])]
+        wrong += [f'host {host.name}: {key.identifier} of {row.instance_uuid} is on its way back still'
+                  for key, row in rows.items() if row.state == vocabulary.RELEASING]
+    return wrong
+
+
+def _forgotten(rows: Mapping[DeviceKey, Record], view: LedgerView) -> list[str]:
+    wrong = [f'{unit.identifier} is held for {unit.instance_uuid} without a row' for unit in view.units
+             if unit.instance_uuid is not None and (unit.kind, unit.identifier) not in rows]
+    wrong += [f'{unit.identifier} is withheld: {unit.withheld}' for unit in view.units if unit.withheld is not None]
+    if view.doubts:
+        wrong.append(f'{view.doubts} commits are in doubt still')
+    return wrong
+
+
+def at_the_end(world: World, views: Mapping[str, LedgerView], findings: Mapping[str, list[Any]],
+               room: Mapping[str, Mapping[str, int]], owners: Owners) -> list[str]:
+    """When the operation is over: besides the above, every device is free or owned as the service's data says.
+
+    :param findings: what the last audit of each host found
+    :param room: by host and resource class, how many devices could be had before there was any instance
+    :param owners: what the service's data says
+    """
+    wrong = at_rest(world, views)
+    records = world.records()
+    for host in world:
+        expected = {instance: {name: amount for name, amount in devices.items() if amount}
+                    for instance, devices in owners.get(host.name, {}).items()}
+        found: dict[str, dict[str, int]] = {}
+        left = dict(room.get(host.name, {}))
+        for name, record in records:
+            if name != host.name:
+                continue
+            classes = found.setdefault(record.instance_uuid, {})
+            classes[record.resource_class] = classes.get(record.resource_class, 0) + 1
+            left[record.resource_class] = left.get(record.resource_class, 0) - 1
+            if (record.state, record.role, record.migration_uuid) != (vocabulary.ACTIVE, vocabulary.CURRENT, None):
+                wrong.append(f'host {host.name}: {record.identifier} of {record.instance_uuid} is {record.state}, '
+                             f'{record.role}, of migration {record.migration_uuid}')
+        expected = {instance: devices for instance, devices in expected.items() if devices}
+        if found != expected:
+            wrong.append(f'host {host.name}: owners are {found} and should be {expected}')
+        if host.name in views and views[host.name].room != left:
+            wrong.append(f'host {host.name}: {views[host.name].room} can be had and should be {left}')
+        wrong += [f'host {host.name}: the audit found {finding}' for finding in findings.get(host.name, ())
+                  if finding.severity != reconcile.NOTE]
+    return wrong
+
+
+def contents_of(machine: Any) -> dict[str, str]:
+    """What guests wrote, by device."""
+    return {key.identifier: machine.read(key).decode() for key in machine.devices if key.kind == fake.VPMEM}

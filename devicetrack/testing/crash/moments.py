@@ -1,0 +1,150 @@
+"""Moments of a run, the points among them, and what is done to the run at one of them.
+
+A moment is before or after a call that a process makes of its store, driver, ledger, hypervisor or service's data, or
+inside one, where the machine says so. They are numbered while an operation runs, whatever the calls do; a run that
+records finds out which of the calls change something. Those, and every call of the driver, make points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import dataclasses
+from typing import Final
+from typing import NamedTuple
+
+BEFORE: Final = 'before'
+AFTER: Final = 'after'
+INSIDE: Final = 'inside'
+
+STORE: Final = 'store'
+DRIVER: Final = 'driver'
+LEDGER: Final = 'ledger'
+MACHINE: Final = 'machine'
+HYPERVISOR: Final = 'hypervisor'
+DATA: Final = 'data'
+
+# Inside a driver's call: a child process is about to change a device, and has its lock.
+CHILD_WORKS: Final = 'wipe'
+
+# What is done to a run.
+KILL: Final = 'kill'
+ORPHAN: Final = 'orphan'
+LOST: Final = 'lost'
+CUT: Final = 'cut'
+OUTAGE: Final = 'outage'
+FAULTS: Final = {
+    KILL: 'the process is killed',
+    ORPHAN: 'the process is killed, and a child that it started for a device works on until after the restart',
+    LOST: 'a commit happens and the process, which goes on, hears that nobody knows',
+    CUT: 'the database is gone from here to the restart; at a commit, its answer is lost too',
+    OUTAGE: 'the same, and the database comes back to the process that goes on',
+}
+
+
+class Moment(NamedTuple):
+    """``index`` counts from 0 in its phase."""
+
+    index: int
+    host: str
+    kind: str
+    call: str
+    when: str
+
+    def __str__(self) -> str:
+        return f'{self.host}: {self.kind}.{self.call}, {self.when}'
+
+
+class Fault(NamedTuple):
+    """What is done (a key of :data:`FAULTS`) at which moment of a phase."""
+
+    index: int
+    how: str
+
+
+class Attention(NamedTuple):
+    """Which moments a process must tell of at once, ``index`` being the next one's.
+
+    A process that tells of every moment spends its time with that. One whose moments do not count does not even note
+    them; one that waits for a fault tells of the two moments at which something can be done, and the others later.
+    """
+
+    counts: bool = False
+    recording: bool = False
+    index: int = 0
+    fault: int | None = None
+
+    def wants(self, passed: int) -> bool:
+        """Whether to tell of the next moment, ``passed`` moments after the last one that was told."""
+        return self.recording or (self.fault is not None and self.index + passed in (self.fault - 1, self.fault))
+
+
+class WentAnotherWay(Exception):
+    """A run did not pass the moments that were recorded, so nothing can be said about one of them."""
+
+
+@dataclasses.dataclass
+class Course:
+    """The moments of one phase of a run, as they pass.
+
+    With ``recording`` it learns which calls change something, and what a kill would leave behind at each moment, as a
+    digest in ``states``. ``recorded`` are the moments of an earlier run that this
+    one has to pass up to its fault.
+    """
+
+    fault: Fault | None = None
+    recording: bool = False
+    recorded: Sequence[Moment] = ()
+    moments: list[Moment] = dataclasses.field(default_factory=list)
+    changing: set[int] = dataclasses.field(default_factory=set)
+    struck: Moment | None = None
+    states: dict[int, str] = dataclasses.field(default_factory=dict)
+    _open: dict[str, list[tuple[Moment, object]]] = dataclasses.field(default_factory=dict)
+
+    def attention(self) -> Attention:
+        """What a process has to know now."""
+        return Attention(self.recording or self.fault is not None, self.recording, len(self.moments),
+                         self.fault.index if self.fault is not None else None)
+
+    def reach(self, host: str, kind: str, call: str, when: str, state: object = None) -> str | None:
+        """Pass a moment; ``state`` is what its call may change.
+
+        :returns: what to do there, or None
+        """
+        moment = Moment(len(self.moments), host, kind, call, when)
+        self.moments.append(moment)
+        if self.recording:
+            self._record(moment, state)
+        if self.struck is None and moment.index < len(self.recorded) and self.recorded[moment.index] != moment:
+            raise WentAnotherWay(f'{moment} came where {self.recorded[moment.index]} was recorded')
+        if self.fault is None or self.fault.index != moment.index:
+            return None
+        self.struck = moment
+        return self.fault.how
+
+    def _record(self, moment: Moment, state: object) -> None:
+        calls = self._open.setdefault(moment.host, [])
+        if moment.when == INSIDE:
+            self.changing.add(moment.index)
+        elif moment.when == BEFORE:
+            calls.append((moment, state))
+        else:
+            before, was = calls.pop()
+            if moment.kind == DRIVER or was != state:
+                self.changing.update((before.index, moment.index))
+
+    def points(self) -> list[Moment]:
+        """Where the process is killed: the moments of calls that change something, and of the driver."""
+        return [moment for moment in self.moments if moment.index in self.changing]
+
+    def faults(self, how: str) -> list[Fault]:
+        """Every fault of a kind that a run of this course can meet, each once."""
+        if how == KILL:
+            chosen = self.points()
+        elif how == ORPHAN:
+            chosen = [moment for moment in self.moments if (moment.kind, moment.call) == (MACHINE, CHILD_WORKS)]
+        else:
+            store = [moment for moment in self.moments if moment.kind == STORE]
+            # Before each call, for there it makes a difference; and after each commit, whose answer is lost then.
+            chosen = [moment for moment in store
+                      if (moment.index in self.changing if moment.when == AFTER else how != LOST)]
+        return [Fault(moment.index, how) for moment in chosen]

@@ -1,0 +1,365 @@
+"""What runs in the process of one host: a compute service, and proxies for all that it can change.
+
+The process is forked and makes its manager itself. The machine and the service's data outlive it: they are in the
+process that forked it, at the other end of a line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterator
+import contextlib
+import functools
+import inspect
+import logging
+import os
+import pickle
+import signal
+import threading
+from typing import Any
+from typing import NamedTuple
+
+from oslo_config import cfg
+
+from devicetrack import exception
+from devicetrack.claims.manager import ClaimManager
+from devicetrack.engine import ledger as ledgers
+from devicetrack.store import api
+from devicetrack.store.sql import open_store
+from devicetrack.testing.crash import moments
+from devicetrack.virt import driver as virt_driver
+
+# What travels on the line. From the process: that it is at a moment, a call of something at the other end, the answer
+# of what it was told to do. To it: what to do, and answers.
+MOMENT = 'moment'
+CALL = 'call'
+ANSWER = 'answer'
+ERROR = 'error'
+
+
+class Place(NamedTuple):
+    """What a compute service's process is given.
+
+    ``driver`` and ``store`` are for its manager. ``hypervisor`` starts and stops guests
+    (:class:`~devicetrack.testing.crash.world.Hypervisor`), ``data`` is the service's own data (what the operation's
+    ``data()`` made), both by way of the line: arguments and answers are copies.
+    """
+
+    host: str
+    driver: virt_driver.VirtDriver
+    store: api.Store
+    conf: cfg.ConfigOpts
+    hypervisor: Any
+    data: Any
+
+
+class ComputeProcess:
+    """A compute service's process on one host. An operation calls its methods by name; subclasses add them.
+
+    ``manager`` has to be there after ``__init__``, for the kit to look at its ledger.
+    """
+
+    manager: ClaimManager
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.host = place.host
+        self.driver, self.store, self.conf = place.driver, place.store, place.conf
+        self.hypervisor, self.data = place.hypervisor, place.data
+        self.context: Any = None
+
+    def start(self) -> None:
+        """Begin to work, as after each start of the process."""
+        self.manager.init_host(self.context)
+
+    def audit(self) -> list[Any]:
+        """The periodic audit; what it found."""
+        return list(self.manager.update_available_resource(self.context, self.manager.nodename))
+
+
+class UnitView(NamedTuple):
+    """One device of a ledger."""
+
+    kind: str
+    identifier: str | None
+    instance_uuid: str | None
+    withheld: str | None
+
+
+class LedgerView(NamedTuple):
+    """A ledger from outside: its devices, how many can still be had of each class, and commits that are in doubt."""
+
+    units: tuple[UnitView, ...]
+    room: dict[str, int]
+    doubts: int
+
+
+def view_of(manager: ClaimManager) -> LedgerView | None:
+    """What the manager's ledger says, or None before it is ready. Takes no lock: everything else stands still."""
+    try:
+        manager.check_ready()
+    except exception.DeviceTrackError:
+        return None
+    ledger = manager.ledger
+    units = {id(unit): unit for unit in ledger.units()}
+    for holding in ledger.holdings():
+        units.update((id(unit), unit) for unit in holding.units)
+    room: dict[str, int] = {}
+    for pool in ledger.pools():
+        room[pool.resource_class] = room.get(pool.resource_class, 0) + pool.room()
+    return LedgerView(
+        tuple(UnitView(unit.pool.kind, unit.identifier,
+                       None if unit.state == ledgers.FREE or unit.holding is None else unit.holding.instance_uuid,
+                       unit.withheld) for unit in units.values()),
+        room, len(manager.doubts))
+
+
+# -- the line ---------------------------------------------------------------------------------------------------------
+
+
+class Line:
+    """The process's end of its line."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self._lock = threading.RLock()
+        self._calls = threading.local()
+        self._attention = moments.Attention()
+        self._passed: list[tuple[str, str, str]] = []
+        self.process: ComputeProcess | None = None
+
+    @property
+    def recording(self) -> bool:
+        return self._attention.recording
+
+    def wait(self) -> tuple[str, tuple[Any, ...]]:
+        """What to do next.
+
+        :raises EOFError: nothing any more
+        """
+        name, args, self._attention = self._connection.recv()
+        return name, args
+
+    def answer(self, tag: str, value: Any) -> None:
+        self._connection.send((tag, self._passed, value))
+        self._passed = []
+
+    def ask(self, tag: str, *message: Any) -> Any:
+        with self._lock:
+            self._connection.send((tag, self._passed, *message))
+            self._passed = []
+            answer, self._attention = self._connection.recv()
+            return answer
+
+    def reach(self, kind: str, call: str, when: str, state: object = None) -> str | None:
+        """Be at a moment; die if that is to be.
+
+        :returns: what else is to happen, or None
+        """
+        if not self._attention.wants(len(self._passed)):
+            if self._attention.counts:
+                self._passed.append((kind, call, when))         # and told with whatever is told next
+            return None
+        view = self.view() if self.recording else None
+        action: str | None = self.ask(MOMENT, kind, call, when, state, view)
+        if action == moments.KILL:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return action
+
+    def view(self) -> LedgerView | None:
+        """What the process's ledger says, without a moment passing."""
+        if self.process is None:
+            return None
+        with self._inside(moments.LEDGER):
+            return view_of(self.process.manager)
+
+    @contextlib.contextmanager
+    def _inside(self, kind: str) -> Iterator[None]:
+        before = getattr(self._calls, kind, False)
+        setattr(self._calls, kind, True)
+        try:
+            yield
+        finally:
+            setattr(self._calls, kind, before)
+
+    @contextlib.contextmanager
+    def around(self, kind: str, call: str, state: Callable[[], object] = lambda: None) -> Iterator[None]:
+        """A call with a moment before and one after it. A call inside a call of its kind is a part of that."""
+        if getattr(self._calls, kind, False):
+            yield
+            return
+        self.reach(kind, call, moments.BEFORE, state())
+        try:
+            with self._inside(kind):
+                yield
+        finally:
+            self.reach(kind, call, moments.AFTER, state())
+
+    def call(self, kind: str, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Call something at the other end."""
+        with self.around(kind, name):
+            tag, value = self.ask(CALL, kind, name, args, kwargs)
+            if tag == ERROR:
+                raise value
+            return value
+
+
+class Remote:
+    """Whatever is at the other end, by its methods."""
+
+    def __init__(self, line: Line, kind: str) -> None:
+        self._line, self._kind = line, kind
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith('_'):
+            raise AttributeError(name)
+        return functools.partial(self._line.call, self._kind, name)
+
+
+# -- proxies, made from what the interfaces have ----------------------------------------------------------------------
+
+
+def _public(cls: type) -> dict[str, Any]:
+    return {name: member for name, member in inspect.getmembers(cls)
+            if not name.startswith('_') and (inspect.isfunction(member) or isinstance(member, property))}
+
+
+def remote_driver(line: Line, host: str, conf: cfg.ConfigOpts) -> virt_driver.VirtDriver:
+    """A driver whose every method runs at the other end."""
+
+    def forward(name: str) -> Callable[..., Any]:
+        return lambda _self, *args, **kwargs: line.call(moments.DRIVER, name, *args, **kwargs)
+
+    members = {name: forward(name) for name in _public(virt_driver.VirtDriver)}
+    made: Any = type(virt_driver.VirtDriver)('RemoteDriver', (virt_driver.VirtDriver,), members)
+    driver: virt_driver.VirtDriver = made(host, conf, conf.devicetrack.state_path)
+    return driver
+
+
+class _Watched:
+    """Calls of a store, which may be cut off from its process."""
+
+    line: Line
+    store: Any
+    is_cut = False
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        if self.line.reach(moments.STORE, name, moments.BEFORE) in _CUTS:
+            self.is_cut = True
+        try:
+            if self.is_cut:
+                raise exception.StoreUnavailable(self.store.name, 'the server is gone')
+            answer = getattr(self.store, name)(*args, **kwargs)
+        except BaseException:
+            self.line.reach(moments.STORE, name, moments.AFTER)
+            raise
+        action = self.line.reach(moments.STORE, name, moments.AFTER)
+        if action in _CUTS:
+            self.is_cut = True
+        if action in (moments.LOST, *_CUTS):
+            raise exception.OutcomeUnknown(self.store.name)
+        return answer
+
+
+_CUTS = (moments.CUT, moments.OUTAGE)
+
+
+def watched_store(line: Line, store: api.Store) -> Any:
+    """A store that is asked by way of the line, with every method of the interface and of the store itself."""
+
+    def forward(name: str) -> Callable[..., Any]:
+        return lambda self, *args, **kwargs: self.calls.call(name, *args, **kwargs)
+
+    def read(name: str) -> property:
+        return property(lambda self: getattr(self.store, name))
+
+    members: dict[str, Any] = {name: read(name) if isinstance(member, property) else forward(name)
+                               for name, member in _public(api.Store).items() if name != 'close'}
+    members['close'] = lambda self: self.store.close()
+    members['__getattr__'] = lambda self, name: getattr(vars(self)['store'], name)
+    made: Any = type(api.Store)('WatchedStore', (api.Store,), members)()
+    made.store = store
+    made.calls = _Watched()
+    made.calls.line, made.calls.store = line, store
+    return made
+
+
+def _state_of(ledger: ledgers.Ledger) -> bytes:
+    """Everything in a ledger but what somebody notes who reads the host: that is for nobody else."""
+    return pickle.dumps({name: value for name, value in vars(ledger).items() if name != '_watches'})
+
+
+def watch_ledgers(line: Line) -> None:
+    """Let every ledger of this process tell of its calls. There is no way back: the process is forked for this."""
+
+    def wrap(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def watched(self: ledgers.Ledger, *args: Any, **kwargs: Any) -> Any:
+            with line.around(moments.LEDGER, name, lambda: _state_of(self) if line.recording else None):
+                return function(self, *args, **kwargs)
+        return watched
+
+    for name, member in _public(ledgers.Ledger).items():
+        if inspect.isfunction(member):
+            setattr(ledgers.Ledger, name, wrap(name, member))
+
+
+# -- the process ------------------------------------------------------------------------------------------------------
+
+
+def run(connection: Any, make: Callable[[Place], ComputeProcess], host: str, conf: cfg.ConfigOpts, log: str) -> None:
+    """Be the process: do what the line says until it ends. Does not return."""
+    status = 1
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)            # the one who forked us ends us
+        logging.basicConfig(filename=log, level=logging.INFO, force=True,
+                            format=f'%(process)d {host} %(levelname)s %(message)s')
+        line = Line(connection)
+        watch_ledgers(line)
+        store = watched_store(line, open_store(conf))
+        line.process = make(Place(host, remote_driver(line, host, conf), store, conf,
+                                  Remote(line, moments.HYPERVISOR), Remote(line, moments.DATA)))
+        _obey(line, line.process, store)
+        status = 0
+    except BaseException:
+        logging.exception('The process of host %s ends', host)
+    finally:
+        os._exit(status)
+
+
+def _obey(line: Line, process: ComputeProcess, store: Any) -> None:
+    while True:
+        try:
+            name, args = line.wait()
+        except EOFError:
+            return
+        try:
+            answer: Any
+            if name == VIEW:
+                answer = line.view()
+            elif name == MEND:
+                answer = store.calls.is_cut = False
+            else:
+                answer = getattr(process, name)(*args)
+        except Exception as error:
+            logging.exception('%s failed', name)
+            line.answer(ERROR, _that_travels(error))
+        else:
+            line.answer(ANSWER, answer)
+
+
+# Commands that are none of a service's.
+VIEW = '(view)'
+MEND = '(mend)'
+
+
+class Failed(Exception):
+    """An error of the process that does not travel, as text."""
+
+
+def _that_travels(error: Exception) -> Exception:
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return Failed(f'{type(error).__name__}: {error}')
+    return error

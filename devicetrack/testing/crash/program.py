@@ -1,0 +1,196 @@
+"""The program that explores many operations on three kinds of stores, and prints what they survived.
+
+::
+
+    from devicetrack.testing.crash import program
+
+    if __name__ == '__main__':
+        sys.exit(program.main([Boot, Delete]))
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from collections.abc import Sequence
+import contextlib
+import multiprocessing
+from multiprocessing import connection as lines
+import os
+import re
+import signal
+import sys
+import time
+import traceback
+from typing import Any
+from typing import Final
+
+from devicetrack.testing import databases
+from devicetrack.testing.crash import explore
+from devicetrack.testing.crash import moments
+from devicetrack.testing.crash.explore import Operation
+from devicetrack.testing.crash.explore import Report
+from devicetrack.testing.crash.stores import Server
+from devicetrack.testing.crash.stores import server_of
+from devicetrack.testing.crash.stores import ServerStores
+from devicetrack.testing.crash.stores import SQLiteStores
+
+SQLITE: Final = 'sqlite'
+POSTGRESQL: Final = 'postgresql'
+MARIADB: Final = 'mariadb'
+STORES: Final = {SQLITE: None, POSTGRESQL: databases.PostgreSQLStore, MARIADB: databases.MariaDBStore}
+
+
+def main(operations: Sequence[Callable[[], Operation]], arguments: Sequence[str] | None = None) -> int:
+    """Explore operations, print a table and the smallest failure.
+
+    :returns: the exit status: 0 when everything was survived
+    """
+    options = _options(arguments)
+    chosen = [number for number, operation in enumerate(operations)
+              if any(re.search(pattern, operation().name) for pattern in options.operation or [''])]
+    if not chosen:
+        print('no operation has such a name: ' + ', '.join(operation().name for operation in operations))
+        return 2
+    began = time.monotonic()
+    reports = _explore(operations, chosen, options)
+    _print_table(reports, options)
+    print(f'{sum(sum(report.runs.values()) for report in reports)} runs in {time.monotonic() - began:.0f} s')
+    failed = [report for report in reports if not report.survived]
+    if failed:
+        smallest = min(failed, key=lambda report: (len(report.first.faults) if report.first else 0, report.points))
+        print(f'\n{len(failed)} of {len(reports)} did not survive. The smallest failure:\n\n{smallest.describe()}')
+        if options.verbose:
+            for report in failed:
+                if report is not smallest:
+                    print(f'\n{report.describe()}')
+    return 1 if failed else 0
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description='Kill a compute service at every step of what it does.')
+    parser.add_argument('operation', nargs='*', help='regular expressions of operations; all by default')
+    parser.add_argument('--store', action='append', choices=list(STORES), help='may be repeated; all by default')
+    parser.add_argument('--variant', action='append', choices=list(explore.VARIANTS),
+                        help='may be repeated; all by default')
+    parser.add_argument('--workers', type=int, default=2, help='processes that explore side by side')
+    parser.add_argument('--verbose', action='store_true', help='describe the first failure of every operation')
+    options = parser.parse_args(arguments)
+    options.store = options.store or list(STORES)
+    options.variant = options.variant or list(explore.VARIANTS)
+    if explore.AGAIN in options.variant and moments.KILL not in options.variant:
+        options.variant.append(moments.KILL)    # it goes on from there
+    return options
+
+
+# -- workers ----------------------------------------------------------------------------------------------------------
+
+
+def _explore(operations: Sequence[Callable[[], Operation]], chosen: Sequence[int],
+             options: argparse.Namespace) -> list[Report]:
+    """Have every operation explored on every store; the reports in the order of operations and stores."""
+    explore.warm_up()
+    # Before the servers are started, because these come with threads.
+    workers = [_Worker(operations, options.variant) for _ in range(options.workers)]
+    with contextlib.ExitStack() as stack:
+        for worker in workers:
+            stack.callback(worker.end)
+        for name in options.store:
+            for worker in workers:
+                fixture = STORES[name]
+                worker.tell(name, None if fixture is None else server_of(stack.enter_context(fixture())))
+        jobs = [(number, store) for number in chosen for store in options.store]
+        waiting = list(jobs)
+        answers: dict[tuple[int, str], Report] = {}
+        idle, busy = list(workers), {}
+        while waiting or busy:
+            while waiting and idle:
+                worker = idle.pop()
+                job = waiting.pop(0)
+                worker.tell(*job)
+                busy[worker.line] = worker, job
+            for line in lines.wait(list(busy)):
+                worker, job = busy.pop(line)
+                report = worker.answer()
+                answers[job] = report
+                idle.append(worker)
+                print(f'{report.operation} on {report.store}: '
+                      f'{"survived" if report.survived else "DID NOT SURVIVE"}', file=sys.stderr, flush=True)
+    return [answers[job] for job in jobs]
+
+
+class _Worker:
+    """A process that explores. It is told of each store first, then of operations and stores by number and name."""
+
+    def __init__(self, operations: Sequence[Callable[[], Operation]], variants: Sequence[str]) -> None:
+        self.line, theirs = multiprocessing.Pipe()
+        self._pid = os.fork()
+        if self._pid == 0:
+            self.line.close()
+            _work(theirs, operations, variants)
+        theirs.close()
+
+    def tell(self, *message: Any) -> None:
+        self.line.send(message)
+
+    def answer(self) -> Report:
+        answer: Any = self.line.recv()
+        if isinstance(answer, str):
+            raise RuntimeError(f'a worker failed:\n{answer}')
+        report: Report = answer
+        return report
+
+    def end(self) -> None:
+        self.line.close()                       # after which it cleans up and ends
+        os.waitpid(self._pid, 0)
+
+
+def _work(line: Any, operations: Sequence[Callable[[], Operation]], variants: Sequence[str]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    explorers: dict[str, explore.Explorer] = {}
+    status = 1
+    try:
+        while True:
+            first, second = line.recv()
+            if isinstance(first, str):
+                explorers[first] = explore.Explorer(_stores(second))
+            else:
+                line.send(explorers[second].explore(operations[first](), variants))
+    except EOFError:
+        status = 0
+    except BaseException:
+        line.send(traceback.format_exc())
+    finally:
+        for explorer in explorers.values():
+            explorer.close()
+        os._exit(status)
+
+
+def _stores(server: Server | None) -> Any:
+    return SQLiteStores() if server is None else ServerStores(server)
+
+
+# -- the table --------------------------------------------------------------------------------------------------------
+
+
+def _print_table(reports: Sequence[Report], options: argparse.Namespace) -> None:
+    rows = [['operation', 'store', 'points', *options.variant, 'restarts', 'left behind', '']]
+    for report in reports:
+        cells = []
+        for variant in options.variant:
+            runs, failures = report.runs.get(variant, 0), report.failures.get(variant, 0)
+            cells.append(f'{runs - failures}/{runs}' if runs else '-')
+        rows.append([report.operation, report.store, str(report.points), *cells,
+                     str(report.restarts), str(report.states), 'ok' if report.survived else 'FAILED'])
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        print('  '.join(cell.ljust(width) if column < 2 else cell.rjust(width)
+                        for column, (cell, width) in enumerate(zip(row, widths, strict=True))).rstrip())
+    print()
+    print('Runs that were survived, of all runs. points: before and after whatever changes something, and driver calls.')
+    for variant in options.variant:
+        print(f'  {variant:<7} {explore.VARIANTS[variant]}')
+    if explore.AGAIN in options.variant:
+        print('  restarts: points of all restarts; left behind: the different things that a kill left at any of them '
+              'or at the\n            points of the operation. Each of these was restarted from: what is the same to a '
+              'restart, once.')

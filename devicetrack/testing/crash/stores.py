@@ -1,0 +1,259 @@
+"""The stores of a run: emptied before it, looked at from outside, cut off from the processes that use them.
+
+All of it is done by an attendant, a process of its own: whoever forks processes that use a store must not have it open.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from collections.abc import Iterable
+import contextlib
+import multiprocessing
+import os
+import signal
+import types
+from typing import Any
+from typing import Final
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from devicetrack.objects.values import Record
+from devicetrack.store.sql import models
+from devicetrack.testing import fixtures
+from devicetrack.testing import proxy as proxies
+
+# What stands in every store, by its name ('' for the one that all hosts share) and then by table.
+Contents = dict[str, dict[str, list[tuple[Any, ...]]]]
+
+
+class Server(NamedTuple):
+    """A database on a server, and how to reach it."""
+
+    kind: str                               # as a :class:`~devicetrack.testing.databases.Server` calls itself
+    socket: str
+    url: str
+    proxied: str                            # the URL with HOST and 1 in the place of a host and port
+
+
+class Stores(abc.ABC):
+    """The stores of one run after another."""
+
+    kind: str
+    cuts_for_real = False                   # connections are cut, not calls refused
+
+    @abc.abstractmethod
+    def reset(self, state_paths: dict[str, str]) -> None:
+        """Empty every store; ``state_paths`` are by host."""
+
+    @abc.abstractmethod
+    def url(self) -> str | None:
+        """What [devicetrack_database] connection is for a process that starts now; None for its default."""
+
+    @abc.abstractmethod
+    def read(self) -> Contents:
+        """Everything that stands in the stores now."""
+
+    def records(self) -> list[Record]:
+        """The rows of all hosts."""
+        return [Record(*row) for tables in self.read().values() for row in tables['assignments']]
+
+    def lose_answer(self) -> None:
+        """Cut the next COMMIT's connection after the server has done it."""
+
+    def cut(self) -> None:
+        """Cut every connection that there is and refuse others."""
+
+    def mend(self) -> None:
+        """Let connections be made again."""
+
+    def route(self, through_proxy: bool) -> None:
+        """Whether processes that start from now on can be cut off."""
+
+    def close(self) -> None:
+        """End the attendant."""
+
+
+class SQLiteStores(Stores):
+    """A file for each host."""
+
+    kind = 'SQLite'
+
+    def __init__(self) -> None:
+        self._empty = fixtures.SQLiteStore._empty()
+        self._paths: dict[str, str] = {}
+        self._attendant = _Attendant(_read_files)
+
+    def reset(self, state_paths: dict[str, str]) -> None:
+        self._paths = {host: os.path.join(path, 'devicetrack.sqlite') for host, path in state_paths.items()}
+        for path in self._paths.values():
+            for ending in ('-wal', '-shm'):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path + ending)
+            with open(path, 'wb') as file:
+                file.write(self._empty)
+
+    def url(self) -> None:
+        return None
+
+    def read(self) -> Contents:
+        contents: Contents = self._attendant.ask(self._paths)
+        return contents
+
+    def close(self) -> None:
+        self._attendant.end()
+
+
+class ServerStores(Stores):
+    """One database on a server, which all hosts share."""
+
+    cuts_for_real = True
+
+    def __init__(self, server: Server) -> None:
+        self.kind = server.kind
+        self._server = server
+        self._attendant = _Attendant(_ServerSide(server))
+        host, port = self._attendant.ask('address')
+        self._proxied = server.proxied.replace('HOST:1/', f'{host}:{port}/')
+        self._through_proxy = False
+
+    def reset(self, state_paths: dict[str, str]) -> None:
+        self._attendant.ask('reset')
+
+    def url(self) -> str:
+        return self._proxied if self._through_proxy else self._server.url
+
+    def read(self) -> Contents:
+        contents: Contents = self._attendant.ask('read')
+        return contents
+
+    def lose_answer(self) -> None:
+        self._attendant.ask('lose_answer')
+
+    def cut(self) -> None:
+        self._attendant.ask('cut')
+
+    def mend(self) -> None:
+        self._attendant.ask('mend')
+
+    def route(self, through_proxy: bool) -> None:
+        self._through_proxy = through_proxy
+
+    def close(self) -> None:
+        self._attendant.end()
+
+
+# -- the attendant ----------------------------------------------------------------------------------------------------
+
+
+class _Attendant:
+    """A process that answers what it is asked, until nobody is left who could ask."""
+
+    def __init__(self, answer: Callable[[Any], Any]) -> None:
+        self._line, theirs = multiprocessing.Pipe()
+        self._pid = os.fork()
+        if self._pid == 0:
+            self._line.close()
+            _attend(theirs, answer)
+        theirs.close()
+
+    def ask(self, question: Any) -> Any:
+        self._line.send(question)
+        fine, answer = self._line.recv()
+        if not fine:
+            raise RuntimeError(f'the attendant of the stores: {answer}')
+        return answer
+
+    def end(self) -> None:
+        self._line.close()
+        os.kill(self._pid, signal.SIGKILL)
+        os.waitpid(self._pid, 0)
+
+
+def _attend(line: Any, answer: Callable[[Any], Any]) -> None:
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        while True:
+            question = line.recv()
+            try:
+                line.send((True, answer(question)))
+            except Exception as error:
+                line.send((False, f'{type(error).__name__}: {error}'))
+    except EOFError:
+        pass
+    finally:
+        os._exit(0)
+
+
+def _tables(connection: sa.Connection) -> dict[str, list[tuple[Any, ...]]]:
+    return {table.name: [tuple(row) for row in connection.execute(sa.select(table).order_by(*table.primary_key))]
+            for table in models.metadata.sorted_tables}
+
+
+def _read_files(paths: dict[str, str]) -> Contents:
+    contents = {}
+    for host, path in paths.items():
+        engine = sa.create_engine(sa.URL.create('sqlite', database=path), poolclass=sa.pool.NullPool)
+        with engine.connect() as connection:
+            contents[host] = _tables(connection)
+    return contents
+
+
+_NOWHERE: Final = '/nowhere'
+
+
+class _ServerSide:
+    """What the attendant of a server's database keeps: a connection, and a proxy for connections that will be cut."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._engine: sa.Engine | None = None
+
+    def __call__(self, question: str) -> Any:
+        if self._engine is None:            # here, in the attendant
+            self._engine = sa.create_engine(self._server.url, isolation_level='AUTOCOMMIT', pool_pre_ping=True)
+            self._target: Any = types.SimpleNamespace(kind=self._server.kind, socket=self._server.socket)
+            self._proxy = proxies.CommitProxy(self._target)
+            self._proxy.setUp()
+        return getattr(self, f'_{question}')()
+
+    def _address(self) -> tuple[str, int]:
+        return self._proxy.address
+
+    def _read(self) -> Contents:
+        assert self._engine is not None
+        with self._engine.connect() as connection:
+            return {'': _tables(connection)}
+
+    def _reset(self) -> None:
+        assert self._engine is not None
+        self._mend()
+        with self._engine.connect() as connection:
+            for table in reversed(models.metadata.sorted_tables):
+                connection.execute(sa.delete(table))
+
+    def _lose_answer(self) -> None:
+        self._proxy.at_next_commit(proxies.Action.LOSE_ANSWER)
+
+    def _cut(self) -> None:
+        self._target.socket = _NOWHERE      # who connects from now on is sent away
+        self._proxy.cut_idle()
+
+    def _mend(self) -> None:
+        self._target.socket = self._server.socket
+
+
+def server_of(database: Any) -> Server:
+    """What is needed of a :class:`~devicetrack.testing.databases.ServerStore`, in a form that travels."""
+    return Server(database.server.kind, database.server.socket,
+                  database.url().render_as_string(hide_password=False),
+                  database.url('HOST', 1).render_as_string(hide_password=False))
+
+
+def rows_of(contents: Contents) -> Iterable[tuple[str, str, tuple[Any, ...]]]:
+    """Every row with its store's and its table's name."""
+    for store, tables in contents.items():
+        for table, rows in tables.items():
+            for row in rows:
+                yield store, table, row

@@ -1,0 +1,303 @@
+"""What outlives a killed process: machines, stores, the compute service's data. And the processes of its hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
+import contextlib
+import multiprocessing
+import os
+import pickle
+import signal
+from typing import Any
+from typing import Final
+
+from devicetrack.objects import DeviceAssignment
+from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import GuestConfig
+from devicetrack.objects.values import MigrationDefinitions
+from devicetrack.objects.values import Record
+from devicetrack.testing import fixtures
+from devicetrack.testing.crash import moments
+from devicetrack.testing.crash import process
+from devicetrack.testing.crash.stores import Stores
+from devicetrack.virt import fake
+
+_PATIENCE_S: Final = 60
+
+
+class Crashed(Exception):
+    """The process that was told to do something was killed."""
+
+
+class Stuck(Exception):
+    """A process did not answer for a minute."""
+
+
+class _Killed(BaseException):
+    """Ends a driver's call whose process was killed inside it."""
+
+
+class Machine(fake.FakeHost):
+    """A machine that says when a driver's call is in the middle of its work."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at_work: Callable[[str, fake.FakeHost], None] | None = None
+        self.not_ours: frozenset[DeviceKey] = frozenset()
+        self._given_back: DeviceAssignment | None = None
+
+    def unrealize(self, assignment: DeviceAssignment) -> None:
+        self._given_back = assignment
+        super().unrealize(assignment)
+
+    def leave_to_child(self) -> Callable[[], None]:
+        """Keep the lock of the device that is being given back, for a child that outlives its process.
+
+        :returns: what ends the child's work, and then the lock
+        """
+        assignment = self._given_back
+        assert assignment is not None
+        key = DeviceKey(assignment.kind, assignment.identifier)
+        self.busy.add(key)
+
+        def end() -> None:
+            fake.FakeHost.unrealize(self, assignment)
+            self.busy.discard(key)
+
+        return end
+
+    def enter(self, call: str) -> None:
+        super().enter(call)
+        if self.at_work is not None and not hasattr(fake.FakeDriver, call):
+            self.at_work(call, self)
+
+
+class Hypervisor:
+    """What a compute service does to guests on one host."""
+
+    def __init__(self, machine: Machine, host: str, world: World) -> None:
+        self._machine, self._host, self._world = machine, host, world
+
+    def start_guest(self, instance_uuid: str, config: GuestConfig, define: bool = True) -> None:
+        """Start a guest with what ``guest_config`` said. It leaves its name on the memory that it got."""
+        self._machine.start_guest(instance_uuid, config.devices, define, config.metadata)
+        self._world.guest_writes(self._host, instance_uuid)
+
+    def receive_guest(self, instance_uuid: str, definitions: MigrationDefinitions) -> None:
+        """Let a guest wait for its live migration, with what the source's ``migration_definitions`` said."""
+        self._machine.receive_guest(instance_uuid, definitions)
+        self._world.guest_writes(self._host, instance_uuid)
+
+    def arrived(self, instance_uuid: str) -> None:
+        """Let a guest that waited run."""
+        self._machine.arrived(instance_uuid)
+
+    def stop_guest(self, instance_uuid: str) -> None:
+        """Turn a guest off."""
+        self._machine.stop_guest(instance_uuid)
+
+    def delete_guest(self, instance_uuid: str) -> None:
+        """Turn a guest off and undefine it; one that is gone is no error."""
+        self._machine.delete_guest(instance_uuid)
+
+    def guests(self) -> dict[str, bool]:
+        """Every guest, and whether it runs."""
+        return {name: domain.live is not None for name, domain in self._machine.domains.items()}
+
+
+class Host:
+    """A host and the compute service's process on it, once it is started.
+
+    Any other method is one of the process's :class:`~devicetrack.testing.crash.process.ComputeProcess`: it is called
+    there, and raises what it raises there, or :class:`Crashed`.
+    """
+
+    def __init__(self, name: str, machine: Machine, world: World, configuration: fixtures.Configuration) -> None:
+        self.name, self.machine, self.world = name, machine, world
+        self.configuration = configuration
+        self.driver = fake.FakeDriver(name, configuration.conf, configuration.state_path, machine)
+        self.hypervisor = Hypervisor(machine, name, world)
+        self.pid = 0
+        self._line: Any = None
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith('_'):
+            raise AttributeError(name)
+        return lambda *args: self.tell(name, *args)
+
+    @property
+    def alive(self) -> bool:
+        return self.pid != 0
+
+    def fork(self, make: Callable[[process.Place], process.ComputeProcess], url: str | None, log: str) -> None:
+        """Start the process. It has a manager that is not ready."""
+        self.configuration.conf.set_override('connection', url, 'devicetrack_database')
+        ours, theirs = multiprocessing.Pipe()
+        pid = os.fork()
+        if pid == 0:
+            ours.close()
+            process.run(theirs, make, self.name, self.configuration.conf, log)
+        theirs.close()
+        self.pid, self._line = pid, ours
+
+    def kill(self) -> None:
+        """Kill the process, if it lives."""
+        if self.pid:
+            os.kill(self.pid, signal.SIGKILL)
+            self._bury()
+
+    def _bury(self) -> None:
+        os.waitpid(self.pid, 0)
+        self._line.close()
+        self.pid, self._line = 0, None
+
+    def tell(self, name: str, *args: Any) -> Any:
+        """Have the process do something, and serve it until it has."""
+        if not self.alive:
+            raise Crashed(self.name)
+        self._line.send((name, args, self.world.course.attention()))
+        while True:
+            try:
+                if not self._line.poll(_PATIENCE_S):
+                    raise Stuck(f'host {self.name} in {name}')
+                tag, passed, *message = self._line.recv()
+                for moment in passed:
+                    self.world.course.reach(self.name, *moment)
+                if tag == process.ANSWER:
+                    return message[0]
+                if tag == process.ERROR:
+                    raise message[0]
+                answer = self._moment(*message) if tag == process.MOMENT else self._call(*message)
+                self._line.send((answer, self.world.course.attention()))
+            except (EOFError, ConnectionError):
+                self._bury()
+                raise Crashed(self.name) from None
+            except _Killed:
+                self.kill()
+                fault = self.world.course.fault
+                if fault is not None and fault.how == moments.ORPHAN:
+                    self.world.orphans.append(self.machine.leave_to_child())
+                raise Crashed(self.name) from None
+
+    def _moment(self, kind: str, call: str, when: str, state: object, view: process.LedgerView | None) -> str | None:
+        return self.world.reach(self, kind, call, when, state, view)
+
+    def _call(self, kind: str, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, Any]:
+        target = {moments.DRIVER: self.driver, moments.HYPERVISOR: self.hypervisor,
+                  moments.DATA: self.world.data}[kind]
+        try:
+            return process.ANSWER, getattr(target, name)(*args, **kwargs)
+        except Exception as error:
+            return process.ERROR, error
+
+
+class World:
+    """Hosts by name, as ``world['a']``; their stores; and the service's data, ``world.data``.
+
+    ``written`` has, by host and device, the row for which a guest wrote to the device. ``trouble`` collects what was
+    wrong at some moment of a run that records.
+    """
+
+    def __init__(self, machines: Mapping[str, Machine], data: Any, stores: Stores, directory: str,
+                 make: Callable[[process.Place], process.ComputeProcess]) -> None:
+        self.data, self.stores, self.directory = data, stores, directory
+        self.course = moments.Course()
+        self.written: dict[tuple[str, DeviceKey], Record] = {}
+        self.trouble: list[str] = []
+        self.orphans: list[Callable[[], None]] = []
+        self.look: Callable[[Host, process.LedgerView | None], list[str]] | None = None
+        self._make = make
+        self._cut = False
+        self._stack = contextlib.ExitStack()
+        self._hosts: dict[str, Host] = {}
+        for name, machine in machines.items():
+            path = os.path.join(directory, name)
+            os.makedirs(path, exist_ok=True)
+            configuration = self._stack.enter_context(fixtures.Configuration(path, machine=name))
+            machine.not_ours = frozenset(machine.devices)
+            self._hosts[name] = Host(name, machine, self, configuration)
+            machine.at_work = self._reach_inside
+        stores.reset({name: os.path.join(directory, name) for name in machines})
+
+    def __getitem__(self, name: str) -> Host:
+        return self._hosts[name]
+
+    def __iter__(self) -> Iterator[Host]:
+        return iter(self._hosts.values())
+
+    def __enter__(self) -> World:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        for host in self:
+            host.kill()
+        self._stack.close()
+
+    # -- processes ----------------------------------------------------------------------------------------------------
+
+    def fork(self, host: Host) -> None:
+        """Start a host's process. The service in it has not started yet."""
+        host.fork(self._make, self.stores.url(), os.path.join(self.directory, 'log'))
+
+    def host_uuids(self) -> dict[str, str]:
+        """The names of hosts by the UUID that the stores know."""
+        return {row[0]: row[1] for tables in self.stores.read().values() for row in tables['hosts']}
+
+    def records(self) -> list[tuple[str, Record]]:
+        """Every row, with the name of its host."""
+        names = self.host_uuids()
+        return [(names[record.host_uuid], record) for record in self.stores.records()]
+
+    # -- moments ------------------------------------------------------------------------------------------------------
+
+    def reach(self, host: Host, kind: str, call: str, when: str, state: object,
+              view: process.LedgerView | None) -> str | None:
+        if self.course.recording:
+            if kind == moments.STORE:
+                state = self.stores.read()
+            elif kind == moments.DATA:
+                state = pickle.dumps(self.data)
+            elif kind == moments.HYPERVISOR:
+                state = pickle.dumps(host.machine.domains)
+            if self.look is not None:
+                here = f'{host.name}: {kind}.{call}, {when}'
+                self.trouble += [f'at the moment [{here}]: {wrong}' for wrong in self.look(host, view)]
+        action = self.course.reach(host.name, kind, call, when, state)
+        if self.stores.cuts_for_real:
+            return self._cut_for_real(action, kind, when)
+        return action
+
+    def _cut_for_real(self, action: str | None, kind: str, when: str) -> str | None:
+        fault = self.course.fault
+        if action in (moments.CUT, moments.OUTAGE):
+            self.stores.cut()
+        elif (kind == moments.STORE and when == moments.BEFORE and fault is not None and fault.how != moments.KILL
+                and fault.index == len(self.course.moments)):
+            self.stores.lose_answer()           # the fault is at the moment after this commit
+        return action if action == moments.KILL else None
+
+    def _reach_inside(self, call: str, machine: fake.FakeHost) -> None:
+        host = next(host for host in self if host.machine is machine)
+        if not host.alive:
+            return
+        if self.course.recording and self.look is not None:
+            self.look(host, None)
+        action = self.course.reach(host.name, moments.MACHINE, call, moments.INSIDE)
+        if action in (moments.KILL, moments.ORPHAN):
+            raise _Killed
+
+    # -- guests -------------------------------------------------------------------------------------------------------
+
+    def guest_writes(self, host_name: str, instance_uuid: str) -> None:
+        """A guest that runs leaves its name on each of its devices that can keep it."""
+        machine = self[host_name].machine
+        rows = {(name, record.key): record for name, record in self.records()}
+        for use in machine.usage().uses:
+            if use.domain_uuid == instance_uuid and use.live and use.kind == fake.VPMEM and use.identifier is not None:
+                key = DeviceKey(use.kind, use.identifier)
+                if not machine.read(key):
+                    machine.write(key, instance_uuid.encode())
+                if (host_name, key) in rows:
+                    self.written[host_name, key] = rows[host_name, key]

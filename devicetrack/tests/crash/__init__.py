@@ -1,0 +1,1 @@
+"""What this project runs through its crash kit: ``python -m devicetrack.tests.crash``."""
