@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from typing import Any
 import uuid
+
+import fixtures
 
 from devicetrack import exception
 from devicetrack import vocabulary
@@ -16,6 +19,7 @@ from devicetrack.tests.drivers import contract
 from devicetrack.tests.unit.virt import data
 from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import nodedev_xml
+from devicetrack.virt.libvirt.kinds import api
 from devicetrack.virt.libvirt.kinds import mdev
 
 PARENT = 'mtty_mtty'
@@ -183,6 +187,27 @@ class StockTestCase(MdevTestCase):
         for wanted in (2, 1, 0, 0):
             self.assertEqual(wanted, kind.stock().capacities[0].available)
             self.node.add('mtty-2')
+
+    def test_a_type_that_no_parent_makes_is_said_once(self) -> None:
+        log = self.useFixture(fixtures.FakeLogger('devicetrack', level=logging.WARNING))
+        kind = self.make_kind(types=['nvidia-35'])
+        for _ in range(2):
+            self.assertEqual(api.Stock(), kind.stock())
+        self.assertEqual('[devices] enabled_mdev_types = nvidia-35: no parent of this host makes it; those of this '
+                         'host make mtty-1, mtty-2\n', log.output)
+
+    def test_a_type_whose_own_parents_do_not_make_it_is_said(self) -> None:
+        self.make_kind()
+        self.configuration.set('mdev_mtty-2', device_addresses=['0000:84:00.0'])
+        log = self.useFixture(fixtures.FakeLogger('devicetrack', level=logging.WARNING))
+        self.make_kind().stock()
+        self.assertIn('no parent that [mdev_mtty-2] device_addresses names makes it', log.output)
+
+    def test_a_type_that_is_used_up_is_no_mistake(self) -> None:
+        log = self.useFixture(fixtures.FakeLogger('devicetrack', level=logging.WARNING))
+        self.node.units = 0
+        self.kind.stock()
+        self.assertEqual('', log.output)
 
     def test_an_inactive_one_may_be_adopted_while_there_is_room(self) -> None:
         device = self.node.add('mtty-2', active=False, persistent=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable
+from collections.abc import Container
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ from xml.sax import saxutils
 
 from devicetrack import exception
 from devicetrack import vocabulary
+from devicetrack.conf import libvirt as options
 from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import MdevDetails
@@ -66,6 +68,7 @@ class Mdev(api.DeviceKind):
     def __init__(self, conf: Any, hypervisor: connection.Connection) -> None:
         super().__init__(conf, hypervisor)
         self.options = mdev_options.read(conf)
+        self._idle: set[str] = set()            # types that were said to come from no parent
         self.sysfs_devices = SYSFS_DEVICES
         self.settle_s = SETTLE_S
 
@@ -91,7 +94,23 @@ class Mdev(api.DeviceKind):
                 if mdev_type.id == existing.mdev.type:
                     devices.append(self._device(existing, parent, mdev_type))
         capacities = [capacity for parent in parents for capacity in self._capacities(parent, counts)]
+        self._warn_of_types_that_nothing_makes(parents, {capacity.device_type for capacity in capacities}
+                                               | {device_type for _parent, device_type in counts})
         return api.Stock(tuple(sorted(devices)), tuple(capacities))
+
+    def _warn_of_types_that_nothing_makes(self, parents: _Parents, there: Container[str]) -> None:
+        """Once, until it changes: an audit reads the stock every minute.
+
+        It may be a mistake in the option, or a card whose driver makes its types later.
+        """
+        idle = {name for name in self.options.types if name not in there}
+        for name in sorted(idle - self._idle):
+            named = bool(self.options.types[name].addresses)
+            made = sorted({made.id for parent in parents for made in parent.types})
+            LOG.warning('%s = %s: no parent %s makes it; those of this host make %s', mdev_options.ENABLED, name,
+                        f'that [{options.mdev_group(name)}] device_addresses names' if named else 'of this host',
+                        ', '.join(made) or 'nothing')
+        self._idle = idle
 
     def _device(self, existing: _Existing, parent: nodedev_xml.Parent,
                 mdev_type: mdev_options.TypeOptions) -> InventoryDevice:
