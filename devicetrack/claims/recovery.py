@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
 import itertools
+import time
 from typing import Any
 from typing import Final
 from typing import NamedTuple
@@ -72,10 +73,10 @@ def start(manager: Steps, host: Host) -> list[Finding]:
             manager.ledger.hold(records)
         _withhold(manager.ledger, (views,))
     manager.refresh()
-    manager.report_only = _older_than_guests(manager, views)
+    manager.report_only = _older_than_guests(views)
     if _go_on(manager, views, host.boot_id):
         views = read(manager)
-    return reconcile.compare(views)
+    return _remember(manager, reconcile.compare(views))
 
 
 def _refuse_mistakes(views: Views) -> None:
@@ -111,9 +112,18 @@ def audit(manager: Steps, boot_id: str | None) -> list[Finding]:
             _withhold(manager.ledger, looks)
     manager.refresh()
     _follow_rows(manager, views.records)
-    manager.report_only = _older_than_guests(manager, views)
+    manager.report_only = _older_than_guests(views)
     _go_on(manager, views, boot_id)
-    return found + [_in_doubt(doubt) for doubt in manager.doubts]
+    return _remember(manager, found + [_in_doubt(doubt) for doubt in manager.doubts])
+
+
+def _remember(manager: Steps, findings: Iterable[Finding]) -> list[Finding]:
+    """Say of each finding since when this process has seen it without a break."""
+    now = int(time.time())
+    dated = [finding._replace(since=manager.first_seen.get((finding.kind, finding.device), now))
+             for finding in findings]
+    manager.first_seen = {(finding.kind, finding.device): finding.since or now for finding in dated}
+    return dated
 
 
 def read(manager: Steps) -> Views:
@@ -126,7 +136,10 @@ def _look(manager: Steps) -> Views:
     usage = manager.driver.get_usage()
     inventory = manager.read_inventory()
     records = tuple(manager.store.records(manager.host_uuid))
-    return Views(usage, inventory, records, None, host=manager.host, host_uuid=manager.host_uuid)
+    views = Views(usage, inventory, records, None, host=manager.host, host_uuid=manager.host_uuid,
+                  node=manager.nodename, boot_changed=manager.boot_id not in (None, manager.driver.boot_id()))
+    # What guests record of themselves is read only where a row is missing that it may be about.
+    return views._replace(guests=tuple(manager.driver.guest_records())) if _foreign(views) else views
 
 
 # -- the service's word -----------------------------------------------------------------------------------------------
@@ -527,12 +540,10 @@ def _bring_back(manager: Steps, rows: Sequence[Record], views: Views) -> bool:
 # -- a store that is older than the guests ----------------------------------------------------------------------------
 
 
-def lost_rows(manager: Steps, views: Views) -> dict[DeviceKey, GuestRecord]:
+def lost_rows(views: Views) -> dict[DeviceKey, GuestRecord]:
     """Devices that a guest of ours uses, by its own record, and that no row has: the store is older than the guest."""
     foreign = _foreign(views)
-    if not foreign:
-        return {}
-    records = {record.instance_uuid: record for record in manager.driver.guest_records()}
+    records = {record.instance_uuid: record for record in views.guests}
     lost = {}
     for use in views.usage.uses:
         key = DeviceKey(use.kind, use.identifier or '')
@@ -543,8 +554,8 @@ def lost_rows(manager: Steps, views: Views) -> dict[DeviceKey, GuestRecord]:
     return lost
 
 
-def _older_than_guests(manager: Steps, views: Views) -> str | None:
-    lost = lost_rows(manager, views)
+def _older_than_guests(views: Views) -> str | None:
+    lost = lost_rows(views)
     if not lost:
         return None
     guests = sorted({record.instance_uuid for record in lost.values()})

@@ -1,6 +1,7 @@
 """Instances that move: what each end holds at each step, and what every failure gives back."""
 
 import json
+from typing import Any
 
 from devicetrack import exception
 from devicetrack.objects import DeviceRequest
@@ -142,7 +143,8 @@ class ResizeTestCase(RegionTestCase):
         instance = region.spawn('one', pmem=1)
         migration = region.resize(instance, 'two', pmem=1)
         migration.status = 'reverted'
-        for answer in (None, RuntimeError('no database'), ()):
+        answers: list[Any] = [None, RuntimeError('no database'), []]
+        for answer in answers:
             self.two.service.moves = answer
             region.audit()
             self.assertEqual([('d0', 'current', 'active')], region.rows(instance)['two'])

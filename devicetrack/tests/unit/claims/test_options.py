@@ -37,10 +37,11 @@ class MissingDeviceTestCase(base.TestCase):
 
 class ForeignMakeTestCase(base.TestCase):
 
-    def test_a_device_that_is_not_to_be_adopted_is_neither_handed_out_nor_reported(self):
+    def test_a_device_that_is_not_to_be_adopted_is_not_handed_out_and_worth_a_note(self):
         host = self.useFixture(fixtures.Host(devices=1))
         host.machine.change(DeviceKey('vpmem', 'd0'), adoptable=False)
-        self.assertEqual([], host.restart())
+        self.assertEqual([(reconcile.LEFT_OVER, reconcile.NOTE)],
+                         [(finding.kind, finding.severity) for finding in host.restart()])
         self.assertEqual({'d0': 'withheld: not to be adopted'}, host.states())
         self.assertIn('1 withheld (not to be adopted)',
                       str(self.assertRaises(exception.NoFit, host.claim, Instance(), pmem=1)))

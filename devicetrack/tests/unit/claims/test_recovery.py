@@ -2,12 +2,18 @@
 
 import threading
 
+import fixtures as patches
+
 from devicetrack import exception
+from devicetrack.engine import reconcile
+from devicetrack.objects.values import DeviceKey
+from devicetrack.store.api import Changes
 from devicetrack.testing import fixtures
 from devicetrack.testing.fixtures import FREE
 from devicetrack.testing.fixtures import Instance
 from devicetrack.testing.fixtures import path_of
 from devicetrack.tests import base
+from devicetrack.virt import fake
 
 FOREIGN = 'withheld: foreign'
 IN_DOUBT = 'withheld: in doubt'
@@ -393,3 +399,95 @@ class AuditAmongClaimsTestCase(HostTestCase):
         host.machine.before('realize', host.audit, times=1)
         host.manager.realize(self.context, instance)
         self.assertEqual({'d0': FREE, 'd1': 'claimed'}, host.states())
+
+
+class SinceTestCase(HostTestCase):
+
+    def test_a_finding_says_since_when_it_is_seen_without_a_break(self):
+        host = self.host(devices=2)
+        instance = host.spawn(pmem=1)
+        self.foreign_guest(host, 'd1')
+        clock = iter(range(100, 200))
+        self.useFixture(patches.MonkeyPatch('devicetrack.claims.recovery.time.time', lambda: next(clock)))
+        first = host.audit()[0].since
+        self.assertEqual(first, host.audit()[0].since)
+        host.machine.delete_guest('foreign')
+        self.assertEqual([], host.audit())
+        self.foreign_guest(host, 'd1')
+        self.assertLess(first, host.audit()[0].since)
+        host.delete(instance)
+
+
+class OlderStoreTestCase(HostTestCase):
+    """A backup was restored: guests run on devices that it does not know."""
+
+    def test_nothing_is_claimed_and_nothing_freed_until_the_rows_are_there(self):
+        host = self.host(devices=3)
+        instance, gone = host.spawn(pmem=1), host.spawn(pmem=1)
+        [row] = host.records(instance)
+        host.store.store.write(Changes(delete=(row,)))
+        host.service.known = {gone.uuid: 'deleted'}
+        host.machine.delete_guest(gone.uuid)
+        found = host.restart()
+        self.assertIn((reconcile.USED_UNRECORDED, reconcile.ADOPT), [(one.kind, one.repair) for one in found])
+        error = self.assertRaises(exception.NodeUnavailable, host.claim, Instance(), pmem=1)
+        self.assertIn(instance.uuid, str(error))
+        host.audit()
+        self.assertEqual([gone.uuid], [record.instance_uuid for record in host.records()])
+        host.store.store.write(Changes(insert=(row,)))
+        host.audit()
+        self.assertEqual([instance.uuid], [record.instance_uuid for record in host.records()])
+        host.claim(Instance(), pmem=1)
+
+    def test_a_guest_that_is_not_ours_makes_no_store_old(self):
+        host = self.host(devices=2)
+        self.foreign_guest(host, 'd0')
+        host.restart()
+        host.claim(Instance(), pmem=1)
+
+
+class BootTestCase(HostTestCase):
+
+    def test_paths_of_another_boot_are_brought_up_to_date_before_a_guest_starts(self):
+        host = self.host(devices=3, parents={'card': 1})
+        instances = [host.spawn(pmem=1, vgpu=int(number == 0)) for number in range(2)]
+        for number, instance in enumerate(instances):
+            for record in host.records(instance):
+                host.machine.write(record.key, b'of %d' % number)
+        before = {uuid: domain.defined for uuid, domain in host.machine.domains.items()}
+        [mdev] = host.mdevs()
+        host.machine.remove(DeviceKey('mdev', mdev))
+        host.machine.reboot()
+        self.assertEqual([], host.restart())
+        self.assertEqual([mdev], host.mdevs())
+        for instance in instances:
+            self.assertNotEqual(before[instance.uuid], host.machine.domains[instance.uuid].defined)
+            self.assertEqual(tuple(fake.addresses_in(host.manager.guest_config(instance).devices)),
+                             host.machine.domains[instance.uuid].defined)
+        self.assertEqual([], host.audit())
+        for number, instance in enumerate(instances):
+            host.boot(instance)
+        self.assertEqual([], host.audit())
+
+    def test_what_cannot_be_done_at_once_is_tried_at_every_audit(self):
+        host = self.host(devices=2)
+        instance = host.spawn(pmem=1)
+        before = host.machine.domains[instance.uuid].defined
+        host.machine.reboot()
+        host.machine.before('rewrite_guest', exception.HypervisorUnreachable('fake', 'restarting'), times=1)
+        host.restart()
+        self.assertEqual(before, host.machine.domains[instance.uuid].defined)
+        host.audit()
+        self.assertNotEqual(before, host.machine.domains[instance.uuid].defined)
+
+    def test_a_device_that_did_not_come_back_is_named_and_the_rest_works(self):
+        host = self.host(devices=3)
+        lost, other = host.spawn(pmem=1), host.spawn(pmem=1)
+        [row] = host.records(lost)
+        host.machine.reboot()
+        host.machine.remove(row.key)
+        found = host.restart()
+        self.assertIn((reconcile.GONE, row.key, lost.uuid),
+                      [(one.kind, one.device, one.recorded_owner) for one in found])
+        host.boot(other)
+        host.spawn(pmem=1)
