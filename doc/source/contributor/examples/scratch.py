@@ -22,6 +22,7 @@ from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import Realized
 from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import domain_xml
+from devicetrack.virt.libvirt import guest_xml
 from devicetrack.virt.libvirt.kinds import api
 
 RESOURCE_CLASS = 'CUSTOM_SCRATCH'
@@ -40,6 +41,7 @@ class Scratch(api.DeviceKind):
     """One file is one device; its name is the identifier, its size part of what it is."""
 
     name = 'scratch'
+    form = guest_xml.MEMORY
 
     def __init__(self, conf: Any, hypervisor: connection.Connection) -> None:
         super().__init__(conf, hypervisor)
