@@ -1,0 +1,163 @@
+"""What a lost store had, by what the guests' definitions record of their devices.
+
+Pure: the records of guests, the hypervisor's word and the rows that there are go in; out comes for each device what is
+to become of it. A row is never taken from anybody: one that is there stays, and where two claim a device and nothing
+decides between them nobody gets it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Final
+from typing import NamedTuple
+
+from devicetrack import vocabulary
+from devicetrack.engine import reconcile
+from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import GuestRecord
+from devicetrack.objects.values import Inventory
+from devicetrack.objects.values import Record
+from devicetrack.objects.values import RecordedDevice
+from devicetrack.objects.values import Usage
+
+WRITE: Final = 'write'
+PRESENT: Final = 'present'
+DIFFERS: Final = 'differs'
+CONTESTED: Final = 'contested'
+IN_DOUBT: Final = 'in doubt'
+UNREADABLE: Final = 'unreadable'
+FOREIGN: Final = 'foreign'
+UNRECORDED: Final = 'unrecorded'
+# In the order in which they are told. Those after the first two are for a person to look at.
+OUTCOMES: Final = (WRITE, PRESENT, DIFFERS, CONTESTED, IN_DOUBT, UNREADABLE, FOREIGN, UNRECORDED)
+WELL: Final = (WRITE, PRESENT)
+
+
+class Verdict(NamedTuple):
+    """What becomes of one device. ``row`` is the row to write, the one that is there, or None.
+
+    A row to write has 0 for ``created_at``: who writes it knows the time.
+    """
+
+    outcome: str
+    device: DeviceKey
+    instance_uuid: str | None
+    row: Record | None
+    reason: str
+
+
+class _Claim(NamedTuple):
+    """A guest records a device. ``named`` says that its definition really names it."""
+
+    guest: GuestRecord
+    device: RecordedDevice
+    named: bool
+
+
+def hosts_of(guests: Iterable[GuestRecord]) -> dict[str, int]:
+    """The hosts that guests name as their own, by UUID, and how many name each."""
+    found: dict[str, int] = {}
+    for guest in guests:
+        found[guest.host_uuid] = found.get(guest.host_uuid, 0) + 1
+    return found
+
+
+def rebuild(host_uuid: str, guests: Sequence[GuestRecord], usage: Usage, inventory: Inventory,
+            rows: Collection[Record]) -> list[Verdict]:
+    """Say for every device that a guest records, a domain names or the host has what becomes of it.
+
+    :param guests: what the definitions record, all of this host
+    :param rows: of this host, as they are in the store
+    :returns: each device once, in the order of :data:`OUTCOMES`
+    """
+    users: dict[DeviceKey, set[str]] = {}
+    for use in usage.uses:
+        if use.identifier is not None:
+            users.setdefault(DeviceKey(use.kind, use.identifier), set()).add(use.domain_uuid)
+    claims: dict[DeviceKey, list[_Claim]] = {}
+    for guest in guests:
+        for device in guest.devices:
+            key = DeviceKey(device.kind, device.identifier)
+            named = not device.beside and guest.instance_uuid in users.get(key, ())
+            claims.setdefault(key, []).append(_Claim(guest, device, named))
+    there = {record.key: record for record in rows}
+    known = {record.instance_uuid for record in rows}
+    found = [_verdict(host_uuid, key, claimed, users.get(key, set()), usage, there, known)
+             for key, claimed in claims.items()]
+    found += [Verdict(FOREIGN, key, None, None, f'{_names(domains)} and records it in no definition: see whose it is')
+              for key, domains in users.items() if key not in claims and key not in there]
+    found += [Verdict(UNRECORDED, device.key, None, None,
+                      'no guest records it: it may hold what an instance left, whose row was lost')
+              for device in inventory.devices if device.adoptable
+              and device.key not in claims and device.key not in there and device.key not in users]
+    return sorted(found, key=lambda verdict: (OUTCOMES.index(verdict.outcome), verdict.instance_uuid or '',
+                                              verdict.row.position if verdict.row else 0, verdict.device))
+
+
+def _verdict(host_uuid: str, key: DeviceKey, claims: Sequence[_Claim], users: Collection[str], usage: Usage,
+             there: Mapping[DeviceKey, Record], known: Collection[str]) -> Verdict:
+    """What becomes of a device that guests record."""
+    named = [claim for claim in claims if claim.named]
+    claim = (named or claims)[0]
+    uuid = claim.guest.instance_uuid
+    row = _row(host_uuid, claim, usage)
+    if key in there:
+        return _beside_row(key, there[key], row)
+    if len(named or claims) > 1:
+        owners = ', '.join(sorted({one.guest.instance_uuid for one in claims}))
+        return Verdict(CONTESTED, key, None, None, f'instances {owners} record it: stop all but its owner, and have '
+                       'the definitions of the others without it')
+    if not named and users:
+        return Verdict(CONTESTED, key, uuid, None, f'instance {uuid} records it as {claim.device.role}, and '
+                       f'{_names(users)}')
+    if not reconcile.is_whole(claim.device):
+        return Verdict(UNREADABLE, key, uuid, None, f'what instance {uuid} records of it is no row that this release '
+                       'can write')
+    if claim.device.beside and uuid in known:
+        return Verdict(IN_DOUBT, key, uuid, None, f'the store knows instance {uuid} without it: it was given back since '
+                       'its guest was defined')
+    if not named and usage.unknown:
+        return Verdict(IN_DOUBT, key, uuid, None, f'the definition of instance {uuid} does not name it, and who else '
+                       f'does is not known: {usage.unknown[0].what}: {usage.unknown[0].reason}')
+    others = sorted(set(users) - {uuid})
+    return Verdict(WRITE, key, uuid, row, f'{_names(others)} too' if others else _why(claim))
+
+
+def _why(claim: _Claim) -> str:
+    if claim.named:
+        return 'its guest records it and names it'
+    if claim.device.beside:
+        return 'its guest records it beside its own devices'
+    return 'its guest records it, though its definition names it no more'
+
+
+def _beside_row(key: DeviceKey, there: Record, row: Record) -> Verdict:
+    different = [f'{name} {getattr(there, name) or "-"} (recorded by the guest: {getattr(row, name) or "-"})'
+                 for name in ('instance_uuid', 'role', 'migration_uuid', 'claim_id')
+                 if getattr(there, name) != getattr(row, name)]
+    if different:
+        return Verdict(DIFFERS, key, there.instance_uuid, there, f'the row stays: {", ".join(different)}')
+    return Verdict(PRESENT, key, there.instance_uuid, there, 'it has its row')
+
+
+def _row(host_uuid: str, claim: _Claim, usage: Usage) -> Record:
+    device, uuid = claim.device, claim.guest.instance_uuid
+    role = device.role
+    runs = uuid in usage.running and uuid not in usage.arriving
+    if role == vocabulary.INCOMING and claim.named and runs and any(
+            use.live and use.domain_uuid == uuid and (use.kind, use.identifier) == (device.kind, device.identifier)
+            for use in usage.uses):
+        # Its definition is from before it ran, and is not written again when it does.
+        role = vocabulary.CURRENT
+    waits = role == vocabulary.INCOMING or (uuid in usage.arriving and not device.beside)
+    return Record(host_uuid, device.kind, device.identifier, uuid, device.migration_uuid, role,
+                  vocabulary.CLAIMED if waits else vocabulary.ACTIVE, device.position, device.claim_id, 1,
+                  device.provider_uuid, device.resource_class, device.parent, device.numa_node, device.details, 0)
+
+
+def _names(domains: Collection[str]) -> str:
+    many = sorted(domains)
+    return f'domain {many[0]} names it' if len(many) == 1 else f'domains {", ".join(many)} name it'
