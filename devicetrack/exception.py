@@ -102,6 +102,17 @@ class UnknownHost(DeviceTrackError):
         return f'the store has no host {self.host}; it knows {", ".join(self.known) or "none"}'
 
 
+class AmbiguousHost(DeviceTrackError):
+    """This machine is several hosts in the store, and none was named. Nothing was read; name one of ``known``."""
+
+    def __init__(self, known: Iterable[str]) -> None:
+        self.known = tuple(known)
+        super().__init__(self.known)
+
+    def __str__(self) -> str:
+        return f'this machine is several hosts in the store ({", ".join(self.known)}): name one with --host'
+
+
 class NotThisMachine(DeviceTrackError):
     """The host is another machine than the one this runs on. Nothing was read; ask there.
 

@@ -87,7 +87,8 @@ def locate(store: store_api.Store, name: str | None, machine_id_path: str) -> st
 
     :param name: None means the host that this machine is in the store, and before its manager started for the first
         time a host with the machine's name
-    :raises UnknownHost: the store knows this machine by other names, or several and none is chosen
+    :raises UnknownHost: the store knows this machine, and by other names
+    :raises AmbiguousHost: the store knows it by several names, and neither was one given nor is one the machine's own
     :raises NotThisMachine: the host of this name is another machine
     :raises InvalidConfiguration: the machine's id cannot be read
     """
@@ -101,6 +102,8 @@ def locate(store: store_api.Store, name: str | None, machine_id_path: str) -> st
         return here[wanted]
     if store.host(wanted) is not None:
         raise exception.NotThisMachine(wanted)
+    if name is None and here:
+        raise exception.AmbiguousHost(here)
     if here:
         raise exception.UnknownHost(wanted, here)
     return host_identity.new_host(wanted, digest)
