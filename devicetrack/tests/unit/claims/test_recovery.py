@@ -465,7 +465,7 @@ class BootTestCase(HostTestCase):
             self.assertEqual(tuple(fake.addresses_in(host.manager.guest_config(instance).devices)),
                              host.machine.domains[instance.uuid].defined)
         self.assertEqual([], host.audit())
-        for number, instance in enumerate(instances):
+        for instance in instances:
             host.boot(instance)
         self.assertEqual([], host.audit())
 

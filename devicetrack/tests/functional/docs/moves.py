@@ -1,0 +1,236 @@
+"""The operations of moves.rst, each as the steps of its diagram. ``python -m devicetrack.tests.functional.docs.moves``
+
+prints the diagrams as they are now; a test compares them with the document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterator
+import sys
+
+from devicetrack import exception
+from devicetrack.testing import fixtures
+from devicetrack.testing.fixtures import Instance
+from devicetrack.testing.fixtures import Migration
+from devicetrack.testing.region import Region
+
+Steps = Iterator[str]
+WIDTHS = (47, 34, 24)
+
+
+def at_rest(region: Region) -> Instance:
+    return region.spawn('one', pmem=1)
+
+
+def claimed(region: Region, instance: Instance, name: str) -> Migration:
+    migration = region.migration(instance, name)
+    region.hosts[name].resize(instance, pmem=1, migration=migration)
+    return migration
+
+
+def boot(region: Region, instance: Instance, name: str) -> Steps:
+    host = region.hosts[name]
+    host.manager.realize(None, instance)
+    config = host.manager.guest_config(instance)
+    host.machine.start_guest(instance.uuid, config.devices, metadata=config.metadata)
+    yield f'{name}: realize, guest_config, the guest starts'
+    host.manager.started(None, instance)
+    yield f'{name}: started'
+
+
+def finish(region: Region, instance: Instance, migration: Migration) -> Steps:
+    region.one.manager.update_usage(None, instance, 'one')
+    yield 'one: update_usage'
+    region.one.machine.stop_guest(instance.uuid)
+    yield 'one: the guest stops'
+    instance.host = migration.dest_compute
+    yield from boot(region, instance, str(migration.dest_compute))
+    migration.status = 'finished'
+
+
+def resize_confirmed(region: Region, instance: Instance) -> Steps:
+    migration = claimed(region, instance, 'two')
+    yield 'two: resize_claim'
+    yield from finish(region, instance, migration)
+    region.one.machine.delete_guest(instance.uuid)
+    yield 'one: the guest is undefined'
+    region.one.manager.drop_move_claim_at_source(None, instance, migration)
+    migration.status = 'confirmed'
+    yield 'one: drop_move_claim_at_source'
+    region.two.audit()
+    yield 'two: update_available_resource'
+
+
+def resize_reverted(region: Region, instance: Instance) -> Steps:
+    migration = claimed(region, instance, 'two')
+    yield 'two: resize_claim'
+    yield from finish(region, instance, migration)
+    region.two.machine.delete_guest(instance.uuid)
+    yield 'two: the guest is undefined'
+    region.two.manager.drop_move_claim_at_dest(None, instance, migration)
+    yield 'two: drop_move_claim_at_dest'
+    instance.host = 'one'
+    yield from boot(region, instance, 'one')
+    migration.status = 'reverted'
+
+
+def same_host_confirmed(region: Region, instance: Instance) -> Steps:
+    migration = claimed(region, instance, 'one')
+    yield 'one: resize_claim'
+    yield from finish(region, instance, migration)
+    region.one.manager.drop_move_claim_at_source(None, instance, migration)
+    migration.status = 'confirmed'
+    yield 'one: drop_move_claim_at_source'
+
+
+def same_host_reverted(region: Region, instance: Instance) -> Steps:
+    migration = claimed(region, instance, 'one')
+    yield 'one: resize_claim'
+    yield from finish(region, instance, migration)
+    try:
+        region.one.manager.drop_move_claim_at_dest(None, instance, migration)
+    except exception.DeviceInUse:
+        yield 'one: drop_move_claim_at_dest, which says that'
+        yield '     the definition still names d1'
+    yield from boot(region, instance, 'one')
+    migration.status = 'reverted'
+    region.one.audit()
+    yield 'one: update_available_resource'
+
+
+def claim_aborted(region: Region, instance: Instance) -> Steps:
+    claim = region.two.manager.resize_claim(None, instance, None, 'two', region.migration(instance, 'two'),
+                                            fixtures.a_request(pmem=1))
+    yield 'two: resize_claim'
+    region.two.manager.realize(None, instance)
+    yield 'two: realize'
+    claim.abort()
+    yield 'two: an error leaves the block of the claim'
+
+
+def claim_lost(region: Region, instance: Instance) -> Steps:
+    migration = claimed(region, instance, 'two')
+    yield 'two: resize_claim, whose answer is lost'
+    region.two.restart()
+    yield 'two: the service starts anew: init_host'
+    migration.status = 'error'
+    region.two.audit()
+    yield 'two: update_available_resource, and the service'
+    yield '     says that the migration failed'
+
+
+def live_migrated(region: Region, instance: Instance) -> Steps:
+    one, two = region.one, region.two
+    migration = region.migration(instance, 'two')
+    two.manager.live_migration_claim(None, instance, 'two', migration, None, fixtures.a_request(pmem=1))
+    yield 'two: live_migration_claim'
+    two.manager.realize(None, instance)
+    found = two.manager.device_map(instance, migration)
+    yield 'two: realize, device_map'
+    one.manager.migration_definitions(None, instance, migration, found)
+    yield 'one: migration_definitions'
+    two.machine.start_guest(instance.uuid, [pair.element for pair in found.pairs], metadata=found.metadata,
+                            arriving=True)
+    yield 'the copy begins; the guest waits on two'
+    two.machine.arrived(instance.uuid)
+    one.machine.delete_guest(instance.uuid)
+    instance.host, migration.status = 'two', 'completed'
+    yield 'the guest runs on two and is gone on one'
+    one.audit()
+    yield 'one: update_available_resource'
+    two.audit()
+    yield 'two: update_available_resource'
+
+
+def live_rolled_back(region: Region, instance: Instance) -> Steps:
+    migration = region.live_migration(instance, 'two', pmem=1)
+    yield 'as before, until the guest waits on two'
+    region.two.machine.delete_guest(instance.uuid)
+    yield 'two: the guest that waited is removed'
+    region.two.manager.drop_move_claim_at_dest(None, instance, migration)
+    migration.status = 'failed'
+    yield 'two: drop_move_claim_at_dest'
+    region.one.audit()
+    yield 'one: update_available_resource'
+
+
+def evacuated(region: Region, instance: Instance) -> Steps:
+    one, two = region.one, region.two
+    one.manager.close()
+    yield 'one: the host is lost'
+    migration = Migration('one', 'two', instance.uuid, 'accepted')
+    region.migrations.append(migration)
+    region.evacuations.append(migration)
+    two.manager.rebuild_claim(None, instance, 'two', fixtures.a_request(pmem=1), migration=migration)
+    yield 'two: rebuild_claim'
+    yield from boot(region, instance, 'two')
+    two.manager.finish_evacuation(instance, 'two', migration)
+    instance.host, migration.status = 'two', 'done'
+    yield 'two: finish_evacuation'
+    one.restart()
+    yield 'one: init_host; the service names the guest,'
+    yield '     which is removed'
+
+
+def deleted_while_it_waits(region: Region, instance: Instance) -> Steps:
+    region.resize(instance, 'two', pmem=1)
+    region.one.manager.update_usage(None, instance, 'one')
+    yield 'resized to two, not confirmed'
+    region.two.machine.delete_guest(instance.uuid)
+    region.two.manager.release(None, instance)
+    region.deleted.add(instance.uuid)
+    yield 'two: the guest is undefined, release'
+    region.one.machine.delete_guest(instance.uuid)
+    region.one.audit()
+    yield 'one: the guest is undefined,'
+    yield '     update_available_resource'
+
+
+def rebooted(region: Region, instance: Instance) -> Steps:
+    region.one.machine.stop_guest(instance.uuid)
+    yield 'one: the guest stops'
+    yield from boot(region, instance, 'one')
+
+
+def shelved(region: Region, instance: Instance) -> Steps:
+    region.one.machine.delete_guest(instance.uuid)
+    region.one.manager.release(None, instance)
+    instance.host = None
+    yield 'one: the guest is undefined, release'
+    region.two.claim(instance, pmem=1)
+    yield 'two: instance_claim'
+    yield from boot(region, instance, 'two')
+
+
+OPERATIONS: tuple[Callable[[Region, Instance], Steps], ...] = (
+    resize_confirmed, resize_reverted, same_host_confirmed, same_host_reverted, claim_aborted, claim_lost,
+    live_migrated, live_rolled_back, evacuated, deleted_while_it_waits, rebooted, shelved)
+
+
+def diagram(operation: Callable[[Region, Instance], Steps], region: Region) -> str:
+    """One operation, a line for each step: what is called, and the rows of each host after it."""
+    instance = at_rest(region)
+    lines = [('step', 'rows of host one', 'rows of host two'), tuple('─' * width for width in WIDTHS),
+             ('at rest', *_rows(region, instance))]
+    lines += [(step, *_rows(region, instance)) for step in operation(region, instance)]
+    return '\n'.join(' '.join(cell.ljust(width) for cell, width in zip(line, WIDTHS, strict=True)).rstrip()
+                     for line in lines) + '\n'
+
+
+def _rows(region: Region, instance: Instance) -> tuple[str, ...]:
+    return tuple(', '.join(' '.join((record.identifier, record.role, *([record.state] if record.state != 'active'
+                                                                       else []),
+                                     *(['M'] if record.migration_uuid else [])))
+                           for record in host.records(instance)) for host in region.hosts.values())
+
+
+def main() -> None:
+    for operation in OPERATIONS:
+        region = Region()
+        with region:
+            sys.stdout.write(f'{operation.__name__}\n\n{diagram(operation, region)}\n')
+
+
+if __name__ == '__main__':
+    main()
