@@ -30,6 +30,7 @@ from devicetrack.engine.reconcile import Finding
 from devicetrack.engine.reconcile import Views
 from devicetrack.objects import DeviceRequest
 from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import Inventory
 from devicetrack.store import api as store_api
 from devicetrack.virt.driver import VirtDriver
 
@@ -74,12 +75,14 @@ class Line(NamedTuple):
 class Explanation(NamedTuple):
     """What became of a request. ``fits`` is about the whole of it: parts that fit alone may be too much together.
 
-    ``unknown`` says what could not be read: devices of it count as none.
+    ``unknown`` says what could not be read: devices of it count as none. ``providers`` has the stable names of parents
+    by the UUIDs of their providers.
     """
 
     fits: bool
     parts: tuple[Shortage, ...]
     unknown: tuple[str, ...]
+    providers: Mapping[str, str]
 
 
 def locate(store: store_api.Store, name: str | None, machine_id_path: str) -> store_api.Host:
@@ -163,8 +166,19 @@ class Observer:
         return lines
 
     def provider_uuid(self, provider: str) -> str:
-        """The UUID of a provider that is named by it, or by the stable name of its parent device."""
-        return provider if uuidutils.is_uuid_like(provider) else self._providers.uuid_of(provider)
+        """The UUID of a provider that is named by it, or by the stable name of its parent device.
+
+        :raises BadRequest: this host has no parent device of this name
+        """
+        if uuidutils.is_uuid_like(provider):
+            return provider
+        inventory = self._driver.get_inventory()
+        known = _providers(inventory) - {''}
+        if provider not in known:
+            some = ' (a part of them could not be read)' if inventory.unknown else ''
+            raise exception.BadRequest('provider', provider, 'no parent device of this host has this name; it has '
+                                       f'{", ".join(sorted(known)) or "none"}{some}')
+        return self._providers.uuid_of(provider)
 
     def explain(self, request: DeviceRequest) -> Explanation:
         """Say whether a request would fit now and, for each part of it, what there is.
@@ -186,14 +200,12 @@ class Observer:
             fits = True
         unknown = tuple(f'{unknown.what}: {unknown.reason}'
                         for unknown in (*views.usage.unknown, *views.inventory.unknown))
-        return Explanation(fits, parts, unknown)
+        return Explanation(fits, parts, unknown, {uuid: name for name, uuid in uuids.items()})
 
     def _ledger(self, views: Views) -> tuple[ledgers.Ledger, dict[str, str]]:
         """A ledger of what the views say, as a manager that starts would have it; and UUIDs by provider name."""
         inventory = views.inventory
-        uuids = {name: self._providers.uuid_of(name)
-                 for name in {device.provider for device in inventory.devices}
-                 | {capacity.provider for capacity in inventory.capacities} | {''}}
+        uuids = {name: self._providers.uuid_of(name) for name in _providers(inventory) | {''}}
         ledger = ledgers.Ledger(self._policy, uuids.__getitem__)
         ledger.read_inventory(inventory)
         # A row names the provider that its claim knew: the service's own resolver may call it otherwise than we do, and
@@ -214,6 +226,12 @@ class Observer:
             for unit in ledger.units():
                 ledger.withhold_free(DeviceKey(unit.pool.kind, unit.identifier or ''), vocabulary.IN_DOUBT)
         return ledger, uuids
+
+
+def _providers(inventory: Inventory) -> set[str]:
+    """The stable names of the providers of what there is and of what can be made."""
+    return ({device.provider for device in inventory.devices}
+            | {capacity.provider for capacity in inventory.capacities})
 
 
 def _compare(views: Views) -> list[Finding]:

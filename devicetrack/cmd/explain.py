@@ -32,8 +32,8 @@ class Explain(base.Lister):
     """
 
     columns = ('resource_class', 'provider_uuid', 'fits', 'wanted', 'exist', 'free', 'held', 'instances', 'releasing',
-               'withheld', 'wrong_numa_node', 'wrong_provider', 'wrong_type', 'full_parents', 'explanation')
-    in_table = ('resource_class', 'fits', 'wanted', 'free', 'exist', 'explanation')
+               'withheld', 'wrong_numa_node', 'wrong_provider', 'wrong_type', 'full_parents', 'explanation', 'provider')
+    in_table = ('resource_class', 'provider', 'fits', 'wanted', 'free', 'exist', 'explanation')
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -64,7 +64,8 @@ class Explain(base.Lister):
         for unknown in explanation.unknown:
             self.say(f'could not be read, and counts as none: {unknown}')
         for part in explanation.parts:
-            values = {**part._asdict(), 'fits': part.fits, 'withheld': dict(part.withheld), 'explanation': str(part)}
+            values = {**part._asdict(), 'fits': part.fits, 'withheld': dict(part.withheld), 'explanation': str(part),
+                      'provider': explanation.providers.get(part.provider_uuid or '')}
             yield [values[column] for column in self.columns]
 
 

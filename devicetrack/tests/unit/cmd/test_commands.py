@@ -166,7 +166,19 @@ class ExplainTestCase(CommandTestCase):
     def test_a_provider_that_nobody_knows_means_nothing(self) -> None:
         answer = self.program.run('explain', '--resource', 'VGPU=1@nowhere')
         self.assertEqual(cmd_base.USAGE, answer.code)
+        self.assertIn("'nowhere': no parent device of this host has this name; it has gpu", answer.err)
+        answer = self.program.run('explain', '--resource', 'VGPU=1@c5d2ac06-4b3f-4c2f-8a8f-1f6c35c7a001')
+        self.assertEqual(cmd_base.USAGE, answer.code)
         self.assertIn('no provider of this host', answer.err)
+
+    def test_a_provider_that_could_not_be_read_may_be_there(self) -> None:
+        self.host.machine.unknown_kinds[fake.MDEV] = 'libvirt failed'
+        answer = self.program.run('explain', '--resource', 'VGPU=1@gpu')
+        self.assertIn('it has none (a part of them could not be read)', answer.err)
+
+    def test_a_part_from_one_provider_names_its_parent(self) -> None:
+        parts = self.program.ask('explain', '--resource', f'{fixtures.PMEM}=1', '--resource', 'VGPU=1@gpu')
+        self.assertEqual([None, 'gpu'], [part['provider'] for part in parts])
 
 
 class AuditTestCase(CommandTestCase):
