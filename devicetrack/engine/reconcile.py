@@ -161,10 +161,15 @@ def differences(recorded: str, found: str) -> dict[str, tuple[Any, Any]] | None:
 
 def same_device(recorded: str, found: str) -> bool:
     """Whether two texts of details are certainly of one device."""
-    if recorded == found:
+    if _alike(recorded, found):
         return True
     different = differences(recorded, found)
     return different is not None and not any(name in ITSELF for name in different)
+
+
+def _alike(recorded: str, found: str) -> bool:
+    """Whether two texts of details say the same, by a look: nearly all do."""
+    return recorded == found or recorded.replace(_CREATED_TEXT, _ADOPTED_TEXT) == found
 
 
 # A device by a plain tuple, hashed as a DeviceKey is: a host has thousands, and nearly all of them are well.
@@ -282,9 +287,7 @@ class _Comparison:
             if record.migration_uuid is not None or word == INSTANCE_ELSEWHERE:
                 self._suspects.add(record.instance_uuid)
             device = devices.get(key)
-            alike = device is not None and (
-                record.details == device.details
-                or record.details.replace(_CREATED_TEXT, _ADOPTED_TEXT) == device.details)
+            alike = device is not None and _alike(record.details, device.details)
             if alike and record.state == vocabulary.ACTIVE and key in named and word not in INSTANCE_OVER:
                 continue
             same = alike
@@ -305,8 +308,10 @@ class _Comparison:
             self._replaced.add(key)
             return [self._finding(UNHEALTHY, CRITICAL, key, f'another device has its name: {_told(itself)}',
                                   'bring the recorded device back; this one is neither handed out nor wiped')]
-        # Realizing the device writes what it finds. Until the guest runs, and after a boot, that is still to come.
-        if not different or record.state != vocabulary.ACTIVE or self.views.boot_changed:
+        # Realizing the device writes what it finds. Until the guest runs, and after a boot, that is still to come; of a
+        # device that is to be given back nobody needs to know.
+        if (not different or record.state != vocabulary.ACTIVE or self.views.boot_changed
+                or self.words.get(record.instance_uuid) in INSTANCE_OVER):
             return []
         return [self._finding(DETAILS_DIFFER, NOTE, key, _told(different), 'take over what the host says',
                               repair=UPDATE_DETAILS if self._certain(key) else None)]
