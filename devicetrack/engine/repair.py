@@ -22,11 +22,7 @@ from typing import NamedTuple
 
 from devicetrack import vocabulary
 from devicetrack.engine import reconcile
-from devicetrack.engine.reconcile import ADOPT
 from devicetrack.engine.reconcile import Finding
-from devicetrack.engine.reconcile import GIVE_BACK
-from devicetrack.engine.reconcile import RETRY_RELEASE
-from devicetrack.engine.reconcile import UPDATE_DETAILS
 from devicetrack.engine.reconcile import Views
 from devicetrack.objects import details
 from devicetrack.objects.values import DeviceKey
@@ -34,6 +30,10 @@ from devicetrack.objects.values import Record
 from devicetrack.objects.values import RecordedDevice
 
 # In the order in which a plan has them: what keeps devices from being taken comes before what frees any.
+ADOPT: Final = reconcile.ADOPT
+UPDATE_DETAILS: Final = reconcile.UPDATE_DETAILS
+RETRY_RELEASE: Final = reconcile.RETRY_RELEASE
+GIVE_BACK: Final = reconcile.GIVE_BACK
 VERBS: Final = (ADOPT, UPDATE_DETAILS, RETRY_RELEASE, GIVE_BACK)
 
 
