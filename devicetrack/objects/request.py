@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from oslo_versionedobjects import fields as ovo_fields
 
+from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.objects import base
 from devicetrack.objects import extra_specs as specs
@@ -43,7 +44,14 @@ class DeviceRequest(base.DeviceTrackObject):
     @classmethod
     def of(cls, *wanted: tuple[str, int] | tuple[str, int, str | None], numa_nodes: list[int] | None = None,
            numa_affinity_policy: str = vocabulary.NONE) -> DeviceRequest:
-        """Make a request from (resource class, amount) or (resource class, amount, provider UUID) tuples."""
+        """Make a request from (resource class, amount) or (resource class, amount, provider UUID) tuples.
+
+        :raises BadRequest: something else was given
+        """
+        for item in wanted:
+            if not isinstance(item, (tuple, list)) or len(item) not in (2, 3):
+                raise exception.BadRequest('request', item, 'must be a tuple (resource class, amount) or '
+                                           '(resource class, amount, provider UUID)')
         return cls(
             wanted=[RequestedDevices(resource_class=item[0], amount=item[1],
                                      provider_uuid=item[2] if len(item) > 2 else None) for item in wanted],

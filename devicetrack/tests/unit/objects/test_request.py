@@ -64,6 +64,11 @@ class RequestTestCase(base.TestCase):
                          [(one.resource_class, one.amount, one.provider_uuid) for one in request.wanted])
         self.assertEqual(([], 'none'), (request.numa_nodes, request.numa_affinity_policy))
 
+    def test_of_what_is_no_tuple_is_refused(self):
+        for wanted in (('VGPU', 1), (('VGPU',),), (('VGPU', 1, None, 2),)):
+            error = self.assertRaises(exception.BadRequest, DeviceRequest.of, *wanted)
+            self.assertIn('must be a tuple (resource class, amount)', str(error))
+
     def test_requests_share_nothing(self):
         objects.DeviceRequest.of(('VGPU', 1)).numa_nodes.append(1)
         self.assertEqual([], objects.DeviceRequest.of(('VGPU', 1)).numa_nodes)
