@@ -38,13 +38,15 @@ class Explain(base.Lister):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         options.add_host(parser)
-        parser.add_argument('--resource', action='append', default=[], type=_resource,
-                            metavar='CLASS=AMOUNT[@PROVIDER]',
-                            help='So many devices of a resource class, from any provider of this host or from the one '
-                                 'named by its UUID or its parent device. May be repeated.')
-        parser.add_argument('--extra-spec', action='append', default=[], type=_extra_spec, metavar='KEY=VALUE',
-                            help='An extra spec of a flavor, such as hw:pmem=4GB,SMALL or resources:VGPU=1. May be '
-                                 'repeated; those that name no devices are skipped.')
+        # Both may be repeated, and one rules out the other.
+        request = parser.add_mutually_exclusive_group(required=True)
+        request.add_argument('--resource', action='append', default=[], type=_resource,
+                             metavar='CLASS=AMOUNT[@PROVIDER]',
+                             help='So many devices of a resource class, from any provider of this host or from the one '
+                                  'named by its UUID or its parent device. May be repeated.')
+        request.add_argument('--extra-spec', action='append', default=[], type=_extra_spec, metavar='KEY=VALUE',
+                             help='An extra spec of a flavor, such as hw:pmem=4GB,SMALL or resources:VGPU=1. May be '
+                                  'repeated; those that name no devices are skipped.')
         parser.add_argument('--numa-node', action='append', default=[], type=int, metavar='N',
                             help='A NUMA node of this host that the guest runs on. May be repeated.')
         parser.add_argument('--numa-policy', choices=vocabulary.NUMA_AFFINITY_POLICIES,
@@ -53,8 +55,6 @@ class Explain(base.Lister):
         return parser
 
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
-        if bool(parsed_args.resource) == bool(parsed_args.extra_spec):
-            raise base.UsageError('say what to explain: either by --resource or by --extra-spec')
         observer = self.app.observer(parsed_args.host)
         explanation = observer.explain(_request(parsed_args, observer))
         if not explanation.fits:
