@@ -150,7 +150,7 @@ class Observer:
         lines = [_device(unit, names) for unit in ledger.units()]
         for pool in ledger.pools():
             amount = pool.room() - pool.free_count
-            if pool.creatable:
+            if pool.creatable and amount > 0:
                 lines.append(Line(pool.kind, None, CREATABLE, amount, pool.resource_class,
                                   names.get(pool.provider_uuid), pool.provider_uuid, pool.parent_name, pool.numa_node,
                                   None, None, pool.details))

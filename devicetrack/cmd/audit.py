@@ -47,4 +47,7 @@ class Audit(Findings):
 
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
         observer = self.app.observer(parsed_args.host)
-        return self.rows_of(observer.host.name, observer.audit())
+        findings = observer.audit()
+        if not findings and parsed_args.formatter == 'table':
+            self.say(f'host {observer.host.name}: no differences')      # a table without lines says nothing
+        return self.rows_of(observer.host.name, findings)

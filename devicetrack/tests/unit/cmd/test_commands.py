@@ -69,6 +69,10 @@ class InventoryListTestCase(CommandTestCase):
         answer = self.program.run('audit', '-f', 'json')
         self.assertEqual(1, sum(finding['kind'] == reconcile.GONE for finding in answer.data))
 
+    def test_a_parent_that_can_make_no_more_is_not_creatable(self) -> None:
+        self.host.spawn(vgpu=1)
+        self.assertEqual({'held', 'free'}, {one['status'] for one in self.program.ask('inventory', 'list')})
+
 
 class AssignmentListTestCase(CommandTestCase):
 
@@ -186,6 +190,9 @@ class AuditTestCase(CommandTestCase):
     def test_a_clean_host(self) -> None:
         self.host.spawn(pmem=1)
         self.assertEqual([], self.program.ask('audit'))
+        answer = self.program.run('audit')
+        self.assertEqual((cmd_base.OK, '', 'devicetrack-manage: host compute-7: no differences\n'),
+                         (answer.code, answer.out.strip(), answer.err))
 
     def test_a_finding_has_all_its_fields_and_needs_attention(self) -> None:
         instance = self.host.spawn(pmem=1)
