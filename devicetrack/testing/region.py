@@ -1,7 +1,7 @@
 """Two compute hosts and the service that moves instances between them, in one process.
 
-The hosts are :class:`~devicetrack.testing.fixtures.Host`: real managers and stores, machines in memory. The service's
-side is what a Nova-like one does, in its order, with its calls and no others::
+The hosts are :class:`~devicetrack.testing.fixtures.Host`: real managers and stores, machines in memory, or hosts of a
+test's own. The service's side is what a Nova-like one does, in its order, with its calls and no others::
 
     region = self.useFixture(region.Region(devices=2, shared_store=False))
     instance = region.spawn('one', pmem=1)
@@ -13,6 +13,7 @@ Where an instance is and how its migration stands is the truth that both hosts' 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import fixtures
@@ -59,11 +60,13 @@ class Region(fixtures.Fixture):
     :param parents: mdev parents of each, as :class:`~devicetrack.testing.fixtures.Host` takes them
     :param shared_store: one store for both; else a store for each
     :param store: the store to share, when it is not a new SQLite file
+    :param host: makes a host that is not ready, as ``Host(devices, parents, name=…, configuration=…, store=…, ready=…)``
+        does; its ``machine`` has the methods of :class:`~devicetrack.virt.fake.FakeHost` that start and end guests
     """
 
     def __init__(self, devices: int = 2, parents: dict[str, int] | None = None, shared_store: bool = False,
-                 store: store_api.Store | None = None) -> None:
-        self._devices, self._parents = devices, parents
+                 store: store_api.Store | None = None, host: Callable[..., Host] = Host) -> None:
+        self._devices, self._parents, self._host = devices, parents, host
         self._shared, self._store = shared_store or store is not None, store
         self.instances: list[Instance] = []
         self.deleted: set[str] = set()
@@ -74,8 +77,8 @@ class Region(fixtures.Fixture):
         self.hosts: dict[str, Host] = {}
         for name in ('one', 'two'):
             configuration = self.useFixture(our_fixtures.Configuration(machine=name))
-            host = Host(self._devices, self._parents, name=name, configuration=configuration, store=self._store,
-                        ready=False)
+            host = self._host(self._devices, self._parents, name=name, configuration=configuration, store=self._store,
+                              ready=False)
             host.service = TruthfulService(self, name)
             self.hosts[name] = self.useFixture(host)
             if self._shared and self._store is None:
@@ -92,10 +95,11 @@ class Region(fixtures.Fixture):
 
     # -- what the service does ----------------------------------------------------------------------------------------
 
-    def spawn(self, name: str, pmem: int = 0, vgpu: int = 0) -> Instance:
+    def spawn(self, name: str, pmem: int = 0, vgpu: int = 0, request: Any = None) -> Instance:
+        """Here as in the others, ``request`` says what is asked for when amounts do not."""
         instance = Instance()
         self.instances.append(instance)
-        return self.hosts[name].spawn(instance, pmem=pmem, vgpu=vgpu)
+        return self.hosts[name].spawn(instance, request, pmem, vgpu)
 
     def migration(self, instance: Instance, name: str) -> Migration:
         """A migration of an instance to a host."""
@@ -103,13 +107,13 @@ class Region(fixtures.Fixture):
         self.migrations.append(made)
         return made
 
-    def resize(self, instance: Instance, name: str, pmem: int = 0, vgpu: int = 0) -> Migration:
+    def resize(self, instance: Instance, name: str, pmem: int = 0, vgpu: int = 0, request: Any = None) -> Migration:
         """Resize or cold-migrate, to the same host too. The guest runs on its new devices when this ends.
 
         :returns: the migration, which waits for its confirmation
         """
         migration = self.migration(instance, name)
-        self.hosts[name].resize(instance, pmem, vgpu, migration)
+        self.hosts[name].resize(instance, pmem, vgpu, migration, request)
         self.finish_resize(instance, migration)
         return migration
 
@@ -142,25 +146,27 @@ class Region(fixtures.Fixture):
         source.boot(instance)
         migration.status = 'reverted'
 
-    def live_migrate(self, instance: Instance, name: str, pmem: int = 0, vgpu: int = 0) -> Migration:
+    def live_migrate(self, instance: Instance, name: str, pmem: int = 0, vgpu: int = 0,
+                     request: Any = None) -> Migration:
         """Claim at the destination, take the guest over, end at both ends without another word to the source."""
-        migration = self.live_migration(instance, name, pmem, vgpu)
+        migration = self.live_migration(instance, name, pmem, vgpu, request)
         self.arrive(instance, migration)
         return migration
 
-    def live_migration(self, instance: Instance, name: str, pmem: int = 0, vgpu: int = 0) -> Migration:
+    def live_migration(self, instance: Instance, name: str, pmem: int = 0, vgpu: int = 0,
+                       request: Any = None) -> Migration:
         """As far as the guest waits at the destination."""
         migration = self.migration(instance, name)
         migration.status = 'preparing'
         source, destination = self.hosts[str(migration.source_compute)], self.hosts[name]
         destination.manager.live_migration_claim(
-            destination.context, instance, name, migration, None, our_fixtures.a_request(pmem=pmem, vgpu=vgpu))
+            destination.context, instance, name, migration, None,
+            request or our_fixtures.a_request(pmem=pmem, vgpu=vgpu))
         destination.manager.realize(destination.context, instance)
         partners = destination.manager.device_map(instance, migration)
         migration.status = 'running'
-        source.manager.migration_definitions(source.context, instance, migration, partners)
-        destination.machine.start_guest(instance.uuid, [pair.element for pair in partners.pairs], define=False,
-                                        metadata=partners.metadata, arriving=True)
+        definitions = source.manager.migration_definitions(source.context, instance, migration, partners)
+        destination.machine.receive_guest(instance.uuid, definitions)
         return migration
 
     def arrive(self, instance: Instance, migration: Migration) -> None:
@@ -169,8 +175,6 @@ class Region(fixtures.Fixture):
         source.machine.delete_guest(instance.uuid)
         destination.machine.arrived(instance.uuid)
         instance.host = instance.node = destination.name
-        config = destination.manager.guest_config(instance)
-        destination.machine.start_guest(instance.uuid, config.devices, metadata=config.metadata)
         destination.manager.started(destination.context, instance)
         migration.status = 'completed'
 
@@ -181,14 +185,15 @@ class Region(fixtures.Fixture):
         destination.manager.drop_move_claim_at_dest(destination.context, instance, migration)
         migration.status = 'error'
 
-    def evacuate(self, instance: Instance, name: str, pmem: int = 0, vgpu: int = 0) -> Migration:
+    def evacuate(self, instance: Instance, name: str, pmem: int = 0, vgpu: int = 0, request: Any = None) -> Migration:
         """Rebuild an instance of a host that is down on another one. The guest of the dead host may still be there."""
         migration = Migration(instance.host, name, instance.uuid, 'accepted')
         self.migrations.append(migration)
         self.evacuations.append(migration)
         destination = self.hosts[name]
-        destination.manager.rebuild_claim(destination.context, instance, name,
-                                          our_fixtures.a_request(pmem=pmem, vgpu=vgpu), migration=migration)
+        destination.manager.rebuild_claim(
+            destination.context, instance, name, request or our_fixtures.a_request(pmem=pmem, vgpu=vgpu),
+            migration=migration)
         destination.boot(instance)
         destination.manager.finish_evacuation(instance, name, migration)
         instance.host = instance.node = name
