@@ -66,7 +66,7 @@ class RequestTestCase(base.TestCase):
 
     def test_of_what_is_no_tuple_is_refused(self):
         for wanted in (('VGPU', 1), (('VGPU',),), (('VGPU', 1, None, 2),)):
-            error = self.assertRaises(exception.BadRequest, DeviceRequest.of, *wanted)
+            error = self.assertRaises(exception.BadRequest, objects.DeviceRequest.of, *wanted)
             self.assertIn('must be a tuple (resource class, amount)', str(error))
 
     def test_requests_share_nothing(self):
