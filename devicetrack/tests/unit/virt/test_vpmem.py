@@ -117,6 +117,14 @@ class NdctlTestCase(base.TestCase):
         self.assertEqual({}, self.kind.identify([]))
 
 
+class DetailsTextTestCase(base.TestCase):
+
+    def test_it_is_the_text_of_the_object(self) -> None:
+        for path in ('/dev/dax0.0', '', '/a"\\\n\u2028é'):
+            namespace = namespaces.Namespace('ns', str(uuid.uuid4()), path, 4 * MIB, 4096, None, None, True)
+            self.assertEqual(details.to_text(vpmem._details(namespace, '4GB')), vpmem._details_text(namespace, '4GB'))
+
+
 class GuestElementTestCase(base.TestCase):
     scenarios = base.table(
         ('a devdax namespace', 130023424, 2 * MIB, True, 126976, 2048),
@@ -155,6 +163,19 @@ class DirectoryTestCase(base.TestCase):
         os.mkfifo(os.path.join(self.files, 'fifo'))
         os.symlink('/etc/passwd', os.path.join(self.files, 'link'))
         self.assertEqual({'ns0'}, set(self.source.read()))
+
+    def test_every_path_has_its_name(self) -> None:
+        self.path('ns0')
+        os.symlink('/etc/passwd', os.path.join(self.files, 'link'))
+        self.assertEqual({os.path.join(self.files, 'ns0'): 'ns0'}, self.source.paths())
+        self.assertRaises(exception.CommandFailed, namespaces.DirectorySource(self.files + '/no').paths)
+
+    def test_the_uuid_of_a_file_never_changes(self) -> None:
+        # It stands in rows: 5f1d5d3e-… is the namespace of such UUIDs for good.
+        for name, inode in (('ns0', 1), ('é', 2 ** 63)):
+            self.assertEqual(
+                str(uuid.uuid5(uuid.UUID('5f1d5d3e-8f2e-4a6c-9c3b-0b1f6f0f7a11'), f'{name}:{inode}')),
+                namespaces._file_uuid(name, inode))
 
     def test_a_file_keeps_its_uuid_and_a_replaced_one_does_not(self) -> None:
         self.path('ns0')

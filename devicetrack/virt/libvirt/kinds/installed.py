@@ -6,6 +6,7 @@ or a release long after.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from collections.abc import Sequence
 import re
 from typing import Any
@@ -96,24 +97,26 @@ def stock(kind: api.DeviceKind) -> api.Stock:
 
 def _check(kind: api.DeviceKind, found: api.Stock) -> None:
     read: set[str] = set()
+    counted_as = kind.resource_classes
     for device in found.devices:
         what = f'device {device.identifier!r}'
         if not isinstance(device.identifier, str) or not 0 < len(device.identifier) <= _IDENTIFIER_CHARACTERS:
             raise exception.DeviceKindFailed(
                 kind.name, f'the identifier of {what} is no text of 1 to {_IDENTIFIER_CHARACTERS} characters')
-        _check_one(kind, device, what, read)
+        _check_one(kind, counted_as, device, what, read)
     for capacity in found.capacities:
-        _check_one(kind, capacity, f'the capacity of {capacity.parent} for {capacity.device_type}', read)
+        _check_one(kind, counted_as, capacity, f'the capacity of {capacity.parent} for {capacity.device_type}', read)
 
 
-def _check_one(kind: api.DeviceKind, one: InventoryDevice | Capacity, what: str, read: set[str]) -> None:
+def _check_one(kind: api.DeviceKind, counted_as: Collection[str], one: InventoryDevice | Capacity, what: str,
+               read: set[str]) -> None:
     """Quick: of each resource class the details of the first are read, and of the others it is seen that there are any.
 
     What one piece of code wrote is alike, and a host may have thousands of devices.
     """
     if one.kind != kind.name:
         raise exception.DeviceKindFailed(kind.name, f'{what} is of kind {one.kind!r}')
-    if one.resource_class not in kind.resource_classes:
+    if one.resource_class not in counted_as:
         raise exception.DeviceKindFailed(
             kind.name, f'{what} has the resource class {one.resource_class!r}, which is not in resource_classes')
     if one.resource_class in read and isinstance(one.details, str) and one.details.startswith('{'):

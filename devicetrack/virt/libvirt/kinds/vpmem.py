@@ -12,8 +12,11 @@ from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 import errno
+import functools
+import json
 import os
 from typing import Any
+import uuid
 from xml.sax import saxutils
 
 from devicetrack import exception
@@ -39,6 +42,8 @@ _UNIT_BYTES = 2 << 20
 _LABEL_BYTES = 2 << 20
 _MIN_BYTES = _LABEL_BYTES + _UNIT_BYTES
 
+_NO_UUID = str(uuid.UUID(int=0))
+
 
 class VPMEM(api.DeviceKind):
     """The device kind ``vpmem``."""
@@ -59,7 +64,7 @@ class VPMEM(api.DeviceKind):
 
     @property
     def resource_classes(self) -> frozenset[str]:
-        return frozenset(map(vpmem_options.resource_class, self.options.labels.values()))
+        return frozenset(map(vpmem_options.resource_class, set(self.options.labels.values())))
 
     @property
     def wait_s(self) -> float:
@@ -71,12 +76,13 @@ class VPMEM(api.DeviceKind):
         found = self._source.read()
         devices = []
         missing = []
+        known_as = {label: vpmem_options.resource_class(label) for label in set(self.options.labels.values())}
         for name, label in sorted(self.options.labels.items()):
             if name in found:
                 namespace = found[name]
                 devices.append(InventoryDevice(
-                    self.name, name, '', vpmem_options.resource_class(label), namespace.region,
-                    namespace.numa_node, details.to_text(_details(namespace, label)), _problem(namespace)))
+                    self.name, name, '', known_as[label], namespace.region, namespace.numa_node,
+                    _details_text(namespace, label), _problem(namespace)))
             else:
                 missing.append(Missing(
                     DeviceKey(self.name, name), vpmem_options.OPTION, 'this host has no such namespace; it has '
@@ -93,14 +99,14 @@ class VPMEM(api.DeviceKind):
         if not wanted:
             return {}
         # Not the configured ones alone: a namespace that an option names no more may still have an owner.
-        found = [namespace for namespace in self._source.read().values() if namespace.path]
-        by_path = {os.path.normpath(namespace.path): namespace.name for namespace in found}
-        by_device = {device: namespace.name for namespace in found
-                     if (device := _device_of(namespace.path)) is not None}
-        means: dict[str, str | None] = {}
-        for address in wanted:
-            device = _device_of(address)
-            means[address] = by_path.get(os.path.normpath(address)) or (by_device.get(device) if device else None)
+        found = self._source.paths()
+        by_path = {os.path.normpath(path): name for path, name in found.items()}
+        means: dict[str, str | None] = {address: by_path.get(os.path.normpath(address)) for address in wanted}
+        others = {address: device for address, name in means.items()
+                  if name is None and (device := _device_of(address)) is not None}
+        if others:
+            by_device = {_device_of(path): name for path, name in found.items()}
+            means.update((address, by_device.get(device)) for address, device in others.items())
         return means
 
     # -- realize, unclaim -----------------------------------------------------------------------------------------
@@ -191,6 +197,23 @@ def _guest_bytes(namespace: namespaces.Namespace) -> int:
 def _details(namespace: namespaces.Namespace, label: str) -> VPMEMDetails:
     return VPMEMDetails(namespace_uuid=namespace.uuid, label=label, devpath=namespace.path,
                         size_bytes=namespace.size_bytes, align_bytes=namespace.align_bytes)
+
+
+def _details_text(namespace: namespaces.Namespace, label: str) -> str:
+    """The stored text of :func:`_details`. A host may have thousands that differ in nothing but two fields."""
+    before, between, behind = _details_frame(label, namespace.size_bytes, namespace.align_bytes)
+    path, namespace_uuid = map(json.encoder.encode_basestring_ascii, (namespace.path, namespace.uuid))
+    return f'{before}{path}{between}{namespace_uuid}{behind}'
+
+
+@functools.lru_cache(maxsize=64)
+def _details_frame(label: str, size_bytes: int, align_bytes: int) -> tuple[str, str, str]:
+    """The text around the path and the UUID, in the order in which it has them."""
+    text = details.to_text(VPMEMDetails(namespace_uuid=_NO_UUID, label=label, devpath='', size_bytes=size_bytes,
+                                        align_bytes=align_bytes))
+    before, path, rest = text.partition('"devpath":')
+    between, of_uuid, behind = rest.removeprefix('""').partition('"namespace_uuid":')
+    return before + path, between + of_uuid, behind.removeprefix(f'"{_NO_UUID}"')
 
 
 def _device_of(path: str) -> tuple[int, ...] | None:
