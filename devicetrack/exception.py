@@ -7,6 +7,7 @@ them, and ``args`` rebuild the error from a pickle. What holds after an error is
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
@@ -125,6 +126,45 @@ class NotThisMachine(DeviceTrackError):
 
     def __str__(self) -> str:
         return f'host {self.host} is another machine than this one: run the command there'
+
+
+class GuestsOfSeveralHosts(DeviceTrackError):
+    """The guests of one hypervisor record that they belong to different hosts. Nothing was written.
+
+    ``hosts`` has the hosts' UUIDs, and how many guests name each. One of them is this host; a guest that names another
+    was defined by hand, or left behind by a move.
+    """
+
+    def __init__(self, host: str, hosts: Mapping[str, int]) -> None:
+        self.host, self.hosts = host, dict(hosts)
+        super().__init__(self.host, self.hosts)
+
+    def __str__(self) -> str:
+        hosts = ', '.join(f'{uuid} ({guests})' for uuid, guests in sorted(self.hosts.items()))
+        return (f'the guests on host {self.host} record different hosts as theirs: {hosts}: see which is this one, and '
+                'move or undefine the guests that belong to another')
+
+
+class UnknownOrder(DeviceTrackError):
+    """The store has no such order. It may have been answered and dropped: of a host's answers the newest are kept."""
+
+    def __init__(self, order: str) -> None:
+        super().__init__(order)
+        self.order = order
+
+    def __str__(self) -> str:
+        return f'there is no order {self.order}: see devicetrack-manage order list'
+
+
+class NotForgotten(DeviceTrackError):
+    """A device must not be forgotten as it is now. Its row stays; ``reason`` says why, and what to do first."""
+
+    def __init__(self, device: str, reason: str) -> None:
+        super().__init__(device, reason)
+        self.device, self.reason = device, reason
+
+    def __str__(self) -> str:
+        return f'device {self.device} is not forgotten: {self.reason}'
 
 
 class ForkedManager(DeviceTrackError):
