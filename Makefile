@@ -1,5 +1,6 @@
 # make demo    boot guests that race for devices, kill the service, see that nothing is lost
 # make test    unit and functional tests, and the objects beside Nova's
+# make model-check  every order of operations and crashes up to a depth (DEPTH=n), each mutant of it found
 # make bench   the table of speeds
 # make docs    the documentation, into doc/build/html and releasenotes/build/html
 # make lint    ruff, hacking, mypy
@@ -13,8 +14,9 @@ VENV = .venv
 BIN = $(VENV)/bin
 EXTRAS = libvirt,placement,test
 ARGS =
+DEPTH =
 
-.PHONY: help demo test bench docs lint setup clean
+.PHONY: help demo test model-check bench docs lint setup clean
 .NOTPARALLEL:
 
 help:
@@ -43,6 +45,9 @@ demo: $(VENV)/.installed
 
 test: $(VENV)/.packages-test
 	$(BIN)/tox run -e py3,nova-objects
+
+model-check: $(VENV)/.installed
+	$(BIN)/python -m devicetrack.testing.model $(DEPTH)
 
 bench: $(VENV)/.installed $(VENV)/.packages-test
 	$(BIN)/python -m benchmarks $(ARGS)

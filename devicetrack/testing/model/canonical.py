@@ -1,0 +1,142 @@
+"""What two worlds have in common that differ in nothing but names.
+
+Ids that were drawn by lot, which guest is the first and which host is called a make no difference. Nor does it matter
+how often a row was written, or when.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+
+from devicetrack.engine.ledger import Unit
+from devicetrack.objects.values import DeviceKey
+from devicetrack.testing.model import memory
+from devicetrack.testing.model.service import ABSENT
+from devicetrack.testing.model.service import DELETED
+from devicetrack.testing.model.service import Guest
+from devicetrack.testing.model.service import Move
+from devicetrack.testing.model.service import Place
+from devicetrack.testing.model.world import ModelHost
+from devicetrack.testing.model.world import World
+
+
+def form(world: World) -> bytes:
+    """The same for worlds that only names tell apart."""
+    views = {name: _View(world, host) for name, host in world.hosts.items()}
+    guests = list(world.service.guests.values())
+    least = min(repr(_in_order(world, views, order, hosts))
+                for order in itertools.permutations(guests) for hosts in itertools.permutations(world.hosts))
+    return hashlib.blake2b(least.encode(), digest_size=16).digest()
+
+
+def _in_order(world: World, views: dict[str, _View], guests: tuple[Guest, ...], hosts: tuple[str, ...]) -> tuple:
+    naming = _Naming(world, guests, hosts)
+    for name in hosts:
+        naming.name_devices(name, views[name])
+    return (tuple(views[name].form(naming) for name in hosts), tuple(naming.guest(guest) for guest in guests),
+            tuple(naming.move(move) for move in world.service.moves), world.service.mute)
+
+
+class _Naming:
+    """Names for guests, hosts, devices and migrations that follow from an order of guests and hosts."""
+
+    def __init__(self, world: World, guests: tuple[Guest, ...], hosts: tuple[str, ...]) -> None:
+        self.guests: dict[str | None, int] = {guest.uuid: number for number, guest in enumerate(guests)}
+        self.tokens: dict[bytes, int] = {guest.token: number for number, guest in enumerate(guests)}
+        self.hosts: dict[str | None, int] = {name: number for number, name in enumerate(hosts)}
+        self.moves: dict[str | None, int] = {move.uuid: number for number, move in enumerate(world.service.moves)}
+        self.devices: dict[Place, int] = {}
+
+    def name_devices(self, host: str, view: _View) -> None:
+        """By what they are to whom, and only then by name: devices that are alike are all the same."""
+        facts = sorted((view.facts(self, key), key) for key in view.keys)
+        for number, (_, key) in enumerate(facts):
+            self.devices[host, key] = number
+
+    def places(self, places: frozenset[Place]) -> tuple:
+        return tuple(sorted((self.hosts[host], self.devices.get((host, key), -1)) for host, key in places))
+
+    def move_uuid(self, uuid: str | None) -> int | None:
+        return None if uuid is None else self.moves.get(uuid, -1)
+
+    def guest(self, guest: Guest) -> tuple:
+        if guest.status in (ABSENT, DELETED):
+            return (guest.status,)
+        resources = guest.resources
+        return (guest.status, guest.size, self.hosts.get(guest.host), self.places(guest.current),
+                self.places(guest.old), self.places(guest.new), self.places(guest.written),
+                len(resources) if resources is not None else None,
+                None if guest.context is None else self.move_uuid(guest.context.migration_uuid))
+
+    def move(self, move: Move) -> tuple:
+        return (self.guests.get(move.instance_uuid), self.hosts.get(move.source_compute),
+                self.hosts.get(move.dest_compute), move.kind, move.phase, move.status, move.size, move.source_told,
+                move.device_map is not None)
+
+
+class _View:
+    """One host, read once."""
+
+    def __init__(self, world: World, host: ModelHost) -> None:
+        self.host, self.machine, self.name = host, host.machine, host.name
+        database = world.database_of(host.name)
+        self.rows = {row.key: row for row in database.assignments(host.uuid)}
+        self.contexts = database.contexts(host.uuid)
+        self.stored_boot = database.boot_id(host.uuid)
+        self.domains = [(domain, [self.machine.key_at(address) for address in domain.live or ()],
+                         [self.machine.key_at(address) for address in domain.defined or ()],
+                         [self.machine.key_at(address) for address in domain.will_be_defined or ()])
+                        for domain in self.machine.domains.values()]
+        self.records = {record.instance_uuid: record for record in self.machine.guest_records()}
+        self.ready = memory.is_ready(host.manager)
+        self.units: dict[DeviceKey, Unit] = {}
+        self.free: list[DeviceKey] = []
+        if self.ready:
+            self.units = {DeviceKey(unit.pool.kind, str(unit.identifier)): unit
+                          for unit in host.manager.ledger.units()}
+            self.free = [DeviceKey(unit.pool.kind, str(unit.identifier)) for pool in host.manager.ledger.pools()
+                         for unit in pool.free]
+        self.keys = {*self.rows, *self.machine.devices, *self.units}
+
+    def facts(self, naming: _Naming, key: DeviceKey) -> tuple:
+        row = self.rows.get(key)
+        of_row = None if row is None else (naming.guests[row.instance_uuid], naming.move_uuid(row.migration_uuid),
+                                           row.role, row.state, row.position)
+        data = self.machine.contents.get(key)
+        unit = self.units.get(key)
+        of_unit = None
+        if unit is not None:
+            holding = unit.holding
+            of_unit = (unit.state, unit.unborn, unit.withheld, holding and (
+                naming.guests[holding.instance_uuid], holding.from_rows, holding.in_doubt))
+        users = tuple(sorted((naming.guests[domain.uuid], key in live, key in defined)
+                             for domain, live, defined, _ in self.domains if key in live or key in defined))
+        return repr((of_row, None if data is None else naming.tokens[data], users, of_unit)), \
+            self.free.index(key) if key in self.free else -1, key in self.machine.devices
+
+    def form(self, naming: _Naming) -> tuple:
+        def named(keys: list[DeviceKey | None]) -> tuple:
+            return tuple(None if key is None else naming.devices[self.name, key] for key in keys)
+
+        devices = sorted((naming.devices[self.name, key], self.facts(naming, key)) for key in self.keys)
+        domains = []
+        for domain, live, defined, later in self.domains:
+            record = self.records.get(domain.uuid)
+            of_record = None if record is None else (record.boot_id == self.machine.boot, tuple(
+                (naming.devices.get((self.name, DeviceKey(one.kind, one.identifier)), -1), one.beside)
+                for one in record.devices))
+            domains.append((naming.guests[domain.uuid], domain.live is not None, named(live),
+                            domain.defined is not None, named(defined), named(later), domain.arriving,
+                            domain.is_of_boot(self.machine.boot), of_record))
+        of_manager: tuple = ()
+        if self.ready:
+            manager = self.host.manager
+            of_manager = (manager.boot_id == self.machine.boot, manager.report_only is not None,
+                          tuple(sorted((naming.guests[doubt.holding.instance_uuid], doubt.undo)
+                                       for doubt in manager.doubts)),
+                          tuple((pool.available, pool.creatable, pool.free_count, pool.held_count,
+                                 pool.releasing_count) for pool in manager.ledger.pools()))
+        return (self.host.powered, self.stored_boot == self.machine.boot, tuple(devices), tuple(sorted(domains)),
+                tuple(sorted((naming.guests[instance], naming.move_uuid(move)) for instance, move in self.contexts)),
+                of_manager)
