@@ -24,6 +24,7 @@ from devicetrack.cmd import audit
 from devicetrack.cmd import base as cmd_base
 from devicetrack.engine import reconcile
 from devicetrack.objects import DeviceRequest
+from devicetrack.store.sql import open_store
 from devicetrack.testing import fixtures
 from devicetrack.testing import libvirt as libvirt_fixtures
 from devicetrack.tests import base
@@ -80,6 +81,46 @@ class QuickStartTestCase(base.TestCase):
         self.assertEqual('', answer.stderr if answer.returncode else '')
         page = (DOCS / 'user' / 'quick_start.rst').read_text(encoding='utf-8')
         self.assertIn(textwrap.indent(answer.stdout, '    '), page)
+
+
+class MediatedDevicesTestCase(base.TestCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.page = (DOCS / 'user' / 'quick_start.rst').read_text(encoding='utf-8')
+        self.uri = f'test://{DOCS / "user" / "host.xml"}'
+        self.useFixture(fixtures.SQLiteStore(self.conf))
+
+    def test_the_service_gets_what_the_page_says(self) -> None:
+        [request] = re.findall(r'``DeviceRequest(\.of\(.*\))``', self.page)
+        self.configuration.set('libvirt', connection_uri=self.uri)
+        self.configuration.set('devices', enabled_mdev_types=['nvidia-35'])
+        driver = libvirt_driver.LibvirtDriver('compute-7', self.conf, self.state_path)
+        self.addCleanup(driver.close)
+        store = open_store(self.conf)
+        self.addCleanup(store.close)
+        manager = ClaimManager('compute-7', driver, store, self.conf)
+        self.addCleanup(manager.close)
+        manager.init_host(self.context)
+        wanted = eval(f'DeviceRequest{request}')        # of our own page
+        for _ in range(2):
+            instance = fixtures.Instance()
+            manager.instance_claim(self.context, instance, 'compute-7', wanted)
+            manager.realize(self.context, instance)
+            self.assertEqual(1, len(manager.guest_config(instance).devices))
+        self.assertRaises(exception.NoFit, manager.instance_claim, self.context, fixtures.Instance(), 'compute-7',
+                          wanted)
+
+    def test_the_command_prints_what_the_page_says(self) -> None:
+        [options] = re.findall(r'\$ devicetrack-manage --config-file service.conf (inventory .*)', self.page)
+        path = pathlib.Path(self.state_path, 'service.conf')
+        path.write_text(f'[devicetrack]\nstate_path = {self.state_path}\n'
+                        f'machine_id_path = {self.conf.devicetrack.machine_id_path}\n[libvirt]\n'
+                        f'connection_uri = {self.uri}\n[devices]\nenabled_mdev_types = nvidia-35\n')
+        answer = subprocess.run([sys.executable, '-m', 'devicetrack.cmd.manage', '--config-file', path,
+                                 *options.split()], capture_output=True, text=True, check=False, timeout=120)
+        self.assertEqual((0, ''), (answer.returncode, answer.stderr))
+        self.assertIn(textwrap.indent(answer.stdout, '    '), self.page)
 
 
 class PagesTestCase(base.TestCase):
