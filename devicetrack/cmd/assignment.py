@@ -45,7 +45,7 @@ class Show(base.ShowOne):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument('device', metavar='[KIND/]IDENTIFIER', type=options.device_name,
-                            help='The device: a namespace, the UUID of a mediated device, a PCI address.')
+                            help='The device: the name of a namespace, the UUID of a mediated device.')
         parser.add_argument('--host', metavar='NAME', help='The host, when several have a device of this name.')
         return parser
 
