@@ -60,8 +60,8 @@ class Region(fixtures.Fixture):
     :param parents: mdev parents of each, as :class:`~devicetrack.testing.fixtures.Host` takes them
     :param shared_store: one store for both; else a store for each
     :param store: the store to share, when it is not a new SQLite file
-    :param host: makes a host that is not ready, as ``Host(devices, parents, name=…, configuration=…, store=…, ready=…)``
-        does; its ``machine`` has the methods of :class:`~devicetrack.virt.fake.FakeHost` that start and end guests
+    :param host: makes a host that is not ready, from the arguments of :class:`~devicetrack.testing.fixtures.Host`; its
+        ``machine`` has the methods of :class:`~devicetrack.virt.fake.FakeHost` that start and end guests
     """
 
     def __init__(self, devices: int = 2, parents: dict[str, int] | None = None, shared_store: bool = False,
