@@ -71,7 +71,11 @@ class Operation:
         raise NotImplementedError
 
     def finish(self, world: World) -> None:
-        """After a crash and a restart, or after an error: carry on or undo. Not called when all went well."""
+        """See that nothing is under way any more: carry on or undo what was interrupted.
+
+        Called after the restart, and also when all went well. It may be called again when the first connection after an
+        outage turns out to be dead.
+        """
         raise NotImplementedError
 
     def owners(self, world: World) -> invariant.Owners:
@@ -141,12 +145,10 @@ class _Run:
         world, operation = self.world, self.operation
         how = self.faults[0].how if self.faults else None
         self.stores.route(how in (moments.LOST, moments.CUT, moments.OUTAGE))
-        for host in world:
-            world.fork(host)
-            host.start()
+        world.restart()
         self._room = {host.name: host.tell(VIEW).room for host in world}
         operation.setup(world)
-        finished = self._operate()
+        self._operate()
         world.course = Course()
         wrong = invariant.at_a_moment(world, self._views())
         self._state = self._canonical()
@@ -164,45 +166,33 @@ class _Run:
             wrong += invariant.at_a_moment(world, self._views())
             for orphan in world.orphans:
                 orphan()
-            for host in world:
-                host.audit()
+            world.audit()
         wrong += invariant.at_rest(world, self._views())
-        if not finished:
-            operation.finish(world)
-        for host in world:                      # what an audit mends it reports once more
-            host.audit()
-        findings = {host.name: host.audit() for host in world}
+        self._finish(how)
+        world.audit()
+        world.audit()                           # a host hears from another one's changes at its next audit alone
+        findings = world.audit()                # and what an audit mends it reports once more
         wrong += invariant.at_the_end(world, self._views(), findings, self._room, operation.owners(world))
         return wrong + operation.check(world)
 
-    def _operate(self) -> bool:
-        """Run the operation, with the first fault in it; whether it came to its end as it should."""
+    def _operate(self) -> None:
+        """Run the operation, with the first fault in it."""
         course = self._begin(0)
         try:
             self.operation.run(self.world)
-        except Crashed:
+        except (Crashed, exception.DeviceTrackError):
             if course.struck is None:
                 raise
-            return False
-        except exception.DeviceTrackError:
-            if course.struck is None:
-                raise
-            return False
         if course.fault is not None and course.struck is None:
             raise moments.WentAnotherWay('the operation ended before the fault')
-        return True
 
     def _restart(self) -> None:
         """Start what was killed, kill it again where a fault says so, and audit."""
         for number in range(1, len(self.faults) + 1):
             course = self._begin(number)
             try:
-                for host in self.world:
-                    if not host.alive:
-                        self.world.fork(host)
-                        host.start()
-                for host in self.world:
-                    host.audit()
+                self.world.restart()
+                self.world.audit()
             except Crashed:
                 if course.struck is None:
                     raise
@@ -210,8 +200,16 @@ class _Run:
             if course.fault is not None and course.struck is None:
                 raise moments.WentAnotherWay('the restart ended before the fault')
         if not self.faults:
-            for host in self.world:
-                host.audit()
+            self.world.audit()
+
+    def _finish(self, how: str | None) -> None:
+        try:
+            self.operation.finish(self.world)
+        except exception.StoreUnavailable:
+            if how != moments.OUTAGE:
+                raise
+            # A connection from before the outage is found to be dead when it is used. Nothing was written by it.
+            self.operation.finish(self.world)
 
     def _begin(self, number: int) -> Course:
         fault = self.faults[number] if number < len(self.faults) else None

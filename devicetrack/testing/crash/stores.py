@@ -21,6 +21,8 @@ import sqlalchemy as sa
 
 from devicetrack.objects.values import Record
 from devicetrack.store.sql import models
+from devicetrack.store.sql import open_store
+from devicetrack.testing import databases
 from devicetrack.testing import fixtures
 from devicetrack.testing import proxy as proxies
 
@@ -117,6 +119,8 @@ class ServerStores(Stores):
         host, port = self._attendant.ask('address')
         self._proxied = server.proxied.replace('HOST:1/', f'{host}:{port}/')
         self._through_proxy = False
+        # Nothing is connected by this. The processes that are forked will have all that it takes.
+        open_store(databases.configuration(connection=server.url)).close()
 
     def reset(self, state_paths: dict[str, str]) -> None:
         self._attendant.ask('reset')
@@ -246,9 +250,12 @@ class _ServerSide:
 
 def server_of(database: Any) -> Server:
     """What is needed of a :class:`~devicetrack.testing.databases.ServerStore`, in a form that travels."""
-    return Server(database.server.kind, database.server.socket,
-                  database.url().render_as_string(hide_password=False),
-                  database.url('HOST', 1).render_as_string(hide_password=False))
+    def text(url: sa.URL) -> str:
+        # PyMySQL reads all certificates of the system for a connection that will have no use for them.
+        quick = {'ssl_disabled': 'true'} if isinstance(database, databases.MariaDBStore) else {}
+        return url.update_query_dict(quick).render_as_string(hide_password=False)
+
+    return Server(database.server.kind, database.server.socket, text(database.url()), text(database.url('HOST', 1)))
 
 
 def rows_of(contents: Contents) -> Iterable[tuple[str, str, tuple[Any, ...]]]:

@@ -48,6 +48,12 @@ class Machine(fake.FakeHost):
         self.not_ours: frozenset[DeviceKey] = frozenset()
         self._given_back: DeviceAssignment | None = None
 
+    def reboot(self) -> None:
+        """Boot again. Mediated devices that were made since the beginning are gone, as they are on a real machine."""
+        for key in [key for key in self.devices if key.kind == fake.MDEV and key not in self.not_ours]:
+            self.remove(key)
+        super().reboot()
+
     def unrealize(self, assignment: DeviceAssignment) -> None:
         self._given_back = assignment
         super().unrealize(assignment)
@@ -94,6 +100,20 @@ class Hypervisor:
         """Let a guest that waited run."""
         self._machine.arrived(instance_uuid)
 
+    def power_on(self, instance_uuid: str) -> None:
+        """Start a guest by the definition that is there."""
+        domain = self._machine.domains[instance_uuid]
+        domain.live = domain.defined
+
+    def send_guest(self, instance_uuid: str, host: str, definitions: MigrationDefinitions) -> None:
+        """Begin a live migration: the guest runs here, and another host waits for it with these definitions."""
+        self._world[host].hypervisor.receive_guest(instance_uuid, definitions)
+
+    def hand_over(self, instance_uuid: str, host: str) -> None:
+        """End a live migration: the guest runs there and nothing of it is here."""
+        self._world[host].hypervisor.arrived(instance_uuid)
+        self.delete_guest(instance_uuid)
+
     def stop_guest(self, instance_uuid: str) -> None:
         """Turn a guest off."""
         self._machine.stop_guest(instance_uuid)
@@ -119,6 +139,7 @@ class Host:
         self.configuration = configuration
         self.driver = fake.FakeDriver(name, configuration.conf, configuration.state_path, machine)
         self.hypervisor = Hypervisor(machine, name, world)
+        self.down = False                       # switched off: nobody starts its process
         self.pid = 0
         self._line: Any = None
 
@@ -241,6 +262,29 @@ class World:
         """Start a host's process. The service in it has not started yet."""
         host.fork(self._make, self.stores.url(), os.path.join(self.directory, 'log'))
 
+    def restart(self) -> None:
+        """Start the service on every host where it does not run, unless the host is down."""
+        for host in self:
+            if not host.alive and not host.down:
+                self.fork(host)
+                host.start()
+
+    def audit(self) -> dict[str, list[Any]]:
+        """Have every process audit; what they found."""
+        return {host.name: host.audit() for host in self if host.alive}
+
+    def switch_off(self, name: str) -> None:
+        """Switch a machine off, with all that runs on it."""
+        host = self[name]
+        host.kill()
+        host.down = True
+        host.machine.reboot()
+
+    def switch_on(self, name: str) -> None:
+        """Switch it on again, and start the service on it. Guests stay off."""
+        self[name].down = False
+        self.restart()
+
     def host_uuids(self) -> dict[str, str]:
         """The names of hosts by the UUID that the stores know."""
         return {row[0]: row[1] for tables in self.stores.read().values() for row in tables['hosts']}
@@ -260,7 +304,7 @@ class World:
             elif kind == moments.DATA:
                 state = pickle.dumps(self.data)
             elif kind == moments.HYPERVISOR:
-                state = pickle.dumps(host.machine.domains)
+                state = pickle.dumps([one.machine.domains for one in self])
             if self.look is not None:
                 here = f'{host.name}: {kind}.{call}, {when}'
                 self.trouble += [f'at the moment [{here}]: {wrong}' for wrong in self.look(host, view)]
