@@ -15,8 +15,8 @@ Directory for lock files and, by default, for the SQLite store. It is made with 
 on a local file system, because the locks in it are flock(2) locks, and it must outlive a restart of the service.
 """),
     cfg.StrOpt('virt_driver', default='libvirt', help="""
-Name of the virt driver: an entry point of ``devicetrack.virt_drivers``. ``fake`` keeps a host in memory and is for
-tests.
+Name of the virt driver: an entry point of ``devicetrack.virt_drivers``. ``fake`` keeps a host in the memory of one
+process and is for tests: commands, which are other processes, do not see its devices.
 """),
     cfg.StrOpt('selection_policy', default=vocabulary.PACK, choices=[
         (vocabulary.PACK, 'fill one parent device before the next, in the order of their names'),
