@@ -340,14 +340,13 @@ def drop(manager: ClaimManager, instance: Any, prefix: str) -> None:
 
 
 def finish_evacuation(manager: ClaimManager, instance: Any, migration: Any) -> None:
-    """The guest runs here: what was claimed for it is its own, and nothing moves any more."""
+    """The guest runs here: what was claimed for it is current. At rest it is when the service says that all is done."""
     with manager.working(instance.uuid):
         context = getattr(instance, 'migration_context', None)
         named = migration.uuid if migration is not None else getattr(context, 'migration_uuid', None)
-        new = [record for record in _there(manager, instance)
-               if named is not None and record.migration_uuid == named and record.role != vocabulary.OLD]
-        if new:
-            manager.carry_out(moves.Settlement(settle=tuple(new), over=True))
+        manager.carry_out(moves.Settlement(arrive=tuple(
+            record for record in _there(manager, instance)
+            if named is not None and record.migration_uuid == named and record.role != vocabulary.OLD)))
         instance.resources = InstanceResources.from_records(
             instance.uuid, manager.host_uuid, manager.used_by_guest(manager.records_of(instance.uuid)))
         instance.migration_context = None

@@ -7,6 +7,7 @@ the code that does it first.
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -104,6 +105,7 @@ def audit(manager: Steps, boot_id: str | None) -> list[Finding]:
         with manager.lock:
             withheld = manager.ledger.withheld(vocabulary.FOREIGN) or manager.ledger.withheld(vocabulary.IN_DOUBT)
         if found or withheld:
+            found = _of_idle(manager, found)
             looks.append(read(manager))
             found = reconcile.confirmed(found, reconcile.compare(looks[1]))
         views = looks[-1]
@@ -115,6 +117,19 @@ def audit(manager: Steps, boot_id: str | None) -> list[Finding]:
     manager.report_only = _older_than_guests(views)
     _go_on(manager, views, boot_id)
     return _remember(manager, found + [_in_doubt(doubt) for doubt in manager.doubts])
+
+
+def _of_idle(manager: Steps, findings: Sequence[Finding]) -> list[Finding]:
+    """Findings without those on devices that an operation of this process works on.
+
+    Asked between the looks: an operation that both of them fall into is under way then.
+    """
+    busy = set()
+    for owner in {finding.recorded_owner for finding in findings if finding.recorded_owner is not None}:
+        with _if_idle(manager, owner) as idle:
+            if not idle:
+                busy.add(owner)
+    return [finding for finding in findings if finding.recorded_owner not in busy]
 
 
 def _remember(manager: Steps, findings: Iterable[Finding]) -> list[Finding]:
@@ -499,33 +514,39 @@ def _after_boot(manager: Steps, views: Views, boot_id: str | None) -> bool:
         return False
     done = True
     if boot_id is not None:
+        named: dict[str, set[DeviceKey]] = {}
+        for use in views.usage.uses:
+            named.setdefault(use.domain_uuid, set()).add(DeviceKey(use.kind, use.identifier or ''))
         for rows in _by_instance(views.records):
-            if any(record.state == vocabulary.ACTIVE for record in rows):
-                done = _bring_back(manager, rows, views) and done
+            done = _bring_back(manager, rows, named.get(rows[0].instance_uuid, set()), views) and done
     if done:
         manager.store.set_boot_id(manager.host_uuid, now)
         manager.boot_id = now
     return boot_id is not None
 
 
-def _bring_back(manager: Steps, rows: Sequence[Record], views: Views) -> bool:
+def _bring_back(manager: Steps, rows: Sequence[Record], named: Collection[DeviceKey], views: Views) -> bool:
     """The devices of one instance, before its guest starts.
 
+    :param named: the devices that its definition names. They need not be those that it is to have: it may have been
+        about to move, or its service was cut before it said that the guest started
     :returns: False when it has to be tried again
     """
     instance_uuid = rows[0].instance_uuid
+    if not any(record.state == vocabulary.ACTIVE or record.key in named for record in rows):
+        return True
     with _if_idle(manager, instance_uuid) as idle:
         if not idle:
             return False
         try:
-            records = manager.records_of(instance_uuid)
-            used = manager.make_real(manager.used_by_guest(records))
-            if used and instance_uuid in views.usage.domains and instance_uuid not in views.usage.running:
-                keys = {record.key for record in used}
-                beside = [record for record in records
-                          if record.key not in keys and record.state != vocabulary.RELEASING]
-                manager.driver.rewrite_guest([DeviceAssignment.from_record(record) for record in used],
-                                             [DeviceAssignment.from_record(record) for record in beside])
+            records = [record for record in manager.records_of(instance_uuid) if record.state != vocabulary.RELEASING]
+            real = manager.make_real([record for record in records
+                                      if record.state == vocabulary.ACTIVE or record.key in named])
+            used = [record for record in real if record.key in named]
+            if used and instance_uuid not in views.usage.running:
+                manager.driver.rewrite_guest(
+                    [DeviceAssignment.from_record(record) for record in used],
+                    [DeviceAssignment.from_record(record) for record in records if record.key not in named])
         except (exception.HypervisorUnreachable, exception.StoreError) as error:
             LOG.warning('The devices of instance %(instance)s are made ready later: %(error)s',
                         {'instance': instance_uuid, 'error': error})

@@ -288,7 +288,7 @@ class FakeHost:
             for domain in self.domains.values():
                 if domain.uuid in self.unknown_domains:
                     continue
-                live = [(address, self._owners_of_addresses.get(address)) for address in domain.live or ()]
+                live = [(address, self._meant(address)) for address in domain.live or ()]
                 try:
                     defined = self._named_by_definition(domain)
                 except exception.InvalidDocument as error:
@@ -303,10 +303,16 @@ class FakeHost:
             return Usage(tuple(uses), frozenset(self.domains), running,
                          tuple(Unknown(what, reason) for what, reason in unknown.items()), arriving)
 
+    def _meant(self, address: str) -> DeviceKey | None:
+        """The device that an address of this boot means; of a mediated device its UUID, also while it is gone."""
+        if _kind_of(address) == MDEV:
+            return DeviceKey(MDEV, address)
+        return self._owners_of_addresses.get(address)
+
     def _named_by_definition(self, domain: Domain) -> list[tuple[str, DeviceKey | None]]:
         """What an inactive definition names: by its addresses, or paths of another boot by their record."""
         defined = domain.defined or ()
-        means: dict[str, DeviceKey | None] = {address: self._owners_of_addresses.get(address) for address in defined}
+        means: dict[str, DeviceKey | None] = {address: self._meant(address) for address in defined}
         paths = [address for address in defined if _kind_of(address) == VPMEM]
         if paths and not domain.is_of_boot(self.boot):
             means.update(fake_guests.recorded(domain, VPMEM, paths))
@@ -357,7 +363,7 @@ class FakeHost:
             domain = self.domains.get(device_map.instance_uuid)
             if domain is None or domain.live is None:
                 raise exception.DomainGone(device_map.instance_uuid)
-            live = fake_guests.moved([self._owners_of_addresses.get(address) for address in domain.live], device_map)
+            live = fake_guests.moved([self._meant(address) for address in domain.live], device_map)
             if domain.defined is None:
                 return MigrationDefinitions(live, None)
             defined = [key for _address, key in self._named_by_definition(domain)]

@@ -426,6 +426,7 @@ class EvacuationTestCase(RegionTestCase):
         self.one.manager.close()
         region.evacuate(instance, 'two', pmem=1)
         self.assertEqual([('d0', 'current', 'active')], region.rows(instance)['two'])
+        self.two.audit()
         self.assertEqual({None}, {record.migration_uuid for record in self.two.records(instance)})
         self.one.service.evacuated = RuntimeError('no database')
         self.one.restart()

@@ -44,7 +44,8 @@ def realized(test, host, instance):
 
 def booted(test, host, instance):
     host.manager.realize(None, instance)
-    host.machine.start_guest(instance.uuid, host.manager.guest_config(instance).devices)
+    config = host.manager.guest_config(instance)
+    host.machine.start_guest(instance.uuid, config.devices, metadata=config.metadata)
 
 
 def started(test, host, instance):
@@ -469,6 +470,26 @@ class BootTestCase(HostTestCase):
             host.boot(instance)
         self.assertEqual([], host.audit())
 
+    def test_a_definition_that_names_other_devices_than_the_guest_is_to_have(self):
+        host = self.host(devices=2)
+        instance = host.spawn(pmem=1)
+        host.resize(instance, pmem=1)
+        before = host.machine.domains[instance.uuid].defined
+        host.machine.reboot()
+        self.assertEqual([], host.restart())
+        self.assertNotEqual(before, host.machine.domains[instance.uuid].defined)
+        self.assertEqual(['d0'], [use.identifier for use in host.machine.usage().uses])
+
+    def test_a_guest_of_which_nobody_said_that_it_started(self):
+        host = self.host(devices=2)
+        instance = Instance()
+        host.claim(instance, pmem=1)
+        booted(self, host, instance)
+        before = host.machine.domains[instance.uuid].defined
+        host.machine.reboot()
+        self.assertEqual([], host.restart())
+        self.assertNotEqual(before, host.machine.domains[instance.uuid].defined)
+
     def test_what_cannot_be_done_at_once_is_tried_at_every_audit(self):
         host = self.host(devices=2)
         instance = host.spawn(pmem=1)
@@ -491,3 +512,27 @@ class BootTestCase(HostTestCase):
                       [(one.kind, one.device, one.recorded_owner) for one in found])
         host.boot(other)
         host.spawn(pmem=1)
+
+
+class BusyTestCase(HostTestCase):
+
+    def test_what_this_process_works_on_is_no_finding(self):
+        host = self.host(devices=1)
+        instance = host.spawn(pmem=1)
+        host.machine.delete_guest(instance.uuid)
+        wiping, go_on = threading.Event(), threading.Event()
+
+        def wipe():
+            wiping.set()
+            go_on.wait()
+
+        host.machine.before('wipe', wipe, times=1)
+
+        def audit():
+            wiping.wait()
+            try:
+                return host.audit()
+            finally:
+                go_on.set()
+
+        self.assertEqual([None, []], self.together(lambda: host.manager.release(None, instance), audit))
