@@ -2,6 +2,13 @@
 
 import os
 
+import hypothesis
+
+# How long an example takes says something about the machine, and nothing about the code.
+hypothesis.settings.register_profile('devicetrack', deadline=None,
+                                     suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile('devicetrack')
+
 # Run by the tox environment nova-objects, which alone has Nova installed.
 _APART = {'integration_nova'}
 
