@@ -21,6 +21,7 @@ from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.claims import host as host_identity
 from devicetrack.claims import moving
+from devicetrack.claims import orders
 from devicetrack.claims import providers as provider_resolvers
 from devicetrack.claims import recovery
 from devicetrack.claims.claim import Claim
@@ -472,7 +473,7 @@ class ClaimManager(Steps):
     def update_available_resource(self, context: Any, nodename: str, startup: bool = False) -> list[Finding]:
         """The periodic audit: read every view again, go on with interrupted work, say what differs.
 
-        Frees nothing that any view says is in use, and nothing on an unknown view.
+        Frees nothing that any view says is in use, and nothing on an unknown view. Carries out what commands ordered.
 
         :raises NodeUnavailable: the node is not of this host
         :raises HypervisorUnreachable, StoreError: no answer; nothing was changed
@@ -480,6 +481,8 @@ class ClaimManager(Steps):
         self._check_name(nodename)
         with self._auditing:
             findings = recovery.audit(self, self.boot_id)
+            if orders.carry_out(self):                  # by commands; then what is found may be mended
+                findings = recovery.audit(self, self.boot_id)
         recovery.report(self.host, findings)
         return findings
 

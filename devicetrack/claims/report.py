@@ -21,6 +21,7 @@ from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.claims import host as host_identity
 from devicetrack.claims import providers as provider_resolvers
+from devicetrack.claims import repairs
 from devicetrack.conf import manager as options
 from devicetrack.engine import demand as demands
 from devicetrack.engine import ledger as ledgers
@@ -135,7 +136,17 @@ class Observer:
         """
         usage = self._driver.get_usage()
         inventory = self._driver.get_inventory()
-        return Views(usage, inventory, tuple(self._store.records(self.host.uuid)), None)
+        records = tuple(self._store.records(self.host.uuid))
+        views = Views(usage, inventory, records, None, host=self.host.name, host_uuid=self.host.uuid,
+                      boot_changed=self.host.boot_id not in (None, self._driver.boot_id()))
+        owned = {record.key for record in records}
+        if all(use.identifier is None or (use.kind, use.identifier) in owned for use in usage.uses):
+            return views
+        return views._replace(guests=tuple(self._driver.guest_records()))
+
+    def plan(self, accept: bool = False) -> repairs.Plan:
+        """What a manager would repair that had no word from the compute service."""
+        return repairs.plan(self.read, accept)[1]
 
     def audit(self) -> list[Finding]:
         """Look twice, and report what both looks show: what only passes by is no finding."""

@@ -1,16 +1,30 @@
-"""``devicetrack-manage audit``: what the record, the hypervisor and the host say differently."""
+"""``devicetrack-manage audit``: what the record, the hypervisor and the host say differently, and mending it."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
+import functools
 from typing import Any
 
+from devicetrack import exception
+from devicetrack.claims import orders
+from devicetrack.claims import recovery
+from devicetrack.claims import repairs
+from devicetrack.claims import report
+from devicetrack.claims.manager import ClaimManager
 from devicetrack.cmd import base
 from devicetrack.cmd import options
+from devicetrack.cmd import order as order_commands
 from devicetrack.engine import reconcile
 from devicetrack.engine.reconcile import Finding
+from devicetrack.objects.values import Record
+from devicetrack.store.api import Host
+from devicetrack.store.api import Order
 
 
 class Findings(base.Lister):
@@ -34,20 +48,114 @@ class Findings(base.Lister):
 
 
 class Audit(Findings):
-    """Compare what the store, the hypervisor and this host say, and list what differs. Changes nothing.
+    """Compare what the store, the hypervisor and this host say, and list what differs.
 
-    Reads everything twice and lists what both readings show, so it may run while the host's manager works. Exit code
-    3 when something needs attention.
+    Reads everything twice and lists what both readings show, so it may run while the host's manager works. Without
+    --repair it changes nothing. With it the list is of what is to be repaired, and then that is done: by the manager at
+    its next audit when it works, else at once. Exit code 3 when something needs attention.
     """
+
+    repair_columns = ('host', 'verb', 'device_kind', 'device', 'instance_uuid', 'change', 'before', 'after', 'reason')
+    repairs_in_table = ('verb', 'device_kind', 'device', 'instance_uuid', 'change', 'reason')
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         options.add_host(parser)
+        parser.add_argument('--repair', action='store_true',
+                            help='List what can be repaired without losing data or taking a device from a guest, and '
+                                 'then do it.')
+        parser.add_argument('--dry-run', action='store_true', help='With --repair: list it, and do nothing.')
+        parser.add_argument('--accept', action='store_true',
+                            help='With --repair: accept a store that is older than its guests, and write the rows '
+                                 'that it lacks from what the guests record.')
+        order_commands.add_wait(parser)
         return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+        self._then: Callable[[], None] | None = None
+        if parsed_args.repair:
+            self.columns, self.in_table = self.repair_columns, self.repairs_in_table
+        elif parsed_args.dry_run or parsed_args.accept:
+            raise base.UsageError('--dry-run and --accept go with --repair')
+        return super().take_action(parsed_args)
+
+    def produce_output(self, *args: Any) -> int:
+        code = super().produce_output(*args)
+        if self._then is not None:
+            self.app.stdout.flush()         # the plan is shown before it is done
+            self._then()
+        return code
 
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
         observer = self.app.observer(parsed_args.host)
+        if parsed_args.repair:
+            return self._planned(observer.host, self._plan(observer, parsed_args))
         findings = observer.audit()
         if not findings and parsed_args.formatter == 'table':
             self.say(f'host {observer.host.name}: no differences')      # a table without lines says nothing
         return self.rows_of(observer.host.name, findings)
+
+    # -- repairing ----------------------------------------------------------------------------------------------------
+
+    def _plan(self, observer: report.Observer, parsed_args: argparse.Namespace) -> repairs.Plan:
+        """What is to be done, and the doing of it for when it was shown."""
+        accept: bool = parsed_args.accept
+        if parsed_args.dry_run:
+            plan = observer.plan(accept)
+            if plan.repairs or plan.waiting:
+                self.exit_code = base.ATTENTION
+            self.say('nothing was done')
+        else:
+            try:
+                manager = self.app.claim_manager(observer.host.name)
+            except exception.HostInUse:
+                plan = observer.plan(accept)
+                order = orders.make(observer.host.uuid, orders.REPAIR, accept=accept)
+                self._then = functools.partial(self._order, order, parsed_args.wait)
+            else:
+                _findings, plan = repairs.plan(functools.partial(recovery.read, manager), accept)
+                self._then = functools.partial(self._repair, manager, plan)
+        if plan.to_accept:
+            self.say(f'{plan.to_accept} devices of guests have no row: the store is older than its guests; --accept '
+                     'writes their rows')
+        elif plan.waiting:
+            self.say('nothing is given back before the rows of guests are complete')
+        return plan
+
+    def _planned(self, host: Host, plan: repairs.Plan) -> Iterator[Sequence[Any]]:
+        for one in plan.repairs:
+            before, after = _facts(one.before), _facts(one.after)
+            yield [host.name, one.verb, *one.device, one.instance_uuid, _change(before, after), before, after,
+                   one.reason]
+
+    def _order(self, order: Order, wait_s: float) -> None:
+        order_commands.leave(self, self.app.checked_store, order, wait_s)
+
+    def _repair(self, manager: ClaimManager, plan: repairs.Plan) -> None:
+        for outcome in repairs.carry_out(manager, plan.repairs):
+            self.say(f'done: {outcome.repair}' if outcome.error is None
+                     else f'not done: {outcome.repair}: {outcome.error}')
+            if outcome.error is not None:
+                self.exit_code = base.ATTENTION
+        left = [finding for finding in manager.update_available_resource(None, manager.nodename)
+                if finding.severity != reconcile.NOTE]
+        if left:
+            self.say(f'{len(left)} findings are left: see devicetrack-manage audit')
+            self.exit_code = base.ATTENTION
+
+
+def _facts(record: Record | None) -> dict[str, Any] | None:
+    """A row as data."""
+    if record is None:
+        return None
+    return {**record._asdict(), 'details': base.details_fields(record.details)}
+
+
+def _change(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> str:
+    """What becomes of a row, in a few words."""
+    if before is None or after is None:
+        words = [f'{row["role"]}, {row["state"]}' if row is not None else 'no row' for row in (before, after)]
+        return f'{words[0]} -> {words[1]}'
+    old, new = before['details'] or {}, after['details'] or {}
+    return ', '.join(f'{name} {old.get(name)} -> {new.get(name)}' for name in {**old, **new}
+                     if old.get(name) != new.get(name))

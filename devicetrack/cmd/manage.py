@@ -16,6 +16,7 @@ from cliff import commandmanager
 from oslo_config import cfg
 
 from devicetrack.claims import report
+from devicetrack.claims.manager import ClaimManager
 from devicetrack.cmd import base
 from devicetrack.cmd import kinds
 from devicetrack.conf import manager as manager_options
@@ -46,6 +47,7 @@ class Manage(app.App):
         self._kinds_are_loaded = False
         self._store: SQLStore | None = None
         self._driver: virt_driver.VirtDriver | None = None
+        self._manager: ClaimManager | None = None
         self._handlers: list[logging.Handler] = []
 
     def build_option_parser(self, description: str | None, version: str | None,
@@ -117,6 +119,8 @@ class Manage(app.App):
         return super().run_subcommand(argv)
 
     def clean_up(self, cmd: cliff_command.Command, result: int, err: BaseException | None) -> None:
+        if self._manager is not None:
+            self._manager.close()
         if self._store is not None:
             self._store.close()
         if self._driver is not None:
@@ -163,9 +167,26 @@ class Manage(app.App):
         """Who reports on a host of this machine; None means the one that this machine is."""
         store = self.checked_store
         host = report.locate(store, name, self.conf[manager_options.GROUP].machine_id_path)
+        return report.Observer(host, self.driver(host.name), store, self.conf)
+
+    def claim_manager(self, host: str) -> ClaimManager:
+        """A manager of this machine's host, which has the host until the command ends. It has no compute service.
+
+        As at any start, work that was interrupted is gone on with.
+
+        :raises HostInUse: the host's manager works
+        """
+        if self._manager is None:
+            manager = ClaimManager(host, self.driver(host), self.checked_store, self.conf)
+            manager.init_host(None)
+            self._manager = manager
+        return self._manager
+
+    def driver(self, host: str) -> virt_driver.VirtDriver:
+        """The virt driver of this machine, called by a host's name."""
         if self._driver is None:
-            self._driver = loader.load_driver(self.conf, host.name)
-        return report.Observer(host, self._driver, store, self.conf)
+            self._driver = loader.load_driver(self.conf, host)
+        return self._driver
 
 
 def main(argv: list[str] | None = None) -> int:

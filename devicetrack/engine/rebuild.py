@@ -19,11 +19,13 @@ from devicetrack.engine import reconcile
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestRecord
 from devicetrack.objects.values import Inventory
+from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import Record
 from devicetrack.objects.values import RecordedDevice
 from devicetrack.objects.values import Usage
 
 WRITE: Final = 'write'
+WIPE: Final = 'wipe'
 PRESENT: Final = 'present'
 DIFFERS: Final = 'differs'
 CONTESTED: Final = 'contested'
@@ -31,13 +33,15 @@ IN_DOUBT: Final = 'in doubt'
 UNREADABLE: Final = 'unreadable'
 FOREIGN: Final = 'foreign'
 UNRECORDED: Final = 'unrecorded'
-# In the order in which they are told. Those after the first two are for a person to look at.
-OUTCOMES: Final = (WRITE, PRESENT, DIFFERS, CONTESTED, IN_DOUBT, UNREADABLE, FOREIGN, UNRECORDED)
-WELL: Final = (WRITE, PRESENT)
+# In the order in which they are told. Those that are not well are for a person to look at.
+OUTCOMES: Final = (WRITE, WIPE, PRESENT, DIFFERS, CONTESTED, IN_DOUBT, UNREADABLE, FOREIGN, UNRECORDED)
+WELL: Final = (WRITE, WIPE, PRESENT)
 
 
 class Verdict(NamedTuple):
     """What becomes of one device. ``row`` is the row to write, the one that is there, or None.
+
+    Nothing is wiped unless somebody asks for it: :func:`wiped` makes such a verdict of an unrecorded device.
 
     A row to write has 0 for ``created_at``: who writes it knows the time.
     """
@@ -97,6 +101,19 @@ def rebuild(host_uuid: str, guests: Sequence[GuestRecord], usage: Usage, invento
                                               verdict.row.position if verdict.row else 0, verdict.device))
 
 
+def wiped(verdict: Verdict, device: InventoryDevice, host_uuid: str, owner: str, provider_uuid: str) -> Verdict:
+    """The verdict that a device which no guest records is wiped before anybody gets it.
+
+    Its row is on its way back from the first moment on, so the manager that starts goes on with it, and asks the
+    hypervisor once more before it does.
+
+    :param owner: stands where an instance would
+    """
+    row = Record(host_uuid, device.kind, device.identifier, owner, None, vocabulary.CURRENT, vocabulary.RELEASING, 0,
+                 'recover', 1, provider_uuid, device.resource_class, device.parent, device.numa_node, device.details, 0)
+    return Verdict(WIPE, verdict.device, None, row, 'no guest records it: it is wiped when the manager starts')
+
+
 def _verdict(host_uuid: str, key: DeviceKey, claims: Sequence[_Claim], users: Collection[str], usage: Usage,
              there: Mapping[DeviceKey, Record], known: Collection[str]) -> Verdict:
     """What becomes of a device that guests record."""
@@ -117,8 +134,8 @@ def _verdict(host_uuid: str, key: DeviceKey, claims: Sequence[_Claim], users: Co
         return Verdict(UNREADABLE, key, uuid, None, f'what instance {uuid} records of it is no row that this release '
                        'can write')
     if claim.device.beside and uuid in known:
-        return Verdict(IN_DOUBT, key, uuid, None, f'the store knows instance {uuid} without it: it was given back since '
-                       'its guest was defined')
+        return Verdict(IN_DOUBT, key, uuid, None, f'the store knows instance {uuid} without it: it may have been given '
+                       'back since its guest was defined')
     if not named and usage.unknown:
         return Verdict(IN_DOUBT, key, uuid, None, f'the definition of instance {uuid} does not name it, and who else '
                        f'does is not known: {usage.unknown[0].what}: {usage.unknown[0].reason}')

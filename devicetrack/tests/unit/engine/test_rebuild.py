@@ -77,8 +77,8 @@ class RebuildTestCase(base.TestCase):
 
     def test_says_what_becomes_of_each_device(self):
         found = self.rebuilt()
-        rows = sorted((one.row.identifier, one.row.instance_uuid, one.row.role, one.row.state, one.row.migration_uuid)
-                      for one in found if one.outcome == rebuild.WRITE)
+        rows = sorted((row.identifier, row.instance_uuid, row.role, row.state, row.migration_uuid)
+                      for row in (one.row for one in found if one.outcome == rebuild.WRITE) if row is not None)
         self.assertEqual(sorted(self.written), rows)
         self.assertEqual(self.rest, [(one.outcome, one.device.identifier, one.instance_uuid) for one in found
                                      if one.outcome != rebuild.WRITE])
@@ -104,6 +104,7 @@ class RowTestCase(base.TestCase):
         recorded_device = recorded(A, position=3)
         [verdict] = rebuild.rebuild('host', [guest(recorded_device)], usage(use('i')), hosts.inventory(), [])
         row = verdict.row
+        assert row is not None
         self.assertEqual(DeviceKey('vpmem', 'a'), row.key)
         for field in ('resource_class', 'provider_uuid', 'parent', 'numa_node', 'position', 'claim_id', 'role',
                       'migration_uuid', 'details'):

@@ -1,0 +1,147 @@
+"""Writes a lost store anew from what the guests' definitions record.
+
+Only while no manager of the host runs: who writes has the host's lock. Nothing is realized, wiped or taken back here;
+the manager that starts next finds rows as after any crash and goes on with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import socket
+import time
+from typing import Any
+from typing import NamedTuple
+import uuid
+
+from oslo_log import log as logging
+
+from devicetrack import exception
+from devicetrack.claims import host as host_identity
+from devicetrack.claims import providers
+from devicetrack.conf import manager as options
+from devicetrack.engine import rebuild
+from devicetrack.engine.rebuild import Verdict
+from devicetrack.objects.values import GuestRecord
+from devicetrack.objects.values import Inventory
+from devicetrack.objects.values import Usage
+from devicetrack.store import api as store_api
+from devicetrack.virt.driver import VirtDriver
+
+LOG = logging.getLogger(__name__)
+
+
+class Recovery(NamedTuple):
+    """What is to be written.
+
+    ``before`` is the host as the store knows it, None when it does not; ``boot_id`` the boot whose addresses some
+    definition still has, None when none has those of an earlier one. ``migrations`` are those that rows to write name:
+    how they stand only the compute service knows. ``unknown`` says what could not be read.
+    """
+
+    before: store_api.Host | None
+    host: store_api.Host
+    boot_id: str | None
+    verdicts: tuple[Verdict, ...]
+    migrations: tuple[str, ...]
+    unknown: tuple[str, ...]
+
+
+def name_of(store: store_api.Store | None, machine_id_path: str) -> str:
+    """The name of the host that this machine is: the one that the store knows it by, or else the machine's own."""
+    digest = host_identity.machine_digest(machine_id_path)
+    names = [host.name for host in store.hosts() if host.machine_id == digest] if store is not None else []
+    return names[0] if len(names) == 1 else socket.gethostname()
+
+
+def plan(name: str, driver: VirtDriver, store: store_api.Store | None, conf: Any,
+         wipe_unrecorded: bool = False) -> Recovery:
+    """Read the guests and say what their store had. Changes nothing.
+
+    :param store: None when there is none yet
+    :param wipe_unrecorded: have devices that no guest records wiped before anybody gets them
+    :raises GuestsOfSeveralHosts: the guests do not agree on which host this is
+    :raises HostIdentityChanged, MachineHasHost, UnknownHost: the store knows the host otherwise than the guests do
+    :raises HypervisorUnreachable, StoreError: no answer
+    """
+    options.register(conf)
+    guests = driver.guest_records()
+    usage, inventory = driver.get_usage(), driver.get_inventory()
+    digest = host_identity.machine_digest(conf[options.GROUP].machine_id_path)
+    before, host = _identify(name, digest, guests, store)
+    rows = [] if store is None else store.records(host.uuid)
+    verdicts = rebuild.rebuild(host.uuid, guests, usage, inventory, rows)
+    if wipe_unrecorded and not usage.unknown:
+        verdicts = _wipe(verdicts, inventory, host.uuid)
+    migrations = {verdict.row.migration_uuid for verdict in verdicts
+                  if verdict.outcome == rebuild.WRITE and verdict.row is not None}
+    return Recovery(before, host, _earlier_boot(guests, usage, driver.boot_id()), tuple(verdicts),
+                    tuple(sorted(uuid for uuid in migrations if uuid is not None)),
+                    tuple(f'{unknown.what}: {unknown.reason}' for unknown in (*usage.unknown, *inventory.unknown)))
+
+
+def write(recovery: Recovery, store: store_api.Store) -> None:
+    """Write what a plan says: the host, and all rows in one transaction. For who has the host's lock.
+
+    May be repeated, with a new plan.
+
+    :raises HostHoldsDevices: the store has rows of the host under another UUID or machine id; nothing was written
+    :raises StoreError: no row was written, or after ``OutcomeUnknown`` perhaps all
+    """
+    before, host = recovery.before, recovery.host
+    if before is None:
+        store.add_host(host)
+    elif before.identity != host.identity:
+        LOG.warning('Host %(name)s of UUID %(before)s gets the UUID that its guests record: %(after)s',
+                    {'name': host.name, 'before': before.uuid, 'after': host.uuid})
+        store.replace_host(before, host)
+    now = int(time.time())
+    rows = tuple(verdict.row._replace(created_at=now) for verdict in recovery.verdicts
+                 if verdict.outcome in (rebuild.WRITE, rebuild.WIPE) and verdict.row is not None)
+    if rows:
+        store.write(store_api.Changes(insert=rows))
+        for row in rows:
+            LOG.info('Host %(host)s: %(kind)s %(identifier)s has a row again: instance %(instance)s, %(role)s, '
+                     '%(state)s', {'host': host.name, 'kind': row.kind, 'identifier': row.identifier,
+                                   'instance': row.instance_uuid, 'role': row.role, 'state': row.state})
+    if recovery.boot_id is not None:
+        # So that the manager's start brings definitions to this boot, as it does after any other.
+        store.set_boot_id(host.uuid, recovery.boot_id)
+
+
+def _identify(name: str, digest: str, guests: Sequence[GuestRecord],
+              store: store_api.Store | None) -> tuple[store_api.Host | None, store_api.Host]:
+    """The host as the store knows it, and as it is to be: with the UUID that the guests record."""
+    recorded = rebuild.hosts_of(guests)
+    if len(recorded) > 1:
+        raise exception.GuestsOfSeveralHosts(name, recorded)
+    known = {host.name: host for host in store.hosts()} if store is not None else {}
+    before = known.get(name)
+    if recorded:
+        [host_uuid] = recorded
+    else:
+        host_uuid = before.uuid if before is not None else host_identity.new_host(name, digest).uuid
+    host = store_api.Host(host_uuid, name, digest, before.boot_id if before is not None else None)
+    for other in known.values():
+        if other.name != name and other.uuid == host_uuid:
+            raise exception.UnknownHost(name, [other.name])
+        if store is not None and other.name != name and other.machine_id == digest:
+            rows = len(store.records(other.uuid))
+            if rows:
+                raise exception.MachineHasHost(name, other.name, rows)
+    if before is not None and before.machine_id != digest and before.uuid != host_uuid:
+        raise exception.HostIdentityChanged(name)
+    return before, host
+
+
+def _earlier_boot(guests: Sequence[GuestRecord], usage: Usage, now: str) -> str | None:
+    earlier = sorted({guest.boot_id for guest in guests
+                      if guest.boot_id not in (None, now) and guest.instance_uuid not in usage.running})
+    return earlier[0] if earlier else None
+
+
+def _wipe(verdicts: list[Verdict], inventory: Inventory, host_uuid: str) -> list[Verdict]:
+    resolver, owner = providers.DerivedProviders(host_uuid), str(uuid.uuid4())
+    devices = {device.key: device for device in inventory.devices}
+    return [rebuild.wiped(verdict, devices[verdict.device], host_uuid, owner,
+                          resolver.uuid_of(devices[verdict.device].provider))
+            if verdict.outcome == rebuild.UNRECORDED else verdict for verdict in verdicts]

@@ -1,0 +1,284 @@
+"""Carries out what :mod:`devicetrack.engine.repair` planned, and forgets dead devices: by the steps of a manager.
+
+The manager works, or it was made by a command for nothing else; either way it holds the host's lock, and each repair
+counts only on a row that is still as the plan saw it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Sequence
+import itertools
+import time
+from typing import NamedTuple
+from typing import TYPE_CHECKING
+
+from oslo_concurrency import lockutils
+from oslo_log import log as logging
+
+from devicetrack import exception
+from devicetrack.claims import recovery
+from devicetrack.engine import ledger as ledgers
+from devicetrack.engine import reconcile
+from devicetrack.engine import repair
+from devicetrack.engine.reconcile import Finding
+from devicetrack.engine.reconcile import Views
+from devicetrack.engine.repair import Repair
+from devicetrack.objects import DeviceAssignment
+from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import GuestRecord
+from devicetrack.objects.values import Record
+from devicetrack.store.api import Changes
+from devicetrack.store.api import ContextChange
+from devicetrack.store.api import Host
+from devicetrack.store.api import Store
+from devicetrack.store.api import Update
+
+if TYPE_CHECKING:
+    from devicetrack.claims.steps import Steps
+    from devicetrack.virt.driver import VirtDriver
+
+LOG = logging.getLogger(__name__)
+
+
+class Plan(NamedTuple):
+    """What is to be done, and what has to wait: for somebody who accepts the store, or until the rows are complete."""
+
+    repairs: tuple[Repair, ...]
+    waiting: tuple[Repair, ...]
+
+    @property
+    def to_accept(self) -> int:
+        """How many rows are written only when somebody accepts the store."""
+        return sum(one.verb == repair.ADOPT for one in self.waiting)
+
+
+class Outcome(NamedTuple):
+    """What became of a repair; ``error`` says why it was not done."""
+
+    repair: Repair
+    error: str | None
+
+
+def plan(read: Callable[[], Views], accept: bool = False) -> tuple[list[Finding], Plan]:
+    """Look twice and say what to do about what both looks show.
+
+    :param read: reads the views of the host
+    :param accept: write the rows of guests that are newer than their store
+    """
+    first = read()
+    views = read()
+    findings = reconcile.confirmed(reconcile.compare(first), reconcile.compare(views))
+    return findings, choose(repair.plan(findings, views), bool(recovery.lost_rows(views)), accept)
+
+
+def choose(repairs: Iterable[Repair], behind: bool, accept: bool) -> Plan:
+    """Of a plan, what may be done now.
+
+    :param behind: the store is older than its guests: until its rows are complete nothing is given back
+    """
+    now: list[Repair] = []
+    waiting: list[Repair] = []
+    for one in repairs:
+        may = accept if one.verb == repair.ADOPT else not behind or one.verb == repair.UPDATE_DETAILS
+        (now if may else waiting).append(one)
+    return Plan(tuple(now), tuple(waiting))
+
+
+def repair_host(manager: Steps, accept: bool) -> list[Outcome]:
+    """Plan for a manager's host and carry that out."""
+    return carry_out(manager, plan(lambda: recovery.read(manager), accept)[1].repairs)
+
+
+def carry_out(manager: Steps, repairs: Sequence[Repair]) -> list[Outcome]:
+    """Do what a plan says, instance by instance, and log each row before and after.
+
+    :returns: what became of each, in the order of the plan
+    """
+    errors: dict[Repair, str | None] = {}
+    for (verb, instance_uuid), some in itertools.groupby(
+            sorted(repairs, key=lambda one: (repair.VERBS.index(one.verb), one.instance_uuid)),
+            key=lambda one: (one.verb, one.instance_uuid)):
+        of_instance = list(some)
+        try:
+            with manager.working(instance_uuid, wait=False):
+                errors.update(_WORK[verb](manager, of_instance))
+        except lockutils.AcquireLockFailedException:
+            errors.update(dict.fromkeys(of_instance, 'something works on the devices of its instance just now'))
+        except exception.DeviceTrackError as error:
+            errors.update(dict.fromkeys(of_instance, str(error)))
+    for one in repairs:
+        if errors[one] is None:
+            LOG.warning('Host %(host)s repaired: %(repair)s', {'host': manager.host, 'repair': one})
+        else:
+            LOG.warning('Host %(host)s not repaired: %(repair)s: %(error)s',
+                        {'host': manager.host, 'repair': one, 'error': errors[one]})
+    return [Outcome(one, errors[one]) for one in repairs]
+
+
+# Each of these works on rows of one instance whose ``working`` lock is held, and says of each what went wrong.
+_Errors = dict[Repair, str | None]
+_CHANGED = 'its row has changed since'
+
+
+def _adopt(manager: Steps, repairs: Sequence[Repair]) -> _Errors:
+    """Hold, then record: all rows of the instance in one transaction."""
+    now = int(time.time())
+    rows = [one.after._replace(created_at=now) for one in repairs if one.after is not None]
+    known = manager.store.records(manager.host_uuid, keys=[row.key for row in rows])
+    if known:
+        return dict.fromkeys(repairs, f'{_name(known[0].key)} has a row by now')
+    with manager.lock:
+        before = {row.key: manager.ledger.find(row.key) for row in rows}
+        taken = [key for key, unit in before.items() if unit is not None and unit.holding is not None]
+        if not taken:
+            manager.ledger.hold(rows)
+    if taken:
+        return dict.fromkeys(repairs, f'{_name(taken[0])} is being taken or given back just now')
+    try:
+        manager.write(Changes(insert=tuple(rows)))
+    except exception.NothingWritten:
+        with manager.lock:
+            for row in rows:
+                unit = manager.ledger.find(row.key)
+                if unit is not None:
+                    manager.ledger.free(unit)       # a device that a domain names is withheld still
+        raise
+    return dict.fromkeys(repairs)
+
+
+def _update(manager: Steps, repairs: Sequence[Repair]) -> _Errors:
+    errors = _unchanged(manager, repairs)
+    changes = tuple(Update(one.before, one.after) for one in repairs
+                    if errors[one] is None and one.before is not None and one.after is not None)
+    if changes:
+        manager.write(Changes(update=changes))
+    return errors
+
+
+def _give(manager: Steps, repairs: Sequence[Repair]) -> _Errors:
+    errors = _unchanged(manager, repairs)
+    rows = [one.before for one in repairs if errors[one] is None and one.before is not None]
+    everything = len(rows) == len(manager.records_of(repairs[0].instance_uuid))
+    try:
+        if rows:
+            (manager.release_all if everything else manager.give)(rows)
+    except exception.DriverError as error:
+        left = {record.key for record in manager.records_of(repairs[0].instance_uuid)}
+        errors.update({one: str(error) for one in repairs if errors[one] is None and one.device in left})
+    return errors
+
+
+_WORK = {repair.ADOPT: _adopt, repair.UPDATE_DETAILS: _update, repair.RETRY_RELEASE: _give, repair.GIVE_BACK: _give}
+
+
+def _unchanged(manager: Steps, repairs: Sequence[Repair]) -> _Errors:
+    rows = {record.key: record for record in manager.records_of(repairs[0].instance_uuid)}
+    return {one: None if rows.get(one.device) == one.before else _CHANGED for one in repairs}
+
+
+# -- forgetting -------------------------------------------------------------------------------------------------------
+
+
+def forget(manager: Steps, key: DeviceKey, instance_uuid: str) -> Record:
+    """End the row of a device that the host does not have any more. Nothing is wiped: there is nothing to wipe.
+
+    :param instance_uuid: its owner, as somebody confirmed it
+    :returns: the row as it was
+    :raises NotAssigned: nobody holds the device
+    :raises NotForgotten: it has another owner, the host may still have it or get it back as it is, a guest may use
+        it, or one of these cannot be told
+    :raises HypervisorUnreachable, StoreError: no answer
+    """
+    with manager.working(instance_uuid):
+        record = _owned(manager.store, manager.host_uuid, manager.host, key, instance_uuid)
+        for _look in range(2):
+            _refuse(recovery.read(manager), manager.driver.guest_records(), record)
+        _refuse_present(manager.driver, record)
+        contexts: tuple[ContextChange, ...] = ()
+        if record.migration_uuid is not None and len(manager.records_of(instance_uuid)) == 1:
+            contexts = (ContextChange(manager.host_uuid, instance_uuid, None, None),)
+        manager.write(Changes(delete=(record,), contexts=contexts))
+        with manager.lock:
+            unit = manager.ledger.find(key)
+            if unit is not None:
+                manager.ledger.withhold(key, ledgers.GONE)
+                manager.ledger.free(unit)
+    _tell_forgotten(manager.host, record)
+    return record
+
+
+def forget_of_machine(store: Store, host: Host, machine_id: str, key: DeviceKey, instance_uuid: str) -> Record:
+    """End the row of a device of a machine that is gone for good, as somebody says who knows.
+
+    :param machine_id: the digest of this machine's
+    :raises NotForgotten: the host is this machine, or the device has another owner
+    :raises NotAssigned, StoreError: as :func:`forget`
+    """
+    if host.machine_id == machine_id:
+        raise exception.NotForgotten(_name(key), f'host {host.name} is this machine')
+    record = _owned(store, host.uuid, host.name, key, instance_uuid)
+    store.write(Changes(delete=(record,)))
+    _tell_forgotten(host.name, record)
+    return record
+
+
+def _tell_forgotten(host: str, record: Record) -> None:
+    LOG.warning('Host %(host)s: %(repair)s', {'host': host, 'repair': Repair(
+        'forget', record.key, record.instance_uuid, record, None, 'somebody confirmed it')})
+
+
+def _owned(store: Store, host_uuid: str, host: str, key: DeviceKey, instance_uuid: str) -> Record:
+    found = store.records(host_uuid, keys=[key])
+    if not found:
+        raise exception.NotAssigned(_name(key), host)
+    if found[0].instance_uuid != instance_uuid:
+        raise exception.NotForgotten(_name(key), f'it belongs to instance {found[0].instance_uuid}, and '
+                                     f'{instance_uuid} was confirmed')
+    return found[0]
+
+
+def _refuse(views: Views, guests: Iterable[GuestRecord], record: Record) -> None:
+    """Say why a device must not be forgotten by what the views say.
+
+    :raises NotForgotten: there is a reason
+    """
+    key, usage, inventory = record.key, views.usage, views.inventory
+
+    def refuse(reason: str) -> None:
+        raise exception.NotForgotten(_name(key), reason)
+
+    for unknown in (*usage.unknown, *inventory.unknown):
+        refuse(f'{unknown.what} cannot be read ({unknown.reason}): mend that first')
+    if key.kind not in inventory.known_kinds:
+        refuse(f'nobody reads the {key.kind} devices of this host: see its options')
+    if any(device.key == key for device in inventory.devices):
+        refuse('the host has it, or another device of its name: release its instance, which wipes it')
+    for missing in inventory.missing:
+        if missing.key == key:
+            refuse(f'{missing.option} names it still, so it would be handed out as it is when the host has it again: '
+                   'take it out there, and restart the service')
+    recording = {guest.instance_uuid for guest in guests
+                 if any((device.kind, device.identifier) == key and not device.beside for device in guest.devices)}
+    for use in usage.uses:
+        # The address of a device that is not there leads to nothing; it may be this one's all the same.
+        maybe = use.identifier is None and (
+            use.address == key.identifier or use.domain_uuid == record.instance_uuid or use.domain_uuid in recording)
+        if use.kind == key.kind and (use.identifier == key.identifier or maybe):
+            refuse(f'domain {use.domain_uuid} names {"a device that is not there" if maybe else "it"}: '
+                   'remove it from the domain')
+
+
+def _refuse_present(driver: VirtDriver, record: Record) -> None:
+    """A namespace that no option names is not in the inventory; its driver finds it all the same."""
+    try:
+        driver.guest_config([DeviceAssignment.from_record(record)])
+    except exception.DeviceGone:
+        return
+    raise exception.NotForgotten(_name(record.key), 'the host has it, though no option names it: name it again and '
+                                 'release its instance, which wipes it')
+
+
+def _name(key: DeviceKey) -> str:
+    return f'{key.kind}/{key.identifier}'

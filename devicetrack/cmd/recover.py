@@ -1,0 +1,100 @@
+"""``devicetrack-manage recover``: write a lost store anew from what the guests' definitions record."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from collections.abc import Sequence
+import os
+from typing import Any
+
+from devicetrack.claims import host as host_identity
+from devicetrack.claims import rebuild as rebuilding
+from devicetrack.cmd import base
+from devicetrack.cmd import kinds
+from devicetrack.cmd import options
+from devicetrack.conf import manager as manager_options
+from devicetrack.engine import rebuild
+from devicetrack.engine.rebuild import Verdict
+from devicetrack.store.sql import schema
+from devicetrack.store.sql.store import SQLStore
+
+_OF_ROW = ('role', 'state', 'position', 'migration_uuid', 'resource_class', 'provider_uuid', 'parent', 'numa_node',
+           'claim_id', 'host_uuid')
+
+
+class Recover(base.Lister):
+    """Write the rows of a lost store anew from what the definitions of this host's guests record.
+
+    For a host whose manager does not run. Rows that are there are never changed. Lists every device and what became of
+    it: exit code 3 when one of them needs attention. A store without a schema gets it.
+    """
+
+    columns = ('outcome', 'host', 'kind', 'identifier', 'instance_uuid', *_OF_ROW, 'reason', 'details')
+    in_table = ('outcome', 'kind', 'identifier', 'instance_uuid', 'role', 'state', 'migration_uuid', 'reason')
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument('--from-hypervisor', action='store_true', required=True,
+                            help='Take the rows from the definitions of the guests. There is no other source.')
+        parser.add_argument('--dry-run', action='store_true', help='Show what would be written, and write nothing.')
+        parser.add_argument('--wipe-unrecorded', action='store_true',
+                            help='Have every device that no guest records wiped when the manager starts, before '
+                                 'anybody gets it. It destroys what an instance without a guest on this host left.')
+        options.add_host(parser)
+        return parser
+
+    def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
+        conf = self.app.conf[manager_options.GROUP]
+        kinds.load()
+        store = self._store()
+        name = parsed_args.host or rebuilding.name_of(store, conf.machine_id_path)
+        driver = self.app.driver(name)
+        if parsed_args.dry_run:
+            recovery = rebuilding.plan(name, driver, store, self.app.conf, parsed_args.wipe_unrecorded)
+        else:
+            lock = host_identity.HostLock(name, conf.state_path)
+            lock.acquire()
+            try:
+                schema.sync(self.app.store)
+                recovery = rebuilding.plan(name, driver, self.app.store, self.app.conf, parsed_args.wipe_unrecorded)
+                rebuilding.write(recovery, self.app.store)
+            finally:
+                lock.release()
+        self._tell(recovery, parsed_args.dry_run)
+        for verdict in recovery.verdicts:
+            yield self._row(verdict, name)
+
+    def _store(self) -> SQLStore | None:
+        """The store; None when there is none yet, or it has no schema.
+
+        :raises SchemaMismatch: it is of another release
+        """
+        store: SQLStore = self.app.store
+        if (store.path is not None and not os.path.exists(store.path)) or schema.revision(store) is None:
+            return None
+        schema.check(store)
+        return store
+
+    def _row(self, verdict: Verdict, host: str) -> Sequence[Any]:
+        row = verdict.row
+        return [verdict.outcome, host, *verdict.device, verdict.instance_uuid,
+                *(getattr(row, name) if row is not None else None for name in _OF_ROW), verdict.reason,
+                base.details_fields(row.details) if row is not None else None]
+
+    def _tell(self, recovery: rebuilding.Recovery, dry_run: bool) -> None:
+        """What the list alone does not say, and whether anything needs attention."""
+        outcomes = [verdict.outcome for verdict in recovery.verdicts]
+        written = outcomes.count(rebuild.WRITE) + outcomes.count(rebuild.WIPE)
+        self.say(f'{written} rows would be written, and nothing was' if dry_run else f'{written} rows were written')
+        self.say('not known from guests: what instances without a domain on this host held')
+        for uuid in recovery.migrations:
+            self.say(f'migration {uuid} is not over in these rows: how it stands, the compute service says')
+        for unknown in recovery.unknown:
+            self.say(f'could not be read: {unknown}')
+        if rebuild.UNRECORDED in outcomes:
+            self.say(f'{outcomes.count(rebuild.UNRECORDED)} devices are recorded by no guest, and the manager will '
+                     'hand them out as they are: unless they are known to be clean, do not start it before '
+                     'recover --from-hypervisor --wipe-unrecorded')
+        if recovery.unknown or any(outcome not in rebuild.WELL for outcome in outcomes):
+            self.exit_code = base.ATTENTION

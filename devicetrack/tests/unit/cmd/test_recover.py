@@ -1,0 +1,324 @@
+"""A store that is lost, and what comes back of it from the guests."""
+
+from __future__ import annotations
+
+import glob
+import os
+from typing import Any
+
+from devicetrack.cmd import base as cmd_base
+from devicetrack.cmd import recover
+from devicetrack.objects.values import DeviceKey
+from devicetrack.store import api as store_api
+from devicetrack.testing import fixtures
+from devicetrack.testing.fixtures import FREE
+from devicetrack.tests import base
+from devicetrack.tests.unit.cmd import program
+from devicetrack.virt import fake
+
+D0, D1, D2 = (DeviceKey(fake.VPMEM, name) for name in ('d0', 'd1', 'd2'))
+
+
+class RecoverTestCase(base.TestCase):
+
+    devices = 2
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.host = self.useFixture(fixtures.Host(devices=self.devices, parents={'gpu': 4}, name='compute-7'))
+        self.machine = self.host.machine
+        self.program = self.useFixture(program.Program(self.host.configuration, self.machine))
+        self.file = os.path.join(self.host.configuration.state_path, 'devicetrack.sqlite')
+
+    def lose_the_store(self) -> None:
+        """The manager dies and takes the file along."""
+        self.host.manager.close()
+        self.host.store.close()
+        for path in glob.glob(self.file + '*'):
+            os.remove(path)
+
+    def recover(self, *arguments: str, code: int = cmd_base.OK) -> list[dict[str, Any]]:
+        answer = self.program.run('recover', '--from-hypervisor', '--host', 'compute-7', *arguments, '-f', 'json')
+        self.assertEqual(code, answer.code, answer.err)
+        self.said = answer.err
+        return answer.data
+
+    def outcomes(self, found: list[dict[str, Any]]) -> set[tuple[str, str]]:
+        return {(one['identifier'], one['outcome']) for one in found}
+
+
+class LostStoreTestCase(RecoverTestCase):
+
+    def test_the_rows_come_back_as_they_were(self) -> None:
+        for amount in (1, 0):
+            self.host.spawn(pmem=amount, vgpu=1)
+        host_uuid = self.host.manager.host_uuid
+        before = self.host.records()
+        self.lose_the_store()
+        self.recover('--wipe-unrecorded')
+        self.assertEqual([], self.host.restart())
+        self.assertEqual([], self.host.audit())
+        self.assertEqual(host_uuid, self.host.manager.host_uuid)
+        self.assertEqual(list(map(self.like, before)), list(map(self.like, self.host.records())))
+        self.assertEqual(FREE, self.host.states()['d1'])
+
+    @staticmethod
+    def like(record: Any) -> Any:
+        """A row without what counts its writes, and what a definition from before the device was made cannot know."""
+        return record._replace(generation=0, created_at=0)
+
+    def test_a_row_has_all_its_columns(self) -> None:
+        instance = self.host.spawn(pmem=1)
+        self.lose_the_store()
+        found = self.recover(code=cmd_base.ATTENTION)
+        self.assertEqual(list(recover.Recover.columns), list(found[0]))
+        self.assertEqual(('write', 'vpmem', 'd0', instance.uuid, 'current', 'active', 0),
+                         tuple(found[0][name] for name in ('outcome', 'kind', 'identifier', 'instance_uuid', 'role',
+                                                           'state', 'position')))
+
+    def test_a_dry_run_writes_nothing_and_makes_no_store(self) -> None:
+        self.host.spawn(pmem=2)
+        self.lose_the_store()
+        found = self.recover('--dry-run')
+        self.assertEqual({('d0', 'write'), ('d1', 'write')}, self.outcomes(found))
+        self.assertIn('2 rows would be written, and nothing was', self.said)
+        self.assertFalse(os.path.exists(self.file))
+
+    def test_a_dry_run_beside_a_manager_that_works(self) -> None:
+        self.host.spawn(pmem=2)
+        self.assertEqual({('d0', 'present'), ('d1', 'present')}, self.outcomes(self.recover('--dry-run')))
+
+    def test_not_while_the_manager_works(self) -> None:
+        self.host.spawn(pmem=2)
+        answer = self.program.run('recover', '--from-hypervisor', '--host', 'compute-7')
+        self.assertEqual(cmd_base.ERROR, answer.code)
+        self.assertIn('another process manages host compute-7', answer.err)
+
+    def test_twice_is_once(self) -> None:
+        self.host.spawn(pmem=2)
+        self.lose_the_store()
+        self.recover()
+        rows = self.host.records()
+        self.assertEqual({('d0', 'present'), ('d1', 'present')}, self.outcomes(self.recover()))
+        self.assertEqual(rows, self.host.records())
+
+    def test_the_source_has_to_be_named(self) -> None:
+        self.assertEqual(cmd_base.USAGE, self.program.run('recover').code)
+
+    def test_a_guest_that_is_off(self) -> None:
+        instance = self.host.spawn(pmem=2)
+        self.machine.stop_guest(instance.uuid)
+        self.lose_the_store()
+        self.recover()
+        self.assertEqual([], self.host.restart())
+        self.host.boot(instance)
+        self.host.delete(instance)
+        self.assertEqual({'d0': FREE, 'd1': FREE}, self.host.states())
+
+    def test_two_guests_on_one_device(self) -> None:
+        instance = self.host.spawn(pmem=2)
+        domain = self.machine.domains[instance.uuid]
+        other = self.host.spawn(vgpu=1)
+        self.machine.domains[other.uuid].metadata = domain.metadata.replace(instance.uuid, other.uuid)
+        domain.live = domain.defined = ()
+        self.lose_the_store()
+        found = self.recover(code=cmd_base.ATTENTION)
+        self.assertEqual({('d0', 'contested'), ('d1', 'contested')},
+                         {one for one in self.outcomes(found) if one[0] in ('d0', 'd1')})
+        self.assertEqual([], self.host.records())
+
+
+class BytesTestCase(RecoverTestCase):
+    """Devices that no guest records: nobody can say what is on them."""
+
+    devices = 3
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.host.spawn(pmem=1)
+        gone = self.host.spawn(pmem=1)
+        self.machine.delete_guest(gone.uuid)
+        self.machine.write(D1, b'of an instance whose guest is gone')
+
+    def test_they_are_told(self) -> None:
+        self.lose_the_store()
+        found = self.recover(code=cmd_base.ATTENTION)
+        self.assertEqual({('d0', 'write'), ('d1', 'unrecorded'), ('d2', 'unrecorded')}, self.outcomes(found))
+        self.assertIn('2 devices are recorded by no guest', self.said)
+        self.assertEqual(['d0'], [record.identifier for record in self.host.records()])
+
+    def test_they_are_wiped_when_that_is_said(self) -> None:
+        self.lose_the_store()
+        found = self.recover('--wipe-unrecorded')
+        self.assertEqual({('d0', 'write'), ('d1', 'wipe'), ('d2', 'wipe')}, self.outcomes(found))
+        self.host.restart()
+        self.assertEqual((b'', {'d0': 'active', 'd1': FREE, 'd2': FREE}), (self.machine.read(D1), self.host.states()))
+
+    def test_nothing_is_wiped_while_a_definition_cannot_be_read(self) -> None:
+        self.machine.unknown_domains['torn'] = 'no end tag'
+        self.lose_the_store()
+        found = self.recover('--wipe-unrecorded', code=cmd_base.ATTENTION)
+        self.assertEqual({('d0', 'write'), ('d1', 'unrecorded'), ('d2', 'unrecorded')}, self.outcomes(found))
+        self.assertIn('could not be read: domain torn: no end tag', self.said)
+
+    def test_what_a_guest_names_by_then_is_not_wiped(self) -> None:
+        self.lose_the_store()
+        self.recover('--wipe-unrecorded')
+        device = next(one for one in self.machine.inventory().devices if one.key == D1)
+        self.machine.start_guest('somebody', [f'<device kind="vpmem" address="{fixtures.path_of(device)}"/>'])
+        self.host.restart()
+        self.assertEqual(b'of an instance whose guest is gone', self.machine.read(D1))
+
+
+class PendingResizeTestCase(RecoverTestCase):
+    """A resize on one host that waits for its confirmation, and a store that is lost meanwhile."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.instance = self.host.spawn(pmem=1)
+        self.machine.write(D0, b'before')
+        self.migration = fixtures.Migration('compute-7', 'compute-7', self.instance.uuid)
+        self.host.service.moves = [self.migration]
+        self.host.resize(self.instance, pmem=1, migration=self.migration)
+        self.machine.stop_guest(self.instance.uuid)
+        self.host.boot(self.instance)
+        self.migration.status = 'finished'
+        self.before = self.roles()
+        self.lose_the_store()
+        self.recover()
+
+    def roles(self) -> list[tuple[str, str, str, str | None]]:
+        return [(record.identifier, record.role, record.state, record.migration_uuid)
+                for record in self.host.records(self.instance)]
+
+    def test_the_rows_are_those_of_the_move(self) -> None:
+        self.assertEqual(sorted(self.before), sorted(self.roles()))
+        self.assertIn(f'migration {self.migration.uuid} is not over', self.said)
+        self.assertEqual([], self.host.restart())
+        self.assertEqual([], self.host.audit())
+        self.assertEqual(sorted(self.before), sorted(self.roles()))
+
+    def test_it_is_reverted(self) -> None:
+        self.host.restart()
+        self.machine.delete_guest(self.instance.uuid)
+        self.host.manager.drop_move_claim_at_dest(self.context, self.instance, self.migration)
+        self.host.boot(self.instance)
+        self.migration.status = 'reverted'
+        self.assertEqual([('d0', 'current', 'active', None)], self.roles())
+        self.assertEqual((b'before', FREE, []), (self.machine.read(D0), self.host.states()['d1'], self.host.audit()))
+        self.assertEqual(['d0'], [one.identifier for one in self.instance.resources])
+
+    def test_it_is_confirmed(self) -> None:
+        self.host.restart()
+        self.host.manager.drop_move_claim_at_source(self.context, self.instance, self.migration)
+        self.migration.status = 'confirmed'
+        self.assertEqual([('d1', 'current', 'active', None)], self.roles())
+        self.assertEqual((b'', FREE, []), (self.machine.read(D0), self.host.states()['d0'], self.host.audit()))
+
+    def test_it_was_confirmed_before_and_the_definition_does_not_know(self) -> None:
+        self.migration.status = 'confirmed'
+        self.host.restart()
+        self.host.audit()
+        self.assertEqual([('d1', 'current', 'active', None)], self.roles())
+        self.assertEqual(FREE, self.host.states()['d0'])
+
+    def test_the_guest_starts_again_on_its_new_devices(self) -> None:
+        self.host.restart()
+        self.machine.stop_guest(self.instance.uuid)
+        self.host.boot(self.instance)
+        self.assertEqual(['d1'], [one.identifier for one in self.instance.resources])
+
+
+class AnotherBootTestCase(RecoverTestCase):
+
+    def test_definitions_get_the_addresses_of_this_boot(self) -> None:
+        instances = [self.host.spawn(pmem=1), self.host.spawn(pmem=1)]
+        self.lose_the_store()
+        self.machine.reboot()
+        self.recover()
+        self.assertEqual([], self.host.restart())
+        for instance, key in zip(instances, (D0, D1), strict=True):
+            path = fixtures.path_of(self.machine.devices[key])
+            self.assertEqual((path,), self.machine.domains[instance.uuid].defined)
+        self.assertEqual([], self.host.audit())
+
+
+class IdentityTestCase(RecoverTestCase):
+    """Which host the rows are written for."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.host.spawn(pmem=2)
+        self.uuid = self.host.manager.host_uuid
+
+    def new_machine_id(self) -> None:
+        with open(self.host.conf.devicetrack.machine_id_path, 'w', encoding='ascii') as file:
+            file.write('b' * 32)
+
+    def test_a_machine_that_was_installed_anew_is_the_host_that_its_guests_know(self) -> None:
+        self.lose_the_store()
+        self.new_machine_id()
+        self.recover()
+        self.host.restart()
+        self.assertEqual((self.uuid, []), (self.host.manager.host_uuid, self.host.audit()))
+
+    def test_a_host_that_was_registered_anew_gets_its_uuid_back(self) -> None:
+        self.lose_the_store()
+        self.new_machine_id()
+        self.program.ask('db', 'sync')
+        self.host.restart()
+        self.assertNotEqual(self.uuid, self.host.manager.host_uuid)
+        self.host.manager.close()
+        self.recover()
+        self.host.restart()
+        self.assertEqual((self.uuid, []), (self.host.manager.host_uuid, self.host.audit()))
+
+    def test_one_that_has_rows_by_now_keeps_them(self) -> None:
+        self.lose_the_store()
+        self.new_machine_id()
+        self.machine.add_namespace('d2')
+        self.program.ask('db', 'sync')
+        self.host.restart()
+        self.host.manager.report_only = None
+        self.host.claim(fixtures.Instance(), pmem=1)
+        self.host.manager.close()
+        answer = self.program.run('recover', '--from-hypervisor', '--host', 'compute-7')
+        self.assertEqual(cmd_base.ERROR, answer.code)
+        self.assertIn('still has devices in the store (1)', answer.err)
+        self.assertEqual(['d2'], [record.identifier for record in self.host.records()])
+
+    def test_guests_that_do_not_agree(self) -> None:
+        other = self.host.spawn(vgpu=1)
+        domain = self.machine.domains[other.uuid]
+        domain.metadata = domain.metadata.replace(self.uuid, '7c9e6f2e-3a58-4a0e-8a53-0b8a3f8f0001')
+        self.lose_the_store()
+        answer = self.program.run('recover', '--from-hypervisor', '--host', 'compute-7')
+        self.assertEqual(cmd_base.ERROR, answer.code)
+        self.assertIn('record different hosts', answer.err)
+
+    def test_the_name_of_another_machine(self) -> None:
+        self.lose_the_store()
+        self.program.ask('db', 'sync')
+        store = self.host.store.store
+        store.add_host(store_api.Host('7c9e6f2e-3a58-4a0e-8a53-0b8a3f8f0001', 'compute-7', 'another'))
+        answer = self.program.run('recover', '--from-hypervisor', '--host', 'compute-7')
+        self.assertEqual(cmd_base.ERROR, answer.code)
+        self.assertIn('as another machine', answer.err)
+        self.assertEqual('another', store.hosts()[0].machine_id)
+
+    def test_the_store_knows_it_by_another_name(self) -> None:
+        answer = self.program.run('recover', '--from-hypervisor', '--dry-run', '--host', 'compute-8')
+        self.assertEqual(cmd_base.ERROR, answer.code)
+        self.assertIn('it knows compute-7', answer.err)
+
+    def test_its_name_is_the_one_that_the_store_knows(self) -> None:
+        found = self.program.run('recover', '--from-hypervisor', '--dry-run', '-f', 'json')
+        self.assertEqual(cmd_base.OK, found.code, found.err)
+        self.assertEqual({'compute-7'}, {one['host'] for one in found.data})
+
+    def test_a_hypervisor_that_does_not_answer(self) -> None:
+        self.lose_the_store()
+        self.machine.disconnected = 'restarting'
+        answer = self.program.run('recover', '--from-hypervisor', '--host', 'compute-7')
+        self.assertEqual(cmd_base.ERROR, answer.code)
+        self.assertEqual([], self.host.store.store.hosts())
