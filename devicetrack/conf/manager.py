@@ -31,7 +31,8 @@ costs one read and one transaction. Raise it only when another service writes to
 """),
     cfg.StrOpt('machine_id_path', default='/etc/machine-id', help="""
 File with this machine's id (machine-id(5)). A digest of it is kept with the host's row, so that a second machine with
-the same host name is refused. Change it only where several hosts share one machine, as in a test.
+the same host name is refused, and this machine under a second name while it has devices under the first. Change it only
+in a test that plays several machines: two hosts on one machine need a store each.
 """),
 ]
 
