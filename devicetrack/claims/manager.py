@@ -444,7 +444,8 @@ class ClaimManager(Steps):
         """At the destination of a live migration, after :meth:`realize`: what each device of the guest becomes here.
 
         It is for the source, on the wire: see :meth:`migration_definitions`. With any device in it post-copy is not
-        allowed.
+        allowed. It holds paths of this boot of this host: after a boot the migration is over, and a claim for another
+        one gives another map.
 
         :raises InstanceNotClaimed: the migration has no claim here
         :raises NoDevicePair: a device has no partner; the claim is the caller's to drop
