@@ -1,0 +1,356 @@
+"""What is repaired when that is asked for, by a command or by the manager, and what never is."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from devicetrack import exception
+from devicetrack.claims import orders
+from devicetrack.claims import recovery
+from devicetrack.claims import repairs
+from devicetrack.engine import repair
+from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import Missing
+from devicetrack.store.api import Changes
+from devicetrack.store.api import Host
+from devicetrack.store.api import Order
+from devicetrack.testing import fixtures
+from devicetrack.testing.fixtures import FREE
+from devicetrack.tests import base
+from devicetrack.virt import fake
+
+D0, D1, D2 = (DeviceKey(fake.VPMEM, name) for name in ('d0', 'd1', 'd2'))
+ANOTHER = '7c9e6f2e-3a58-4a0e-8a53-0b8a3f8f0001'
+
+
+class RepairTestCase(base.TestCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.host = self.useFixture(fixtures.Host(devices=3, parents={'gpu': 2}))
+        self.machine = self.host.machine
+
+    def plan(self, accept: bool = False) -> repairs.Plan:
+        return repairs.plan(lambda: recovery.read(self.host.manager), accept)[1]
+
+    def repair(self, accept: bool = False) -> list[tuple[str, str, bool]]:
+        return [(one.repair.verb, one.repair.device.identifier, one.error is None)
+                for one in repairs.repair_host(self.host.manager, accept)]
+
+    def restore_backup(self, *lost: fixtures.Instance) -> None:
+        """The store is as it was before these instances came."""
+        for instance in lost:
+            self.host.store.store.write(Changes(delete=tuple(self.host.records(instance))))
+        self.host.restart()
+
+
+class AcceptTestCase(RepairTestCase):
+    """A store that is older than its guests."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.older, self.newer = self.host.spawn(pmem=1), self.host.spawn(pmem=1, vgpu=1)
+        self.rows = self.host.records()
+        self.machine.write(D1, b'data')
+        self.restore_backup(self.newer)
+
+    def test_nothing_is_claimed_or_given_back_before_somebody_accepts(self) -> None:
+        self.host.service.known = {self.older.uuid: 'deleted'}
+        self.machine.delete_guest(self.older.uuid)
+        self.assertRaises(exception.NodeUnavailable, self.host.claim, fixtures.Instance(), None, 1)
+        plan = self.plan()
+        self.assertEqual(((), 2, {repair.ADOPT, repair.GIVE_BACK}),
+                         (plan.repairs, plan.to_accept, {one.verb for one in plan.waiting}))
+        self.assertEqual([], self.repair())
+        self.assertEqual(['d0'], [record.identifier for record in self.host.records()])
+
+    def test_accepted_the_rows_are_written(self) -> None:
+        done = self.repair(accept=True)
+        self.assertEqual({(repair.ADOPT, True)}, {(verb, ok) for verb, _device, ok in done})
+        like = [record._replace(generation=0, created_at=0) for record in self.rows]
+        self.assertEqual(like, [record._replace(generation=0, created_at=0) for record in self.host.records()])
+        self.assertEqual([], self.host.audit())
+        self.assertIsNone(self.host.manager.report_only)
+        self.host.delete(self.newer)
+        self.assertEqual((b'', FREE), (self.machine.read(D1), self.host.states()['d1']))
+
+    def test_accepted_twice(self) -> None:
+        self.repair(accept=True)
+        self.assertEqual([], self.repair(accept=True))
+
+    def test_a_row_that_came_meanwhile_stays(self) -> None:
+        plan = self.plan(accept=True)
+        self.repair(accept=True)
+        before = self.host.records()
+        outcomes = repairs.carry_out(self.host.manager, plan.repairs)
+        self.assertEqual([True], [('has a row by now' in str(one.error)) for one in outcomes[:1]])
+        self.assertEqual(before, self.host.records())
+
+    def test_a_store_that_refuses_leaves_the_devices_withheld(self) -> None:
+        self.host.store.before('write', exception.StoreUnavailable('it', 'full'))
+        outcomes = repairs.repair_host(self.host.manager, accept=True)
+        self.assertEqual({'it: full'}, {one.error for one in outcomes})
+        self.assertEqual('withheld: foreign', self.host.states()['d1'])
+        self.repair(accept=True)
+        self.assertEqual([], self.host.audit())
+
+    def test_an_answer_that_is_lost_keeps_the_devices(self) -> None:
+        self.host.store.lose_answer()
+        outcomes = repairs.repair_host(self.host.manager, accept=True)
+        self.assertEqual(2, len([one for one in outcomes if one.error is not None]))
+        self.assertEqual(self.newer.uuid, self.host.held()['d1'])
+        self.host.audit()
+        self.assertEqual([], self.host.audit())
+
+    def test_an_instance_that_something_works_on_waits(self) -> None:
+        plan = self.plan(accept=True)
+        with self.host.manager.working(self.newer.uuid):
+            outcomes = self.together(lambda: repairs.carry_out(self.host.manager, plan.repairs))[0]
+        self.assertEqual({'something works on the devices of its instance just now'},
+                         {one.error for one in outcomes})
+
+    def test_what_the_guest_left_comes_back_with_it(self) -> None:
+        self.repair(accept=True)
+        self.host.audit()
+        migration = fixtures.Migration('host', 'host', self.older.uuid, 'finished')
+        self.host.service.moves = [migration]
+        self.host.resize(self.older, pmem=1, migration=migration)
+        self.machine.stop_guest(self.older.uuid)
+        self.host.boot(self.older)
+        self.restore_backup(self.older)
+        self.repair(accept=True)
+        self.host.audit()
+        self.assertEqual([('d0', 'old', 'active'), ('d2', 'current', 'active')], sorted(
+            (record.identifier, record.role, record.state) for record in self.host.records(self.older)))
+        self.assertEqual([], self.host.audit())
+
+
+class RowsTestCase(RepairTestCase):
+
+    def test_details_are_taken_over(self) -> None:
+        self.host.spawn(pmem=1)
+        self.machine.change(D0, devpath='/dev/dax9.0')
+        self.assertEqual([(repair.UPDATE_DETAILS, 'd0', True)], self.repair())
+        self.assertIn('/dev/dax9.0', self.host.records()[0].details)
+        self.assertEqual(([], []), (self.repair(), self.host.audit()))
+
+    def test_a_row_that_changed_since_the_plan_is_left_alone(self) -> None:
+        instance = self.host.spawn(pmem=1)
+        self.machine.change(D0, devpath='/dev/dax9.0')
+        plan = self.plan()
+        self.host.boot(instance)
+        before = self.host.records()
+        self.assertEqual(['its row has changed since'],
+                         [one.error for one in repairs.carry_out(self.host.manager, plan.repairs)])
+        self.assertEqual(before, self.host.records())
+
+    def test_what_belongs_to_a_deleted_instance_is_given_back(self) -> None:
+        instance = self.host.spawn(pmem=1, vgpu=1)
+        self.machine.write(D0, b'data')
+        self.machine.delete_guest(instance.uuid)
+        self.assertEqual([], self.repair())
+        self.host.service.known = {instance.uuid: 'deleted'}
+        self.assertEqual({(repair.GIVE_BACK, True)}, {(verb, ok) for verb, _device, ok in self.repair()})
+        self.assertEqual((b'', []), (self.machine.read(D0), self.host.records()))
+
+    def test_what_a_guest_names_by_then_is_not_given_back(self) -> None:
+        instance = self.host.spawn(pmem=2)
+        domain = self.machine.domains[instance.uuid]
+        self.machine.delete_guest(instance.uuid)
+        self.host.service.known = {instance.uuid: 'deleted'}
+        plan = self.plan()
+        self.machine.write(D0, b'data')
+        domain.live = domain.defined = (domain.live or ())[:1]
+        self.machine.domains[instance.uuid] = domain
+        outcomes = repairs.carry_out(self.host.manager, plan.repairs)
+        self.assertEqual({('d0', False), ('d1', True)},
+                         {(one.repair.device.identifier, one.error is None) for one in outcomes})
+        self.assertEqual((b'data', ['d0']), (self.machine.read(D0), [one.identifier for one in self.host.records()]))
+        self.machine.delete_guest(instance.uuid)
+
+
+class ForgetTestCase(RepairTestCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.instance = self.host.spawn(pmem=1)
+        self.machine.delete_guest(self.instance.uuid)
+        self.machine.remove(D0)
+
+    def refused(self, because: str, uuid: str | None = None) -> None:
+        before = self.host.records()
+        error = self.assertRaises(exception.NotForgotten, repairs.forget, self.host.manager, D0,
+                                  uuid or self.instance.uuid)
+        self.assertIn(because, str(error))
+        self.assertEqual(before, self.host.records())
+
+    def test_a_dead_device_goes(self) -> None:
+        self.assertEqual('d0', repairs.forget(self.host.manager, D0, self.instance.uuid).identifier)
+        self.assertEqual(([], {'d1': FREE, 'd2': FREE}), (self.host.records(), self.host.states()))
+        self.assertEqual([], self.host.audit())
+        self.host.claim(self.instance, pmem=2)
+
+    def test_also_one_that_could_not_be_given_back(self) -> None:
+        self.assertRaises(exception.DeviceGone, self.host.manager.release, None, self.instance)
+        self.assertEqual('releasing', self.host.states()['d0'])
+        repairs.forget(self.host.manager, D0, self.instance.uuid)
+        self.assertEqual([], self.host.audit())
+
+    def test_what_else_the_instance_has_stays(self) -> None:
+        other = self.host.spawn(pmem=2)
+        self.machine.delete_guest(other.uuid)
+        self.machine.remove(D1)
+        repairs.forget(self.host.manager, D1, other.uuid)
+        self.assertEqual(['d2'], [record.identifier for record in self.host.records(other)])
+        self.assertEqual({'d0': self.instance.uuid, 'd2': other.uuid}, self.host.held())
+
+    def test_nobody_holds_it(self) -> None:
+        self.assertRaises(exception.NotAssigned, repairs.forget, self.host.manager, D1, self.instance.uuid)
+
+    def test_another_owner_was_confirmed(self) -> None:
+        self.refused(f'it belongs to instance {self.instance.uuid}', ANOTHER)
+
+    def test_the_host_has_it(self) -> None:
+        self.machine.add_namespace('d0')
+        self.refused('the host has it')
+
+    def test_the_host_has_it_in_no_inventory(self) -> None:
+        self.machine.add_namespace('d0')
+        of_record = json.loads(self.host.records()[0].details)['versioned_object.data']
+        self.machine.change(D0, namespace_uuid=of_record['namespace_uuid'])
+        real = self.machine.inventory()
+        self.machine.inventory = lambda: real._replace(devices=tuple(      # type: ignore[method-assign]
+            device for device in real.devices if device.key != D0))
+        self.refused('though no option names it')
+
+    def test_an_option_names_it(self) -> None:
+        self.machine.missing = (Missing(D0, '[libvirt] pmem_namespaces', 'there is none'),)
+        self.refused('[libvirt] pmem_namespaces names it still')
+
+    def test_its_guest_is_still_defined(self) -> None:
+        self.machine.start_guest(self.instance.uuid, ['<device kind="vpmem" address="/dev/fakedax0"/>'])
+        self.refused('a device that is not there')
+
+    def test_another_guest_records_it(self) -> None:
+        other = self.host.spawn(pmem=1)
+        domain = self.machine.domains[other.uuid]
+        domain.metadata = domain.metadata.replace('"d1"', '"d0"')
+        domain.live = domain.defined = ('/dev/fakedax0',)
+        self.refused('a device that is not there')
+
+    def test_a_view_that_is_unknown(self) -> None:
+        self.machine.unknown_domains['x'] = 'torn'
+        self.refused('domain x cannot be read (torn)')
+        self.machine.clear()
+        self.machine.unknown_kinds[fake.VPMEM] = 'ndctl failed'
+        self.refused('vpmem cannot be read (ndctl failed)')
+
+    def test_a_hypervisor_that_does_not_answer(self) -> None:
+        self.machine.disconnected = 'restarting'
+        self.assertRaises(exception.HypervisorUnreachable, repairs.forget, self.host.manager, D0, self.instance.uuid)
+        self.assertEqual(1, len(self.host.records()))
+
+    def test_of_a_machine_that_is_gone(self) -> None:
+        store = self.host.store.store
+        there = store.hosts()[0]
+        self.assertRaises(exception.NotForgotten, repairs.forget_of_machine, store, there, there.machine_id, D0,
+                          self.instance.uuid)
+        gone = Host(ANOTHER, 'compute-9', 'another machine')
+        store.add_host(gone)
+        store.write(Changes(insert=(self.host.records()[0]._replace(host_uuid=ANOTHER),)))
+        repairs.forget_of_machine(store, gone, there.machine_id, D0, self.instance.uuid)
+        self.assertEqual(([], 1), (store.records(ANOTHER), len(self.host.records())))
+
+
+class OrderTestCase(RepairTestCase):
+
+    def order(self, verb: str, arguments: Any = None, text: str | None = None) -> orders.Answer:
+        order = orders.make(self.host.manager.host_uuid, verb, **(arguments or {}))
+        if text is not None:
+            order = order._replace(arguments=text)
+        self.host.store.add_order(order)
+        self.findings = self.host.audit()
+        return self.answer(order)
+
+    def answer(self, order: Order) -> orders.Answer:
+        [answered] = [one for one in self.host.store.orders() if one.uuid == order.uuid]
+        answer = orders.answer_of(answered)
+        assert answer is not None
+        return answer
+
+    def test_a_repair_is_done_by_the_next_audit_which_finds_it_done(self) -> None:
+        self.host.spawn(pmem=1)
+        self.machine.change(D0, devpath='/dev/dax9.0')
+        answer = self.order(orders.REPAIR, {'accept': False})
+        self.assertEqual((orders.DONE, '1 of 1 repairs done', []), (answer.outcome, answer.text, self.findings))
+        self.assertEqual([('update details', 'd0', True)],
+                         [(one['verb'], one['device'], one['done']) for one in answer.repairs])
+        self.assertIn('/dev/dax9.0', answer.repairs[0]['text'])
+        self.assertEqual([], self.host.store.orders(waiting=True))
+
+    def test_a_store_is_accepted(self) -> None:
+        self.restore_backup(self.host.spawn(pmem=1))
+        self.assertEqual('there was nothing to repair', self.order(orders.REPAIR, {'accept': False}).text)
+        self.assertEqual(orders.DONE, self.order(orders.REPAIR, {'accept': True}).outcome)
+        self.assertEqual(([], None), (self.findings, self.host.manager.report_only))
+
+    def test_a_device_is_forgotten(self) -> None:
+        instance = self.host.spawn(pmem=1)
+        arguments = {'kind': 'vpmem', 'identifier': 'd0', 'instance_uuid': instance.uuid}
+        answer = self.order(orders.FORGET, arguments)
+        self.assertEqual(orders.REFUSED, answer.outcome)
+        self.assertIn('the host has it', answer.text)
+        self.machine.delete_guest(instance.uuid)
+        self.machine.remove(D0)
+        self.assertEqual(orders.DONE, self.order(orders.FORGET, arguments).outcome)
+        self.assertEqual([], self.findings)
+        self.assertIn('not assigned', self.order(orders.FORGET, arguments).text)
+
+    def test_orders_that_mean_nothing_are_refused(self) -> None:
+        for verb, text in (('abolish', '{}'), (orders.FORGET, '{}'), (orders.FORGET, '{'), (orders.REPAIR, '[]'),
+                           (orders.FORGET, '{"kind": 1}')):
+            self.assertEqual(orders.REFUSED, self.order(verb, text=text).outcome)
+
+    def test_a_bad_order_stops_neither_the_audit_nor_the_next_order(self) -> None:
+        self.host.spawn(pmem=1)
+        self.machine.change(D0, devpath='/dev/dax9.0')
+        first, second = (orders.make(self.host.manager.host_uuid, orders.REPAIR, accept=False) for _ in range(2))
+        for order in (first, second):
+            self.host.store.add_order(order)
+        wrong = ZeroDivisionError('a secret')
+        self.host.store.after('orders', lambda: self.machine.before('get_usage', wrong, times=1))
+        self.host.audit()
+        self.assertEqual((orders.FAILED, orders.DONE), (self.answer(first).outcome, self.answer(second).outcome))
+        self.assertNotIn('a secret', self.answer(first).text)
+
+    def test_a_hypervisor_that_goes_away_is_an_answer(self) -> None:
+        gone = exception.HypervisorUnreachable('fake', 'restarting')
+        self.host.store.after('orders', lambda: self.machine.before('get_usage', gone, times=1))
+        answer = self.order(orders.REPAIR)
+        self.assertEqual((orders.FAILED, str(gone)), (answer.outcome, answer.text))
+
+    def test_an_order_that_cannot_be_answered_is_carried_out_again(self) -> None:
+        order = orders.make(self.host.manager.host_uuid, orders.REPAIR, accept=False)
+        self.host.store.add_order(order)
+        self.host.store.before('answer_order', exception.StoreUnavailable('it', 'full'))
+        self.assertEqual([], self.host.audit())
+        self.assertEqual(1, len(self.host.store.orders(waiting=True)))
+        self.assertEqual([], self.host.audit())
+        self.assertEqual(orders.DONE, self.answer(order).outcome)
+
+    def test_orders_that_cannot_be_read_stop_no_audit(self) -> None:
+        self.host.store.before('orders', exception.StoreUnavailable('it', 'locked'))
+        self.assertEqual([], self.host.audit())
+
+    def test_orders_for_another_host_are_left_to_its_manager(self) -> None:
+        self.host.store.store.add_host(Host(ANOTHER, 'compute-9', 'another machine'))
+        self.host.store.add_order(orders.make(ANOTHER, orders.REPAIR, accept=True))
+        self.host.audit()
+        self.assertEqual(1, len(self.host.store.orders(waiting=True)))
+
+    def test_an_answer_that_cannot_be_read(self) -> None:
+        order = orders.make(ANOTHER, orders.REPAIR)
+        self.assertIsNone(orders.answer_of(order))
+        answer = orders.answer_of(order._replace(answer='{'))
+        self.assertEqual(orders.FAILED, answer.outcome if answer else None)

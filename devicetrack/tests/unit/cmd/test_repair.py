@@ -1,0 +1,267 @@
+"""Commands that change rows: beside a manager that works, and in the place of one that does not."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import fixtures as base_fixtures
+
+from devicetrack.claims import orders
+from devicetrack.claims import repairs
+from devicetrack.cmd import audit
+from devicetrack.cmd import base as cmd_base
+from devicetrack.cmd import order as order_commands
+from devicetrack.objects.values import DeviceKey
+from devicetrack.store.api import Changes
+from devicetrack.store.api import Host
+from devicetrack.testing import fixtures
+from devicetrack.testing.fixtures import FREE
+from devicetrack.tests import base
+from devicetrack.tests.unit.cmd import program
+from devicetrack.virt import fake
+
+D0, D1 = (DeviceKey(fake.VPMEM, name) for name in ('d0', 'd1'))
+ANOTHER = '7c9e6f2e-3a58-4a0e-8a53-0b8a3f8f0001'
+
+
+class RepairCommandTestCase(base.TestCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.host = self.useFixture(fixtures.Host(devices=2, parents={'gpu': 2}, name='compute-7'))
+        self.machine = self.host.machine
+        self.program = self.useFixture(program.Program(self.host.configuration, self.machine))
+
+    def run_to(self, code: int, *arguments: str) -> program.Answer:
+        answer = self.program.run(*arguments, '-f', 'json')
+        self.assertEqual(code, answer.code, answer.err)
+        return answer
+
+    def while_waiting(self, act: Any) -> None:
+        """Do something each time that a command waits."""
+        self.useFixture(base_fixtures.MonkeyPatch('devicetrack.cmd.order.time.sleep', lambda _seconds: act()))
+
+    def waiting(self) -> list[str]:
+        return [order.verb for order in self.host.store.orders(waiting=True)]
+
+
+class AuditRepairTestCase(RepairCommandTestCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.instance = self.host.spawn(pmem=1)
+        self.machine.change(D0, devpath='/dev/dax9.0')
+
+    def path(self) -> str:
+        return fixtures.path_of(self.host.records()[0])
+
+    def test_a_dry_run_shows_the_plan_and_does_nothing(self) -> None:
+        for manager_works in (True, False):
+            before = self.host.records()
+            answer = self.run_to(cmd_base.ATTENTION, 'audit', '--repair', '--dry-run')
+            [row] = answer.data
+            self.assertEqual(list(audit.Audit.repair_columns), list(row))
+            self.assertEqual(('compute-7', 'update details', 'vpmem', 'd0', self.instance.uuid), tuple(
+                row[name] for name in ('host', 'verb', 'device_kind', 'device', 'instance_uuid')))
+            self.assertEqual(('/dev/fakedax0', '/dev/dax9.0'),
+                             tuple(row[name]['details']['devpath'] for name in ('before', 'after')))
+            self.assertEqual('devpath /dev/fakedax0 -> /dev/dax9.0', row['change'])
+            self.assertEqual((before, []), (self.host.records(), self.waiting()))
+            if manager_works:
+                self.host.manager.close()
+
+    def test_nothing_to_repair(self) -> None:
+        self.machine.change(D0, devpath='/dev/fakedax0')
+        self.assertEqual([], self.run_to(cmd_base.OK, 'audit', '--repair', '--dry-run').data)
+
+    def test_with_the_manager_down_it_is_done_at_once(self) -> None:
+        self.host.manager.close()
+        answer = self.run_to(cmd_base.OK, 'audit', '--repair')
+        self.assertEqual(['d0'], [row['device'] for row in answer.data])
+        self.assertIn('done: update details vpmem d0', answer.err)
+        self.assertIn('repaired: update details vpmem d0', answer.err)
+        self.assertEqual(('/dev/dax9.0', []), (self.path(), self.waiting()))
+        self.assertEqual([], self.host.restart())
+
+    def test_the_plan_is_shown_before_it_is_done(self) -> None:
+        self.host.manager.close()
+        shown: list[Any] = []
+        carry_out = repairs.carry_out
+
+        def look_and_carry_out(*arguments: Any) -> Any:
+            stdout: Any = sys.stdout
+            shown.extend(json.loads(stdout.getvalue()))
+            return carry_out(*arguments)
+
+        self.useFixture(base_fixtures.MonkeyPatch('devicetrack.claims.repairs.carry_out', look_and_carry_out))
+        answer = self.run_to(cmd_base.OK, 'audit', '--repair')
+        self.assertEqual((answer.data, ['update details']), (shown, [row['verb'] for row in shown]))
+
+    def test_with_the_manager_up_it_is_ordered(self) -> None:
+        answer = self.run_to(cmd_base.ATTENTION, 'audit', '--repair')
+        self.assertEqual(['d0'], [row['device'] for row in answer.data])
+        self.assertIn('waits for its next audit', answer.err)
+        self.assertEqual(('/dev/fakedax0', ['repair']), (self.path(), self.waiting()))
+        self.assertEqual([], self.host.audit())
+        self.assertEqual('/dev/dax9.0', self.path())
+        [order] = self.program.ask('order', 'list')
+        self.assertEqual(list(order_commands.COLUMNS), list(order))
+        self.assertEqual(('compute-7', 'repair', {'accept': False}, 'done'), tuple(
+            order[name] for name in ('host', 'verb', 'arguments', 'outcome')))
+
+    def test_the_answer_is_waited_for(self) -> None:
+        self.while_waiting(self.host.audit)
+        answer = self.run_to(cmd_base.OK, 'audit', '--repair', '--wait', '60')
+        self.assertIn('done: 1 of 1 repairs done', answer.err)
+        self.assertIn('done: update details vpmem d0', answer.err)
+
+    def test_what_cannot_be_done_needs_attention(self) -> None:
+        self.host.spawn(pmem=1)
+        self.machine.change(D1, devpath='/dev/dax8.0')
+        self.while_waiting(self.host.audit)
+        with self.host.manager.working(self.instance.uuid):
+            answer = self.together(
+                lambda: self.run_to(cmd_base.ATTENTION, 'audit', '--repair', '--wait', '60'))[0]
+        self.assertIn('partly done: 1 of 2 repairs done', answer.err)
+        self.assertIn('not done: something works on the devices', answer.err)
+
+    def test_options_that_go_with_it(self) -> None:
+        for option in ('--dry-run', '--accept'):
+            answer = self.program.run('audit', option)
+            self.assertEqual((cmd_base.USAGE, ''), (answer.code, answer.out))
+
+    def test_a_plan_for_people(self) -> None:
+        answer = self.program.run('audit', '--repair', '--dry-run')
+        self.assertIn('devpath /dev/fakedax0 -> /dev/dax9.0', answer.out)
+        self.assertIn('nothing was done', answer.err)
+
+
+class AcceptTestCase(RepairCommandTestCase):
+    """A backup was restored that is older than a guest."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.instance = self.host.spawn(pmem=1, vgpu=1)
+        self.rows = len(self.host.records())
+        self.host.store.store.write(Changes(delete=tuple(self.host.records())))
+        self.host.restart()
+
+    def test_without_it_nothing_is_written(self) -> None:
+        for manager_works in (True, False):
+            answer = self.run_to(cmd_base.ATTENTION, 'audit', '--repair', '--dry-run')
+            self.assertEqual([], answer.data)
+            self.assertIn('2 devices of guests have no row', answer.err)
+            if manager_works:
+                self.host.manager.close()
+        answer = self.run_to(cmd_base.ATTENTION, 'audit', '--repair')
+        self.assertIn('2 findings are left', answer.err)
+        self.assertEqual([], self.host.records())
+
+    def test_with_the_manager_down(self) -> None:
+        self.host.manager.close()
+        answer = self.run_to(cmd_base.OK, 'audit', '--repair', '--accept')
+        self.assertEqual({('adopt', 'no row -> current, active')},
+                         {(row['verb'], row['change']) for row in answer.data})
+        self.assertEqual([None, None], [row['before'] for row in answer.data])
+        self.assertEqual(self.rows, len(self.host.records()))
+        self.assertEqual([], self.host.restart())
+        self.assertIsNone(self.host.manager.report_only)
+
+    def test_with_the_manager_up(self) -> None:
+        self.while_waiting(self.host.audit)
+        self.run_to(cmd_base.OK, 'audit', '--repair', '--accept', '--wait', '60')
+        self.assertEqual((self.rows, None), (len(self.host.records()), self.host.manager.report_only))
+
+
+class DeviceForgetTestCase(RepairCommandTestCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.instance = self.host.spawn(pmem=1)
+        self.machine.delete_guest(self.instance.uuid)
+        self.machine.remove(D0)
+
+    def forget(self, code: int, *arguments: str) -> program.Answer:
+        return self.run_to(code, 'device', 'forget', 'vpmem/d0', *arguments)
+
+    def test_it_has_to_be_confirmed(self) -> None:
+        answer = self.program.run('device', 'forget', 'vpmem/d0')
+        self.assertEqual(cmd_base.USAGE, answer.code)
+        self.assertIn(f'--confirm {self.instance.uuid}', answer.err)
+        self.assertEqual(1, len(self.host.records()))
+
+    def test_its_kind_has_to_be_said(self) -> None:
+        self.assertEqual(cmd_base.USAGE, self.program.run('device', 'forget', 'd0').code)
+
+    def test_one_that_nobody_holds(self) -> None:
+        answer = self.program.run('device', 'forget', 'vpmem/d1', '--confirm', self.instance.uuid)
+        self.assertEqual((cmd_base.ERROR, True), (answer.code, 'not assigned' in answer.err))
+
+    def test_with_the_manager_down_it_is_done_at_once(self) -> None:
+        self.host.manager.close()
+        answer = self.forget(cmd_base.OK, '--confirm', self.instance.uuid)
+        self.assertEqual(('forgotten', 'd0', self.instance.uuid, None),
+                         tuple(answer.data[name] for name in ('outcome', 'identifier', 'instance_uuid', 'order')))
+        self.assertIn('before: ', answer.err)
+        self.assertIn('after: no row', answer.err)
+        self.assertEqual([], self.host.records())
+        self.assertEqual([], self.host.restart())
+        self.assertEqual({'d1': FREE}, self.host.states())
+
+    def test_with_the_manager_up_it_is_ordered(self) -> None:
+        answer = self.forget(cmd_base.ATTENTION, '--confirm', self.instance.uuid)
+        self.assertEqual('ordered', answer.data['outcome'])
+        self.assertEqual([], self.host.audit())
+        self.assertEqual(({'d1': FREE}, []), (self.host.states(), self.host.records()))
+        shown = self.program.ask('order', 'show', answer.data['order'])
+        self.assertEqual(('forget', 'done', []), tuple(shown[name] for name in ('verb', 'outcome', 'repairs')))
+
+    def test_a_refusal_is_the_answer(self) -> None:
+        self.machine.add_namespace('d0')
+        self.while_waiting(self.host.audit)
+        answer = self.forget(cmd_base.ERROR, '--confirm', self.instance.uuid, '--wait', '60')
+        self.assertEqual('refused', answer.data['outcome'])
+        self.assertIn('the host has it', answer.err)
+        self.assertEqual(cmd_base.ERROR, self.program.run('order', 'show', answer.data['order']).code)
+        self.host.manager.close()
+        answer = self.program.run('device', 'forget', 'vpmem/d0', '--confirm', self.instance.uuid)
+        self.assertEqual(cmd_base.ERROR, answer.code)
+        self.assertIn('the host has it', answer.err)
+        self.assertEqual(1, len(self.host.records()))
+
+    def test_of_a_machine_that_is_gone(self) -> None:
+        store = self.host.store.store
+        self.assertEqual(cmd_base.USAGE, self.program.run(
+            'device', 'forget', 'vpmem/d0', '--confirm', self.instance.uuid, '--machine-gone').code)
+        answer = self.program.run('device', 'forget', 'vpmem/d0', '--confirm', self.instance.uuid, '--machine-gone',
+                                  '--host', 'compute-7')
+        self.assertIn('host compute-7 is this machine', answer.err)
+        store.add_host(Host(ANOTHER, 'compute-9', 'another machine'))
+        store.write(Changes(insert=(self.host.records()[0]._replace(host_uuid=ANOTHER),)))
+        self.forget(cmd_base.OK, '--confirm', self.instance.uuid, '--machine-gone', '--host', 'compute-9')
+        self.assertEqual(([], 1), (store.records(ANOTHER), len(self.host.records())))
+
+
+class OrderTestCase(RepairCommandTestCase):
+
+    def test_lists_those_that_match(self) -> None:
+        store = self.host.store.store
+        store.add_host(Host(ANOTHER, 'compute-9', 'another machine'))
+        for uuid in (ANOTHER, self.host.manager.host_uuid):
+            store.add_order(orders.make(uuid, orders.REPAIR, accept=True))
+        self.host.audit()
+        for arguments, hosts in (((), ['compute-9', 'compute-7']), (('--waiting',), ['compute-9']),
+                                 (('--host', 'compute-7'), ['compute-7']),
+                                 (('--host', 'compute-7', '--waiting'), [])):
+            self.assertEqual(hosts, [one['host'] for one in self.program.ask('order', 'list', *arguments)])
+        self.assertEqual(cmd_base.ERROR, self.program.run('order', 'list', '--host', 'compute-8').code)
+
+    def test_one_that_waits_and_one_that_nobody_left(self) -> None:
+        order = orders.make(self.host.manager.host_uuid, orders.REPAIR, accept=True)
+        self.host.store.add_order(order._replace(arguments='{'))
+        shown = self.run_to(cmd_base.ATTENTION, 'order', 'show', order.uuid).data
+        self.assertEqual(('waiting', '{', None), tuple(shown[name] for name in ('outcome', 'arguments', 'text')))
+        answer = self.program.run('order', 'show', ANOTHER)
+        self.assertEqual((cmd_base.ERROR, True), (answer.code, 'there is no order' in answer.err))
