@@ -17,6 +17,7 @@ from devicetrack.objects.values import MigrationDefinitions
 from devicetrack.objects.values import Usage
 from devicetrack.testing import fixtures
 from devicetrack.testing import libvirt as libvirt_fixtures
+from devicetrack.testing.staged_store import StagedStore
 from devicetrack.virt.libvirt import domain_xml
 from devicetrack.virt.libvirt.driver import LibvirtDriver
 from devicetrack.virt.libvirt.kinds import mdev
@@ -135,6 +136,10 @@ class LibvirtHost(fixtures.Host):
         self._configuration.set('devices', enabled_mdev_types=list(self._mdev_types))
         self.machine: Any = Machine(self._connect, self._kind, self._directory)
         super()._setUp()
+
+    def reopen(self) -> None:
+        """Open the store again, which may be another one by now."""
+        self.store = StagedStore(self.useFixture(fixtures.SQLiteStore(self.conf)).store)
 
     def another_manager(self) -> ClaimManager:
         driver = LibvirtDriver(self.name, self.conf, self.configuration.state_path, [mdev.Mdev, vpmem.VPMEM],

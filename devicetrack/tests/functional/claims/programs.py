@@ -13,6 +13,7 @@ import sys
 import threading
 from typing import Any
 
+import libvirt
 from oslo_config import cfg
 
 from devicetrack import exception
@@ -23,6 +24,7 @@ from devicetrack.objects.values import Record
 from devicetrack.store import api
 from devicetrack.store.sql import open_store
 from devicetrack.testing import fixtures
+from devicetrack.tests.functional.claims import libvirt_hosts
 from devicetrack.virt import fake
 from devicetrack.virt.libvirt.driver import LibvirtDriver
 from devicetrack.virt.libvirt.kinds import vpmem
@@ -148,7 +150,29 @@ def live(options: dict[str, Any]) -> None:
         thread.join()
 
 
-PROGRAMS = {'manage': manage, 'write_rows': write_rows, 'live': live}
+def resize(options: dict[str, Any]) -> None:
+    """Be the service of a host that boots a guest and resizes it there. Say each step, and wait for a line after it."""
+    with fixtures.Configuration(options['state_path']) as configuration, libvirt_hosts.LibvirtHost(
+            lambda: libvirt.open(options['uri']), options['namespaces'], options['directory'], libvirt_hosts.QEMU,
+            configuration=configuration) as host:
+        instance = host.spawn(fixtures.Instance(uuid=options['instance_uuid']), pmem=1)
+        _said('spawned')
+        host.resize(instance, pmem=1, migration=fixtures.Migration(
+            host.name, host.name, instance.uuid, uuid=options['migration_uuid']))
+        _said('claimed')
+        host.machine.stop_guest(instance.uuid)
+        host.manager.realize(None, instance)
+        config = host.manager.guest_config(instance)
+        host.machine.start_guest(instance.uuid, config.devices, metadata=config.metadata)
+        _said('booted')
+
+
+def _said(step: str) -> None:
+    say(step)
+    sys.stdin.readline()
+
+
+PROGRAMS = {'manage': manage, 'write_rows': write_rows, 'live': live, 'resize': resize}
 
 if __name__ == '__main__':
     PROGRAMS[sys.argv[1]](json.loads(sys.argv[2]))
