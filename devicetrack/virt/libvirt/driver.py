@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Container
-from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
@@ -13,7 +12,6 @@ import logging
 import os
 import time
 from typing import Any
-from typing import NamedTuple
 import urllib.parse
 
 from oslo_config import cfg
@@ -49,16 +47,9 @@ LOG = logging.getLogger(__name__)
 BOOT_ID = '/proc/sys/kernel/random/boot_id'    # random(4)
 
 
-class _Named(NamedTuple):
-    """One address of one domain. ``identifier`` is None before it is known which device it means."""
-
-    kind: str
-    address: str
-    domain_uuid: str
-    running: bool
-    live: bool
-    defined: bool
-    identifier: str | None = None
+# One address of one domain, as in Use; the identifier is None before it is known which device it means. A plain tuple,
+# for there are thousands.
+_Named = tuple[str, str | None, str, str, bool, bool, bool]
 
 
 class LibvirtDriver(driver.VirtDriver):
@@ -143,28 +134,25 @@ class LibvirtDriver(driver.VirtDriver):
             if found.running:
                 running.add(found.uuid)
             try:
-                # One by one: what comes before an error counts.
-                for use in self._named(found, boot_id):
-                    named.append(use)
+                # It is appended to, not returned: what comes before an error counts.
+                self._name(found, boot_id, named)
             except exception.InvalidDocument as error:
                 unknown.append(Unknown(error.document, f'{error.where}: {error.reason}'))
-        means: dict[tuple[str, str], str | None] = {}
+        means: dict[str, Mapping[str, str | None]] = {}
         for kind in self._kinds.values():
-            addresses = {use.address for use in named if use.kind == kind.name and use.identifier is None}
+            addresses = {address for name, identifier, address, *_ in named if name == kind.name and identifier is None}
             try:
-                means.update(((kind.name, address), identifier)
-                             for address, identifier in kind.identify(addresses).items())
+                means[kind.name] = kind.identify(addresses)
             except exception.DriverError as error:
                 if kind.name in needed:
                     unknown.append(Unknown(f'{kind.name} devices that domains name', str(error)))
-        uses = (Use(use.kind, use.identifier or means.get((use.kind, use.address)), use.address, use.domain_uuid,
-                    use.running, use.live, use.defined)
-                for use in named)
+        uses = (Use(name, identifier or means.get(name, {}).get(address), address, uuid, is_running, live, defined)
+                for name, identifier, address, uuid, is_running, live, defined in named)
         return Usage(tuple(uses), frozenset(domains), frozenset(running), tuple(unknown),
                      self._guests.arriving(running))
 
-    def _named(self, found: connection.Definitions, boot_id: str) -> Iterator[_Named]:
-        """What one domain names; what its live definition names comes before an error about its inactive one."""
+    def _name(self, found: connection.Definitions, boot_id: str, named: list[_Named]) -> None:
+        """Add what one domain names; what its live definition names comes before an error about its inactive one."""
         document = f'domain {found.uuid}'
         current = domain_xml.parse(found.current, document)
         defined = None if found.defined is None else domain_xml.parse(found.defined, f'{document}, inactive')
@@ -183,11 +171,11 @@ class LibvirtDriver(driver.VirtDriver):
         for kind in self._kinds.values():
             now = kind.addresses(live) if live is not None else ()
             later = kind.addresses(inactive) if inactive is not None and kind.form not in recorded else ()
-            for address in dict.fromkeys((*now, *later)):
-                yield _Named(kind.name, address, found.uuid, found.running, address in now, address in later)
+            named += [(kind.name, None, address, found.uuid, found.running, address in now, address in later)
+                      for address in dict.fromkeys((*now, *later))]
         for form, keys in recorded.items():
-            for key, address in zip(keys, () if inactive is None else form.addresses(inactive), strict=True):
-                yield _Named(key.kind, address, found.uuid, found.running, False, True, key.identifier)
+            named += [(key.kind, key.identifier, address, found.uuid, found.running, False, True)
+                      for key, address in zip(keys, () if inactive is None else form.addresses(inactive), strict=True)]
         if problem is not None:
             raise problem
 

@@ -80,12 +80,12 @@ def _read(text: str, path_backed: Collection[str]) -> Excerpt:
     if devices is None or (own is not None and text.count('<devices', start, own.before)):
         raise _Doubt
     record = '' if own is None else _record(text, own)
-    memories = _spots(text, 'memory', devices)
-    hostdevs = _spots(text, 'hostdev', devices)
+    memories, memory_runs = _spots(text, 'memory', devices)
+    hostdevs, hostdev_runs = _spots(text, 'hostdev', devices)
     if (text.count('<memory model=', start), text.count('<hostdev', start)) != (len(memories), len(hostdevs)):
         raise _Doubt
     if record or memories or hostdevs:
-        _check_depths(text, start, own, devices, sorted((*memories, *hostdevs)))
+        _check_depths(text, start, own, devices, sorted(memory_runs + hostdev_runs))
     return Excerpt(
         head[2], head[1] is not None,
         tuple(path for spot in memories if (path := _path(text, spot, path_backed)) is not None),
@@ -137,17 +137,29 @@ def _opened(text: str, start: int, end: int) -> int:
     return text.count('<', start, end) - 2 * text.count('</', start, end) - text.count('/>', start, end)
 
 
-def _spots(text: str, name: str, devices: _Element) -> list[int]:
-    """Where elements of this name begin, each at the end of the line before it."""
-    line, found = f'\n    <{name} ', []
-    spot = text.find(line, devices.begin - 1, devices.end)
+def _spots(text: str, name: str, devices: _Element) -> tuple[list[int], list[int]]:
+    """Where elements of this name begin, each at the end of the line before it.
+
+    The second list has those that do not follow one of the same name at once: the others lie as deep as the one before
+    them, since none of them begins before another has ended.
+    """
+    line, last = f'\n    <{name} ', f'</{name}>'
+    found: list[int] = []
+    runs: list[int] = []
+    before = devices.begin - 1
+    spot = text.find(line, before, devices.end)
     while spot >= 0:
+        if spot != before or not found:
+            runs.append(spot)
         found.append(spot)
-        spot = text.find(line, spot + 1, devices.end)
-    if (text.count(f'<{name}', devices.begin, devices.end), text.count(f'</{name}', devices.begin, devices.end)) != (
+        before = text.find(last, spot, devices.end) + len(last)
+        if before <= spot:
+            raise _Doubt
+        spot = text.find(line, before, devices.end)
+    if (text.count(f'<{name}', devices.begin, devices.end), text.count(last, devices.begin, devices.end)) != (
             len(found), len(found)):
         raise _Doubt
-    return found
+    return found, runs
 
 
 _TO_THE_ROOT: Final = -1
