@@ -1,0 +1,230 @@
+"""A host that starts again, and its audit, beside fetching the documents that both have to read.
+
+The guests are defined in a libvirtd of the benchmark's own and are read through its socket. None of them runs, so
+each has one document: of the size and with the content that a compute service's guests have, our record included. Every
+guest owns twelve namespaces, for which files stand that take no room on the disk; they are the costliest devices to
+read, since what a path leads to is for the file system to say. The rows are in SQLite. All views agree.
+
+*Fetching* is libvirt's binding alone: list the domains, ask each for its document, drop it. The libvirtd answers in
+a process of its own, and a good part of everything here is its work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import contextlib
+import gc
+import os
+import time
+import tracemalloc
+from typing import Any
+import uuid
+
+from benchmarks.host import Flavor
+from benchmarks.host import Host
+from benchmarks.host import LABEL
+from benchmarks.host import NAME
+from benchmarks.measure import Effort
+from benchmarks.measure import side_by_side
+from benchmarks.report import Row
+from benchmarks.report import Table
+from devicetrack.claims.manager import ClaimManager
+from devicetrack.engine.reconcile import Finding
+from devicetrack.objects.values import GuestConfig
+from devicetrack.testing import databases
+from devicetrack.virt import metadata
+from devicetrack.virt.driver import VirtDriver
+
+DEVICES_A_GUEST = 12
+MILLISECONDS = 1e3
+KIB = 1024
+FETCH, PARSE, RECOVERY, AUDIT = 'fetch', 'parse', 'recovery', 'audit'
+# The smallest that a guest can have: one unit of QEMU's and the guest's own labels.
+_NAMESPACE_BYTES = 4 << 20
+
+
+class Guests(Host):
+    """A host whose namespaces are files, with guests that are defined in a libvirtd and own them all."""
+
+    flavor = Flavor({'hw:pmem': ','.join([LABEL] * DEVICES_A_GUEST)})
+
+    def __init__(self, store: Any, conf: Any, guests: int) -> None:
+        super().__init__(store, conf, guests * DEVICES_A_GUEST)
+
+    def driver(self, state_path: str) -> VirtDriver:
+        # Not at the top: without libvirt the other subjects can be measured all the same.
+        from devicetrack.conf import libvirt as options
+        from devicetrack.testing import libvirt as libvirt_fixtures
+        from devicetrack.virt.libvirt.kinds.vpmem import VPMEM
+        self.kinds = [VPMEM]
+        self.daemon = self.useFixture(libvirt_fixtures.Libvirtd())
+        directory = os.path.join(state_path, 'namespaces')
+        os.mkdir(directory)
+        names = [f'ns{number:05}' for number in range(self.devices)]
+        for name in names:
+            with open(os.path.join(directory, name), 'wb') as file:
+                file.truncate(_NAMESPACE_BYTES)
+        options.register(self.conf)
+        self.conf.set_override('pmem_namespaces', [f'{LABEL}:{"|".join(names)}'], options.LIBVIRT_GROUP)
+        self.conf.set_override('connection_uri', self.daemon.uri, options.LIBVIRT_GROUP)
+        self.conf.set_override('directory', directory, options.VPMEM_GROUP)
+        self.state_path = state_path
+        return self.another_driver()
+
+    def another_driver(self) -> VirtDriver:
+        from devicetrack.virt.libvirt.driver import LibvirtDriver
+        return LibvirtDriver(NAME, self.conf, self.state_path, self.kinds)
+
+    def _setUp(self) -> None:
+        super()._setUp()
+        [(provider, allocation)] = self.allocations.items()
+        self.allocations = {provider: {'resources': {
+            **allocation['resources'], self.resource_class: DEVICES_A_GUEST}}}
+        self.connection = self.daemon.connect()
+        self.addCleanup(self.connection.close)
+
+    def define(self, count: int) -> None:
+        """Add guests, each with its devices, which are recorded as running; they are off since."""
+        from devicetrack.virt.libvirt.kinds import vpmem
+        # What guest_config returns, without listing all namespaces for each guest.
+        namespaces = self.manager.driver._kinds['vpmem']._source.read()
+        for _ in range(count):
+            instance = self.instance()
+            assignments = list(self.claim(instance).resources)
+            config = GuestConfig(tuple(vpmem.guest_element(namespaces[one.identifier]) for one in assignments),
+                                 metadata.element(assignments, 'pmem.large'))
+            self.connection.defineXML(definition(instance.uuid, config))
+            self.manager.started(None, instance)
+
+    def documents(self) -> list[str]:
+        return [domain.XMLDesc(0) for domain in self.connection.listAllDomains(0)]
+
+    def fetch(self) -> float:
+        """What the binding needs for all documents, in seconds."""
+        began = time.perf_counter()
+        for domain in self.connection.listAllDomains(0):
+            domain.XMLDesc(0)
+        return time.perf_counter() - began
+
+    def restart(self) -> float:
+        """Let go of the host and take it again, as a process that starts does; returns the seconds of the latter."""
+        self.manager.close()
+        self.manager.driver.close()
+        self.manager = ClaimManager(NAME, self.another_driver(), self.store, self.conf)
+        self.addCleanup(self.manager.driver.close)
+        self.addCleanup(self.manager.close)
+        gc.collect()                        # of what the last manager knew, which a process that starts has not
+        began = time.perf_counter()
+        findings = self.manager.init_host(None)
+        return _clean(began, findings)
+
+    def audit(self) -> float:
+        """Audit the host; returns seconds."""
+        began = time.perf_counter()
+        findings = self.manager.update_available_resource(None, NAME)
+        return _clean(began, findings)
+
+
+def _clean(began: float, findings: Sequence[Finding]) -> float:
+    took = time.perf_counter() - began
+    if findings:
+        raise AssertionError(f'{len(findings)} findings on a clean host, the first: {findings[0]}')
+    return took
+
+
+def definition(instance_uuid: str, config: GuestConfig) -> str:
+    """A guest as a compute service defines it; libvirt completes it to some 22 KB."""
+    drives = ''.join(
+        f"<disk type='file' device='disk'><driver name='qemu' type='qcow2' cache='none' discard='unmap'/>"
+        f"<source file='/var/lib/nova/instances/{instance_uuid}/disk{letter}'/><target dev='vd{letter}' bus='virtio'/>"
+        f'<serial>{uuid.uuid4()}</serial></disk>' for letter in 'abcdef')
+    ports = ''.join(
+        f"<interface type='ethernet'><mac address='fa:16:3e:00:00:{number:02x}'/><target dev='tap{number}'/>"
+        f"<model type='virtio'/><mtu size='1442'/></interface>" for number in range(4))
+    functions = ''.join(
+        f"<hostdev mode='subsystem' type='pci' managed='yes'><source><address domain='0x0000' bus='0x81' "
+        f"slot='0x00' function='0x{number}'/></source></hostdev>" for number in range(2))
+    ram_kib, pmem_kib = 8 << 20, DEVICES_A_GUEST * _NAMESPACE_BYTES // KIB
+    return f"""
+      <domain type='qemu'>
+        <name>instance-{instance_uuid}</name><uuid>{instance_uuid}</uuid>
+        <metadata>
+          <nova:instance xmlns:nova="http://openstack.org/xmlns/libvirt/nova/1.1">
+            <nova:package version="34.0.0"/><nova:name>guest &amp; co</nova:name>
+            <nova:creationTime>2026-01-01 01:00:00</nova:creationTime>
+            <nova:flavor name="pmem.large"><nova:memory>8192</nova:memory><nova:disk>40</nova:disk>
+              <nova:swap>0</nova:swap><nova:ephemeral>0</nova:ephemeral><nova:vcpus>4</nova:vcpus></nova:flavor>
+            <nova:owner><nova:user uuid="{uuid.uuid4().hex}">user</nova:user>
+              <nova:project uuid="{uuid.uuid4().hex}">project</nova:project></nova:owner>
+            <nova:root type="image" uuid="{uuid.uuid4()}"/>
+          </nova:instance>
+          {config.metadata}
+        </metadata>
+        <maxMemory slots='16' unit='GiB'>64</maxMemory>
+        <memory unit='KiB'>{ram_kib + pmem_kib}</memory><currentMemory unit='KiB'>{ram_kib}</currentMemory>
+        <vcpu>4</vcpu>
+        <sysinfo type='smbios'><system><entry name='manufacturer'>OpenStack Foundation</entry>
+          <entry name='product'>OpenStack Nova</entry><entry name='uuid'>{instance_uuid}</entry></system></sysinfo>
+        <os><type arch='x86_64' machine='q35'>hvm</type><boot dev='hd'/><smbios mode='sysinfo'/></os>
+        <features><acpi/><apic/></features>
+        <cpu><numa><cell id='0' cpus='0-3' memory='{ram_kib}' unit='KiB' memAccess='shared'/></numa></cpu>
+        <devices>{drives}{ports}{functions}<graphics type='vnc' autoport='yes' listen='0.0.0.0'/>
+          <channel type='unix'><target type='virtio' name='org.qemu.guest_agent.0'/></channel>
+          <rng model='virtio'><backend model='random'>/dev/urandom</backend></rng>
+          {''.join(config.devices)}</devices>
+      </domain>"""
+
+
+def run(effort: Effort) -> Table:
+    with contextlib.ExitStack() as stack:
+        database = stack.enter_context(databases.SQLiteStore())
+        host = stack.enter_context(Guests(database.store, database.conf, effort.recovered_guests))
+        few = max(1, effort.recovered_guests // 10)
+        host.define(few)
+        memory_of_few = _memory(host)
+        host.define(effort.recovered_guests - few)
+        memory = _memory(host)
+        documents = host.documents()
+        samples = side_by_side({FETCH: host.fetch, PARSE: lambda: _parse(documents), RECOVERY: host.restart,
+                                AUDIT: host.audit}, effort.recovery_rounds)
+    size = sum(map(len, documents)) / len(documents) / KIB
+    rows = [Row('fetching the documents of all guests', samples.median(FETCH) * MILLISECONDS, 'ms',
+                note=f'{size:.1f} KiB each')]
+    rows += [Row(f'{what}, to fetching', samples.ratio(subject, FETCH), at_most=at_most,
+                 note=f'{samples.median(subject) * MILLISECONDS:,.0f} ms')
+             for what, subject, at_most in (('reading what they say of devices', PARSE, 0.75),
+                                            ('init_host, fetching included', RECOVERY, 1.8),
+                                            ('an audit, fetching included', AUDIT, 1.9))]
+    more = (memory - memory_of_few) / (effort.recovered_guests - few)
+    rows.append(Row('memory that one more guest takes while all are read, to its document', more / (size * KIB),
+                    at_most=0.05, note=f'{more:,.0f} bytes; {memory / KIB:,.0f} KiB for all, beside what is kept'))
+    return Table(f'A host with {effort.recovered_guests:,} guests of {DEVICES_A_GUEST} devices starts again', rows)
+
+
+def _parse(documents: Sequence[str]) -> float:
+    from devicetrack.virt.libvirt import domain_xml
+    began = time.perf_counter()
+    for text in documents:
+        domain_xml.parse(text)
+    return time.perf_counter() - began
+
+
+def _memory(host: Guests) -> int:
+    """How many bytes more are in use at a time, at most, while every definition is read, than when that is done.
+
+    The devices that are named are kept, as whoever asks for them does.
+    """
+    from devicetrack.virt.libvirt import domain_xml
+    hypervisor = host.manager.driver.hypervisor     # type: ignore[attr-defined]
+    named = []
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for definitions in hypervisor.definitions():
+            domain = domain_xml.parse(definitions.current)
+            named.append(domain.memory_paths)
+        del definitions, domain
+        kept, most = tracemalloc.get_traced_memory()
+        return most - kept
+    finally:
+        tracemalloc.stop()
