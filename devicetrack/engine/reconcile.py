@@ -234,6 +234,11 @@ class _Comparison:
         for unknown in (*self.usage.unknown, *self.inventory.unknown):
             yield Finding(VIEW_UNKNOWN, WARNING, NO_DEVICE, None, (), 0, f'{unknown.what}: {unknown.reason}',
                           'every free device that it may be about', 'mend what keeps it from being read')
+        told = {unknown.what for unknown in self.inventory.unknown}
+        for kind in sorted({key[0] for key in self.owners} - self.inventory.known_kinds - told):
+            yield Finding(VIEW_UNKNOWN, WARNING, NO_DEVICE, None, (), 0, f'{kind}: rows have devices of this kind, and '
+                          'none of the installed device kinds knows it', 'the devices of these rows',
+                          'install what provides the device kind again')
 
     # -- what domains name --------------------------------------------------------------------------------------------
 

@@ -199,6 +199,7 @@ def shelved(region: Region, instance: Instance) -> Steps:
     instance.host = None
     yield 'one: the guest is undefined, release'
     region.two.claim(instance, pmem=1)
+    instance.host = 'two'
     yield 'two: instance_claim'
     yield from boot(region, instance, 'two')
 

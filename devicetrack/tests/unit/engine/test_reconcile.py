@@ -367,3 +367,18 @@ class ConfirmedTestCase(base.TestCase):
 
     def test_what_only_the_first_look_showed_is_nothing(self):
         self.assertEqual([], reconcile.confirmed([self.FOUND], []))
+
+
+class UnknownKindTestCase(base.TestCase):
+
+    def test_rows_of_a_kind_that_is_not_installed_are_told_once(self):
+        rows = [hosts.row(namespace(name), 'i')._replace(kind='tape') for name in ('a', 'b')]
+        [found] = reconcile.compare(views(usage(domains=['i']), there=(), rows=rows))
+        self.assertEqual((reconcile.VIEW_UNKNOWN, True), (found.kind, 'tape' in found.detail))
+
+    def test_a_kind_that_could_not_be_read_is_not_told_twice(self):
+        rows = [hosts.row(namespace('a'), 'i')]
+        found = reconcile.compare(views(usage(domains=['i']), there=(), rows=rows, known=(),
+                                        unknown=(values.Unknown('vpmem', 'ndctl failed'),)))
+        self.assertEqual([reconcile.VIEW_UNKNOWN],
+                         [one.kind for one in found if one.kind == reconcile.VIEW_UNKNOWN])
