@@ -76,6 +76,20 @@ directory = {memory}
         manager.release(self.context, instance)
         self.assertEqual([], self.manage('assignment', 'list'))
 
+    def test_an_order_for_a_manager_that_works_and_its_answer(self) -> None:
+        self.manage('db', 'sync')
+        manager = self.start_manager()
+        answer = self.program('manage', 'audit', '--repair', '-f', 'json')
+        self.assertEqual((3, []), (answer.returncode, json.loads(answer.stdout)))
+        [order] = self.manage('order', 'list', '--waiting')
+        self.assertIn(order['uuid'], answer.stderr)
+        self.assertEqual([], manager.update_available_resource(self.context, HOST))
+        shown = self.manage('order', 'show', order['uuid'])
+        self.assertEqual(('done', 'there was nothing to repair'), (shown['outcome'], shown['text']))
+        self.assertEqual(1, self.program('manage', 'recover', '--from-hypervisor').returncode)
+        manager.close()
+        self.assertEqual([], self.manage('audit', '--repair'))
+
     def test_no_store_is_one_line_on_stderr(self) -> None:
         for arguments in (('audit',), ('assignment', 'list')):
             answer = self.program('manage', *arguments)

@@ -1,0 +1,75 @@
+"""Orders, and what else changes rows of one host, on stores that hosts share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from devicetrack.cmd import base as cmd_base
+from devicetrack.store.api import Changes
+from devicetrack.testing import databases
+from devicetrack.testing import fixtures
+from devicetrack.testing.fixtures import FREE
+from devicetrack.tests import base
+from devicetrack.tests.unit.cmd import program
+
+
+class SharedStoreTestCase(base.TestCase):
+    """Two hosts; every command is run on the first."""
+
+    scenarios = [
+        ('postgresql', {'database': databases.PostgreSQLStore}),
+        ('mariadb', {'database': databases.MariaDBStore}),
+    ]
+
+    def setUp(self) -> None:
+        super().setUp()
+        database = self.useFixture(self.database())
+        self.hosts = [self.useFixture(fixtures.Host(
+            devices=2, name=name, store=database.open(), configuration=configuration))
+            for name, configuration in (
+                ('compute-7', self.configuration),
+                ('compute-8', self.useFixture(fixtures.Configuration(machine='compute-8'))))]
+        self.program = self.useFixture(program.Program(self.configuration, self.hosts[0].machine))
+        url = database.conf.devicetrack_database.connection
+        self.config_file = program.write_configuration(
+            self.state_path, self.conf, '[devicetrack_database]', f'connection = {url}')
+
+    def run_to(self, code: int, *arguments: str) -> Any:
+        answer = self.program.run(*arguments, '-f', 'json')
+        self.assertEqual(code, answer.code, answer.err)
+        return answer.data
+
+    def test_an_order_is_for_its_host_alone(self) -> None:
+        here, there = self.hosts
+        instances = [host.spawn(pmem=1) for host in self.hosts]
+        for host, instance in zip(self.hosts, instances, strict=True):
+            host.store.store.write(Changes(delete=tuple(host.records(instance))))
+            host.restart()
+        self.run_to(cmd_base.ATTENTION, 'audit', '--repair', '--accept')
+        there.audit()
+        self.assertEqual(([], []), (here.records(), there.records()))
+        self.assertEqual([], here.audit())
+        self.assertEqual((1, 0), (len(here.records()), len(there.records())))
+        [order] = self.run_to(cmd_base.OK, 'order', 'list')
+        self.assertEqual(('compute-7', 'done'), (order['host'], order['outcome']))
+
+    def test_rows_that_were_lost_come_back_and_no_others_change(self) -> None:
+        here, there = self.hosts
+        instances = [here.spawn(pmem=1), there.spawn(pmem=1)]
+        here.store.store.write(Changes(delete=tuple(here.records())))
+        here.manager.close()
+        before = there.records()
+        found = self.run_to(cmd_base.OK, 'recover', '--from-hypervisor', '--wipe-unrecorded')
+        self.assertEqual({('compute-7', 'write', instances[0].uuid), ('compute-7', 'wipe', None)},
+                         {(row['host'], row['outcome'], row['instance_uuid']) for row in found})
+        self.assertEqual([], here.restart())
+        self.assertEqual({'d0': 'active', 'd1': FREE}, here.states())
+        self.assertEqual(before, there.records())
+
+    def test_what_a_machine_that_is_gone_had_is_forgotten(self) -> None:
+        instance = self.hosts[1].spawn(pmem=1)
+        self.hosts[1].manager.close()
+        shown = self.run_to(cmd_base.OK, 'device', 'forget', 'vpmem/d0', '--host', 'compute-8', '--machine-gone',
+                            '--confirm', instance.uuid)
+        self.assertEqual(('forgotten', 'compute-8'), (shown['outcome'], shown['host']))
+        self.assertEqual([], self.hosts[1].records())
