@@ -6,8 +6,10 @@ how often a row was written, or when.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 import hashlib
 import itertools
+from typing import TypeVar
 
 from devicetrack.engine.ledger import Unit
 from devicetrack.objects.values import DeviceKey
@@ -20,14 +22,31 @@ from devicetrack.testing.model.service import Place
 from devicetrack.testing.model.world import ModelHost
 from devicetrack.testing.model.world import World
 
+Thing = TypeVar('Thing')
+
 
 def form(world: World) -> bytes:
     """The same for worlds that only names tell apart."""
     views = {name: _View(world, host) for name, host in world.hosts.items()}
-    guests = list(world.service.guests.values())
-    least = min(repr(_in_order(world, views, order, hosts))
-                for order in itertools.permutations(guests) for hosts in itertools.permutations(world.hosts))
+    least = min(repr(_in_order(world, views, guests, hosts))
+                for guests in _orders({guest: _look(world, views, guest) for guest in world.service.guests.values()})
+                for hosts in _orders({name: view.look() for name, view in views.items()}))
     return hashlib.blake2b(least.encode(), digest_size=16).digest()
+
+
+def _orders(looks: dict[Thing, tuple]) -> Iterator[tuple[Thing, ...]]:
+    """The orders of things by what can be seen of them without names: more than one where some look alike."""
+    ordered = sorted(looks, key=lambda thing: repr(looks[thing]))
+    groups = [list(group) for _, group in itertools.groupby(ordered, key=lambda thing: repr(looks[thing]))]
+    for order in itertools.product(*(itertools.permutations(group) for group in groups)):
+        yield tuple(thing for group in order for thing in group)
+
+
+def _look(world: World, views: dict[str, _View], guest: Guest) -> tuple:
+    rows = sorted((row.role, row.state, row.migration_uuid is None) for view in views.values()
+                  for row in view.rows.values() if row.instance_uuid == guest.uuid)
+    moves = [(move.kind, move.phase, move.status) for move in world.service.moves if move.instance_uuid == guest.uuid]
+    return guest.status, guest.size, rows, moves
 
 
 def _in_order(world: World, views: dict[str, _View], guests: tuple[Guest, ...], hosts: tuple[str, ...]) -> tuple:
@@ -47,6 +66,7 @@ class _Naming:
         self.hosts: dict[str | None, int] = {name: number for number, name in enumerate(hosts)}
         self.moves: dict[str | None, int] = {move.uuid: number for number, move in enumerate(world.service.moves)}
         self.devices: dict[Place, int] = {}
+        self.boots = {name: host.machine.boot for name, host in world.hosts.items()}
 
     def name_devices(self, host: str, view: _View) -> None:
         """By what they are to whom, and only then by name: devices that are alike are all the same."""
@@ -72,7 +92,8 @@ class _Naming:
     def move(self, move: Move) -> tuple:
         return (self.guests.get(move.instance_uuid), self.hosts.get(move.source_compute),
                 self.hosts.get(move.dest_compute), move.kind, move.phase, move.status, move.size, move.source_told,
-                move.device_map is not None)
+                move.device_map is not None,
+                move.boot == self.boots[move.dest])
 
 
 class _View:
@@ -98,6 +119,12 @@ class _View:
             self.free = [DeviceKey(unit.pool.kind, str(unit.identifier)) for pool in host.manager.ledger.pools()
                          for unit in pool.free]
         self.keys = {*self.rows, *self.machine.devices, *self.units}
+
+    def look(self) -> tuple:
+        return (self.host.powered, self.ready, self.stored_boot == self.machine.boot,
+                sorted((row.role, row.state, row.migration_uuid is None) for row in self.rows.values()),
+                sorted((domain.live is not None, len(named)) for domain, _, named, _ in self.domains),
+                len(self.machine.contents), len(self.free))
 
     def facts(self, naming: _Naming, key: DeviceKey) -> tuple:
         row = self.rows.get(key)

@@ -91,6 +91,7 @@ _END_OF = {
     states.CLAIMING: 'fail unheard',
     states.CLAIMED: 'fail unheard',
     states.ARRIVING: 'fail unheard',
+    states.UNDOING: 'fail unheard',
     states.LEFT: 'finish',
     states.FINISHED: 'confirm',
     states.DROPPED: 'finish revert',

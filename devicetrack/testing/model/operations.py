@@ -241,7 +241,7 @@ def delete_unheard(world: World, name: str) -> None:
 def _may_delete(world: World, guest: Guest) -> bool:
     """A resize is confirmed or reverted first."""
     move = world.service.move_of(guest)
-    return move is None or move.phase in (states.CLAIMING, states.CLAIMED)
+    return move is None or move.phase in (states.CLAIMING, states.CLAIMED, states.UNDOING)
 
 
 def _forget(guest: Guest, move: Move | None) -> None:
@@ -374,12 +374,14 @@ def finish_revert(world: World, name: str) -> None:
     _end(move, 'reverted')
 
 
-@operation(lambda world: ((guest.name,) for guest, move in _moving(world, (states.RESIZE,), states.CLAIMED)
-                          if move.dest in _alive(world)))
+@operation(lambda world: ((guest.name,) for guest, move in _moving(world, (states.RESIZE,), states.CLAIMED,
+                                                                   states.UNDOING) if move.dest in _alive(world)))
 def cancel(world: World, name: str) -> None:
     """A resize is given up before the guest left: the destination is told."""
     guest, move = _named(world, name)
     world.acting = move.dest
+    move.phase = states.UNDOING
+    world.point()
     instance = guest.instance()
     world.hosts[move.dest].manager.drop_move_claim_at_dest(world.context, instance, move)
     guest.context, guest.new = None, frozenset()
@@ -387,7 +389,8 @@ def cancel(world: World, name: str) -> None:
 
 
 @operation(lambda world: ((guest.name,) for guest, move in _moving(
-    world, (states.RESIZE, states.LIVE, states.EVACUATION), states.CLAIMING, states.CLAIMED, states.ARRIVING)))
+    world, (states.RESIZE, states.LIVE, states.EVACUATION), states.CLAIMING, states.CLAIMED, states.ARRIVING,
+    states.UNDOING)))
 def fail_unheard(world: World, name: str) -> None:
     """The service says that a move failed before the guest moved, and no host was told."""
     guest, move = _named(world, name)
@@ -424,14 +427,15 @@ def live_claim(world: World, name: str) -> None:
         instance = guest.instance()
         manager.realize(world.context, instance)
         move.device_map = manager.device_map(instance, move)
-    move.phase, move.status = states.CLAIMED, 'preparing'
+    move.phase, move.status, move.boot = states.CLAIMED, 'preparing', world.hosts[host].machine.boot
 
 
 @operation(lambda world: ((guest.name,) for guest, move in _moving(world, (states.LIVE,), states.CLAIMED)
                           if move.source in _alive(world) and world.hosts[move.dest].powered
+                          and world.hosts[move.dest].machine.boot == move.boot
                           and world.hosts[move.source].lives(guest)))
 def live_migrate(world: World, name: str) -> None:
-    """At the source: the guest is sent."""
+    """At the source: the guest is sent. A map of another boot would name other devices: then the move is given up."""
     guest, move = _named(world, name)
     world.acting = move.source
     instance = guest.instance()
@@ -489,12 +493,13 @@ def live_over_unheard(world: World, name: str) -> None:
 
 
 @operation(lambda world: ((guest.name,) for guest, move in _moving(world, (states.LIVE,), states.CLAIMED,
-                                                                   states.ARRIVING)
+                                                                   states.ARRIVING, states.UNDOING)
                           if move.dest in _alive(world)))
 def roll_back(world: World, name: str) -> None:
     """A live migration is given up: the destination is told."""
     guest, move = _named(world, name)
     world.acting = move.dest
+    move.phase = states.UNDOING
     guest.written -= guest.new
     world.delete_guest(guest, move.dest)
     instance = guest.instance()

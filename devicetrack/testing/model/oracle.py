@@ -6,6 +6,7 @@ It reads machines, rows and ledgers past the library and compares them with what
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from devicetrack import vocabulary
 from devicetrack.engine import ledger as ledgers
@@ -14,18 +15,27 @@ from devicetrack.testing.model.world import ModelHost
 from devicetrack.testing.model.world import Row
 from devicetrack.testing.model.world import World
 
+# Calls of a driver that change what is on a device that is given back.
+_UNREALIZES: Final = ('wipe', 'destroy')
 
-def broken(world: World) -> list[str]:
+
+def broken(world: World, call: str = '') -> list[str]:
     """What of the invariant does not hold now.
 
     In use by a guest, then realized on the host, then a row, then held in the ledger of a manager that lives; what a
     guest wrote is there while it owns the device, and only then.
+
+    :param call: the call of a store or driver that is about to be made, or was made
     """
     found: list[str] = []
     for name, host in world.hosts.items():
         rows = {row.key: row for row in world.rows_of(name)}
         found += _of_guests(world, host, rows)
         found += _of_devices(world, host, rows)
+        found += _of_moves(world, host, rows)
+        if call in _UNREALIZES:
+            found += [f'{key.identifier} of host {name} is wiped or removed, and its row does not say so'
+                      for key in host.machine.busy if key in rows and rows[key].state != vocabulary.RELEASING]
         if host.is_alive and not (world.starting and world.acting == name):
             found += _of_ledger(host, rows)
             found += _of_boot(world, host, rows)
@@ -67,6 +77,17 @@ def _of_devices(world: World, host: ModelHost, rows: dict[DeviceKey, Row]) -> It
         for key in host.machine.devices:
             if key.kind == 'mdev' and key not in rows:
                 yield f'{key.identifier} exists on host {host.name} and has no row'
+
+
+def _of_moves(world: World, host: ModelHost, rows: dict[DeviceKey, Row]) -> Iterator[str]:
+    """A move on one host begins and ends in one transaction: what is at rest has nothing beside it that moves."""
+    one_host = {move.uuid for move in world.service.moves if move.one_host}
+    there = [row for row in rows.values() if row.state != vocabulary.RELEASING]
+    at_rest = {row.instance_uuid: row for row in there if row.migration_uuid is None}
+    for row in there:
+        if row.migration_uuid in one_host and row.instance_uuid in at_rest:
+            yield (f'{row.identifier} of host {host.name} is {row.role} of a migration on this host, beside '
+                   f'{at_rest[row.instance_uuid].identifier}, which is at rest')
 
 
 def _of_ledger(host: ModelHost, rows: dict[DeviceKey, Row]) -> Iterator[str]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 import dataclasses
+import re
 import time
 import traceback
 from typing import Final
@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from devicetrack.testing.model import canonical
 from devicetrack.testing.model import finishing
+from devicetrack.testing.model import mutants
 from devicetrack.testing.model import operations
 from devicetrack.testing.model import oracle
 from devicetrack.testing.model.operations import Step
@@ -25,11 +26,14 @@ BEGINNINGS: Final[tuple[tuple[Step, ...], ...]] = (
     (),
     (Step('boot', ('i1', 'a')),),
     (Step('boot', ('i1', 'a')), Step('boot', ('i2', 'b'))),
+    (Step('boot', ('i1', 'a')), Step('kill', ('a',))),
     (Step('boot', ('i1', 'a')), Step('resize', ('i1', 'b', 1)), Step('leave', ('i1',)), Step('finish', ('i1',))),
     (Step('boot', ('i1', 'a')), Step('resize', ('i1', 'a', 1)), Step('leave', ('i1',)), Step('finish', ('i1',))),
     (Step('boot', ('i1', 'a')), Step('live claim', ('i1',)), Step('live migrate', ('i1',))),
     (Step('boot', ('i1', 'a')), Step('power off', ('a',)), Step('evacuate', ('i1',))),
 )
+
+_UUID: Final = re.compile(r'[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}')
 
 
 class Violation(NamedTuple):
@@ -58,6 +62,11 @@ class Result:
     complete: bool = True
     violations: list[Violation] = dataclasses.field(default_factory=list)
 
+    @property
+    def smallest(self) -> Violation:
+        """The violation of the fewest steps; there is one."""
+        return min(self.violations, key=lambda violation: len(violation.trace))
+
     def __str__(self) -> str:
         store = 'one store for both hosts' if self.shape.shared else 'a store for each host'
         kind = f'{self.shape.mdevs} mediated devices' if self.shape.mdevs else f'{self.shape.devices} namespaces'
@@ -78,16 +87,18 @@ class Search:
     :param depth: how many steps after a beginning
     :param seconds: no step is begun after so long a time
     :param first: stop at the first violation
+    :param leaves: finish what is under way also in the states of the greatest depth, not only in those before them
     """
 
     def __init__(self, shape: Shape, depth: int, seconds: float | None = None, first: bool = False,
-                 beginnings: Sequence[tuple[Step, ...]] = BEGINNINGS, ends: bool = True) -> None:
-        self._depth, self._first, self._beginnings, self._ends = depth, first, beginnings, ends
+                 beginnings: Sequence[tuple[Step, ...]] = BEGINNINGS, leaves: bool = True) -> None:
+        self._depth, self._first, self._beginnings, self._leaves = depth, first, beginnings, leaves
         self._deadline = None if seconds is None else time.monotonic() + seconds
         self.result = Result(shape)
         self._seen: set[bytes] = set()
         self._finished: set[bytes] = set()
         self._told: set[tuple[str, ...]] = set()
+        self._level = 0
 
     def run(self) -> Result:
         began = time.monotonic()
@@ -101,11 +112,15 @@ class Search:
         empty = world.snapshot()
         level: list[_Node] = []
         for beginning in self._beginnings:
+            if self._is_over():
+                return
             world.restore(empty)
-            for step in beginning:
-                operations.perform(world, step)
-            level += self._arrive(world, beginning, world.snapshot())
+            if all(self._do(world, beginning[:number], step) is not None for number, step in enumerate(beginning)):
+                level += self._arrive(world, beginning, world.snapshot())
         for depth in range(1, self._depth + 1):
+            if self._is_over():
+                break
+            self._level = depth
             following: list[_Node] = []
             for node in level:
                 if self._is_over():
@@ -129,48 +144,55 @@ class Search:
             yield from self._perform(world, node.trace, step)
 
     def _perform(self, world: World, trace: tuple[Step, ...], step: Step) -> Iterator[_Node]:
+        """Where a step leads, and where each of its interruptions does."""
+        self.result.transitions += 1
+        cuts = self._do(world, trace, step)
+        if cuts is None:
+            return
+        yield from self._arrive(world, (*trace, step), None)
+        for cut, snapshot in cuts:
+            self.result.transitions += 1
+            world.restore(snapshot)
+            yield from self._arrive(world, (*trace, cut), snapshot)
+
+    def _do(self, world: World, trace: tuple[Step, ...], step: Step) -> list[tuple[Step, Snapshot]] | None:
+        """Do a step and look at every point of it.
+
+        :returns: what it leaves when its process is killed at a point, for every point that leaves something else
+            than the one before it; None when something went wrong
+        """
         cuts: list[tuple[Step, Snapshot]] = []
         calls = 0
         wrong: list[str] = []
-        world.acting = ''
-        world.dirty = False
+        world.acting, world.dirty = '', False
 
         def at_point(call: str) -> None:
             nonlocal calls
             calls += 1
             if wrong:
                 return
-            found = oracle.broken(world)
-            if found:
-                wrong[:] = found
-                self._tell(trace, step, f'{call} ({calls})', found)
+            wrong[:] = oracle.broken(world, call)
+            if wrong:
+                self._tell(trace, step, f'{call} ({calls})', wrong)
             elif world.dirty and world.acting:
                 world.dirty = False
                 cuts.append((step._replace(cut=f'at {call} ({calls})'), world.snapshot(without=world.acting)))
 
         world.at_point = at_point
-        self.result.transitions += 1
-        failed = ''
         try:
             operations.perform(world, step)
         except Exception as error:
-            failed = f'{type(error).__name__}: {error}'
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            failed += f' ({where.name})'
+            if not wrong:
+                where = traceback.extract_tb(error.__traceback__)[-1].name
+                wrong = [f'{type(error).__name__}: {error} ({where})']
+                self._tell(trace, step, '', wrong)
         finally:
             world.at_point = None
-        if failed and not wrong:
-            self._tell(trace, step, '', [failed])
-            wrong = [failed]
         if wrong:
-            return
+            return None
         if world.dirty and world.acting and world.hosts[world.acting].is_alive:
             cuts.append((step._replace(cut='at its end'), world.snapshot(without=world.acting)))
-        yield from self._arrive(world, (*trace, step), None)
-        for cut, snapshot in cuts:
-            self.result.transitions += 1
-            world.restore(snapshot)
-            yield from self._arrive(world, (*trace, cut), snapshot)
+        return cuts
 
     def _arrive(self, world: World, trace: tuple[Step, ...], snapshot: Snapshot | None) -> Iterator[_Node]:
         """A state was reached: see whether it is new, whether all is well, and whether all can be finished from it."""
@@ -184,7 +206,7 @@ class Search:
             self._tell(trace[:-1], trace[-1], '', found)
             return
         snapshot = snapshot or world.snapshot()
-        if self._ends:
+        if self._leaves or self._level < self._depth:
             ending = finishing.finish(world, self._finished)
             self.result.finished += 1
             if ending.wrong:
@@ -193,15 +215,23 @@ class Search:
 
     def _tell(self, trace: tuple[Step, ...], step: Step, at: str, wrong: Sequence[str]) -> None:
         """Keep the first trace of each fault."""
+        names = {guest.uuid: guest.name for guest in self._world.service.guests.values()}
+        wrong = tuple(_UUID.sub(lambda found: names.get(found[0], 'a device'), one) for one in wrong)
         moves = sorted(f'{move.kind} {move.phase}' for move in self._world.service.moves)
         kind = (step.name, *moves, *(''.join(letter for letter in one if not letter.isdigit())
                                      for one in sorted(wrong)))
         if kind not in self._told:
             self._told.add(kind)
-            self.result.violations.append(Violation((*trace, step), at, tuple(wrong)))
+            self.result.violations.append(Violation((*trace, step), at, wrong))
 
 
-def run(shape: Shape, depth: int, seconds: float | None = None, first: bool = False,
-        around: Callable[[], object] | None = None) -> Result:
+def run(shape: Shape, depth: int, leaves: bool = True) -> Result:
     """One search, for a process of its own."""
-    return Search(shape, depth, seconds, first).run()
+    return Search(shape, depth, leaves=leaves).run()
+
+
+def hunt(name: str, depth: int = 3) -> Result:
+    """A search for a planted fault, until it is found."""
+    planted = mutants.MUTANTS[name]
+    with planted.planted():
+        return Search(planted.shape, depth, first=True).run()

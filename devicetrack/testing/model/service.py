@@ -36,6 +36,7 @@ LEFT: Final = 'left'                        # of a resize: the guest is off at i
 ARRIVING: Final = 'arriving'                # of a live migration: the guest waits at the destination
 ARRIVED: Final = 'arrived'
 FINISHED: Final = 'finished'                # of a resize: it waits for its confirmation
+UNDOING: Final = 'undoing'                  # it is given up before the guest moved
 DROPPED: Final = 'dropped'                  # of a resize: undone at the destination
 OVER: Final = 'over'
 
@@ -43,7 +44,7 @@ OVER: Final = 'over'
 Place = tuple[str, DeviceKey]
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class Guest:
     """An instance by its service's word.
 
@@ -98,6 +99,7 @@ class Move(fixtures.Migration):
     phase: str = CLAIMING
     size: int = 1
     device_map: Any = None
+    boot: str = ''                          # the destination's boot that the map is for
     source_told: bool = False
 
     @property
