@@ -8,6 +8,7 @@ import dataclasses
 import gc
 import hashlib
 import os
+import pickle
 import re
 import shutil
 import tempfile
@@ -122,6 +123,9 @@ class _Run:
         self._courses: list[Course] = []
         self._room: dict[str, dict[str, int]] = {}
         self._state = ''
+        # What was looked at last: of what outlives a process, and of the process.
+        self._seen = b''
+        self._view: tuple[str, LedgerView | None] | None = None
         shutil.rmtree(directory, ignore_errors=True)
         os.makedirs(directory)
         self.world = World(operation.machines(), operation.data(), stores, directory, operation.process)
@@ -149,7 +153,7 @@ class _Run:
         self._room = {host.name: host.tell(VIEW).room for host in world}
         operation.setup(world)
         self._operate()
-        world.course = Course()
+        world.course, world.contents = Course(), None
         wrong = invariant.at_a_moment(world, self._views())
         self._state = self._canonical()
         if how in (moments.CUT, moments.OUTAGE):
@@ -161,7 +165,7 @@ class _Run:
                     host.tell(MEND)
         self.stores.route(False)
         self._restart()
-        world.course = Course()
+        world.course, world.contents = Course(), None
         if world.orphans:
             wrong += invariant.at_a_moment(world, self._views())
             for orphan in world.orphans:
@@ -218,17 +222,31 @@ class _Run:
         course = self.world.course = Course(fault, recording, recorded)
         self.world.look = self._look if recording else None
         self._courses.append(course)
+        self.world.contents = self._view = None
+        self._seen = b''
         return course
 
-    def _look(self, host: Host, view: LedgerView | None) -> list[str]:
-        """At each moment of a phase that is recorded."""
-        course = self.world.course
-        course.states[len(course.moments)] = self._canonical(host)
-        return invariant.at_a_moment(self.world, {host.name: view} if view is not None else {})
+    def _look(self, host: Host, kind: str, view: LedgerView | None) -> list[str]:
+        """At each moment of a phase that is recorded; where nothing changed since the last one, at that is looked."""
+        world, course = self.world, self.world.course
+        if kind != moments.LEDGER or world.contents is None or self._view is None or self._view[0] != host.name:
+            if world.contents is None:
+                world.contents = self.stores.read()
+            seen = pickle.dumps((host.name, world.contents, world.data, self._machines()))
+            if seen != self._seen:
+                self._seen, self._state, self._view = seen, self._canonical(host), None
+        course.states[len(course.moments)] = self._state
+        if self._view == (host.name, view):
+            return []
+        self._view = host.name, view
+        return invariant.at_a_moment(world, {host.name: view} if view is not None else {})
 
     def _views(self) -> dict[str, Any]:
         views = {host.name: host.tell(VIEW) for host in self.world if host.alive}
         return {name: view for name, view in views.items() if view is not None}
+
+    def _machines(self) -> dict[str, Any]:
+        return {host.name: (host.machine.devices, host.machine.domains, host.machine.contents) for host in self.world}
 
     def _canonical(self, dying: Host | None = None) -> str:
         """A digest of all that a restart can see, with names that are drawn by lot replaced by numbers.
@@ -237,11 +255,9 @@ class _Run:
         """
         alive = [host for host in self.world if host.alive and host is not dying]
         views = {host.name: sorted(view.units, key=repr) for host in alive if (view := host.tell(VIEW)) is not None}
-        machines = {host.name: (host.machine.devices, host.machine.domains, host.machine.contents)
-                    for host in self.world}
-        rows = list(rows_of(self.stores.read()))
+        rows = list(rows_of(self.world.contents or self.stores.read()))
         rows.sort(key=lambda row: _DRAWN.sub('', repr(row)))
-        text = repr((rows, self.world.data.__dict__, machines, [host.name for host in alive], views))
+        text = repr((rows, self.world.data.__dict__, self._machines(), [host.name for host in alive], views))
         numbers: dict[str, str] = {}
         text = _DRAWN.sub(lambda match: numbers.setdefault(match[0], f'#{len(numbers)}'), text)
         return hashlib.sha256(text.encode()).hexdigest()
@@ -355,7 +371,7 @@ class Explorer:
             restart = recording.courses[-1]
             for fault in restart.faults(moments.KILL):
                 report.restarts += 1
-                state = restart.states[fault.index]
+                state = restart.states[fault.number]
                 if state not in left:
                     left[state] = (*faults, fault)
                     self._restarts[left[state]] = restart.moments

@@ -42,9 +42,9 @@ FAULTS: Final = {
 
 
 class Moment(NamedTuple):
-    """``index`` counts from 0 in its phase."""
+    """``number`` counts from 0 in its phase."""
 
-    index: int
+    number: int
     host: str
     kind: str
     call: str
@@ -57,12 +57,12 @@ class Moment(NamedTuple):
 class Fault(NamedTuple):
     """What is done (a key of :data:`FAULTS`) at which moment of a phase."""
 
-    index: int
+    number: int
     how: str
 
 
 class Attention(NamedTuple):
-    """Which moments a process must tell of at once, ``index`` being the next one's.
+    """Which moments a process must tell of at once, ``number`` being the next one's.
 
     A process that tells of every moment spends its time with that. One whose moments do not count does not even note
     them; one that waits for a fault tells of the two moments at which something can be done, and the others later.
@@ -70,12 +70,12 @@ class Attention(NamedTuple):
 
     counts: bool = False
     recording: bool = False
-    index: int = 0
+    number: int = 0
     fault: int | None = None
 
     def wants(self, passed: int) -> bool:
         """Whether to tell of the next moment, ``passed`` moments after the last one that was told."""
-        return self.recording or (self.fault is not None and self.index + passed in (self.fault - 1, self.fault))
+        return self.recording or (self.fault is not None and self.number + passed in (self.fault - 1, self.fault))
 
 
 class WentAnotherWay(Exception):
@@ -103,7 +103,7 @@ class Course:
     def attention(self) -> Attention:
         """What a process has to know now."""
         return Attention(self.recording or self.fault is not None, self.recording, len(self.moments),
-                         self.fault.index if self.fault is not None else None)
+                         self.fault.number if self.fault is not None else None)
 
     def reach(self, host: str, kind: str, call: str, when: str, state: object = None) -> str | None:
         """Pass a moment; ``state`` is what its call may change.
@@ -114,9 +114,9 @@ class Course:
         self.moments.append(moment)
         if self.recording:
             self._record(moment, state)
-        if self.struck is None and moment.index < len(self.recorded) and self.recorded[moment.index] != moment:
-            raise WentAnotherWay(f'{moment} came where {self.recorded[moment.index]} was recorded')
-        if self.fault is None or self.fault.index != moment.index:
+        if self.struck is None and moment.number < len(self.recorded) and self.recorded[moment.number] != moment:
+            raise WentAnotherWay(f'{moment} came where {self.recorded[moment.number]} was recorded')
+        if self.fault is None or self.fault.number != moment.number:
             return None
         self.struck = moment
         return self.fault.how
@@ -124,17 +124,17 @@ class Course:
     def _record(self, moment: Moment, state: object) -> None:
         calls = self._open.setdefault(moment.host, [])
         if moment.when == INSIDE:
-            self.changing.add(moment.index)
+            self.changing.add(moment.number)
         elif moment.when == BEFORE:
             calls.append((moment, state))
         else:
             before, was = calls.pop()
             if moment.kind == DRIVER or was != state:
-                self.changing.update((before.index, moment.index))
+                self.changing.update((before.number, moment.number))
 
     def points(self) -> list[Moment]:
         """Where the process is killed: the moments of calls that change something, and of the driver."""
-        return [moment for moment in self.moments if moment.index in self.changing]
+        return [moment for moment in self.moments if moment.number in self.changing]
 
     def faults(self, how: str) -> list[Fault]:
         """Every fault of a kind that a run of this course can meet, each once."""
@@ -146,5 +146,5 @@ class Course:
             store = [moment for moment in self.moments if moment.kind == STORE]
             # Before each call, for there it makes a difference; and after each commit, whose answer is lost then.
             chosen = [moment for moment in store
-                      if (moment.index in self.changing if moment.when == AFTER else how != LOST)]
-        return [Fault(moment.index, how) for moment in chosen]
+                      if (moment.number in self.changing if moment.when == AFTER else how != LOST)]
+        return [Fault(moment.number, how) for moment in chosen]

@@ -6,6 +6,7 @@ process that forked it, at the other end of a line.
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable
 from collections.abc import Iterator
 import contextlib
@@ -231,7 +232,7 @@ def remote_driver(line: Line, host: str, conf: cfg.ConfigOpts) -> virt_driver.Vi
         return lambda _self, *args, **kwargs: line.call(moments.DRIVER, name, *args, **kwargs)
 
     members = {name: forward(name) for name in _public(virt_driver.VirtDriver)}
-    made: Any = type(virt_driver.VirtDriver)('RemoteDriver', (virt_driver.VirtDriver,), members)
+    made: Any = abc.ABCMeta('RemoteDriver', (virt_driver.VirtDriver,), members)
     driver: virt_driver.VirtDriver = made(host, conf, conf.devicetrack.state_path)
     return driver
 
@@ -277,7 +278,8 @@ def watched_store(line: Line, store: api.Store) -> Any:
                                for name, member in _public(api.Store).items() if name != 'close'}
     members['close'] = lambda self: self.store.close()
     members['__getattr__'] = lambda self, name: getattr(vars(self)['store'], name)
-    made: Any = type(api.Store)('WatchedStore', (api.Store,), members)()
+    made: Any = abc.ABCMeta('WatchedStore', (api.Store,), members)
+    made = made()
     made.store = store
     made.calls = _Watched()
     made.calls.line, made.calls.store = line, store

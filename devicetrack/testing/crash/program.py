@@ -24,6 +24,7 @@ import time
 import traceback
 from typing import Any
 from typing import Final
+from typing import TextIO
 
 from devicetrack.testing import databases
 from devicetrack.testing.crash import explore
@@ -50,20 +51,20 @@ def main(operations: Sequence[Callable[[], Operation]], arguments: Sequence[str]
     chosen = [number for number, operation in enumerate(operations)
               if any(re.search(pattern, operation().name) for pattern in options.operation or [''])]
     if not chosen:
-        print('no operation has such a name: ' + ', '.join(operation().name for operation in operations))
+        _say('no operation has such a name: ' + ', '.join(operation().name for operation in operations))
         return 2
     began = time.monotonic()
     reports = _explore(operations, chosen, options)
     _print_table(reports, options)
-    print(f'{sum(sum(report.runs.values()) for report in reports)} runs in {time.monotonic() - began:.0f} s')
+    _say(f'{sum(sum(report.runs.values()) for report in reports)} runs in {time.monotonic() - began:.0f} s')
     failed = [report for report in reports if not report.survived]
     if failed:
         smallest = min(failed, key=lambda report: (len(report.first.faults) if report.first else 0, report.points))
-        print(f'\n{len(failed)} of {len(reports)} did not survive. The smallest failure:\n\n{smallest.describe()}')
+        _say(f'\n{len(failed)} of {len(reports)} did not survive. The smallest failure:\n\n{smallest.describe()}')
         if options.verbose:
             for report in failed:
                 if report is not smallest:
-                    print(f'\n{report.describe()}')
+                    _say(f'\n{report.describe()}')
     return 1 if failed else 0
 
 
@@ -102,7 +103,8 @@ def _explore(operations: Sequence[Callable[[], Operation]], chosen: Sequence[int
         jobs = [(number, store) for number in chosen for store in options.store]
         waiting = list(jobs)
         answers: dict[tuple[int, str], Report] = {}
-        idle, busy = list(workers), {}
+        idle = list(workers)
+        busy: dict[Any, tuple[_Worker, tuple[int, str]]] = {}
         while waiting or busy:
             while waiting and idle:
                 worker = idle.pop()
@@ -114,8 +116,8 @@ def _explore(operations: Sequence[Callable[[], Operation]], chosen: Sequence[int
                 report = worker.answer()
                 answers[job] = report
                 idle.append(worker)
-                print(f'{report.operation} on {report.store}: '
-                      f'{"survived" if report.survived else "DID NOT SURVIVE"}', file=sys.stderr, flush=True)
+                _say(f'{report.operation} on {report.store}: '
+                     f'{"survived" if report.survived else "DID NOT SURVIVE"}', sys.stderr)
     return [answers[job] for job in jobs]
 
 
@@ -184,13 +186,18 @@ def _print_table(reports: Sequence[Report], options: argparse.Namespace) -> None
                      str(report.restarts), str(report.states), 'ok' if report.survived else 'FAILED'])
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
-        print('  '.join(cell.ljust(width) if column < 2 else cell.rjust(width)
-                        for column, (cell, width) in enumerate(zip(row, widths, strict=True))).rstrip())
-    print()
-    print('Runs that were survived, of all runs. points: before and after whatever changes something, and driver calls.')
+        _say('  '.join(cell.ljust(width) if column < 2 else cell.rjust(width)
+                       for column, (cell, width) in enumerate(zip(row, widths, strict=True))).rstrip())
+    _say('\nRuns that were survived, of all runs. points: before and after every call that changes something, or that '
+         'is of\nthe driver.')
     for variant in options.variant:
-        print(f'  {variant:<7} {explore.VARIANTS[variant]}')
+        _say(f'  {variant:<7} {explore.VARIANTS[variant]}')
     if explore.AGAIN in options.variant:
-        print('  restarts: points of all restarts; left behind: the different things that a kill left at any of them '
-              'or at the\n            points of the operation. Each of these was restarted from: what is the same to a '
-              'restart, once.')
+        _say('  restarts: points of all restarts; left behind: the different things that a kill left at any of them or '
+             'at the\n            points of the operation. Each was restarted from, once: a restart sees nothing else.')
+
+
+def _say(text: str, stream: TextIO | None = None) -> None:
+    stream = stream or sys.stdout
+    stream.write(text + '\n')
+    stream.flush()

@@ -12,6 +12,7 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import sqlite3
 import types
 from typing import Any
 from typing import Final
@@ -19,7 +20,6 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from devicetrack.objects.values import Record
 from devicetrack.store.sql import models
 from devicetrack.store.sql import open_store
 from devicetrack.testing import databases
@@ -56,10 +56,6 @@ class Stores(abc.ABC):
     @abc.abstractmethod
     def read(self) -> Contents:
         """Everything that stands in the stores now."""
-
-    def records(self) -> list[Record]:
-        """The rows of all hosts."""
-        return [Record(*row) for tables in self.read().values() for row in tables['assignments']]
 
     def lose_answer(self) -> None:
         """Cut the next COMMIT's connection after the server has done it."""
@@ -190,17 +186,19 @@ def _attend(line: Any, answer: Callable[[Any], Any]) -> None:
         os._exit(0)
 
 
-def _tables(connection: sa.Connection) -> dict[str, list[tuple[Any, ...]]]:
-    return {table.name: [tuple(row) for row in connection.execute(sa.select(table).order_by(*table.primary_key))]
-            for table in models.metadata.sorted_tables}
+_SELECTS: Final = {table.name: str(sa.select(table).order_by(*table.primary_key))
+                   for table in models.metadata.sorted_tables}
+
+
+def _tables(execute: Callable[[str], Iterable[Any]]) -> dict[str, list[tuple[Any, ...]]]:
+    return {name: [tuple(row) for row in execute(select)] for name, select in _SELECTS.items()}
 
 
 def _read_files(paths: dict[str, str]) -> Contents:
     contents = {}
     for host, path in paths.items():
-        engine = sa.create_engine(sa.URL.create('sqlite', database=path), poolclass=sa.pool.NullPool)
-        with engine.connect() as connection:
-            contents[host] = _tables(connection)
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            contents[host] = _tables(connection.execute)
     return contents
 
 
@@ -218,7 +216,8 @@ class _ServerSide:
         if self._engine is None:            # here, in the attendant
             self._engine = sa.create_engine(self._server.url, isolation_level='AUTOCOMMIT', pool_pre_ping=True)
             self._target: Any = types.SimpleNamespace(kind=self._server.kind, socket=self._server.socket)
-            self._proxy = proxies.CommitProxy(self._target)
+            target: Any = self._target
+            self._proxy = proxies.CommitProxy(target)
             self._proxy.setUp()
         return getattr(self, f'_{question}')()
 
@@ -228,7 +227,7 @@ class _ServerSide:
     def _read(self) -> Contents:
         assert self._engine is not None
         with self._engine.connect() as connection:
-            return {'': _tables(connection)}
+            return {'': _tables(connection.exec_driver_sql)}
 
     def _reset(self) -> None:
         assert self._engine is not None

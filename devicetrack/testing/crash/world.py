@@ -21,6 +21,7 @@ from devicetrack.objects.values import Record
 from devicetrack.testing import fixtures
 from devicetrack.testing.crash import moments
 from devicetrack.testing.crash import process
+from devicetrack.testing.crash.stores import Contents
 from devicetrack.testing.crash.stores import Stores
 from devicetrack.virt import fake
 
@@ -52,6 +53,7 @@ class Machine(fake.FakeHost):
         """Boot again. Mediated devices that were made since the beginning are gone, as they are on a real machine."""
         for key in [key for key in self.devices if key.kind == fake.MDEV and key not in self.not_ours]:
             self.remove(key)
+            self._owners_of_addresses[key.identifier] = key     # a UUID names its device also while that is not there
         super().reboot()
 
     def unrealize(self, assignment: DeviceAssignment) -> None:
@@ -217,7 +219,8 @@ class Host:
 class World:
     """Hosts by name, as ``world['a']``; their stores; and the service's data, ``world.data``.
 
-    ``written`` has, by host and device, the row for which a guest wrote to the device. ``trouble`` collects what was
+    ``contents`` is what stands in the stores, while somebody sees to it that it is up to date; else None. ``written``
+    has, by host and device, the row for which a guest wrote to the device. ``trouble`` collects what was
     wrong at some moment of a run that records.
     """
 
@@ -225,10 +228,11 @@ class World:
                  make: Callable[[process.Place], process.ComputeProcess]) -> None:
         self.data, self.stores, self.directory = data, stores, directory
         self.course = moments.Course()
+        self.contents: Contents | None = None
         self.written: dict[tuple[str, DeviceKey], Record] = {}
         self.trouble: list[str] = []
         self.orphans: list[Callable[[], None]] = []
-        self.look: Callable[[Host, process.LedgerView | None], list[str]] | None = None
+        self.look: Callable[[Host, str, process.LedgerView | None], list[str]] | None = None
         self._make = make
         self._cut = False
         self._stack = contextlib.ExitStack()
@@ -285,14 +289,12 @@ class World:
         self[name].down = False
         self.restart()
 
-    def host_uuids(self) -> dict[str, str]:
-        """The names of hosts by the UUID that the stores know."""
-        return {row[0]: row[1] for tables in self.stores.read().values() for row in tables['hosts']}
-
     def records(self) -> list[tuple[str, Record]]:
         """Every row, with the name of its host."""
-        names = self.host_uuids()
-        return [(names[record.host_uuid], record) for record in self.stores.records()]
+        contents = self.contents or self.stores.read()
+        names = {row[0]: row[1] for tables in contents.values() for row in tables['hosts']}
+        records = [Record(*row) for tables in contents.values() for row in tables['assignments']]
+        return [(names[record.host_uuid], record) for record in records]
 
     # -- moments ------------------------------------------------------------------------------------------------------
 
@@ -300,14 +302,14 @@ class World:
               view: process.LedgerView | None) -> str | None:
         if self.course.recording:
             if kind == moments.STORE:
-                state = self.stores.read()
+                state = self.contents = self.stores.read()
             elif kind == moments.DATA:
                 state = pickle.dumps(self.data)
             elif kind == moments.HYPERVISOR:
                 state = pickle.dumps([one.machine.domains for one in self])
             if self.look is not None:
                 here = f'{host.name}: {kind}.{call}, {when}'
-                self.trouble += [f'at the moment [{here}]: {wrong}' for wrong in self.look(host, view)]
+                self.trouble += [f'at the moment [{here}]: {wrong}' for wrong in self.look(host, kind, view)]
         action = self.course.reach(host.name, kind, call, when, state)
         if self.stores.cuts_for_real:
             return self._cut_for_real(action, kind, when)
@@ -318,7 +320,7 @@ class World:
         if action in (moments.CUT, moments.OUTAGE):
             self.stores.cut()
         elif (kind == moments.STORE and when == moments.BEFORE and fault is not None and fault.how != moments.KILL
-                and fault.index == len(self.course.moments)):
+                and fault.number == len(self.course.moments)):
             self.stores.lose_answer()           # the fault is at the moment after this commit
         return action if action == moments.KILL else None
 
@@ -327,7 +329,7 @@ class World:
         if not host.alive:
             return
         if self.course.recording and self.look is not None:
-            self.look(host, None)
+            self.look(host, moments.MACHINE, None)
         action = self.course.reach(host.name, moments.MACHINE, call, moments.INSIDE)
         if action in (moments.KILL, moments.ORPHAN):
             raise _Killed

@@ -159,7 +159,7 @@ class Resize(ComputeOperation):
     """From ``a`` to ``b``; subclasses stay on ``a``, or begin later."""
 
     name = 'resize'
-    hosts = ('a', 'b')
+    hosts: tuple[str, ...] = ('a', 'b')
     flavors = service.SMALL, service.LARGE
 
     def setup(self, world: World) -> None:
