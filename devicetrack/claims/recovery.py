@@ -12,7 +12,9 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
+from concurrent import futures
 import contextlib
+import gc
 import itertools
 import time
 from typing import Any
@@ -66,15 +68,16 @@ def start(manager: Steps, host: Host) -> list[Finding]:
 
     :param host: as the store knew it when the last manager ended
     """
-    views = read(manager)
-    _refuse_mistakes(views)
-    with manager.lock:
-        manager.ledger.read_inventory(views.inventory)
-        for records in _by_instance(views.records):
-            manager.ledger.hold(records)
-        _withhold(manager.ledger, (views,))
-    manager.refresh()
-    manager.report_only = _older_than_guests(views)
+    with _uncollected():
+        views = read(manager, alone=True)
+        _refuse_mistakes(views)
+        with manager.lock:
+            manager.ledger.read_inventory(views.inventory)
+            for records in _by_instance(views.records):
+                manager.ledger.hold(records)
+            _withhold(manager.ledger, (views,))
+        manager.refresh()
+        manager.report_only = _older_than_guests(views)
     if _go_on(manager, views, host.boot_id):
         views = read(manager)
     return _remember(manager, reconcile.compare(views))
@@ -99,7 +102,7 @@ def audit(manager: Steps, boot_id: str | None) -> list[Finding]:
     :param boot_id: the boot that the definitions of guests were last seen to, None for this one
     """
     _settle(manager)
-    with manager.reading() as watch:
+    with _uncollected(), manager.reading() as watch:
         looks = [read(manager)]
         found = reconcile.compare(looks[0])
         with manager.lock:
@@ -141,16 +144,46 @@ def _remember(manager: Steps, findings: Iterable[Finding]) -> list[Finding]:
     return dated
 
 
-def read(manager: Steps) -> Views:
-    """Innermost first: a device that is taken meanwhile shows up as recorded and never as used without a row."""
-    return _ask_service(manager, _look(manager))
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """Let the garbage collector wait for as long as the views are read and compared.
+
+    They are some objects a device, nearly all of which stay; the collector would look through them all again and again,
+    and find nothing: a third of the time, on a host with thousands of devices.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
-def _look(manager: Steps) -> Views:
-    """The views of this host, without the service's."""
-    usage = manager.driver.get_usage()
-    inventory = manager.read_inventory()
-    records = tuple(manager.store.records(manager.host_uuid))
+def read(manager: Steps, alone: bool = False) -> Views:
+    """Innermost first: a device that is taken meanwhile shows up as recorded and never as used without a row.
+
+    :param alone: as for :func:`_look`
+    """
+    return _ask_service(manager, _look(manager, alone))
+
+
+def _look(manager: Steps, alone: bool = False) -> Views:
+    """The views of this host, without the service's.
+
+    :param alone: nothing is taken or given back meanwhile, so the order does not matter and they are read side by side
+    """
+    def recorded() -> tuple[Record, ...]:
+        return tuple(manager.store.records(manager.host_uuid))
+
+    if alone:
+        with futures.ThreadPoolExecutor(1, 'devicetrack-look') as beside:
+            others = beside.submit(lambda: (manager.read_inventory(), recorded()))
+            usage = manager.driver.get_usage()
+            inventory, records = others.result()
+    else:
+        usage = manager.driver.get_usage()
+        inventory, records = manager.read_inventory(), recorded()
     views = Views(usage, inventory, records, None, host=manager.host, host_uuid=manager.host_uuid,
                   node=manager.nodename, boot_changed=manager.boot_id not in (None, manager.driver.boot_id()))
     # What guests record of themselves is read only where a row is missing that it may be about.
@@ -226,7 +259,10 @@ def _if_idle(manager: Steps, instance_uuid: str) -> Iterator[bool]:
 
 def _foreign(views: Views) -> set[DeviceKey]:
     """Devices that a domain names and no row does."""
-    return _used(views.usage) - {record.key for record in views.records}
+    # Plain tuples, hashed as keys are: there are thousands, and nearly all of them have a row.
+    recorded = {(record.kind, record.identifier) for record in views.records}
+    return {DeviceKey(use.kind, use.identifier) for use in views.usage.uses
+            if use.identifier is not None and (use.kind, use.identifier) not in recorded}
 
 
 def _used(usage: Usage) -> set[DeviceKey]:
@@ -246,8 +282,9 @@ def _withhold(ledger: ledgers.Ledger, looks: Sequence[Views]) -> None:
         for key in ledger.withheld(vocabulary.FOREIGN):
             if key not in suspected:
                 ledger.admit(key, vocabulary.FOREIGN)
-        recorded = {record.key for record in looks[-1].records}
-        for key in ledger.withheld(vocabulary.IN_DOUBT):
+        doubtful = ledger.withheld(vocabulary.IN_DOUBT)
+        recorded = {record.key for record in looks[-1].records} if doubtful else set()
+        for key in doubtful:
             if key not in recorded and (key not in suspected or key in confirmed):
                 ledger.admit(key, vocabulary.IN_DOUBT)
     for key in confirmed:
@@ -351,6 +388,9 @@ def _follow_rows(manager: Steps, records: Sequence[Record]) -> None:
                     unknown = [record for record in current if not manager.ledger.holds(record)]
                     if unknown:
                         manager.ledger.hold(unknown)
+    with manager.lock:
+        if not strange and manager.ledger.held_count() == len(records):
+            return                              # one device is held for each row, and nothing else
     recorded = {(record.instance_uuid, record.key) for record in records}
     with manager.lock:
         doubtful = [holding.instance_uuid for holding in manager.ledger.holdings()
@@ -563,6 +603,8 @@ def _bring_back(manager: Steps, rows: Sequence[Record], named: Collection[Device
 
 def lost_rows(views: Views) -> dict[DeviceKey, GuestRecord]:
     """Devices that a guest of ours uses, by its own record, and that no row has: the store is older than the guest."""
+    if not views.guests:
+        return {}
     foreign = _foreign(views)
     records = {record.instance_uuid: record for record in views.guests}
     lost = {}

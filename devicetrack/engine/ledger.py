@@ -425,37 +425,47 @@ class Ledger:
         stays as it is.
         """
         changed = watch if watch is not None else {}
-        for device in sorted(inventory.devices, key=lambda device: device.identifier):
-            if device.key in changed:
-                continue
-            pool, _new = self._pool(device.kind, self._provider_uuid_of(device.provider), device.resource_class,
-                                    device.parent, device.numa_node)
-            unit = self._units.setdefault(device.kind, {}).get(device.identifier)
+        new: list[InventoryDevice] = []
+        for device in inventory.devices:
+            unit = self._units.get(device.kind, {}).get(device.identifier)
             if unit is None:
+                new.append(device)
+            elif not changed or device.key not in changed:
+                self._read_device(device, unit)
+        for device in sorted(new, key=lambda device: device.identifier):
+            if device.key not in changed:
+                pool = self._pool_of(device)
                 unit = Unit(pool, device.identifier, device.details)
                 pool.total += 1
-                self._units[device.kind][device.identifier] = unit
+                self._units.setdefault(device.kind, {})[device.identifier] = unit
                 unit.withheld = _flaw(device)
                 self._enqueue(unit)
-                continue
-            if unit.unborn:
-                self.realized(unit, device.details)             # whoever made it did not say so yet
-            unit.details = device.details
-            self._move(unit, pool)
-            flaw = _flaw(device)
-            if flaw is not None:
-                self._withhold(unit, flaw)
-            elif unit.withheld in (vocabulary.UNHEALTHY, vocabulary.NOT_ADOPTED, GONE):
-                self._admit(unit)
         self._miss(inventory, changed)
         self._read_parents(inventory, changed)
         self._index()
+
+    def _pool_of(self, device: InventoryDevice) -> Pool:
+        pool, _new = self._pool(device.kind, self._provider_uuid_of(device.provider), device.resource_class,
+                                device.parent, device.numa_node)
+        return pool
+
+    def _read_device(self, device: InventoryDevice, unit: Unit) -> None:
+        """Take over what the host says of a device that is known here."""
+        if unit.unborn:
+            self.realized(unit, device.details)                 # whoever made it did not say so yet
+        unit.details = device.details
+        self._move(unit, self._pool_of(device))
+        flaw = _flaw(device)
+        if flaw is not None:
+            self._withhold(unit, flaw)
+        elif unit.withheld in (vocabulary.UNHEALTHY, vocabulary.NOT_ADOPTED, GONE):
+            self._admit(unit)
 
     def hold(self, records: Sequence[Record]) -> Holding:
         """Hold what rows of one instance say, also devices that the host does not have."""
         units = []
         for record in records:
-            unit = self.find(record.key) or self._unit_of_row(record)
+            unit = self._units.get(record.kind, {}).get(record.identifier) or self._unit_of_row(record)
             if unit.state == FREE:
                 if unit.withheld is None and not unit.unborn:
                     unit.pool.free_count -= 1
@@ -466,11 +476,12 @@ class Ledger:
         if holding is None:
             holding = self._holdings[records[0].instance_uuid] = Holding(records[0].instance_uuid, ())
             holding.from_rows = True
-        for unit in units:
-            if unit.holding is None or unit.holding.instance_uuid != holding.instance_uuid:
-                self._leave(unit)               # whoever takes it just now, the store will tell that it has an owner
-                unit.holding = holding
-                holding.units += (unit,)
+        ours = [unit for unit in units
+                if unit.holding is None or unit.holding.instance_uuid != holding.instance_uuid]
+        for unit in ours:
+            self._leave(unit)                   # whoever takes it just now, the store will tell that it has an owner
+            unit.holding = holding
+        holding.units += tuple(ours)
         return holding
 
     def _unit_of_row(self, record: Record) -> Unit:
@@ -491,9 +502,14 @@ class Ledger:
 
     def holds(self, record: Record) -> bool:
         """Whether the device of a row is held for the row's instance."""
-        unit = self.find(record.key)
+        unit = self._units.get(record.kind, {}).get(record.identifier)
         return (unit is not None and unit.holding is not None
                 and unit.holding.instance_uuid == record.instance_uuid)
+
+    def held_count(self) -> int:
+        """How many devices are held, on their way back and not named yet included."""
+        return (sum(len(holding.units) for holding in self._holdings.values())
+                + sum(len(holding.units) for beside in self._beside.values() for holding in beside))
 
     def _pool(self, kind: str, provider_uuid: str, resource_class: str, parent: str | None,
               numa_node: int | None) -> tuple[Pool, bool]:

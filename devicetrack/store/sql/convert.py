@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Sequence
+import functools
 import operator
 from typing import Any
 
 from devicetrack.objects.values import Record
 from devicetrack.store import api
 from devicetrack.store.sql import models
+
+# Record._make without the count of the fields, which models.py has compared with the columns. A host has thousands.
+_record: Callable[[Sequence[Any]], Record] = functools.partial(tuple.__new__, Record)
 
 _PREFIX_NEW = 'new_'
 _PREFIX_OLD = 'old_'
@@ -19,7 +23,7 @@ _WIDTH = len(Record._fields)
 
 def records(rows: Iterable[Sequence[Any]]) -> list[Record]:
     """Rows of ``assignments``, all columns in their order, as records."""
-    return list(map(Record._make, rows))
+    return list(map(_record, rows))
 
 
 def hosts(rows: Iterable[Sequence[Any]]) -> list[api.Host]:

@@ -126,7 +126,11 @@ class SQLStore(api.Store):
                 sa.and_(table.c.kind == kind, table.c.identifier.in_(identifiers))
                 for kind, identifiers in of_kinds.items()]))
         with self.reading() as connection:
-            return convert.records(connection.execute(statement, given).all())
+            # From the driver's own cursor: SQLAlchemy would make an object of each row, which takes longer than reading
+            # it, and none of these columns has anything to convert.
+            cursor = connection.execute(statement, given).cursor
+            assert cursor is not None
+            return convert.records(cursor.fetchall())
 
     def contexts(self, host_uuid: str, instance_uuid: str | None = None) -> list[api.StoredContext]:
         table = models.migration_contexts

@@ -10,9 +10,12 @@ Calls block, release the interpreter's lock, and may come from any thread.
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Iterable
 from collections.abc import Iterator
 import contextlib
 import enum
+import functools
 import logging
 import re
 import threading
@@ -23,6 +26,7 @@ from typing import TypeVar
 import libvirt
 
 from devicetrack import exception
+from devicetrack.virt.libvirt import ahead
 
 LOG = logging.getLogger(__name__)
 
@@ -252,6 +256,11 @@ class Connection:
         # definition when all domains were listed, or lost it since.
         transient = {domain.UUIDString() for domain in self._asked(
             'virConnectListAllDomains', lambda raw: raw.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_TRANSIENT))}
+        # Fetched ahead while the caller reads: most of the time that a document takes is libvirtd's, in its process.
+        with contextlib.closing(ahead.of(functools.partial(self._of_domains, domains, transient))) as found:
+            yield from found
+
+    def _of_domains(self, domains: Iterable[Any], transient: Collection[str]) -> Iterator[Definitions | Unreadable]:
         for domain in domains:
             uuid = domain.UUIDString()
             try:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 import contextlib
 import errno
+import functools
 import hashlib
 import os
 import stat
@@ -135,6 +136,7 @@ class DirectorySource(Source):
         return fd
 
 
+@functools.lru_cache(maxsize=1 << 16)
 def _file_uuid(name: str, inode: int) -> str:
     """``uuid.uuid5(_FILES, …)`` without the object, which takes most of the time where there are many files."""
     digest = hashlib.sha1(_FILES.bytes + f'{name}:{inode}'.encode(), usedforsecurity=False).digest()
