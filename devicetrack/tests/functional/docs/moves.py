@@ -1,6 +1,7 @@
-"""The operations of moves.rst, each as the steps of its diagram. ``python -m devicetrack.tests.functional.docs.moves``
+"""The operations of moves.rst, each as the steps of its diagram.
 
-prints the diagrams as they are now; a test compares them with the document.
+``python -m devicetrack.tests.functional.docs.moves`` prints the diagrams as they are now; a test compares them with the
+page. A step that is told in two lines has its rows beside the second.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from collections.abc import Iterator
 import sys
 
 from devicetrack import exception
+from devicetrack import vocabulary
+from devicetrack.objects.values import Record
 from devicetrack.testing import fixtures
 from devicetrack.testing.fixtures import Instance
 from devicetrack.testing.fixtures import Migration
@@ -17,6 +20,8 @@ from devicetrack.testing.region import Region
 
 Steps = Iterator[str]
 WIDTHS = (47, 34, 24)
+NO_ROWS = '–'
+MIGRATIONS = 'MN'                               # the first migration of an operation, and a second one
 
 
 def at_rest(region: Region) -> Instance:
@@ -91,10 +96,23 @@ def same_host_reverted(region: Region, instance: Instance) -> Steps:
     try:
         region.one.manager.drop_move_claim_at_dest(None, instance, migration)
     except exception.DeviceInUse:
-        yield 'one: drop_move_claim_at_dest, which says that'
-        yield '     the definition still names d1'
+        yield 'one: drop_move_claim_at_dest, which says that\n     the definition still names d1'
     yield from boot(region, instance, 'one')
     migration.status = 'reverted'
+    region.one.audit()
+    yield 'one: update_available_resource'
+
+
+def same_host_failed(region: Region, instance: Instance) -> Steps:
+    migration = claimed(region, instance, 'one')
+    yield 'one: resize_claim'
+    region.one.machine.stop_guest(instance.uuid)
+    yield 'one: the guest stops'
+    region.one.manager.realize(None, instance)
+    yield 'one: realize; the guest does not start'
+    region.one.boot(instance, before_move=True)
+    yield 'one: realize, guest_config, started,\n     each with before_move=True'
+    migration.status = 'error'
     region.one.audit()
     yield 'one: update_available_resource'
 
@@ -116,8 +134,37 @@ def claim_lost(region: Region, instance: Instance) -> Steps:
     yield 'two: the service starts anew: init_host'
     migration.status = 'error'
     region.two.audit()
-    yield 'two: update_available_resource, and the service'
-    yield '     says that the migration failed'
+    yield 'two: update_available_resource; the service says\n     that the migration failed'
+
+
+def refused_first(region: Region, instance: Instance) -> Steps:
+    region.spawn('two', pmem=2)
+    migration = region.migration(instance, 'two')
+    try:
+        region.two.resize(instance, pmem=1, migration=migration)
+    except exception.NoFit:
+        yield 'two: resize_claim, which says NoFit'
+    migration.dest_compute = 'one'
+    region.one.resize(instance, pmem=1, migration=migration)
+    yield 'one: resize_claim, for the same migration'
+    yield from finish(region, instance, migration)
+    region.one.manager.drop_move_claim_at_source(None, instance, migration)
+    migration.status = 'confirmed'
+    yield 'one: drop_move_claim_at_source'
+
+
+def claimed_twice(region: Region, instance: Instance) -> Steps:
+    claimed(region, instance, 'two')
+    yield 'two: resize_claim for M, whose answer is lost'
+    migration = claimed(region, instance, 'two')
+    yield 'two: resize_claim for N; fail_migration for M'
+    yield from finish(region, instance, migration)
+    region.one.machine.delete_guest(instance.uuid)
+    region.one.manager.drop_move_claim_at_source(None, instance, migration)
+    migration.status = 'confirmed'
+    yield 'one: the guest is undefined,\n     drop_move_claim_at_source'
+    region.two.audit()
+    yield 'two: update_available_resource'
 
 
 def live_migrated(region: Region, instance: Instance) -> Steps:
@@ -169,8 +216,7 @@ def evacuated(region: Region, instance: Instance) -> Steps:
     instance.host, migration.status = 'two', 'done'
     yield 'two: finish_evacuation'
     one.restart()
-    yield 'one: init_host; the service names the guest,'
-    yield '     which is removed'
+    yield 'one: init_host; the service names the guest,\n     which is removed'
 
 
 def deleted_while_it_waits(region: Region, instance: Instance) -> Steps:
@@ -183,8 +229,15 @@ def deleted_while_it_waits(region: Region, instance: Instance) -> Steps:
     yield 'two: the guest is undefined, release'
     region.one.machine.delete_guest(instance.uuid)
     region.one.audit()
-    yield 'one: the guest is undefined,'
-    yield '     update_available_resource'
+    yield 'one: the guest is undefined,\n     update_available_resource'
+
+
+def rebuilt_in_place(region: Region, instance: Instance) -> Steps:
+    region.one.machine.stop_guest(instance.uuid)
+    yield 'one: the guest stops'
+    region.one.manager.rebuild_claim(None, instance, 'one', fixtures.a_request(pmem=1))
+    yield 'one: rebuild_claim, without a migration'
+    yield from boot(region, instance, 'one')
 
 
 def rebooted(region: Region, instance: Instance) -> Steps:
@@ -205,25 +258,37 @@ def shelved(region: Region, instance: Instance) -> Steps:
 
 
 OPERATIONS: tuple[Callable[[Region, Instance], Steps], ...] = (
-    resize_confirmed, resize_reverted, same_host_confirmed, same_host_reverted, claim_aborted, claim_lost,
-    live_migrated, live_rolled_back, evacuated, deleted_while_it_waits, rebooted, shelved)
+    resize_confirmed, resize_reverted, same_host_confirmed, same_host_reverted, same_host_failed, claim_aborted,
+    claim_lost, refused_first, claimed_twice, live_migrated, live_rolled_back, evacuated, deleted_while_it_waits,
+    rebuilt_in_place, rebooted, shelved)
 
 
 def diagram(operation: Callable[[Region, Instance], Steps], region: Region) -> str:
-    """One operation, a line for each step: what is called, and the rows of each host after it."""
+    """One operation, a line or two for each step: what is called, and the rows of each host after it."""
     instance = at_rest(region)
     lines = [('step', 'rows of host one', 'rows of host two'), tuple('─' * width for width in WIDTHS),
              ('at rest', *_rows(region, instance))]
-    lines += [(step, *_rows(region, instance)) for step in operation(region, instance)]
-    return '\n'.join(' '.join(cell.ljust(width) for cell, width in zip(line, WIDTHS, strict=True)).rstrip()
+    for step in operation(region, instance):
+        *first, last = step.split('\n')
+        lines += [(line,) for line in first]
+        lines.append((last, *_rows(region, instance)))
+    return '\n'.join(' '.join(cell.ljust(width) for cell, width in zip(line, WIDTHS, strict=False)).rstrip()
                      for line in lines) + '\n'
 
 
 def _rows(region: Region, instance: Instance) -> tuple[str, ...]:
-    return tuple(', '.join(' '.join((record.identifier, record.role, *([record.state] if record.state != 'active'
-                                                                       else []),
-                                     *(['M'] if record.migration_uuid else [])))
-                           for record in host.records(instance)) for host in region.hosts.values())
+    return tuple(', '.join(_row(region, record) for record in host.records(instance)) or NO_ROWS
+                 for host in region.hosts.values())
+
+
+def _row(region: Region, record: Record) -> str:
+    """A device, its role, its state unless its guest runs on it, and the migration that its row names."""
+    words = [record.identifier, record.role]
+    if record.state != vocabulary.ACTIVE:
+        words.append(record.state)
+    if record.migration_uuid is not None:
+        words.append(MIGRATIONS[[migration.uuid for migration in region.migrations].index(record.migration_uuid)])
+    return ' '.join(words)
 
 
 def main() -> None:
