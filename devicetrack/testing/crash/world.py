@@ -267,11 +267,18 @@ class World:
         host.fork(self._make, self.stores.url(), os.path.join(self.directory, 'log'))
 
     def restart(self) -> None:
-        """Start the service on every host where it does not run, unless the host is down."""
+        """Start the service on every host where it does not run, unless the host is down.
+
+        A process that cannot start ends.
+        """
         for host in self:
             if not host.alive and not host.down:
                 self.fork(host)
-                host.start()
+                try:
+                    host.start()
+                except Exception:
+                    host.kill()
+                    raise
 
     def audit(self) -> dict[str, list[Any]]:
         """Have every process audit; what they found."""

@@ -152,6 +152,17 @@ class HostReboot(ComputeOperation):
         world['a'].resume()
 
 
+class HostRebootAnew(HostReboot):
+    """Guests are defined anew, and not started by the definitions that are there."""
+
+    name = 'hard reboot after host reboot'
+
+    def run(self, world: World) -> None:
+        world.switch_on('a')
+        for instance in world.data.of_host('a'):
+            world['a'].reboot(instance.uuid)
+
+
 # -- resize -----------------------------------------------------------------------------------------------------------
 
 
@@ -343,7 +354,7 @@ class SourceBack(Evacuation):
 
 
 OPERATIONS: list[Any] = [
-    Boot, FailedBoot, Delete, Reboot, Rebuild, Reap, HostReboot,
+    Boot, FailedBoot, Delete, Reboot, Rebuild, Reap, HostReboot, HostRebootAnew,
     Resize, ConfirmResize, RevertResize, DeleteResized, DeleteClaimed, DropNew, DropOld,
     SameHostResize, SameHostShrink, SameHostConfirm, SameHostRevert, SameHostDelete, SameHostDropNew,
     LiveMigration, LiveRollback, Evacuation, SourceBack,
