@@ -1,5 +1,6 @@
 # make demo    boot guests that race for devices, kill the service, see that nothing is lost
 # make test    unit and functional tests, and the objects beside Nova's
+# make crash-test  kill a service at every step of everything it does, on three databases
 # make model-check  every order of operations and crashes up to a depth (DEPTH=n), each mutant of it found
 # make bench   the table of speeds
 # make docs    the documentation, into doc/build/html and releasenotes/build/html
@@ -16,7 +17,7 @@ EXTRAS = libvirt,placement,test
 ARGS =
 DEPTH =
 
-.PHONY: help demo test model-check bench docs lint setup clean
+.PHONY: help demo test crash-test model-check bench docs lint setup clean
 .NOTPARALLEL:
 
 help:
@@ -48,6 +49,9 @@ test: $(VENV)/.packages-test
 
 model-check: $(VENV)/.installed
 	$(BIN)/python -m devicetrack.testing.model $(DEPTH)
+
+crash-test: $(VENV)/.installed $(VENV)/.packages-test
+	$(BIN)/python -m devicetrack.tests.crash $(ARGS)
 
 bench: $(VENV)/.installed $(VENV)/.packages-test
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -1,0 +1,236 @@
+"""That the crash kit lets a service pass that survives, and finds those that do not."""
+
+import io
+import sys
+
+import fixtures
+import testtools
+
+from devicetrack.claims.manager import ClaimManager
+from devicetrack.store.api import Changes
+from devicetrack.testing import crash
+from devicetrack.testing.crash import moments
+from devicetrack.testing.crash import program
+from devicetrack.testing.crash import stores
+from devicetrack.tests.crash import operations
+from devicetrack.tests.crash import service
+
+KILL = [moments.KILL]
+
+
+class Boot(operations.Boot):
+    """With one namespace, which is enough here and quick."""
+
+    def setup(self, world):
+        self.instance = world.data.create('one', service.Flavor('tiny', pmem=1))
+
+
+class Delete(operations.Delete):
+
+    def setup(self, world):
+        self.instance = operations.booted(world, flavor=service.Flavor('tiny', pmem=1))
+
+
+class ForgetfulStore:
+    """A store that never deletes a row."""
+
+    def __init__(self, store):
+        self._store = store
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+    def write(self, changes):
+        if changes.insert or changes.update or changes.contexts:
+            self._store.write(changes._replace(delete=()))
+
+
+class WithForgetfulStore(service.Compute):
+
+    def __init__(self, place):
+        super().__init__(place._replace(store=ForgetfulStore(place.store)))
+
+
+def free(manager, records):
+    """Free devices in the ledger, and nowhere else."""
+    with manager.lock:
+        for unit in [manager.ledger.find(record.key) for record in records]:
+            manager.ledger.free(unit)
+
+
+class HastyManager(ClaimManager):
+    """Frees devices before their rows are deleted."""
+
+    def give_back(self, records):
+        free(self, records)
+        super().give_back(records)
+
+
+class WithHastyManager(service.Compute):
+
+    def make_manager(self):
+        return HastyManager(self.host, self.driver, self.store, self.conf, service.View(self.data, self.host))
+
+
+class TrustfulManager(ClaimManager):
+    """Takes devices that were on their way back for wiped. Only who is killed in between can see the difference."""
+
+    def give(self, records):
+        if records:
+            self.write(Changes(delete=tuple(records)))
+            free(self, records)
+
+
+class WithTrustfulManager(service.Compute):
+
+    def make_manager(self):
+        return TrustfulManager(self.host, self.driver, self.store, self.conf, service.View(self.data, self.host))
+
+
+class ForgetfulService(service.Compute):
+    """Does not go on with a delete after a start."""
+
+    def resume(self):
+        pass
+
+
+def on(process, operation):
+    """The operation with another compute service."""
+    made = operation()
+    made.process = process
+    return made
+
+
+class CrashTestCase(testtools.TestCase):
+
+    def explorer(self):
+        explorer = crash.Explorer(stores.SQLiteStores())
+        self.addCleanup(explorer.close)
+        return explorer
+
+
+class SurvivalTestCase(CrashTestCase):
+
+    def test_a_boot_survives_everything(self):
+        report = self.explorer().explore(Boot())
+        self.assertIsNone(report.first, report.first and report.describe())
+        self.assertEqual({}, report.failures)
+        self.assertEqual(report.points, report.runs[moments.KILL])
+        self.assertLess(10, report.points)
+        self.assertLess(report.points, report.restarts)
+        self.assertEqual(report.states, report.runs[crash.explore.AGAIN])
+
+    def test_points_are_found_and_not_listed(self):
+        [course] = self.explorer().try_out(Boot(), record=True).courses
+        calls = dict.fromkeys(f'{moment.kind}.{moment.call}' for moment in course.points())
+        self.assertEqual([
+            'ledger.take', 'driver.claim_for_instance', 'store.write', 'data.save', 'driver.realize',
+            'driver.guest_config', 'hypervisor.start_guest'], list(calls))
+        commits = [moment.when for moment in course.points() if (moment.kind, moment.call) == ('store', 'write')]
+        self.assertEqual(['before', 'after'] * 2, commits)
+
+    def test_a_run_can_be_repeated_at_one_point(self):
+        explorer = self.explorer()
+        [course] = explorer.try_out(Boot(), record=True).courses
+        after_commit = next(moment for moment in course.points()
+                            if (moment.kind, moment.when) == (moments.STORE, moments.AFTER))
+        result = explorer.try_out(Boot(), [moments.Fault(after_commit.number, moments.KILL)], [course.moments])
+        self.assertEqual([], result.wrong)
+        self.assertEqual(after_commit, result.courses[0].struck)
+        self.assertIn(f'    {after_commit}', result.trace())
+
+
+class FailureTestCase(CrashTestCase):
+
+    def assert_found(self, operation, *words, variants=KILL):
+        report = self.explorer().explore(operation, variants)
+        self.assertIsNotNone(report.first, 'nothing was found')
+        for word in words:
+            self.assertIn(word, report.describe())
+        return report
+
+    def test_a_row_that_is_not_deleted(self):
+        report = self.assert_found(on(WithForgetfulStore, Delete), 'has a row for', 'without any fault')
+        self.assertEqual({'none': 1}, report.failures)
+
+    def test_a_device_that_is_free_before_its_row_is_deleted(self):
+        self.assert_found(on(WithHastyManager, Delete), 'at the moment [a: ledger.free, after]',
+                          'd0 has a row for', 'and is held for None')
+
+    def test_a_device_that_is_free_and_not_wiped_after_a_crash(self):
+        report = self.assert_found(on(WithTrustfulManager, Delete), 'has no owner and has what', 'is killed')
+        self.assertNotIn('none', report.failures)
+        self.assertLess(report.failures[moments.KILL], report.runs[moments.KILL])
+
+    def test_a_service_that_does_not_go_on(self):
+        report = self.assert_found(on(ForgetfulService, Delete), 'is killed')
+        self.assertNotIn('none', report.failures)
+
+    def test_an_error_that_nobody_staged(self):
+        class Nothing(Delete):
+            def run(self, world):
+                world['a'].no_such_method()
+
+        self.assert_found(Nothing(), 'no_such_method')
+
+
+class CourseTestCase(testtools.TestCase):
+
+    def recorded(self, *calls):
+        """A course of calls: kind, whether something changed."""
+        course = moments.Course(recording=True)
+        for kind, changed in calls:
+            course.reach('a', kind, 'call', moments.BEFORE, 'before')
+            course.reach('a', kind, 'call', moments.AFTER, 'after' if changed else 'before')
+        return course
+
+    def test_what_changes_something_makes_two_points(self):
+        course = self.recorded((moments.STORE, True), (moments.STORE, False), (moments.LEDGER, True),
+                               (moments.LEDGER, False))
+        self.assertEqual([0, 1, 4, 5], [moment.number for moment in course.points()])
+
+    def test_a_call_of_the_driver_always_does(self):
+        self.assertEqual([0, 1], [moment.number for moment in self.recorded((moments.DRIVER, False)).points()])
+
+    def test_a_cut_is_before_every_call_of_the_store_and_after_every_commit(self):
+        course = self.recorded((moments.STORE, True), (moments.LEDGER, True), (moments.STORE, False))
+        self.assertEqual([0, 1, 4], [fault.number for fault in course.faults(moments.CUT)])
+        self.assertEqual([1], [fault.number for fault in course.faults(moments.LOST)])
+
+    def test_another_way_is_not_gone_in_silence(self):
+        recorded = self.recorded((moments.STORE, True), (moments.DRIVER, True)).moments
+        course = moments.Course(moments.Fault(3, moments.KILL), recorded=recorded)
+        course.reach('a', moments.STORE, 'call', moments.BEFORE)
+        self.assertRaises(moments.WentAnotherWay, course.reach, 'a', moments.DRIVER, 'call', moments.BEFORE)
+
+    def test_a_process_tells_of_the_moments_that_matter(self):
+        attention = moments.Course(moments.Fault(5, moments.KILL)).attention()
+        self.assertEqual([4, 5], [passed for passed in range(9) if attention.wants(passed)])
+        self.assertFalse(moments.Course().attention().counts)
+
+
+class ProgramTestCase(testtools.TestCase):
+
+    def run_program(self, operations_, *arguments):
+        output = io.StringIO()
+        self.useFixture(fixtures.MonkeyPatch('sys.stdout', output))
+        self.useFixture(fixtures.MonkeyPatch('sys.stderr', io.StringIO()))
+        status = program.main(operations_, [*arguments, '--store', 'sqlite'])
+        sys.stdout = sys.__stdout__
+        return status, output.getvalue()
+
+    def test_a_table_and_zero(self):
+        status, output = self.run_program([Delete], '--variant', 'lost', '--workers', '1')
+        self.assertEqual(0, status, output)
+        self.assertRegex(output, r'delete +SQLite +\d+ +2/2 .* ok')
+
+    def test_the_smallest_failure_and_one(self):
+        status, output = self.run_program([Delete, lambda: on(WithForgetfulStore, Delete)], '--variant', 'lost')
+        self.assertEqual(1, status)
+        self.assertIn('FAILED', output)
+        self.assertIn('The smallest failure:\n\ndelete on SQLite: without any fault', output)
+
+    def test_a_name_that_no_operation_has(self):
+        status, output = self.run_program([Delete], 'explode')
+        self.assertEqual(2, status)
+        self.assertIn('delete', output)
