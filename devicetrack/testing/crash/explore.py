@@ -61,7 +61,7 @@ class Operation:
         raise NotImplementedError
 
     def data(self) -> Any:
-        """The compute service's own data, empty: an object that outlives processes. It can be pickled."""
+        """The compute service's own data, empty: an object that outlives processes. Its attributes can be pickled."""
         raise NotImplementedError
 
     def setup(self, world: World) -> None:
@@ -232,7 +232,7 @@ class _Run:
         if kind != moments.LEDGER or world.contents is None or self._view is None or self._view[0] != host.name:
             if world.contents is None:
                 world.contents = self.stores.read()
-            seen = pickle.dumps((host.name, world.contents, world.data, self._machines()))
+            seen = pickle.dumps((host.name, world.contents, vars(world.data), self._machines()))
             if seen != self._seen:
                 self._seen, self._state, self._view = seen, self._canonical(host), None
         course.states[len(course.moments)] = self._state
@@ -257,7 +257,7 @@ class _Run:
         views = {host.name: sorted(view.units, key=repr) for host in alive if (view := host.tell(VIEW)) is not None}
         rows = list(rows_of(self.world.contents or self.stores.read()))
         rows.sort(key=lambda row: _DRAWN.sub('', repr(row)))
-        text = repr((rows, self.world.data.__dict__, self._machines(), [host.name for host in alive], views))
+        text = repr((rows, vars(self.world.data), self._machines(), [host.name for host in alive], views))
         numbers: dict[str, str] = {}
         text = _DRAWN.sub(lambda match: numbers.setdefault(match[0], f'#{len(numbers)}'), text)
         return hashlib.sha256(text.encode()).hexdigest()

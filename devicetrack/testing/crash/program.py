@@ -91,6 +91,7 @@ def _explore(operations: Sequence[Callable[[], Operation]], chosen: Sequence[int
              options: argparse.Namespace) -> list[Report]:
     """Have every operation explored on every store; the reports in the order of operations and stores."""
     explore.warm_up()
+    signal.signal(signal.SIGTERM, _end)
     # Before the servers are started, because these come with threads.
     workers = [_Worker(operations, options.variant) for _ in range(options.workers)]
     with contextlib.ExitStack() as stack:
@@ -143,12 +144,18 @@ class _Worker:
         return report
 
     def end(self) -> None:
-        self.line.close()                       # after which it cleans up and ends
+        """Have it clean up and end, whatever it is at."""
+        os.kill(self._pid, signal.SIGTERM)
         os.waitpid(self._pid, 0)
+
+
+def _end(number: int, _frame: Any) -> None:
+    raise SystemExit(128 + number)
 
 
 def _work(line: Any, operations: Sequence[Callable[[], Operation]], variants: Sequence[str]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _end)
     explorers: dict[str, explore.Explorer] = {}
     status = 1
     try:
@@ -158,7 +165,7 @@ def _work(line: Any, operations: Sequence[Callable[[], Operation]], variants: Se
                 explorers[first] = explore.Explorer(_stores(second))
             else:
                 line.send(explorers[second].explore(operations[first](), variants))
-    except EOFError:
+    except (EOFError, SystemExit):
         status = 0
     except BaseException:
         line.send(traceback.format_exc())

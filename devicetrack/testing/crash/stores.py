@@ -174,6 +174,7 @@ class _Attendant:
 def _attend(line: Any, answer: Callable[[Any], Any]) -> None:
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         while True:
             question = line.recv()
             try:

@@ -311,7 +311,7 @@ class World:
             if kind == moments.STORE:
                 state = self.contents = self.stores.read()
             elif kind == moments.DATA:
-                state = pickle.dumps(self.data)
+                state = pickle.dumps(vars(self.data))
             elif kind == moments.HYPERVISOR:
                 state = pickle.dumps([one.machine.domains for one in self])
             if self.look is not None:

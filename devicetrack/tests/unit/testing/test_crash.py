@@ -1,11 +1,14 @@
 """That the crash kit lets a service pass that survives, and finds those that do not."""
 
 import io
+import pathlib
+import runpy
 import sys
 
 import fixtures
 import testtools
 
+import devicetrack
 from devicetrack.claims.manager import ClaimManager
 from devicetrack.store.api import Changes
 from devicetrack.testing import crash
@@ -15,6 +18,7 @@ from devicetrack.testing.crash import stores
 from devicetrack.tests.crash import operations
 from devicetrack.tests.crash import service
 
+ROOT = pathlib.Path(devicetrack.__file__).parents[1]
 KILL = [moments.KILL]
 
 
@@ -234,3 +238,21 @@ class ProgramTestCase(testtools.TestCase):
         status, output = self.run_program([Delete], 'explode')
         self.assertEqual(2, status)
         self.assertIn('delete', output)
+
+
+class DocumentationTestCase(CrashTestCase):
+
+    def test_the_example_survives(self):
+        example = runpy.run_path(str(ROOT / 'doc' / 'source' / 'user' / 'crash_kit.py'))
+        report = self.explorer().explore(example['Boot']())
+        self.assertEqual({}, report.failures, report.first and report.describe())
+
+    def test_what_the_page_invites_to_break_is_found(self):
+        example = runpy.run_path(str(ROOT / 'doc' / 'source' / 'user' / 'crash_kit.py'))
+
+        class Careless(example['Service']):
+            def resume(self, instance_uuid):
+                pass
+
+        report = self.explorer().explore(on(Careless, example['Boot']), KILL)
+        self.assertIn('owners are {} and should be', report.describe())
