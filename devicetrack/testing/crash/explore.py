@@ -226,12 +226,13 @@ class _Run:
         self._seen = b''
         return course
 
-    def _look(self, host: Host, kind: str, view: LedgerView | None) -> list[str]:
+    def _look(self, host: Host, kind: str, when: str, view: LedgerView | None) -> list[str]:
         """At each moment of a phase that is recorded; where nothing changed since the last one, at that is looked."""
         world, course = self.world, self.world.course
-        if kind != moments.LEDGER or world.contents is None or self._view is None or self._view[0] != host.name:
-            if world.contents is None:
-                world.contents = self.stores.read()
+        begins = world.contents is None or self._view is None or self._view[0] != host.name
+        if world.contents is None:
+            world.contents = self.stores.read()
+        if begins or (kind != moments.LEDGER and when != moments.BEFORE):
             seen = pickle.dumps((host.name, world.contents, vars(world.data), self._machines()))
             if seen != self._seen:
                 self._seen, self._state, self._view = seen, self._canonical(host), None
@@ -254,9 +255,9 @@ class _Run:
         :param dying: the host whose process is in the middle of something, and would be dead
         """
         alive = [host for host in self.world if host.alive and host is not dying]
-        views = {host.name: sorted(view.units, key=repr) for host in alive if (view := host.tell(VIEW)) is not None}
+        views = {host.name: sorted(view.units, key=_name) for host in alive if (view := host.tell(VIEW)) is not None}
         rows = list(rows_of(self.world.contents or self.stores.read()))
-        rows.sort(key=lambda row: _DRAWN.sub('', repr(row)))
+        rows.sort(key=_name)
         text = repr((rows, vars(self.world.data), self._machines(), [host.name for host in alive], views))
         numbers: dict[str, str] = {}
         text = _DRAWN.sub(lambda match: numbers.setdefault(match[0], f'#{len(numbers)}'), text)
@@ -266,6 +267,11 @@ class _Run:
 # UUIDs and claim ids.
 _DRAWN: Final = re.compile(r'[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[0-9a-f]{16}-[0-9a-f]+'
                            r'|\b1[0-9]{9}\b| at 0x[0-9a-f]+')
+
+
+def _name(thing: Any) -> str:
+    """What a thing is called without what was drawn by lot."""
+    return _DRAWN.sub('', repr(thing))
 
 
 @dataclasses.dataclass

@@ -232,7 +232,7 @@ class World:
         self.written: dict[tuple[str, DeviceKey], Record] = {}
         self.trouble: list[str] = []
         self.orphans: list[Callable[[], None]] = []
-        self.look: Callable[[Host, str, process.LedgerView | None], list[str]] | None = None
+        self.look: Callable[[Host, str, str, process.LedgerView | None], list[str]] | None = None
         self._make = make
         self._cut = False
         self._stack = contextlib.ExitStack()
@@ -309,14 +309,16 @@ class World:
               view: process.LedgerView | None) -> str | None:
         if self.course.recording:
             if kind == moments.STORE:
-                state = self.contents = self.stores.read()
+                if when == moments.AFTER or self.contents is None:
+                    self.contents = self.stores.read()
+                state = self.contents
             elif kind == moments.DATA:
                 state = pickle.dumps(vars(self.data))
             elif kind == moments.HYPERVISOR:
                 state = pickle.dumps([one.machine.domains for one in self])
             if self.look is not None:
                 here = f'{host.name}: {kind}.{call}, {when}'
-                self.trouble += [f'at the moment [{here}]: {wrong}' for wrong in self.look(host, kind, view)]
+                self.trouble += [f'at the moment [{here}]: {wrong}' for wrong in self.look(host, kind, when, view)]
         action = self.course.reach(host.name, kind, call, when, state)
         if self.stores.cuts_for_real:
             return self._cut_for_real(action, kind, when)
@@ -336,7 +338,7 @@ class World:
         if not host.alive:
             return
         if self.course.recording and self.look is not None:
-            self.look(host, moments.MACHINE, None)
+            self.look(host, moments.MACHINE, moments.INSIDE, None)
         action = self.course.reach(host.name, moments.MACHINE, call, moments.INSIDE)
         if action in (moments.KILL, moments.ORPHAN):
             raise _Killed
