@@ -1,4 +1,4 @@
-"""The demo service's own database: which instances there are and what became of them.
+"""The demo service's own database: its instances, their migrations, and what became of them.
 
 Every compute service has one. It is not the library's record, which says who has which device.
 """
@@ -19,6 +19,13 @@ RUNNING = 'running'
 REFUSED = 'refused'
 DELETING = 'deleting'
 DELETED = 'deleted'
+
+# Of migrations, in the words that the library knows.
+MIGRATING = 'migrating'
+FINISHED = 'finished'       # it waits for its user to confirm or revert it
+REVERTING = 'reverting'
+REVERTED = 'reverted'
+CONFIRMED = 'confirmed'
 
 
 @dataclasses.dataclass
@@ -41,7 +48,32 @@ class Instance:
 
     @property
     def uuid(self) -> str:
-        return str(uuid.uuid5(uuid.NAMESPACE_OID, self.name))
+        return _uuid_of(self.name)
+
+
+@dataclasses.dataclass
+class Migration:
+    """A resize of an instance on this host, as the library wants to see it."""
+
+    id: int
+    name: str
+    old_flavor: str
+    new_flavor: str
+    status: str
+
+    source_compute = source_node = dest_compute = dest_node = machine.NAME
+
+    @property
+    def uuid(self) -> str:
+        return _uuid_of(f'migration {self.id}')
+
+    @property
+    def instance_uuid(self) -> str:
+        return _uuid_of(self.name)
+
+
+def _uuid_of(name: str) -> str:
+    return str(uuid.uuid5(uuid.NAMESPACE_OID, name))
 
 
 class Instances:
@@ -51,6 +83,8 @@ class Instances:
         self._path = directory / 'instances.sqlite'
         self._execute('CREATE TABLE IF NOT EXISTS instances'
                       ' (name TEXT PRIMARY KEY, flavor TEXT, state TEXT)')
+        self._execute('CREATE TABLE IF NOT EXISTS migrations'
+                      ' (id INTEGER PRIMARY KEY, name TEXT, old_flavor TEXT, new_flavor TEXT, status TEXT)')
 
     def add(self, names_and_flavors: dict[str, str]) -> None:
         for name, flavor in names_and_flavors.items():
@@ -59,6 +93,9 @@ class Instances:
     def set_state(self, name: str, state: str) -> None:
         self._execute('UPDATE instances SET state = ? WHERE name = ?', state, name)
 
+    def set_flavor(self, name: str, flavor: str) -> None:
+        self._execute('UPDATE instances SET flavor = ? WHERE name = ?', flavor, name)
+
     def all(self) -> list[Instance]:
         return [Instance(name, Flavor(flavor), state) for name, flavor, state in
                 self._execute('SELECT name, flavor, state FROM instances ORDER BY name')]
@@ -66,6 +103,23 @@ class Instances:
     def get(self, name: str) -> Instance:
         return next(instance for instance in self.all() if instance.name == name)
 
-    def _execute(self, statement: str, *values: str) -> list[tuple[str, ...]]:
+    def migrate(self, name: str, flavor: str) -> Migration:
+        """Begin to resize an instance."""
+        self._execute('INSERT INTO migrations (name, old_flavor, new_flavor, status) VALUES (?, ?, ?, ?)',
+                      name, self.get(name).flavor.name, flavor, MIGRATING)
+        return self.migration_of(name)
+
+    def set_status(self, migration: Migration, status: str) -> None:
+        self._execute('UPDATE migrations SET status = ? WHERE id = ?', status, migration.id)
+
+    def migrations(self) -> list[Migration]:
+        return [Migration(*row) for row in self._execute(
+            'SELECT id, name, old_flavor, new_flavor, status FROM migrations ORDER BY id')]
+
+    def migration_of(self, name: str) -> Migration:
+        """The newest of an instance."""
+        return [migration for migration in self.migrations() if migration.name == name][-1]
+
+    def _execute(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         with contextlib.closing(sqlite3.connect(self._path, timeout=30)) as connection, connection:
             return connection.execute(statement, values).fetchall()

@@ -178,6 +178,10 @@ class Machine:
             namespaces=','.join(f'{label}:{"|".join(names)}' for label, names in NAMESPACES.items()),
             first_type=','.join(card.address for card in CARDS if card.mdev_type == 'nvidia-35'),
             second_type=','.join(card.address for card in CARDS if card.mdev_type == 'nvidia-36')))
+        self.write_node()
+
+    def write_node(self) -> None:
+        """Write what whoever opens the test driver now plays with: the devices, and the guests that run."""
         devices = [_CARD.format(card=card) + ''.join(_mdevs(card)) for card in CARDS]
         (self.directory / 'node.xml').write_text(_NODE.format(
             devices=''.join(devices), guests=''.join(guest.document for guest in self.guests)))
@@ -194,9 +198,8 @@ class Machine:
     def fill_namespace(self, name: str, text: str) -> None:
         """Write a text all over a namespace, as a guest that has it may."""
         path = self._pmem / name
-        size, line = path.stat().st_size, f'{text}\n'.encode()
         with open(path, 'r+b') as file:
-            file.write((line * (size // len(line) + 1))[:size])
+            file.write(text_to_fill(text, path.stat().st_size))
 
 
 def _mdevs(card: Card) -> Iterator[str]:
@@ -204,6 +207,12 @@ def _mdevs(card: Card) -> Iterator[str]:
         yield _MDEV.format(card=card, uuid=name, name=name.replace('-', '_'),
                            parent=card.address.replace(':', '_').replace('.', '_'),
                            group=card.bus + 1 + number)
+
+
+def text_to_fill(text: str, size: int) -> bytes:
+    """A text, line after line, as it stands in a namespace of this size."""
+    line = f'{text}\n'.encode()
+    return (line * (size // len(line) + 1))[:size]
 
 
 def pmem_class(label: str) -> str:
@@ -234,6 +243,16 @@ class Guest(NamedTuple):
         paths = [pathlib.Path(path.text or '').name for path in devices.iterfind('memory/source/path')]
         addresses = devices.iterfind("hostdev[@type='mdev']/source/address")
         return paths + [address.attrib['uuid'] for address in addresses]
+
+    def elements(self) -> str:
+        """The elements of its definition that name them, and nothing of what libvirt has added."""
+        devices = ElementTree.fromstring(self.document).find('devices')
+        assert devices is not None
+        shown = [*devices.iterfind('memory'), *devices.iterfind("hostdev[@type='mdev']")]
+        for element in shown:
+            ElementTree.indent(element)
+            element.tail = ''
+        return '\n'.join(ElementTree.tostring(element, encoding='unicode') for element in shown)
 
 
 class Guests:

@@ -8,9 +8,11 @@ import fcntl
 import time
 
 from instances import Instances
+from machine import Guest
 from machine import Machine
 from machine import MIB
 from machine import needs
+from machine import text_to_fill
 import record
 
 
@@ -39,6 +41,10 @@ class Observer:
         rows = [row._replace(owner=names[row.owner]) for row in record.read(self._machine.directory)]
         return sorted(rows, key=lambda row: row.owner)
 
+    def owner(self, device: str) -> str:
+        """Who has a device, for people."""
+        return owners(self.rows()).get(device, 'nobody')
+
     def free(self) -> list[str]:
         """The devices that the record has no owner for."""
         return sorted(self.devices.keys() - {row.identifier for row in self.rows()})
@@ -59,24 +65,37 @@ class Observer:
             expect(not needs(self._instances.get(name).flavor.name) <= left,
                    f'{name} was refused for a reason')
 
+    def users(self) -> dict[str, str]:
+        """By device the instance whose guest names it."""
+        names = {instance.uuid: instance.name for instance in self._instances.all()}
+        return {device: names[guest.uuid] for guest in self._machine.guests for device in guest.devices()}
+
     # -- guests -------------------------------------------------------------------------------------------
 
     def check_guests(self, running: Iterable[str]) -> None:
-        """Exactly these instances have guests, with the devices of their rows in the order of their rows."""
+        """Exactly these instances have guests, with the devices of their rows in the order of their rows.
+
+        Not with those that an instance has left and may come back to.
+        """
         names = {instance.uuid: instance.name for instance in self._instances.all()}
         guests = {names[guest.uuid]: guest.devices() for guest in self._machine.guests}
         expect(guests.keys() == set(running), 'who is said to run has a guest, and nobody else')
         rows = self.rows()
         for name, devices in guests.items():
-            expect(devices == [row.identifier for row in rows if row.owner == name],
+            expect(devices == [row.identifier for row in rows if row.owner == name and row.role != 'old'],
                    f'the guest of {name} has the devices of its record, in their order')
+
+    def guest(self, name: str) -> Guest:
+        """The definition of an instance's guest."""
+        [found] = [guest for guest in self._machine.guests if guest.uuid == self._instances.get(name).uuid]
+        return found
 
     # -- namespaces ---------------------------------------------------------------------------------------
 
     def let_write(self, guests: Iterable[str]) -> None:
         """Let guests look at their namespaces, which must be clean, and write their names all over them."""
         for row in self.rows():
-            if row.kind == 'vpmem' and row.owner in guests:
+            if row.kind == 'vpmem' and row.owner in guests and row.role != 'old':
                 self.check_clean(row.identifier)
                 self._machine.fill_namespace(row.identifier, text_of(row.owner))
                 self.wrote[row.identifier] = row.owner
@@ -84,6 +103,10 @@ class Observer:
     def check_clean(self, namespace: str) -> None:
         content = self._machine.read_namespace(namespace)
         expect(content.count(0) == len(content), f'every byte of {namespace} is zero')
+
+    def check_written(self, namespace: str, name: str) -> None:
+        content = self._machine.read_namespace(namespace)
+        expect(content == text_to_fill(text_of(name), len(content)), f'every byte of {namespace} is of {name}')
 
     def read(self, namespace: str) -> str:
         """What stands in a namespace, for people."""

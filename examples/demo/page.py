@@ -7,7 +7,8 @@ import sys
 import textwrap
 
 WIDTH = 96
-_INDENT = '    '
+INDENT = 4
+_MARGIN = ' ' * INDENT
 
 
 def title(text: str) -> None:
@@ -31,8 +32,16 @@ def say(text: str) -> None:
 def quote(text: str) -> None:
     """A paragraph in somebody else's words."""
     _line()
-    _line(textwrap.fill(' '.join(text.split()), WIDTH, initial_indent=_INDENT,
-                        subsequent_indent=_INDENT, break_on_hyphens=False))
+    _line(textwrap.fill(' '.join(text.split()), WIDTH, initial_indent=_MARGIN,
+                        subsequent_indent=_MARGIN, break_on_hyphens=False))
+
+
+def show(text: str) -> None:
+    """Lines as a terminal shows them."""
+    _line()
+    for line in text.splitlines():
+        for part in textwrap.wrap(line, WIDTH - INDENT, break_on_hyphens=False) or ['']:
+            _line((_MARGIN + part).rstrip())
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
@@ -44,7 +53,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     for row in (columns, ['-' * width for width in widths], *cells):
         placed = [cell.rjust(width) if is_number else cell.ljust(width)
                   for cell, width, is_number in zip(row, widths, right, strict=True)]
-        _line(_INDENT + '  '.join(placed).rstrip())
+        _line(_MARGIN + '  '.join(placed).rstrip())
 
 
 def _line(text: str = '') -> None:
@@ -54,6 +63,11 @@ def _line(text: str = '') -> None:
 
 def count(number: int, noun: str) -> str:
     return f'{number} {noun}' if number == 1 else f'{number} {noun}s'
+
+
+def a(flavor: str) -> str:
+    """A flavor with the article that its first letter is spoken with."""
+    return f'an {flavor}' if flavor.startswith('m') else f'a {flavor}'
 
 
 def listed(names: Sequence[str]) -> str:

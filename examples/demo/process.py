@@ -1,15 +1,41 @@
-"""The service as a process, seen from outside: started, given orders, killed."""
+"""The processes of the demo, seen from outside: the service, started, given orders, killed; and commands."""
 
 from __future__ import annotations
 
 import json
+import os
 import pathlib
 import signal
 import subprocess
 import sys
 from typing import Any
+from typing import NamedTuple
 
 import machine
+import page
+
+# Of commands: nothing needs attention; something does.
+OK = 0
+ATTENTION = 3
+
+
+class Answer(NamedTuple):
+    """What a command printed, and its exit status."""
+
+    told: str
+    status: int
+
+
+def manage(host: machine.Machine, *arguments: str) -> Answer:
+    """Run ``devicetrack-manage``, which opens the test driver as the service does and finds the same guests there."""
+    host.write_node()
+    with open(host.log, 'ab') as log:
+        done = subprocess.run(
+            [sys.executable, '-m', 'devicetrack.cmd.manage', '--config-file', str(host.configuration), *arguments],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            env=os.environ | {'CLIFF_MAX_TERM_WIDTH': str(page.WIDTH - page.INDENT)})
+        log.write(done.stdout.encode())
+    return Answer(done.stdout, done.returncode)
 
 
 class ServiceFailed(Exception):

@@ -23,11 +23,18 @@ import devicetrack
 from devicetrack import exception
 from devicetrack.store.sql import schema
 from instances import BUILDING
+from instances import CONFIRMED
 from instances import DELETED
 from instances import DELETING
+from instances import FINISHED
+from instances import Flavor
 from instances import Instance
 from instances import Instances
+from instances import MIGRATING
+from instances import Migration
 from instances import REFUSED
+from instances import REVERTED
+from instances import REVERTING
 from instances import RUNNING
 from machine import guest_document
 from machine import Machine
@@ -59,6 +66,10 @@ class Service:
         return {instance.uuid: 'deleted' if instance.state == DELETED else 'here'
                 for instance in self._instances.all()}
 
+    def migrations(self, uuids: Sequence[str]) -> Mapping[str, Migration]:
+        """And where their migrations stand."""
+        return {migration.uuid: migration for migration in self._instances.migrations()}
+
     # -- orders -------------------------------------------------------------------------------------------
 
     def start(self) -> dict[str, Any]:
@@ -74,6 +85,10 @@ class Service:
             elif instance.state == DELETING:
                 self._delete(instance)
                 went_on.append(instance.name)
+        for migration in self._instances.migrations():
+            if migration.status == MIGRATING:
+                self._instances.set_status(migration, FINISHED)     # the library has seen its guest run
+                went_on.append(migration.name)
         return {'findings': [str(finding) for finding in findings], 'went_on': went_on, 'guests': guests}
 
     def providers(self) -> dict[str, Any]:
@@ -108,13 +123,46 @@ class Service:
         self._instances.set_state(name, BUILDING)
         try:
             self._build(instance)
-        except exception.NoFit as refusal:
+        except (exception.NoFit, exception.NodeUnavailable) as refusal:
             self._instances.set_state(name, REFUSED)
             return {'refusal': str(refusal)}
         return {}
 
     def delete(self, name: str) -> dict[str, Any]:
         self._delete(self._instances.get(name))
+        return {}
+
+    def resize(self, name: str, flavor: str, stopped: bool = False) -> dict[str, Any]:
+        """Move an instance to the devices of another flavor on this host, until its user confirms or reverts it.
+
+        :param stopped: stop for good when its guest runs on them, before anybody is told
+        """
+        instance, migration = self._instances.get(name), self._instances.migrate(name, flavor)
+        request = devicetrack.DeviceRequest.from_extra_specs(Flavor(flavor).extra_specs)
+        with self._manager.resize_claim(CONTEXT, instance, Flavor(flavor), NAME, migration, request):
+            self._stop_guest(instance)
+            self._start_guest(self._with_flavor(instance, flavor))
+            if not stopped:
+                self._manager.started(CONTEXT, instance)
+                self._instances.set_status(migration, FINISHED)
+        return {}
+
+    def confirm(self, name: str) -> dict[str, Any]:
+        """The user keeps the new devices."""
+        migration = self._instances.migration_of(name)
+        self._instances.set_status(migration, CONFIRMED)
+        self._manager.drop_move_claim_at_source(CONTEXT, self._instances.get(name), migration)
+        return {}
+
+    def revert(self, name: str) -> dict[str, Any]:
+        """The user wants the old devices again."""
+        instance, migration = self._instances.get(name), self._instances.migration_of(name)
+        self._instances.set_status(migration, REVERTING)
+        self._stop_guest(instance)
+        self._manager.drop_move_claim_at_dest(CONTEXT, instance, migration)
+        self._start_guest(self._with_flavor(instance, migration.old_flavor))
+        self._manager.started(CONTEXT, instance)
+        self._instances.set_status(migration, REVERTED)
         return {}
 
     def audit(self) -> dict[str, Any]:
@@ -131,21 +179,32 @@ class Service:
             self._boot(instance)
 
     def _boot(self, instance: Instance) -> None:
+        self._start_guest(instance)
+        self._manager.started(CONTEXT, instance)
+        self._instances.set_state(instance.name, RUNNING)
+
+    def _start_guest(self, instance: Instance) -> None:
         self._manager.realize(CONTEXT, instance)
         document = guest_document(instance.name, instance.uuid, *self._manager.guest_config(instance))
         domain = self._hypervisor.defineXML(document)
         domain.create()
         self._machine.guests.put(instance.uuid, domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE))
-        self._manager.started(CONTEXT, instance)
-        self._instances.set_state(instance.name, RUNNING)
 
-    def _delete(self, instance: Instance) -> None:
-        self._instances.set_state(instance.name, DELETING)
+    def _stop_guest(self, instance: Instance) -> None:
         for domain in self._hypervisor.listAllDomains():
             if domain.UUIDString() == instance.uuid:
                 domain.destroy()
                 domain.undefine()
         self._machine.guests.remove(instance.uuid)
+
+    def _with_flavor(self, instance: Instance, flavor: str) -> Instance:
+        self._instances.set_flavor(instance.name, flavor)
+        instance.flavor = Flavor(flavor)
+        return instance
+
+    def _delete(self, instance: Instance) -> None:
+        self._instances.set_state(instance.name, DELETING)
+        self._stop_guest(instance)
         self._manager.release(CONTEXT, instance)
         self._instances.set_state(instance.name, DELETED)
 

@@ -33,16 +33,47 @@ class TestDemo(base.TestCase):
 
         self.assertEqual((0, ''), (told.returncode, told.stderr))
         chapters = re.findall(r'^(\d)\. ', told.stdout, re.MULTILINE)
-        self.assertEqual(['1', '2', '3', '4', '5', '6'], chapters)
+        self.assertEqual(['1', '2', '3', '4', '5', '6', '7'], chapters)
         text = ' '.join(told.stdout.split())
         [(won, lost)] = re.findall(r'(\d+) got all they asked for, (\d+) were refused and hold nothing', text)
         self.assertEqual(32, int(won) + int(lost))
         self.assertRegex(text, r'\d+ [A-Z0-9_]+ wanted, \d+ of \d+ free: \d+ held by \d+ instance')
         self.assertIn('Nothing is lost, and nothing is owned twice.', text)
         self.assertRegex(text, r'At that moment \d+ of 32 MiB still read `secret of instance-\d+`')
-        self.assertIn('found 0 differences', text)
+        self.check_resizes(text)
+        self.check_repair(text)
         self.assertEqual([], [line for line in told.stdout.splitlines() if len(line) > 100 or line != line.rstrip()])
         self.assertEqual([], os.listdir(self.temporary))
+
+    def check_resizes(self, text: str) -> None:
+        [(name, flavor, other, old)] = re.findall(
+            r'(instance-\d+), an? (\w+\.small), shall become an? (\w+\.small) .* its last, (ns\d) still reads', text)
+        self.assertNotEqual(flavor, other)
+        [tried] = re.findall(r'It names the new devices: .*<path>\S+/(ns\d)</path>', text)
+        self.assertNotEqual(old, tried)
+        self.assertIn(f'{old} (16MB) old, active old, active', text)
+        self.assertIn(f'{tried} (16MB) incoming, claimed current, active', text)
+        reads = re.findall(r"(ns\d) (instance-\d+|nobody) (b'secret of instance-\d+|16 MiB of zeros)", text)
+        self.assertEqual([(old, name, f"b'secret of {name}"), (tried, 'nobody', '16 MiB of zeros'),
+                          (old, 'nobody', '16 MiB of zeros')], reads[:3])
+        kept, owner, read = reads[3]
+        self.assertNotEqual(old, kept)
+        self.assertEqual((name, f"b'secret of {name}"), (owner, read))
+        self.assertRegex(text, rf'{name} {other} active {kept} \(16MB\)')
+
+    def check_repair(self, text: str) -> None:
+        [lost] = re.findall(r' (ns\d) nobody instance-33', text)
+        [over] = re.findall(r' (ns\d) instance-\d+ no guest', text)
+        self.assertRegex(text, rf'\$ devicetrack-manage audit -c .* critical \| used but unrecorded \| {lost} \|')
+        self.assertRegex(text, rf'{lost}: used but unrecorded: .* orphaned: its definition records it as ours')
+        self.assertIn(f'{over}: owned by an instance that is over: ', text)
+        self.assertIn('takes no claims: its store is older than its guests: ', text)
+        self.assertRegex(text, rf'audit --repair --accept -c .* adopt \| {lost} \| no row -> current, active')
+        [order] = re.findall(r'the manager of the host works: order (\S+) waits for its next audit', text)
+        self.assertRegex(text, rf'order show {order} .* outcome \| done \| .* 1 of 1 repairs done')
+        self.assertIn('$ devicetrack-manage audit devicetrack-manage: host demo-host: no differences', text)
+        self.assertRegex(text, r'instance-34 asks once more, gets ns\d \(16MB\), and finds 16 MiB of zeros in it')
+        self.assertIn('found 0 differences', text)
 
     def test_broken_promise_ends_it_with_status_1_and_says_which(self) -> None:
         """Somebody takes a row away while the service is dead."""

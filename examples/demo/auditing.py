@@ -1,0 +1,127 @@
+"""Chapter 7: an old copy takes the place of the record. The audit before the repair, the repair, the audit after it."""
+
+from __future__ import annotations
+
+from observer import expect
+from page import a
+from page import chapter
+from page import count
+from page import quote
+from page import say
+from page import show
+from page import table
+from process import ATTENTION
+from process import manage
+from process import OK
+import record
+from stage import Stage
+
+SMALL = 'm1.small'
+
+
+def repaired(stage: Stage) -> None:
+    chapter('7. The audit, before and after a repair')
+    new, next_one = (f'instance-{len(stage.instances.all()) + number:02}' for number in (1, 2))
+    stage.instances.add({new: SMALL, next_one: SMALL})
+    before, gone = _an_old_copy_of_the_record(stage, new)
+    _found(stage, new, next_one, gone)
+    _put_right(stage, before, new, gone)
+    _works_again(stage, next_one)
+
+
+def _an_old_copy_of_the_record(stage: Stage, new: str) -> tuple[list[record.Row], str]:
+    """Let an instance be built and another be deleted of which the record then knows nothing.
+
+    :returns: the rows as they were, and the instance that was deleted
+    """
+    directory = stage.machine.directory
+    gone = next(name for flavor in (SMALL, 'g1.small') for name in reversed(stage.running())
+                if stage.flavor_of(name) == flavor)
+    copy = record.copy(directory)
+    expect('refusal' not in stage.service.call('build', name=new), f'there is room for {new}')
+    stage.seen.let_write([new])
+    stage.service.call('delete', name=gone)
+    before = stage.seen.rows()
+    expect(stage.service.end() == 0, 'the service ends in peace')
+    record.put_back(directory, copy)
+    users = stage.seen.users()
+    wrong = [(device, stage.seen.owner(device), users.get(device, 'no guest')) for device in sorted(stage.seen.devices)
+             if stage.seen.owner(device) != users.get(device, 'nobody')]
+    expect({owner for _device, owner, _user in wrong} == {'nobody', gone}, f'the copy knows {gone} and not {new}')
+    say(f"""
+        The record is copied, as an operator may do at any time. Later {new} is built, {gone} is deleted,
+        and the service ends. Then somebody puts the copy in the place of the record. The demo compares
+        it with the guests, and what differs is:""")
+    table(('device', 'owner, says the record', 'is named by the guest of'), wrong)
+    return before, gone
+
+
+def _found(stage: Stage, new: str, next_one: str, gone: str) -> None:
+    """See what the audits say, and that nothing is taken or given as long as the record is not complete."""
+    old = stage.seen.rows()
+    say('The command for operators opens the test driver with the same guests, and says:')
+    _run(stage, ATTENTION, 'audit', '-c', 'severity', '-c', 'kind', '-c', 'device', '-c', 'detail')
+    began = stage.start_service()
+    lost, over = (stage.instances.get(name).uuid for name in (new, gone))
+    expect(all(lost in finding or over in finding for finding in began['findings']), 'nothing else differs')
+    expect(any(lost in finding for finding in began['findings']), f'{new} has lost its row')
+    say(f"""
+        Its exit status was {ATTENTION}: something needs attention. It knows nothing of {gone}, for only the
+        compute service can tell what became of that. Started again, the service does, and `init_host`
+        finds {count(len(began['findings']), 'difference')}:""")
+    for finding in began['findings']:
+        quote(finding)
+    refusal = stage.service.call('build', name=next_one)['refusal']
+    expect(stage.seen.rows() == old, 'nothing is taken or given')
+    say(f"""
+        Yet it gives nothing back. A record that lacks one row may lack others, and nobody can tell which
+        devices are free. {next_one}, {a(stage.flavor_of(next_one))}, asks in vain:""")
+    quote(refusal)
+
+
+def _put_right(stage: Stage, before: list[record.Row], new: str, gone: str) -> None:
+    say(f"""
+        {new} is a guest of this host, so the operator accepts. Rows are written by the manager of their
+        host alone, and it works: the command shows what will be done, and leaves an order.""")
+    _run(stage, ATTENTION, 'audit', '--repair', '--accept',
+         '-c', 'verb', '-c', 'device', '-c', 'change', '-c', 'reason')
+    [order] = record.orders(stage.machine.directory)
+    returned = stage.rows_of(gone)
+    stage.service.call('audit')
+    say('At its next audit the service carries it out and answers:')
+    _run(stage, OK, 'order', 'show', order, '-c', 'outcome', '-c', 'text')
+    expect(stage.seen.rows() == before, 'the record is what it was before the accident')
+    stage.seen.check_guests(stage.running())
+    say(f"""
+        The row of {new} was written anew from what its guest's definition records. With that the record
+        is complete, so the same audit gave back what the copy had of {gone}:
+        {', '.join(map(str, returned))}. Compared row by row, the record is what it was when the service
+        ended. The command says:""")
+    _run(stage, OK, 'audit')
+
+
+def _works_again(stage: Stage, next_one: str) -> None:
+    expect('refusal' not in stage.service.call('build', name=next_one), f'{next_one} gets what it needs')
+    theirs = stage.rows_of(next_one)
+    [finds] = [stage.seen.read(row.identifier) for row in theirs]
+    stage.seen.let_write([next_one])
+    findings = stage.service.call('audit')['findings']
+    expect(not findings, f'the audit finds no difference: {findings}')
+    rows, guests = stage.seen.rows(), list(stage.machine.guests)
+    named = [device for guest in guests for device in guest.devices()]
+    expect(len(set(named)) == len(named) == len(rows), 'no device is in two guests')
+    stage.seen.check_guests({row.owner for row in rows})
+    expect(stage.service.end() == 0, 'the service ends in peace')
+    say(f"""
+        {next_one} asks once more, gets {theirs[0]}, and finds {finds} in it. One more audit of the service
+        has looked at the record, at libvirt, at the host and at the service's word, and found
+        {count(len(findings), 'difference')}. The demo counts for itself: {count(len(rows), 'row')},
+        {count(len(guests), 'guest')}, {count(len(named), 'device')} in their definitions, none of them in
+        two, and all of them those of the rows.""")
+
+
+def _run(stage: Stage, status: int, *arguments: str) -> None:
+    """Run the command and show it as a terminal does."""
+    answer = manage(stage.machine, *arguments)
+    expect(answer.status == status, f'devicetrack-manage {" ".join(arguments)} ends with status {status}')
+    show(f'$ devicetrack-manage {" ".join(arguments)}\n{answer.told.rstrip()}')

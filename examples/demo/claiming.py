@@ -1,0 +1,103 @@
+"""Chapters 1, 2 and 5: who gets which device, and who gets it next."""
+
+from __future__ import annotations
+
+import itertools
+
+from machine import FLAVORS
+from machine import NAMESPACES
+from machine import needs
+from observer import expect
+from observer import text_of
+from page import a
+from page import chapter
+from page import listed
+from page import quote
+from page import say
+from page import table
+from stage import Stage
+
+THREADS = 32
+STOPPED = 2
+
+
+def the_host(stage: Stage) -> None:
+    chapter('1. The host')
+    began = stage.start_service()
+    expect(not began['findings'], 'a new host has nothing to report')
+    offers = stage.service.call('providers')['offers']
+    expect(sum(offer[-1] for offer in offers) == len(stage.seen.devices), 'the host offers every device')
+    say("""
+        The service runs as a process of its own. Its record is one SQLite file. Its hypervisor is
+        libvirt's in-process test driver, which plays a host with PCI cards and with the mediated
+        devices that an operator made on them; plain files stand for the namespaces. To the
+        placement service this host offers:""")
+    table(('provider', 'resource class', 'devices'), offers)
+    say('Guests come in these flavors:')
+    table(('flavor', 'extra specs'), [
+        (flavor, ', '.join(f'{name}={value}' for name, value in specs.items()))
+        for flavor, specs in FLAVORS.items()])
+
+
+def the_race(stage: Stage) -> list[str]:
+    """Let all instances ask at once.
+
+    :returns: those that have their devices and no guest yet
+    """
+    chapter(f'2. {THREADS} threads race')
+    names = [f'instance-{number:02}' for number in range(1, THREADS + 1)]
+    flavors = dict(zip(names, itertools.cycle(FLAVORS)))
+    stage.instances.add(flavors)
+    race = stage.service.call('race', names=names, stopped=STOPPED)
+    expect(not race['failed'], f'no thread fails in another way: {race["failed"]}')
+    winners, stopped = sorted(race['won'] | race['stopped']), sorted(race['stopped'])
+    stage.refused = sorted(race['lost'])
+    rows = stage.seen.rows()
+    expect(sorted({row.owner for row in rows}) == winners, 'who won is recorded, and nobody else')
+    stage.seen.check_owners(stage.refused)
+    say(f"""
+        {THREADS} instances, {THREADS // len(FLAVORS)} of each flavor, asked at once, each in a thread of
+        its own and each for all of its devices or none. After {race['milliseconds']} ms everyone had an
+        answer: {len(winners)} got all they asked for, {len(stage.refused)} were refused and hold
+        nothing.""")
+    stage.print_owners(rows)
+    wanted = sum(needs(flavor).total() for flavor in flavors.values())
+    say(f"""
+        Wanted were {wanted} devices. The host has {len(stage.seen.devices)}; {len(stage.seen.free())} of
+        them stayed free, too few for anyone who was refused.""")
+    loser = max(stage.refused, key=lambda name: len(race['lost'][name]))
+    say(f'Why did {loser}, {a(flavors[loser])}, lose? The library says it in one sentence:')
+    quote(race['lost'][loser])
+
+    running = [name for name in winners if name not in stopped]
+    stage.seen.check_guests(running)
+    stage.seen.let_write(running)
+    say(f"""
+        The guests of {len(running)} owners were defined and started in libvirt with the elements that the
+        library returned for their devices. Each then wrote its name all over its namespaces; the
+        test driver runs no guest's code, so the demo writes for them. {listed(stopped)} came as
+        far as `claimed`: recorded, not yet booted.""")
+    return stopped
+
+
+def release_and_reuse(stage: Stage) -> None:
+    chapter('5. Release and reuse')
+    leaving = next(row.owner for row in stage.seen.rows() if row.identifier in NAMESPACES['16MB'])
+    stage.service.call('delete', name=leaving)
+    newcomers = [name for name in stage.refused if 'refusal' not in stage.service.call('build', name=name)]
+    rows = stage.seen.rows()
+    stage.seen.check_owners(set(stage.refused) - set(newcomers))
+    stage.seen.check_guests({row.owner for row in rows})
+    theirs = [row for row in rows if row.owner in newcomers]
+    say(f"""
+        {leaving} is deleted too, without an accident. Then all who were refused ask again, in the
+        order of their names, and {len(newcomers)} of {len(stage.refused)} get what is free by now:""")
+    stage.print_owners(theirs)
+    wrote = stage.seen.wrote
+    reused = [row for row in theirs if row.identifier in wrote]
+    expect(reused, 'what was given back is used again')
+    say('What these guests find in the namespaces that others had before them:')
+    table(('namespace', 'first guest', 'wrote', 'next guest', 'finds'), [
+        (row.identifier, wrote[row.identifier], text_of(wrote[row.identifier]), row.owner,
+         stage.seen.read(row.identifier)) for row in reused])
+    stage.seen.let_write(newcomers)

@@ -1,0 +1,134 @@
+"""Chapter 6: an instance gets other devices of the same host, and keeps its old ones until that is settled."""
+
+from __future__ import annotations
+
+import collections
+import signal
+
+from machine import needs
+from observer import expect
+from observer import text_of
+from page import a
+from page import chapter
+from page import listed
+from page import say
+from page import show
+from page import table
+import record
+from stage import reported
+from stage import Stage
+
+# What the one flavor has in common with the other: a namespace of 16 MiB.
+OTHER_FLAVOR = {'m1.small': 'g1.small', 'g1.small': 'm1.small'}
+
+
+def resized_twice(stage: Stage) -> None:
+    chapter('6. Resized, killed, reverted; resized, confirmed')
+    name = next(name for flavor in OTHER_FLAVOR for name in stage.running() if stage.flavor_of(name) == flavor)
+    flavor = OTHER_FLAVOR[stage.flavor_of(name)]
+    leaving = _make_room(stage, name, flavor)
+    before, devices = stage.rows_of(name), stage.seen.guest(name).devices()
+    [old] = _namespaces(before)
+    stage.seen.check_written(old, name)
+    say(f"""
+        {name}, {a(stage.flavor_of(name))}, shall become {a(flavor)} without leaving this host. It gets other
+        devices, and keeps those that it has until its user is content: {listed(leaving)} had to go, to
+        make room for both. From its first byte to its last, {old} still reads `{text_of(name)}`.""")
+    _killed_and_reverted(stage, name, flavor, before, devices, old)
+    _confirmed(stage, name, flavor, old)
+
+
+def _killed_and_reverted(stage: Stage, name: str, flavor: str, before: list[record.Row], devices: list[str],
+                         old: str) -> None:
+    stage.service.call('resize', name=name, flavor=flavor, stopped=True)
+    stage.seen.let_write([name])
+    guests = len(list(stage.machine.guests))
+    expect(stage.service.kill() == -signal.SIGKILL, 'the service is killed')
+    killed, guest = stage.rows_of(name), stage.seen.guest(name)
+    left = [row for row in killed if row.role == 'old']
+    new = [row for row in killed if row.role == 'incoming']
+    [namespace] = _namespaces(new)
+    expect([row.identifier for row in left] == devices, f'what {name} had is old')
+    expect(guest.devices() == [row.identifier for row in new], 'the one definition names the new devices')
+    say("""
+        The claim has written the new rows and has made the old ones old, in one transaction. The guest
+        was stopped and started again on its new devices, on which it has just written; and before
+        anybody could record that it runs there, the service is killed. There is one definition of
+        the guest, which the demo kept. It names the new devices:""")
+    show(guest.elements())
+
+    began = stage.start_service()
+    started = stage.rows_of(name)
+    expect(began['guests'] == guests, 'the guests are there')
+    expect(began['went_on'] == [name], f'the service goes on with {name}, and with nothing else')
+    expect({row.identifier: row.role for row in started}
+           == {row.identifier: 'old' for row in left} | {row.identifier: 'current' for row in new},
+           'init_host sees where the guest runs')
+    [migration] = {row.migration for row in killed + started}
+    expect(migration == stage.instances.migration_of(name).uuid, 'both name the migration')
+    say(f"""
+        Started again, the service calls `init_host`, and that sees the guest run. So says the record,
+        before and after, all of it for the migration {migration}:""")
+    now = {row.identifier: row for row in started}
+    table(('device', 'when it was killed', 'after init_host'), [
+        (row, _role(row), _role(now[row.identifier])) for row in (*left, *new)])
+    say(f"""
+        {reported(began)} Whether {name} is better off now is for its user to say, who says no, and
+        reverts:""")
+
+    stage.service.call('revert', name=name)
+    expect(stage.rows_of(name) == before, f'the rows of {name} are those that it had')
+    expect(stage.seen.guest(name).devices() == devices, f'the guest of {name} has the devices that it had')
+    stage.seen.check_written(old, name)
+    stage.seen.check_clean(namespace)
+    table(('namespace', 'owner', 'reads'), [
+        (old, stage.seen.owner(old), stage.seen.read(old)),
+        (namespace, stage.seen.owner(namespace), stage.seen.read(namespace))])
+    say(f"""
+        {name} is {a(stage.flavor_of(name))} again, and its guest has the very devices that it had, in
+        their order, with every byte where it was. What it had tried was wiped, and then set free.""")
+
+
+def _confirmed(stage: Stage, name: str, flavor: str, old: str) -> None:
+    stage.service.call('resize', name=name, flavor=flavor)
+    both = stage.rows_of(name)
+    stage.seen.check_guests(stage.running())
+    stage.seen.let_write([name])
+    stage.seen.check_written(old, name)
+    stage.service.call('confirm', name=name)
+    rows = stage.rows_of(name)
+    [new] = _namespaces(rows)
+    expect(rows == [row._replace(migration=None) for row in both if row.role == 'current'],
+           f'{name} has its new devices and no others')
+    expect({row.role for row in both} == {'old', 'current'}, 'until then it had both')
+    stage.seen.check_guests(stage.running())
+    stage.seen.check_written(new, name)
+    stage.seen.check_clean(old)
+    say(f"""
+        Some time later it is resized once more. Nothing is killed this time, and the user confirms. Until
+        then it owned {len(both)} devices, and now the {len(rows)} that its guest runs on:""")
+    stage.print_owners(rows)
+    table(('namespace', 'owner', 'reads'), [
+        (old, stage.seen.owner(old), stage.seen.read(old)), (new, stage.seen.owner(new), stage.seen.read(new))])
+
+
+def _make_room(stage: Stage, name: str, flavor: str) -> list[str]:
+    """Delete others until there is room for a flavor beside all that an instance has.
+
+    :returns: those that were deleted
+    """
+    deleted = []
+    while lacking := needs(flavor) - collections.Counter(stage.seen.devices[free] for free in stage.seen.free()):
+        helps = {other: (needs(stage.flavor_of(other)) & lacking).total()
+                 for other in stage.running() if other != name}
+        deleted.append(max(helps, key=lambda other: helps[other]))
+        stage.service.call('delete', name=deleted[-1])
+    return deleted
+
+
+def _namespaces(rows: list[record.Row]) -> list[str]:
+    return [row.identifier for row in rows if row.kind == 'vpmem']
+
+
+def _role(row: record.Row) -> str:
+    return f'{row.role}, {row.state}'

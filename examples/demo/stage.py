@@ -1,0 +1,58 @@
+"""What the chapters share: the machine, the service that is running, and eyes of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+import itertools
+import pathlib
+from typing import Any
+
+from instances import Instances
+from instances import RUNNING
+from machine import Machine
+from observer import Observer
+from page import count
+from page import table
+from process import Process
+import record
+
+
+class Stage:
+    """Where the story is told. ``refused`` are the instances that asked for devices in vain."""
+
+    def __init__(self, directory: pathlib.Path) -> None:
+        self.machine = Machine(directory)
+        self.machine.make()
+        self.instances = Instances(directory)
+        self.seen = Observer(self.machine, self.instances)
+        self.refused: list[str] = []
+        self.service: Process
+
+    def start_service(self, wipe_rate_mib_s: int = 0) -> dict[str, Any]:
+        self.machine.configure(wipe_rate_mib_s)
+        self.service = Process(self.machine)
+        return self.service.call('start')
+
+    def flavor_of(self, name: str) -> str:
+        return self.instances.get(name).flavor.name
+
+    def running(self) -> list[str]:
+        """The instances with a guest."""
+        return [instance.name for instance in self.instances.all() if instance.state == RUNNING]
+
+    def rows_of(self, name: str) -> list[record.Row]:
+        return [row for row in self.seen.rows() if row.owner == name]
+
+    def print_owners(self, rows: Iterable[record.Row]) -> None:
+        table(('owner', 'flavor', 'state', 'devices, in the order of the guest'), [
+            (owner, self.flavor_of(owner), state, ', '.join(map(str, devices)))
+            for (owner, state), devices in itertools.groupby(rows, key=lambda row: (row.owner, row.state))])
+
+
+def instances_in(rows: Iterable[record.Row]) -> str:
+    return count(len({row.owner for row in rows}), 'instance')
+
+
+def reported(began: dict[str, Any]) -> str:
+    findings = began['findings']
+    return f'It reports: {"; ".join(findings)}.' if findings else 'It has nothing left to report.'
