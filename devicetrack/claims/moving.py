@@ -267,8 +267,8 @@ def mark_old(manager: ClaimManager, instance: Any, migration_uuid: str) -> None:
     records = _there(manager, instance)
     if any(record.migration_uuid == migration_uuid for record in records):
         return
-    at_rest = [record for record in records if record.role == vocabulary.CURRENT and record.migration_uuid is None]
-    manager.carry_out(moves.Settlement(leave=tuple((record, migration_uuid) for record in at_rest)))
+    manager.carry_out(moves.Settlement(leave=tuple(
+        (record, migration_uuid) for record in records if moves.leaves_with(record, records))))
 
 
 def drop_at_source(manager: ClaimManager, instance: Any, migration: Any) -> None:

@@ -218,16 +218,32 @@ def _undone(seen: Situation, move: Move | None, new: Sequence[Record], old: Sequ
 
 
 def _leaving(seen: Situation, rows: Sequence[Record]) -> tuple[tuple[Record, str], ...]:
-    """Rows at rest of an instance that the service says moves, or moved, away from here: nobody named it here yet."""
+    """Rows that a migration away from here leaves, which nobody named here yet, by what the service says of it."""
     if seen.moves is None or seen.word != ELSEWHERE:
         return ()
-    at_rest = [record for record in rows if record.role == vocabulary.CURRENT and record.migration_uuid is None]
-    if not at_rest or seen.running:
+    left = [record for record in rows if leaves_with(record, rows) and (
+        record.migration_uuid is None or _is_undone(seen.moves.get(record.migration_uuid)))]
+    if not left or seen.running:
         return ()
     away = [move for move in seen.moves.values()
-            if move.instance_uuid == at_rest[0].instance_uuid and move.verdict in (PENDING, DONE)
+            if move.instance_uuid == left[0].instance_uuid and move.verdict in (PENDING, DONE)
             and seen.node.is_at(move.source) and not seen.node.is_at(move.destination)]
     if not away:
         return ()
     newest = max(away, key=lambda move: -1 if move.number is None else move.number)
-    return tuple((record, newest.uuid) for record in at_rest)
+    return tuple((record, newest.uuid) for record in left)
+
+
+def _is_undone(move: Move | None) -> bool:
+    return move is not None and move.verdict == UNDONE
+
+
+def leaves_with(record: Record, rows: Sequence[Record]) -> bool:
+    """Whether a migration away from here takes an instance off this device, which no migration to here holds.
+
+    That is a device at rest, and one that an earlier migration away from here was to leave: a newer one took its place.
+    """
+    if record.migration_uuid is None:
+        return record.role == vocabulary.CURRENT
+    return record.role == vocabulary.OLD and not any(
+        other.migration_uuid == record.migration_uuid and other.role != vocabulary.OLD for other in rows)

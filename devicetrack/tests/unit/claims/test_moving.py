@@ -187,6 +187,26 @@ class ResizeTestCase(RegionTestCase):
         self.assertRaises(exception.InstanceHasClaim, self.two.resize, instance, 1, 0, newer)
         self.assertEqual([newer.uuid], [record.migration_uuid for record in self.two.records(instance)])
 
+    def test_what_an_older_migration_was_to_leave_goes_with_the_newer_one(self):
+        for confirmed_by_a_call in (True, False):
+            region = self.region(devices=1)
+            instance = region.spawn('one', pmem=1)
+            older, newer = region.migration(instance, 'two'), region.migration(instance, 'two')
+            self.two.resize(instance, pmem=1, migration=older)
+            self.one.manager.update_usage(None, instance, 'one')
+            self.two.resize(instance, pmem=1, migration=newer)
+            self.assertEqual(['error', older.uuid], [older.status, self.one.records(instance)[0].migration_uuid])
+            region.finish_resize(instance, newer)
+            if confirmed_by_a_call:
+                region.confirm(instance, newer)
+            else:
+                self.one.machine.delete_guest(instance.uuid)
+                newer.status = 'confirmed'
+            region.audit()
+            self.assertEqual([], region.rows(instance)['one'])
+            self.assertEqual([], region.audit())
+            self.assertEqual(FREE, self.one.states()['d0'])
+
     def test_what_an_earlier_stay_left_refuses_the_claim_until_it_is_over(self):
         region = self.region()
         instance = region.spawn('one', pmem=1)

@@ -94,6 +94,10 @@ class SettleTestCase(base.TestCase):
          {'leave': ((AT_REST, M),)}),
         ('it left and the guest runs here', (AT_REST,), [move('completed', AWAY)], 'o', True, 'elsewhere', {}),
         ('it left long ago and is here again', (AT_REST,), [move('completed', AWAY)], None, False, 'here', {}),
+        ('it left with a newer one', (OLD,), [move('error', AWAY), move('confirmed', AWAY, NEWER, 2)], None, False,
+         'elsewhere', {'leave': ((OLD, NEWER),)}),
+        ('it left with a newer one that is not over', (OLD,), [move('error', AWAY), move('finished', AWAY, NEWER, 2)],
+         None, False, 'elsewhere', {'leave': ((OLD, NEWER),)}),
         ('what goes back is left alone', (LEAVING,), [move('reverted', AWAY)], None, False, 'here', {}),
         names=('rows', 'known', 'guest', 'running', 'word', 'expected'))
 
