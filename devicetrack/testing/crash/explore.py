@@ -247,7 +247,8 @@ class _Run:
         return {name: view for name, view in views.items() if view is not None}
 
     def _machines(self) -> dict[str, Any]:
-        return {host.name: (host.machine.devices, host.machine.domains, host.machine.contents) for host in self.world}
+        return {host.name: (host.machine.boot, host.machine.devices, host.machine.domains, host.machine.contents)
+                for host in self.world}
 
     def _canonical(self, dying: Host | None = None) -> str:
         """A digest of all that a restart can see, with names that are drawn by lot replaced by numbers.
@@ -255,23 +256,23 @@ class _Run:
         :param dying: the host whose process is in the middle of something, and would be dead
         """
         alive = [host for host in self.world if host.alive and host is not dying]
-        views = {host.name: sorted(view.units, key=_name) for host in alive if (view := host.tell(VIEW)) is not None}
-        rows = list(rows_of(self.world.contents or self.stores.read()))
-        rows.sort(key=_name)
-        text = repr((rows, vars(self.world.data), self._machines(), [host.name for host in alive], views))
         numbers: dict[str, str] = {}
-        text = _DRAWN.sub(lambda match: numbers.setdefault(match[0], f'#{len(numbers)}'), text)
-        return hashlib.sha256(text.encode()).hexdigest()
+
+        def text(thing: Any) -> str:
+            return _DRAWN.sub(lambda match: numbers.setdefault(match[0], f'#{len(numbers)}'), repr(thing))
+
+        # Rows first: they have an order without their drawn names, and give these the numbers by which others sort.
+        rows = sorted(rows_of(self.world.contents or self.stores.read()), key=lambda row: _DRAWN.sub('', repr(row)))
+        texts = [text(rows), text(vars(self.world.data)), text(self._machines())]
+        for host in alive:
+            view = host.tell(VIEW)
+            texts += [host.name, *sorted(map(text, view.units if view is not None else ()))]
+        return hashlib.sha256('\n'.join(texts).encode()).hexdigest()
 
 
 # UUIDs and claim ids.
 _DRAWN: Final = re.compile(r'[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[0-9a-f]{16}-[0-9a-f]+'
                            r'|\b1[0-9]{9}\b| at 0x[0-9a-f]+')
-
-
-def _name(thing: Any) -> str:
-    """What a thing is called without what was drawn by lot."""
-    return _DRAWN.sub('', repr(thing))
 
 
 @dataclasses.dataclass
