@@ -622,8 +622,9 @@ def _older_than_guests(views: Views) -> str | None:
     if not lost:
         return None
     guests = sorted({record.instance_uuid for record in lost.values()})
-    return (f'its store is older than its guests: {len(lost)} devices of {len(guests)} guests, {guests[0]} among them, '
-            'have no row; run devicetrack-manage audit to see them and audit --repair --accept to record them')
+    return (f'its store is older than its guests: devices without a row: {len(lost)}, of guest {", ".join(guests[:3])}'
+            f'{", …" if guests[3:] else ""}; run devicetrack-manage audit to see them, and audit --repair --accept to '
+            'record them')
 
 
 # -- what waits -------------------------------------------------------------------------------------------------------
