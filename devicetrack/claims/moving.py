@@ -1,7 +1,7 @@
 """Claims for instances that move, and what ends them, at either end.
 
 What moves is decided by rows. A call changes the rows of its own end in one transaction; what the other end does, or
-fails to do, changes nothing here. Whoever never hears of a move's end is told by the audit (:mod:`.recovery`), which
+fails to do, changes nothing here. Whoever never hears of a move's end is told by the audit (:mod:`.interrupted`), which
 asks the compute service.
 """
 
@@ -19,7 +19,8 @@ from oslo_versionedobjects import base as ovo_base
 
 from devicetrack import exception
 from devicetrack import vocabulary
-from devicetrack.claims import recovery
+from devicetrack.claims import interrupted
+from devicetrack.claims import looking
 from devicetrack.claims.claim import Claim
 from devicetrack.claims.steps import Moving
 from devicetrack.engine import demand as demands
@@ -135,7 +136,7 @@ def _make_room(manager: ClaimManager, instance: Any, migration: Any, one_host: b
 
 def _settle(manager: ClaimManager, migration: Any, records: Sequence[Record]) -> None:
     """End here what the service says is over."""
-    recovery.settle_moves(manager, records[0].instance_uuid)
+    interrupted.settle_moves(manager, records[0].instance_uuid)
 
 
 def _replace(manager: ClaimManager, migration: Any, records: Sequence[Record]) -> None:
@@ -149,7 +150,7 @@ def _replace(manager: ClaimManager, migration: Any, records: Sequence[Record]) -
     if migration.uuid in older:
         raise exception.InstanceHasClaim(records[0].instance_uuid, [
             record.key for record in incoming if record.migration_uuid == migration.uuid])
-    found = (recovery.migrations(manager, older) or {}) if older else {}
+    found = (looking.migrations(manager, older) or {}) if older else {}
     this = moves.Move.of(migration)
     for uuid in older:
         other = found.get(uuid)
@@ -158,7 +159,7 @@ def _replace(manager: ClaimManager, migration: Any, records: Sequence[Record]) -
         if this.is_older_than(other):
             raise exception.MigrationSuperseded(migration.uuid, uuid)
         if other.is_older_than(this):
-            recovery.fail_migration(manager, uuid)
+            looking.fail_migration(manager, uuid)
             manager.undo(records, migrations={uuid})
 
 

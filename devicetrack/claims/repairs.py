@@ -18,7 +18,7 @@ from oslo_concurrency import lockutils
 from oslo_log import log as logging
 
 from devicetrack import exception
-from devicetrack.claims import recovery
+from devicetrack.claims import looking
 from devicetrack.engine import ledger as ledgers
 from devicetrack.engine import reconcile
 from devicetrack.engine import repair
@@ -70,7 +70,7 @@ def plan(read: Callable[[], Views], accept: bool = False) -> tuple[list[Finding]
     first = read()
     views = read()
     findings = reconcile.confirmed(reconcile.compare(first), reconcile.compare(views))
-    return findings, choose(repair.plan(findings, views), bool(recovery.lost_rows(views)), accept)
+    return findings, choose(repair.plan(findings, views), bool(looking.lost_rows(views)), accept)
 
 
 def choose(repairs: Iterable[Repair], behind: bool, accept: bool) -> Plan:
@@ -88,7 +88,7 @@ def choose(repairs: Iterable[Repair], behind: bool, accept: bool) -> Plan:
 
 def repair_host(manager: Steps, accept: bool) -> list[Outcome]:
     """Plan for a manager's host and carry that out."""
-    return carry_out(manager, plan(lambda: recovery.read(manager), accept)[1].repairs)
+    return carry_out(manager, plan(lambda: looking.read(manager), accept)[1].repairs)
 
 
 def carry_out(manager: Steps, repairs: Sequence[Repair]) -> list[Outcome]:
@@ -194,7 +194,7 @@ def forget(manager: Steps, key: DeviceKey, instance_uuid: str) -> Record:
     with manager.working(instance_uuid):
         record = _owned(manager.store, manager.host_uuid, manager.host, key, instance_uuid)
         for _look in range(2):
-            _refuse(recovery.read(manager), manager.driver.guest_records(), record)
+            _refuse(looking.read(manager), manager.driver.guest_records(), record)
         _refuse_present(manager.driver, record)
         contexts: tuple[ContextChange, ...] = ()
         if record.migration_uuid is not None and len(manager.records_of(instance_uuid)) == 1:

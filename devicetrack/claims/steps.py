@@ -19,8 +19,8 @@ from oslo_log import log as logging
 
 from devicetrack import exception
 from devicetrack import vocabulary
+from devicetrack.claims import doubt
 from devicetrack.claims import providers as provider_resolvers
-from devicetrack.claims import recovery
 from devicetrack.claims.ledger_lock import LedgerLock
 from devicetrack.claims.service import ComputeService
 from devicetrack.conf import manager as options
@@ -74,7 +74,7 @@ class Steps:
         self._lock = LedgerLock()
         self._ledger = self.new_ledger()
         self._working = lockutils.Semaphores()
-        self._doubts: list[recovery.Doubt] = []
+        self._doubts: list[doubt.Doubt] = []
         self._reading = threading.Lock()
         self.first_seen: dict[tuple[str, DeviceKey], int] = {}  # by finding, when this process first saw it
         self.report_only: str | None = None     # why nothing is claimed and nothing freed, while that is so
@@ -109,7 +109,7 @@ class Steps:
         return self._ledger
 
     @property
-    def doubts(self) -> list[recovery.Doubt]:
+    def doubts(self) -> list[doubt.Doubt]:
         """Commits whose outcome the store has not said yet."""
         return self._doubts
 
@@ -137,10 +137,10 @@ class Steps:
                 if not self._doubts or reconsidered:
                     raise
                 reconsidered = True
-                recovery.settle_instance(self, instance_uuid)
+                doubt.settle_instance(self, instance_uuid)
                 continue
             except exception.NoFit as short:
-                if not reconsidered and recovery.reconsider(self):
+                if not reconsidered and doubt.reconsider(self):
                     reconsidered = True
                     continue
                 raise exception.NoFit(self.with_owners(short.shortages)) from None
@@ -155,7 +155,7 @@ class Steps:
                 self.store.write(changes)
                 return records
             except exception.DeviceTaken as taken:
-                recovery.distrust(self, holding, taken.devices)
+                doubt.distrust(self, holding, taken.devices)
                 attempts += 1
                 if attempts >= self._conf.claim_attempts:
                     raise
@@ -176,7 +176,7 @@ class Steps:
 
     def _doubt(self, holding: ledgers.Holding, changes: Changes, undo: bool = False) -> None:
         holding.in_doubt = True
-        self._doubts.append(recovery.Doubt(holding, changes, undo))
+        self._doubts.append(doubt.Doubt(holding, changes, undo))
 
     def _records_for(self, holding: ledgers.Holding, claim_id: str, demand: demands.Demand,
                      moving: Moving | None) -> list[Record]:

@@ -12,8 +12,8 @@ import functools
 from typing import Any
 
 from devicetrack import exception
+from devicetrack.claims import looking
 from devicetrack.claims import orders
-from devicetrack.claims import recovery
 from devicetrack.claims import repairs
 from devicetrack.claims import report
 from devicetrack.claims.manager import ClaimManager
@@ -113,7 +113,7 @@ class Audit(Findings):
                 order = orders.make(observer.host.uuid, orders.REPAIR, accept=accept)
                 self._then = functools.partial(self._order, order, parsed_args.wait)
             else:
-                _findings, plan = repairs.plan(functools.partial(recovery.read, manager), accept)
+                _findings, plan = repairs.plan(functools.partial(looking.read, manager), accept)
                 self._then = functools.partial(self._repair, manager, plan)
         if plan.to_accept:
             self.say(f'{plan.to_accept} devices of guests have no row: the store is older than its guests; --accept '

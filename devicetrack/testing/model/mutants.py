@@ -14,7 +14,7 @@ from typing import Final
 from typing import NamedTuple
 from unittest import mock
 
-from devicetrack.claims import recovery
+from devicetrack.claims import interrupted
 from devicetrack.claims.steps import Steps
 from devicetrack.engine import moves
 from devicetrack.engine import reconcile
@@ -102,7 +102,7 @@ def gives_back_under_a_guest() -> Iterator[None]:
     def is_over(instance_uuid: str, views: reconcile.Views) -> bool:
         return (views.instances or {}).get(instance_uuid) in reconcile.INSTANCE_OVER
 
-    with mock.patch.object(recovery, '_is_over', is_over):
+    with mock.patch.object(interrupted, 'is_over', is_over):
         yield
 
 

@@ -21,12 +21,12 @@ class MoveTestCase(base.TestCase):
     scenarios = [(operation.__name__, {'operation': operation}) for operation in moves.OPERATIONS]
 
     def region(self):
-        region = self.useFixture(regions.Region())
+        region = self.useFixture(regions.Region(parents={'card': 1}))
         return region, moves.at_rest(region)
 
     def test_audits_at_every_step_change_no_owner(self):
         region, instance = self.region()
-        bystander = region.spawn('two', pmem=1)
+        bystander = region.spawn('two', vgpu=1)
         [before] = self.rows_of(region, bystander)
         for step in self.operation(region, instance):
             owners = owned(region)

@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 from devicetrack import exception
+from devicetrack.claims import looking
 from devicetrack.claims import orders
-from devicetrack.claims import recovery
 from devicetrack.claims import repairs
 from devicetrack.engine import repair
 from devicetrack.objects.values import DeviceKey
@@ -32,7 +32,7 @@ class RepairTestCase(base.TestCase):
         self.machine = self.host.machine
 
     def plan(self, accept: bool = False) -> repairs.Plan:
-        return repairs.plan(lambda: recovery.read(self.host.manager), accept)[1]
+        return repairs.plan(lambda: looking.read(self.host.manager), accept)[1]
 
     def repair(self, accept: bool = False) -> list[tuple[str, str, bool]]:
         return [(one.repair.verb, one.repair.device.identifier, one.error is None)

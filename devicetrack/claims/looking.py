@@ -1,0 +1,157 @@
+"""Reads the views of a host, and asks the compute service for its word.
+
+Nothing is changed here. What cannot be told is unknown in the answer, and never empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+from concurrent import futures
+import contextlib
+import gc
+import itertools
+from typing import Any
+from typing import TYPE_CHECKING
+
+from oslo_log import log as logging
+
+from devicetrack.engine import moves
+from devicetrack.engine.reconcile import Views
+from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import GuestRecord
+from devicetrack.objects.values import Record
+from devicetrack.objects.values import Usage
+
+if TYPE_CHECKING:
+    from devicetrack.claims.steps import Steps
+
+LOG = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def uncollected() -> Iterator[None]:
+    """Let the garbage collector wait for as long as the views are read and compared.
+
+    They are some objects a device, nearly all of which stay; the collector would look through them all again and again,
+    and find nothing: a third of the time, on a host with thousands of devices.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def read(manager: Steps, alone: bool = False) -> Views:
+    """Innermost first: a device that is taken meanwhile shows up as recorded and never as used without a row.
+
+    :param alone: as for :func:`_look`
+    """
+    return _ask_service(manager, _look(manager, alone))
+
+
+def _look(manager: Steps, alone: bool = False) -> Views:
+    """The views of this host, without the service's.
+
+    :param alone: nothing is taken or given back meanwhile, so the order does not matter and they are read side by side
+    """
+    def recorded() -> tuple[Record, ...]:
+        return tuple(manager.store.records(manager.host_uuid))
+
+    if alone:
+        with futures.ThreadPoolExecutor(1, 'devicetrack-look') as beside:
+            others = beside.submit(lambda: (manager.read_inventory(), recorded()))
+            usage = manager.driver.get_usage()
+            inventory, records = others.result()
+    else:
+        usage = manager.driver.get_usage()
+        inventory, records = manager.read_inventory(), recorded()
+    views = Views(usage, inventory, records, None, host=manager.host, host_uuid=manager.host_uuid,
+                  node=manager.nodename, boot_changed=manager.boot_id not in (None, manager.driver.boot_id()))
+    # What guests record of themselves is read only where a row is missing that it may be about.
+    return views._replace(guests=tuple(manager.driver.guest_records())) if foreign(views) else views
+
+
+def foreign(views: Views) -> set[DeviceKey]:
+    """Devices that a domain names and no row does."""
+    # Plain tuples, hashed as keys are: there are thousands, and nearly all of them have a row.
+    recorded = {(record.kind, record.identifier) for record in views.records}
+    return {DeviceKey(use.kind, use.identifier) for use in views.usage.uses
+            if use.identifier is not None and (use.kind, use.identifier) not in recorded}
+
+
+def used(usage: Usage) -> set[DeviceKey]:
+    return {DeviceKey(use.kind, use.identifier) for use in usage.uses if use.identifier is not None}
+
+
+def lost_rows(views: Views) -> dict[DeviceKey, GuestRecord]:
+    """Devices that a guest of ours uses, by its own record, and that no row has: the store is older than the guest."""
+    if not views.guests:
+        return {}
+    unrecorded = foreign(views)
+    records = {record.instance_uuid: record for record in views.guests}
+    lost = {}
+    for use in views.usage.uses:
+        key = DeviceKey(use.kind, use.identifier or '')
+        record = records.get(use.domain_uuid)
+        if key in unrecorded and record is not None and any(
+                (device.kind, device.identifier) == key for device in record.devices):
+            lost[key] = record
+    return lost
+
+
+def by_instance(records: Iterable[Record]) -> list[list[Record]]:
+    return [list(rows) for _, rows in itertools.groupby(records, key=lambda record: record.instance_uuid)]
+
+
+# -- the service's word -----------------------------------------------------------------------------------------------
+
+
+def _ask_service(manager: Steps, views: Views) -> Views:
+    named = sorted({record.migration_uuid for record in views.records if record.migration_uuid is not None})
+    return views._replace(instances=instances(manager), migrations=migrations(manager, named))
+
+
+def instances(manager: Steps) -> Mapping[str, str] | None:
+    found: Mapping[str, str] | None = answer(manager, 'instances')
+    return found
+
+
+def migrations(manager: Steps, uuids: Sequence[str]) -> dict[str, moves.Move] | None:
+    """The service's migrations: those with these UUIDs, and others that it tells of; None when it does not answer."""
+    found = answer(manager, 'migrations', uuids)
+    if found is None:
+        return None
+    said = {}
+    for uuid, migration in found.items():
+        try:
+            said[uuid] = moves.Move.of(migration)
+        except AttributeError as error:
+            LOG.warning('The compute service says something of migration %(uuid)s that means nothing: %(error)s',
+                        {'uuid': uuid, 'error': error})
+    return said
+
+
+def fail_migration(manager: Steps, migration_uuid: str) -> None:
+    """Tell the service that a newer migration took the place of this one."""
+    LOG.warning('Migration %s was replaced by a newer one of its instance', migration_uuid)
+    answer(manager, 'fail_migration', migration_uuid)
+
+
+def answer(manager: Steps, question: str, *arguments: Any) -> Any:
+    """What the service says; None when it was not handed in, has no such method, or cannot tell."""
+    ask = getattr(manager.service, question, None)
+    if ask is None:
+        return None
+    try:
+        return ask(*arguments)
+    except Exception as error:
+        # Whatever goes wrong in the service's own code means the same here: it cannot tell.
+        LOG.warning('The compute service does not answer %(question)s: %(error)s',
+                    {'question': question, 'error': type(error).__name__})
+        return None
