@@ -33,6 +33,7 @@ from devicetrack.testing.crash.stores import Stores
 from devicetrack.testing.crash.world import Crashed
 from devicetrack.testing.crash.world import Host
 from devicetrack.testing.crash.world import Machine
+from devicetrack.testing.crash.world import Seats
 from devicetrack.testing.crash.world import World
 
 AGAIN: Final = 'again'
@@ -116,7 +117,7 @@ class Result:
 class _Run:
     """One run of an operation, with faults in it."""
 
-    def __init__(self, operation: Operation, stores: Stores, directory: str, faults: Sequence[Fault],
+    def __init__(self, operation: Operation, stores: Stores, seats: Seats, faults: Sequence[Fault],
                  recorded: Sequence[Sequence[Moment]], record: bool) -> None:
         self.operation, self.stores, self.faults = operation, stores, tuple(faults)
         self._recorded, self._record = recorded, record
@@ -126,9 +127,7 @@ class _Run:
         # What was looked at last: of what outlives a process, and of the process.
         self._seen = b''
         self._view: tuple[str, LedgerView | None] | None = None
-        shutil.rmtree(directory, ignore_errors=True)
-        os.makedirs(directory)
-        self.world = World(operation.machines(), operation.data(), stores, directory, operation.process)
+        self.world = World(operation.machines(), operation.data(), stores, seats, operation.process)
 
     def go(self) -> Result:
         wrong: list[str]
@@ -142,7 +141,7 @@ class _Run:
         return Result(self.faults, wrong, self._courses, self._state, log)
 
     def _log(self) -> str:
-        with open(os.path.join(self.world.directory, 'log'), errors='replace') as file:
+        with open(self.world.log, errors='replace') as file:
             return file.read()[-8000:]
 
     def _go(self) -> list[str]:
@@ -318,21 +317,22 @@ class Report:
 
 
 class Explorer:
-    """Explores operations on one kind of store, in one directory."""
+    """Explores operations on one kind of store."""
 
-    def __init__(self, stores: Stores, directory: str | None = None) -> None:
+    def __init__(self, stores: Stores) -> None:
         self._stores = stores
         self._restarts: dict[tuple[Fault, ...], Sequence[Moment]] = {}
-        self._directory = directory or tempfile.mkdtemp(prefix='devicetrack-crash-', dir=memory())
+        self._seats = Seats(tempfile.mkdtemp(prefix='devicetrack-crash-', dir=memory()))
 
     def close(self) -> None:
         self._stores.close()
-        shutil.rmtree(self._directory, ignore_errors=True)
+        self._seats.close()
+        shutil.rmtree(self._seats.directory, ignore_errors=True)
 
     def try_out(self, operation: Operation, faults: Sequence[Fault] = (),
                 recorded: Sequence[Sequence[Moment]] = (), record: bool = False) -> Result:
         """One run. With ``record`` its last phase is recorded: the operation, or the restart after all faults."""
-        return _Run(operation, self._stores, os.path.join(self._directory, 'run'), faults, recorded, record).go()
+        return _Run(operation, self._stores, self._seats, faults, recorded, record).go()
 
     def explore(self, operation: Operation, variants: Sequence[str] = tuple(VARIANTS)) -> Report:
         """Every run of every variant, after one that records the operation's moments.
@@ -346,46 +346,45 @@ class Explorer:
             return report
         course = recording.courses[0]
         report.points = len(course.points())
-        left: dict[str, tuple[Fault, ...]] = {}
+        seen: dict[str, tuple[Fault, ...]] = {}
+        restarts: list[Result] = []
         for variant in variants:
             if variant == AGAIN:
                 continue
             for fault in course.faults(variant):
-                result = self.try_out(operation, [fault], [course.moments])
+                # What a kill leaves behind is known beforehand; the first that leaves it shows the restart from it.
+                is_new = variant == moments.KILL and AGAIN in variants and course.states[fault.number] not in seen
+                result = self.try_out(operation, [fault], [course.moments], record=is_new)
                 report.add(variant, result)
-                if variant == moments.KILL:
-                    left.setdefault(result.state, (fault,))
-        if AGAIN in variants and moments.KILL in variants:
-            self._again(operation, course, left, report)
-        report.states = len(left)
+                if is_new:
+                    seen[course.states[fault.number]] = (fault,)
+                    restarts.append(result)
+        for result in restarts:
+            self._again(operation, course, seen, result, report)
+        report.states = len(seen)
         return report
 
-    def _again(self, operation: Operation, course: Course, left: dict[str, tuple[Fault, ...]],
+    def _again(self, operation: Operation, course: Course, seen: dict[str, tuple[Fault, ...]], restarted: Result,
                report: Report) -> None:
-        """Restart from everything that kills left behind, and kill the restart wherever it leaves something new.
+        """Kill a restart wherever it leaves something new behind, and so on with the restart from that.
 
-        A restart sees what was left behind and nothing else. So what one kill left has been tried with the kill, and
-        of what the restart's points leave behind only that has to be tried which no kill left before.
+        A restart sees what was left behind and nothing else. So what is left behind once more need not be tried again.
         """
-        waiting = list(left.values())
-        while waiting:
-            faults = waiting.pop(0)
-            recorded = self._recorded(operation, course, faults)
-            recording = self.try_out(operation, faults, recorded, record=True)
-            report.add(AGAIN, recording)
-            if recording.wrong:
-                continue
-            restart = recording.courses[-1]
-            for fault in restart.faults(moments.KILL):
-                report.restarts += 1
-                state = restart.states[fault.number]
-                if state not in left:
-                    left[state] = (*faults, fault)
-                    self._restarts[left[state]] = restart.moments
-                    waiting.append(left[state])
+        if restarted.wrong:
+            return
+        restart = restarted.courses[-1]
+        self._restarts[restarted.faults] = restart.moments
+        for fault in restart.faults(moments.KILL):
+            report.restarts += 1
+            state = restart.states[fault.number]
+            if state not in seen:
+                seen[state] = faults = (*restarted.faults, fault)
+                result = self.try_out(operation, faults, self._recorded(course, faults), record=True)
+                report.add(AGAIN, result)
+                self._again(operation, course, seen, result, report)
 
-    def _recorded(self, operation: Operation, course: Course, faults: tuple[Fault, ...]) -> list[Sequence[Moment]]:
-        return [course.moments, *(self._restarts[faults[:length]] for length in range(2, len(faults) + 1))]
+    def _recorded(self, course: Course, faults: tuple[Fault, ...]) -> list[Sequence[Moment]]:
+        return [course.moments, *(self._restarts[faults[:length]] for length in range(1, len(faults)))]
 
 
 def warm_up() -> None:

@@ -27,7 +27,6 @@ from devicetrack import exception
 from devicetrack.claims.manager import ClaimManager
 from devicetrack.engine import ledger as ledgers
 from devicetrack.store import api
-from devicetrack.store.sql import open_store
 from devicetrack.testing.crash import moments
 from devicetrack.virt import driver as virt_driver
 
@@ -324,7 +323,8 @@ def do_at_once() -> None:
 # -- the process ------------------------------------------------------------------------------------------------------
 
 
-def run(connection: Any, make: Callable[[Place], ComputeProcess], host: str, conf: cfg.ConfigOpts, log: str) -> None:
+def run(connection: Any, make: Callable[[Place], ComputeProcess], host: str, conf: cfg.ConfigOpts, opened: api.Store,
+        log: str) -> None:
     """Be the process: do what the line says until it ends. Does not return."""
     status = 1
     try:
@@ -335,7 +335,7 @@ def run(connection: Any, make: Callable[[Place], ComputeProcess], host: str, con
         line = Line(connection)
         watch_ledgers(line)
         do_at_once()
-        store = watched_store(line, open_store(conf))
+        store = watched_store(line, opened)
         line.process = make(Place(host, remote_driver(line, host, conf), store, conf,
                                   Remote(line, moments.HYPERVISOR), Remote(line, moments.DATA)))
         _obey(line, line.process, store)

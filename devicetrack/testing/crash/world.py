@@ -18,6 +18,8 @@ from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestConfig
 from devicetrack.objects.values import MigrationDefinitions
 from devicetrack.objects.values import Record
+from devicetrack.store import api
+from devicetrack.store.sql import open_store
 from devicetrack.testing import fixtures
 from devicetrack.testing.crash import moments
 from devicetrack.testing.crash import process
@@ -154,14 +156,13 @@ class Host:
     def alive(self) -> bool:
         return self.pid != 0
 
-    def fork(self, make: Callable[[process.Place], process.ComputeProcess], url: str | None, log: str) -> None:
+    def fork(self, make: Callable[[process.Place], process.ComputeProcess], store: api.Store, log: str) -> None:
         """Start the process. It has a manager that is not ready."""
-        self.configuration.conf.set_override('connection', url, 'devicetrack_database')
         ours, theirs = multiprocessing.Pipe()
         pid = os.fork()
         if pid == 0:
             ours.close()
-            process.run(theirs, make, self.name, self.configuration.conf, log)
+            process.run(theirs, make, self.name, self.configuration.conf, store, log)
         theirs.close()
         self.pid, self._line = pid, ours
 
@@ -216,6 +217,45 @@ class Host:
             return process.ERROR, error
 
 
+class Seats:
+    """What processes start with: the configuration of each host, and its store, which nobody has open.
+
+    Both are kept from run to run, because making them takes longer than what is done with them.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        self._configurations: dict[str, fixtures.Configuration] = {}
+        self._stores: dict[tuple[str, str | None], Any] = {}
+        self._stack = contextlib.ExitStack()
+
+    def configuration(self, host: str) -> fixtures.Configuration:
+        if host not in self._configurations:
+            path = os.path.join(self.directory, host)
+            os.makedirs(path)
+            made = fixtures.Configuration(path, machine=host)
+            self._configurations[host] = self._stack.enter_context(made)
+        return self._configurations[host]
+
+    def store(self, host: str, url: str | None) -> Any:
+        """The store of a host that is reached by an URL. It is there."""
+        if (host, url) not in self._stores:
+            conf = self.configuration(host).conf
+            conf.set_override('connection', url, 'devicetrack_database')
+            store = self._stores[host, url] = open_store(conf)
+            # What it makes when it is first used, a process that is forked has.
+            store.check()
+            store.hosts()
+            store.host(host)
+            store.records(host)
+            store.contexts(host)
+            store.close()
+        return self._stores[host, url]
+
+    def close(self) -> None:
+        self._stack.close()
+
+
 class World:
     """Hosts by name, as ``world['a']``; their stores; and the service's data, ``world.data``.
 
@@ -224,9 +264,10 @@ class World:
     wrong at some moment of a run that records.
     """
 
-    def __init__(self, machines: Mapping[str, Machine], data: Any, stores: Stores, directory: str,
+    def __init__(self, machines: Mapping[str, Machine], data: Any, stores: Stores, seats: Seats,
                  make: Callable[[process.Place], process.ComputeProcess]) -> None:
-        self.data, self.stores, self.directory = data, stores, directory
+        self.data, self.stores = data, stores
+        self.log = os.path.join(seats.directory, 'log')
         self.course = moments.Course()
         self.contents: Contents | None = None
         self.written: dict[tuple[str, DeviceKey], Record] = {}
@@ -234,17 +275,15 @@ class World:
         self.orphans: list[Callable[[], None]] = []
         self.look: Callable[[Host, str, str, process.LedgerView | None], list[str]] | None = None
         self._make = make
-        self._cut = False
-        self._stack = contextlib.ExitStack()
+        self._seats = seats
         self._hosts: dict[str, Host] = {}
         for name, machine in machines.items():
-            path = os.path.join(directory, name)
-            os.makedirs(path, exist_ok=True)
-            configuration = self._stack.enter_context(fixtures.Configuration(path, machine=name))
             machine.not_ours = frozenset(machine.devices)
-            self._hosts[name] = Host(name, machine, self, configuration)
             machine.at_work = self._reach_inside
-        stores.reset({name: os.path.join(directory, name) for name in machines})
+            self._hosts[name] = Host(name, machine, self, seats.configuration(name))
+        stores.reset({host.name: host.configuration.state_path for host in self})
+        with open(self.log, 'w'):
+            pass
 
     def __getitem__(self, name: str) -> Host:
         return self._hosts[name]
@@ -258,13 +297,12 @@ class World:
     def __exit__(self, *_error: object) -> None:
         for host in self:
             host.kill()
-        self._stack.close()
 
     # -- processes ----------------------------------------------------------------------------------------------------
 
     def fork(self, host: Host) -> None:
         """Start a host's process. The service in it has not started yet."""
-        host.fork(self._make, self.stores.url(), os.path.join(self.directory, 'log'))
+        host.fork(self._make, self._seats.store(host.name, self.stores.url()), self.log)
 
     def restart(self) -> None:
         """Start the service on every host where it does not run, unless the host is down.
