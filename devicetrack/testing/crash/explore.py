@@ -75,8 +75,8 @@ class Operation:
     def finish(self, world: World) -> None:
         """See that nothing is under way any more: carry on or undo what was interrupted.
 
-        Called after the restart, and also when all went well. It may be called again when the first connection after an
-        outage turns out to be dead.
+        Called after the restart, and also when all went well. It is called again when a connection turns out to be dead
+        after an outage.
         """
         raise NotImplementedError
 
@@ -206,13 +206,15 @@ class _Run:
             self.world.audit()
 
     def _finish(self, how: str | None) -> None:
-        try:
-            self.operation.finish(self.world)
-        except exception.StoreUnavailable:
-            if how != moments.OUTAGE:
-                raise
-            # A connection from before the outage is found to be dead when it is used. Nothing was written by it.
-            self.operation.finish(self.world)
+        # After an outage the connection that a process wrote by is found to be dead when it writes again. Nothing was
+        # written then, and a service tries again.
+        for left in reversed(range(1 + len(list(self.world)) if how == moments.OUTAGE else 1)):
+            try:
+                self.operation.finish(self.world)
+                return
+            except exception.StoreUnavailable:
+                if not left:
+                    raise
 
     def _begin(self, number: int) -> Course:
         fault = self.faults[number] if number < len(self.faults) else None
