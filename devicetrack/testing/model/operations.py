@@ -158,15 +158,25 @@ def reboot(world: World, host: str) -> None:
 # -- the life of a guest ----------------------------------------------------------------------------------------------
 
 
-def _run_guest(world: World, guest: Guest, host: str) -> None:
-    """Realize, define and start the guest on what its instance has on a host."""
+def _run_guest(world: World, guest: Guest, host: str, new: bool = False) -> None:
+    """Realize, define and start the guest on what its instance has on a host: with ``new`` what it moves to."""
     manager = world.hosts[host].manager
     instance = guest.instance()
     manager.realize(world.context, instance)
     config = manager.guest_config(instance)
-    world.start_guest(guest, host, config.devices, config.metadata)
+    world.start_guest(guest, host, config.devices, config.metadata, guest.new if new else guest.current)
     manager.started(world.context, instance)
     guest.save(instance)
+
+
+def _run_new_guest(world: World, guest: Guest, host: str, new: bool = False) -> None:
+    """The same for a guest that was not there: after an error the service removes what it began to start."""
+    try:
+        _run_guest(world, guest, host, new)
+    except exception.DeviceTrackError:
+        guest.written -= {place for place in guest.written if place[0] == host}
+        world.delete_guest(guest, host)
+        raise
 
 
 def _first_guest(world: World) -> Iterator[Arguments]:
@@ -191,7 +201,7 @@ def boot(world: World, name: str, host: str) -> None:
         guest.save(instance)
         guest.host, guest.current = host, places(host, claim.resources)
         world.point()
-        _run_guest(world, guest, host)
+        _run_new_guest(world, guest, host)
     guest.status = states.ACTIVE
 
 
@@ -313,7 +323,7 @@ def finish(world: World, name: str) -> None:
     """At the destination: the guest starts on its new devices."""
     guest, move = _named(world, name)
     world.acting = move.dest
-    _run_guest(world, guest, move.dest)
+    _run_guest(world, guest, move.dest, new=True)
     guest.old, guest.current, guest.new = guest.current, guest.new, frozenset()
     guest.size, move.size = move.size, guest.size
     move.status, move.phase = 'finished', states.FINISHED
@@ -526,7 +536,7 @@ def evacuate(world: World, name: str) -> None:
         return
     move.status = 'pre-migrating'
     with claim:
-        _run_guest(world, guest, host)
+        _run_new_guest(world, guest, host, new=True)
     # Saved first: whoever is killed in between has said so, and the audit finishes it.
     guest.host = host
     guest.forget(guest.current)

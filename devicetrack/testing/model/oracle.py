@@ -38,7 +38,8 @@ def broken(world: World, call: str = '') -> list[str]:
                       for key in host.machine.busy if key in rows and rows[key].state != vocabulary.RELEASING]
         if host.is_alive and not (world.starting and world.acting == name):
             found += _of_ledger(host, rows)
-            found += _of_boot(world, host, rows)
+            if not world.failures:
+                found += _of_boot(world, host, rows)
     for guest in world.service.guests.values():
         for where, key in sorted(guest.written):
             if world.hosts[where].machine.read(key) != guest.token:

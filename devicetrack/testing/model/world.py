@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from collections.abc import Sequence
 import dataclasses
 import sqlite3
+import threading
 from typing import Any
 from typing import Final
 from typing import NamedTuple
@@ -27,6 +28,7 @@ from devicetrack.testing import fixtures as host_fixtures
 from devicetrack.testing.model import memory
 from devicetrack.testing.model.service import Guest
 from devicetrack.testing.model.service import ModelService
+from devicetrack.testing.model.service import Place
 from devicetrack.testing.model.service import ServiceView
 from devicetrack.testing.staged_store import StagedStore
 from devicetrack.virt import fake
@@ -206,9 +208,10 @@ class World(fixtures.Fixture):
 
     def _setUp(self) -> None:
         self.context = object()
+        self._thread = threading.get_ident()
         self.at_point: Callable[[str], None] | None = None
         self.dirty = False                  # whether anything durable may have changed since the last point
-        self.failures = False               # whether calls may fail because a test staged it
+        self.failures = False               # whether a test lets calls fail: then not all can be done at once
         self.acting = ''                    # the host on which something is done
         self.starting = False               # whether its manager starts: its ledger is not whole yet
         self.service = ModelService(self.shape.guests)
@@ -243,6 +246,8 @@ class World(fixtures.Fixture):
 
     def _at_call(self, call: str, changed: bool) -> None:
         self.dirty = self.dirty or changed
+        if threading.get_ident() != self._thread:
+            return                          # a manager that starts reads its views side by side, and changes nothing
         if self.at_point is not None:
             self.at_point(call)
 
@@ -303,15 +308,21 @@ class World(fixtures.Fixture):
     # -- what happens to guests ---------------------------------------------------------------------------------------
 
     def request(self, size: int) -> DeviceRequest:
-        """So many devices, of whatever kind this world has."""
-        if self.shape.mdevs:
-            return host_fixtures.a_request(vgpu=size)
-        return host_fixtures.a_request(pmem=size)
+        """So many devices of every kind that this world has."""
+        return host_fixtures.a_request(pmem=size if self.shape.devices else 0, vgpu=size if self.shape.mdevs else 0)
 
-    def start_guest(self, guest: Guest, host: str, elements: Sequence[str], metadata: str) -> None:
-        """The hypervisor starts a guest, and the guest writes."""
+    def start_guest(self, guest: Guest, host: str, elements: Sequence[str], metadata: str,
+                    expected: frozenset[Place]) -> None:
+        """The hypervisor starts a guest, and the guest writes.
+
+        :param expected: the devices that the service knows to be its own
+        """
+        keys = self.keys_at(host, fake.addresses_in(elements))
+        if {(host, key) for key in keys} != expected:
+            raise WrongDevices(f'{guest.name} is to start on {", ".join(key.identifier for key in keys) or "nothing"} '
+                               f'and has {", ".join(sorted(key.identifier for _, key in expected)) or "nothing"}')
         self.hosts[host].machine.start_guest(guest.uuid, elements, metadata=metadata)
-        self.write(guest, host, self.keys_at(host, fake.addresses_in(elements)))
+        self.write(guest, host, keys)
         self.point('the guest starts')
 
     def keys_at(self, host: str, addresses: Iterable[str]) -> list[DeviceKey]:
@@ -337,6 +348,10 @@ class World(fixtures.Fixture):
         if self.hosts[host].lives(guest):
             self.hosts[host].machine.stop_guest(guest.uuid)
             self.point('the guest is off')
+
+
+class WrongDevices(AssertionError):
+    """A guest was to be started on other devices than those that it owns."""
 
 
 class Leak(AssertionError):

@@ -1,0 +1,163 @@
+"""Random histories of two hosts with both kinds of devices: operations, kills, and calls that fail.
+
+``HYPOTHESIS_EXAMPLES`` in the environment asks for more histories than the few that fit into every run. Those are not
+made smaller when they fail, which takes minutes: ``make model-check`` finds smallest traces.
+"""
+
+import os
+
+from hypothesis import Phase
+from hypothesis import settings
+from hypothesis import stateful
+from hypothesis import strategies as st
+
+from devicetrack import exception
+from devicetrack.testing.model import finishing
+from devicetrack.testing.model import operations
+from devicetrack.testing.model import oracle
+from devicetrack.testing.model import service as states
+from devicetrack.testing.model.world import Shape
+from devicetrack.testing.model.world import Snapshot
+from devicetrack.testing.model.world import World
+from devicetrack.tests import base
+from devicetrack.tests.model import quiet
+
+EXAMPLES = int(os.environ.get('HYPOTHESIS_EXAMPLES', '0'))
+PHASES = [phase for phase in Phase if EXAMPLES or phase not in (Phase.shrink, Phase.explain)]
+
+GONE = exception.StoreUnavailable('store', 'gone')
+UNREACHABLE = exception.HypervisorUnreachable('fake', 'restarting')
+NOT_MADE = exception.RealizeFailed('mdev', 'm', 'no')
+NOT_WIPED = exception.UnclaimFailed('vpmem', 'd', 'the medium fails')
+
+# Before which call of a driver what is raised.
+OF_DRIVER = {
+    'get_usage': UNREACHABLE, 'get_inventory': UNREACHABLE, 'guest_records': UNREACHABLE, 'rewrite_guest': UNREACHABLE,
+    'destroy_guest': UNREACHABLE, 'migration_definitions': UNREACHABLE, 'guest_config': UNREACHABLE,
+    'realize': NOT_MADE, 'create': NOT_MADE, 'created': NOT_MADE,
+    'unclaim': UNREACHABLE, 'wipe': NOT_WIPED, 'wiped': NOT_WIPED, 'destroy': NOT_WIPED, 'destroyed': NOT_WIPED,
+}
+
+
+class Machine(stateful.RuleBasedStateMachine):
+    """Set by the test: ``world``, and ``empty``, how it was when it was made."""
+
+    world: World
+    empty: Snapshot
+
+    def __init__(self):
+        super().__init__()
+        self.world.restore(self.empty)
+        self.world.failures = True
+        self.clear()
+
+    def clear(self):
+        self.world.service.mute = False
+        for host in self.world.hosts.values():
+            host.store.clear()
+            host.machine.clear()
+
+    def look(self, call=''):
+        wrong = oracle.broken(self.world, call)
+        assert not wrong, wrong
+
+    def perform(self, step, at_point=None, may_fail=False):
+        self.world.acting = ''
+        self.world.at_point = at_point or self.look
+        try:
+            operations.perform(self.world, step)
+        except exception.DeviceTrackError:
+            if not may_fail:
+                raise
+        finally:
+            self.world.at_point = None
+        self.look()
+
+    def is_early(self, step):
+        """Whether a guest would start before its host has heard that its migration is over.
+
+        Until it asks the service itself, the host starts the guest on the devices of that migration.
+        """
+        if step.name != 'hard reboot':
+            return False
+        guest = self.world.service.guests[step.arguments[0]]
+        over = {move.uuid for move in self.world.service.moves if move.phase == states.OVER}
+        return any(row.instance_uuid == guest.uuid and row.migration_uuid in over
+                   for row in self.world.rows_of(str(guest.host)))
+
+    def choose(self, data):
+        """Any step; one of a guest more often than one of a host, of which there always are some."""
+        steps = [step for step in operations.enabled(self.world) if not self.is_early(step)]
+        of_guests = [step for step in steps if step.arguments[0] in self.world.service.guests]
+        if of_guests and data.draw(st.integers(0, 2), label='of a host too') < 2:
+            steps = of_guests
+        return data.draw(st.sampled_from(steps), label='step')
+
+    @stateful.rule(data=st.data())
+    def something_happens(self, data):
+        self.perform(self.choose(data), may_fail=self.world.service.mute or self.in_doubt())
+
+    def in_doubt(self):
+        """Whether a manager waits for its store's word: then it may refuse an instance for now."""
+        return any(host.manager.doubts for host in self.world.hosts.values())
+
+    @stateful.rule(data=st.data(), point=st.integers(1, 30))
+    def it_is_killed_in_the_middle(self, data, point):
+        left = []
+
+        def at_point(call):
+            self.look(call)
+            points.append(call)
+            if len(points) == point and self.world.acting:
+                left.append(self.world.snapshot(without=self.world.acting))
+
+        points: list[str] = []
+        self.perform(self.choose(data), at_point, may_fail=self.world.service.mute or self.in_doubt())
+        if left:
+            self.world.restore(left[0])
+
+    @stateful.rule(data=st.data(), call=st.sampled_from(sorted(OF_DRIVER)), times=st.sampled_from([1, None]))
+    def a_driver_fails(self, data, call, times):
+        for host in self.world.hosts.values():
+            host.machine.before(call, OF_DRIVER[call], times)
+        self.perform(self.choose(data), may_fail=True)
+        for host in self.world.hosts.values():
+            host.machine.clear()
+
+    @stateful.rule(data=st.data(), how=st.sampled_from(['before', 'lose_answer', 'lose_commit']),
+                   skip=st.integers(0, 2))
+    def a_store_fails(self, data, how, skip):
+        for host in self.world.hosts.values():
+            if how == 'before':
+                host.store.before('write', GONE, skip=skip)
+            else:
+                getattr(host.store, how)(skip)
+        self.perform(self.choose(data), may_fail=True)
+        for host in self.world.hosts.values():
+            host.store.clear()
+
+    @stateful.rule()
+    def the_service_falls_silent_or_speaks_again(self):
+        self.world.service.mute = not self.world.service.mute
+
+    def teardown(self):
+        self.clear()
+        ending = finishing.finish(self.world)
+        assert not ending.wrong, (ending.wrong, [str(step) for step in ending.steps])
+
+
+class RandomHistoriesTestCase(base.TestCase):
+    scenarios = base.table(
+        ('one store', Shape(devices=3, mdevs=3, guests=3, sizes=(1, 2, 0))),
+        ('a store each', Shape(devices=3, mdevs=3, guests=3, sizes=(1, 2, 0), shared=False)),
+        names=('shape',))
+
+    def test_whatever_happens_can_be_finished(self):
+        quiet.logs(self)
+        made = self.useFixture(World(self.shape))
+
+        class OfThisWorld(Machine):
+            world, empty = made, made.snapshot()
+
+        stateful.run_state_machine_as_test(OfThisWorld, settings=settings(
+            max_examples=EXAMPLES or 150, phases=PHASES, stateful_step_count=25, deadline=None, database=None))
