@@ -42,6 +42,9 @@ def go_on(manager: Steps, views: Views, boot_id: str | None) -> bool:
     :returns: whether anything was tried
     """
     tried = _after_boot(manager, views, boot_id)
+    if tried:
+        # With what is new of devices, which is no sign that anybody else worked on them.
+        views = views._replace(records=tuple(manager.store.records(manager.host_uuid)))
     if manager.report_only is not None:
         return tried
     evacuated = _remove_evacuated(manager, views)
@@ -96,6 +99,23 @@ def settle_moves(manager: Steps, instance_uuid: str) -> None:
     named = sorted({record.migration_uuid for record in records if record.migration_uuid is not None})
     views = Views(usage, NO_INVENTORY, tuple(records), looking.instances(manager), looking.migrations(manager, named))
     _try(instance_uuid, _settle_moves, manager, records, views)
+
+
+def settle_ended(manager: Steps, instance_uuid: str, records: Sequence[Record]) -> bool:
+    """Before a guest starts: end moves that the service says are over, of which nobody has told this host yet.
+
+    Else a guest whose move failed would start on what was claimed for it. For who holds the ``working`` lock.
+
+    :returns: whether there was any
+    """
+    named = sorted({record.migration_uuid for record in records if record.migration_uuid is not None})
+    if not named:
+        return False
+    known = looking.migrations(manager, named) or {}
+    over = any(known[uuid].verdict in (moves.DONE, moves.UNDONE) for uuid in named if uuid in known)
+    if over:
+        settle_moves(manager, instance_uuid)
+    return over
 
 
 def _situation(manager: Steps, records: Sequence[Record], views: Views) -> moves.Situation:
@@ -208,10 +228,16 @@ def _after_boot(manager: Steps, views: Views, boot_id: str | None) -> bool:
         for use in views.usage.uses:
             named.setdefault(use.domain_uuid, set()).add(DeviceKey(use.kind, use.identifier or ''))
         for rows in looking.by_instance(views.records):
-            done = _bring_back(manager, rows, named.get(rows[0].instance_uuid, set()), views) and done
+            instance_uuid = rows[0].instance_uuid
+            if instance_uuid not in manager.brought_back:
+                if _bring_back(manager, rows, named.get(instance_uuid, set()), views):
+                    manager.brought_back.add(instance_uuid)
+                else:
+                    done = False
     if done:
         manager.store.set_boot_id(manager.host_uuid, now)
         manager.boot_id = now
+        manager.brought_back.clear()
     return boot_id is not None
 
 
@@ -237,12 +263,9 @@ def _bring_back(manager: Steps, rows: Sequence[Record], named: Collection[Device
                 manager.driver.rewrite_guest(
                     [DeviceAssignment.from_record(record) for record in used],
                     [DeviceAssignment.from_record(record) for record in records if record.key not in named])
-        except (exception.HypervisorUnreachable, exception.StoreError) as error:
-            LOG.warning('The devices of instance %(instance)s are made ready later: %(error)s',
-                        {'instance': instance_uuid, 'error': error})
-            return False
         except exception.DeviceTrackError as error:
-            # Its service meets the same when it starts the guest; the rest of the host works.
-            LOG.warning('The devices of instance %(instance)s are not ready after the host booted: %(error)s',
-                        {'instance': instance_uuid, 'error': error})
+            # Its service may meet the same when it starts the guest; the rest of the host works.
+            LOG.warning('The devices of instance %(instance)s are not ready after the host booted; every audit tries '
+                        'again: %(error)s', {'instance': instance_uuid, 'error': error})
+            return False
     return True

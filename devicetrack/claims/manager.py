@@ -20,6 +20,7 @@ from oslo_log import log as logging
 from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.claims import host as host_identity
+from devicetrack.claims import interrupted
 from devicetrack.claims import moving
 from devicetrack.claims import orders
 from devicetrack.claims import providers as provider_resolvers
@@ -232,7 +233,8 @@ class ClaimManager(Steps):
         """Make the instance's devices ready for its guest. Slow; call it outside the service's own locks.
 
         Idempotent: call it before every start of the guest. Details that are new (an IOMMU group, this boot's path)
-        are recorded. A parent that turns out to be full is read again and another device chosen, once.
+        are recorded. A move that the service says is over ends here first, when nobody told this host. A parent that
+        turns out to be full is read again and another device chosen, once.
 
         :param before_move: while the instance moves to other devices of this host: those that it had before, not the
             new ones
@@ -242,6 +244,8 @@ class ClaimManager(Steps):
         """
         with self.working(instance.uuid):
             records = self.records_of(instance.uuid)
+            if interrupted.settle_ended(self, instance.uuid, records):
+                records = self.records_of(instance.uuid)
             used = self.used_by_guest(records, before_move)
             if records and all(record.state == vocabulary.RELEASING for record in records):
                 raise exception.InstanceNotClaimed(instance.uuid, 'not on its way back')

@@ -320,6 +320,19 @@ class SameHostTestCase(RegionTestCase):
         self.assertEqual([('d0', 'current', 'active')], region.rows(instance)['one'])
         self.assertEqual([], region.audit())
 
+    def test_a_guest_does_not_start_on_what_a_failed_move_claimed(self):
+        region = self.region(devices=2)
+        instance = region.spawn('one', pmem=1)
+        before = self.one.machine.domains[instance.uuid].live
+        migration = region.migration(instance, 'one')
+        self.one.resize(instance, pmem=1, migration=migration)
+        migration.status = 'error'                      # and the call that would say so here is lost
+        self.one.machine.stop_guest(instance.uuid)
+        self.one.boot(instance)
+        self.assertEqual(before, self.one.machine.domains[instance.uuid].live)
+        self.assertEqual([('d0', 'current', 'active')], region.rows(instance)['one'])
+        self.assertEqual([], region.audit())
+
     def test_a_lost_answer_to_the_claim_is_undone_when_it_happened(self):
         for staged in ('lose_answer', 'lose_commit'):
             region = self.region(devices=2)

@@ -495,9 +495,11 @@ class BootTestCase(HostTestCase):
         instance = host.spawn(pmem=1)
         before = host.machine.domains[instance.uuid].defined
         host.machine.reboot()
-        host.machine.before('rewrite_guest', exception.HypervisorUnreachable('fake', 'restarting'), times=1)
-        host.restart()
-        self.assertEqual(before, host.machine.domains[instance.uuid].defined)
+        for call, error in (('rewrite_guest', exception.HypervisorUnreachable('fake', 'restarting')),
+                            ('realize', exception.RealizeFailed('vpmem', 'd0', 'no answer'))):
+            host.machine.before(call, error, times=1)
+            host.restart() if call == 'rewrite_guest' else host.audit()
+            self.assertEqual(before, host.machine.domains[instance.uuid].defined)
         host.audit()
         self.assertNotEqual(before, host.machine.domains[instance.uuid].defined)
 
