@@ -216,10 +216,10 @@ class Search:
     def _tell(self, trace: tuple[Step, ...], step: Step, at: str, wrong: Sequence[str]) -> None:
         """Keep the first trace of each fault."""
         names = {guest.uuid: guest.name for guest in self._world.service.guests.values()}
-        wrong = tuple(_UUID.sub(lambda found: names.get(found[0], 'a device'), one) for one in wrong)
+        alike = sorted(_UUID.sub(lambda found: names.get(found[0], ''), one) for one in wrong)
+        wrong = tuple(_UUID.sub(lambda found: names.get(found[0], found[0][:4] + '…'), one) for one in wrong)
         moves = sorted(f'{move.kind} {move.phase}' for move in self._world.service.moves)
-        kind = (step.name, *moves, *(''.join(letter for letter in one if not letter.isdigit())
-                                     for one in sorted(wrong)))
+        kind = (step.name, *moves, *(''.join(letter for letter in one if not letter.isdigit()) for one in alike))
         if kind not in self._told:
             self._told.add(kind)
             self.result.violations.append(Violation((*trace, step), at, wrong))
