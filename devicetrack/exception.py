@@ -45,9 +45,9 @@ class NotReady(DeviceTrackError):
 
 
 class HostInUse(DeviceTrackError):
-    """Another process manages this host, or a host with the same state directory.
+    """Another manager has this host, or a host with the same state directory: in another process, or in this one.
 
-    Nothing was read or changed; stop it, or ask it.
+    Nothing was read or changed; stop it, or ask it. A manager of this process lets go with its ``close()``.
     """
 
     def __init__(self, host: str, path: str) -> None:
@@ -55,15 +55,15 @@ class HostInUse(DeviceTrackError):
         self.host, self.path = host, path
 
     def __str__(self) -> str:
-        return (f'another process manages host {self.host}, or another host with the same state_path: it holds '
-                f'{self.path}')
+        return (f'another process manages host {self.host}, or another host with the same state_path, or a manager '
+                f'of this process was not closed: it holds {self.path}')
 
 
 class HostIdentityChanged(DeviceTrackError):
     """The store knows a host of this name that is another machine. Nothing was changed.
 
-    Two machines with one name would hand out each other's devices. Give this machine its own host name, or, when
-    it really replaces the other one, remove the old host's record.
+    Two machines with one name would hand out each other's devices. Give this machine its own host name; or, when it is
+    the same machine and its id is new, give it back the old id.
     """
 
     def __init__(self, host: str) -> None:
@@ -71,8 +71,9 @@ class HostIdentityChanged(DeviceTrackError):
         self.host = host
 
     def __str__(self) -> str:
-        return (f'the store knows host {self.host} as another machine: give this one a name of its own, or remove '
-                f'the record of the machine that it replaces')
+        return (f'the store knows host {self.host} as another machine: if it is this one with a new id, name a file '
+                f'that has the old id in [devicetrack] machine_id_path; if the store was lost, run devicetrack-manage '
+                f'recover --from-hypervisor --host {self.host}; otherwise give this machine a name of its own')
 
 
 class MachineHasHost(DeviceTrackError):
@@ -88,19 +89,26 @@ class MachineHasHost(DeviceTrackError):
     def __str__(self) -> str:
         return (f'this machine is host {self.other} in the store and has devices there ({self.rows}), which host '
                 f'{self.host} would hand out again: start it as {self.other}; to call it {self.host} from now on, '
-                f'first release every instance of "devicetrack-manage assignment list --host {self.other}"; a second '
-                f'host on one machine needs devices, a state_path and a store of its own')
+                f'first release every instance of "devicetrack-manage assignment list --host {self.other}", or, if '
+                f'recover was told a wrong name, do as the guide to recovery says; a second host on one machine needs '
+                f'devices, a state_path and a store of its own')
 
 
 class UnknownHost(DeviceTrackError):
-    """The store has no host of this name. Nothing was read of it; ``known`` has the names that there are."""
+    """The store has no host of this name. Nothing was read of it; ``known`` has the names that there are.
 
-    def __init__(self, host: str, known: Iterable[str]) -> None:
+    ``host`` is None when no name was given and the store knows this machine by none.
+    """
+
+    def __init__(self, host: str | None, known: Iterable[str]) -> None:
         self.host, self.known = host, tuple(known)
         super().__init__(self.host, self.known)
 
     def __str__(self) -> str:
-        return f'the store has no host {self.host}; it knows {", ".join(self.known) or "none"}'
+        known = f'it knows {", ".join(self.known) or "none"}'
+        if self.host is None:
+            return f'the store knows this machine as no host; {known}: say with --host which one is meant'
+        return f'the store has no host {self.host}; {known}'
 
 
 class AmbiguousHost(DeviceTrackError):
@@ -125,7 +133,8 @@ class NotThisMachine(DeviceTrackError):
         self.host = host
 
     def __str__(self) -> str:
-        return f'host {self.host} is another machine than this one: run the command there'
+        return (f'host {self.host} is another machine than this one: run the command there; if it is this one with a '
+                f'new id, name a file that has the old id in [devicetrack] machine_id_path')
 
 
 class GuestsOfSeveralHosts(DeviceTrackError):
@@ -290,6 +299,35 @@ class NoDevicePair(DeviceTrackError):
 
     def __str__(self) -> str:
         return f'{self.kind} {self.identifier} of the source has no partner at the destination: {self.reason}'
+
+
+class RowsMissing(DeviceTrackError):
+    """The instance's guest has devices that the store does not know as its own: the store is older. Nothing was done.
+
+    Leave the guest as it is, defined and running, until the rows are recorded.
+    """
+
+    def __init__(self, instance_uuid: str, reason: str) -> None:
+        super().__init__(instance_uuid, reason)
+        self.instance_uuid, self.reason = instance_uuid, reason
+
+    def __str__(self) -> str:
+        return f'the guest of instance {self.instance_uuid} must stay as it is for now: {self.reason}'
+
+
+class StoreLost(DeviceTrackError):
+    """The store has no row of the host at all, and guests that use its devices: it is not old, it is lost.
+
+    Nothing was written. Rows are recovered from the guests, which also tells which devices nobody can vouch for.
+    """
+
+    def __init__(self, host: str) -> None:
+        super().__init__(host)
+        self.host = host
+
+    def __str__(self) -> str:
+        return (f'the store has no row of host {self.host}, so it was lost: stop the service and run '
+                f'devicetrack-manage recover --from-hypervisor --host {self.host}')
 
 
 class NotAssigned(DeviceTrackError):

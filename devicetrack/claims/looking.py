@@ -74,7 +74,14 @@ def _look(manager: Steps, alone: bool = False) -> Views:
     views = Views(usage, inventory, records, None, host=manager.host, host_uuid=manager.host_uuid,
                   node=manager.nodename, boot_changed=manager.boot_id not in (None, manager.driver.boot_id()))
     # What guests record of themselves is read only where a row is missing that it may be about.
-    return views._replace(guests=tuple(manager.driver.guest_records())) if foreign(views) else views
+    return views._replace(guests=tuple(manager.driver.guest_records())) if strange(views) else views
+
+
+def strange(views: Views) -> bool:
+    """Whether a domain names a device that is not recorded as its own."""
+    owners = {(record.kind, record.identifier): record.instance_uuid for record in views.records}
+    return any(use.identifier is not None and owners.get((use.kind, use.identifier)) != use.domain_uuid
+               for use in views.usage.uses)
 
 
 def foreign(views: Views) -> set[DeviceKey]:
@@ -90,17 +97,23 @@ def used(usage: Usage) -> set[DeviceKey]:
 
 
 def lost_rows(views: Views) -> dict[DeviceKey, GuestRecord]:
-    """Devices that a guest of ours uses, by its own record, and that no row has: the store is older than the guest."""
+    """Devices that a guest of ours uses, by its own record, and whose row says otherwise or is not there.
+
+    The store is older than the guest then. What several domains name is another matter.
+    """
     if not views.guests:
         return {}
-    unrecorded = foreign(views)
+    owners = {record.key: record.instance_uuid for record in views.records}
     records = {record.instance_uuid: record for record in views.guests}
-    lost = {}
+    users: dict[DeviceKey, set[str]] = {}
     for use in views.usage.uses:
-        key = DeviceKey(use.kind, use.identifier or '')
-        record = records.get(use.domain_uuid)
-        if key in unrecorded and record is not None and any(
-                (device.kind, device.identifier) == key for device in record.devices):
+        if use.identifier is not None:
+            users.setdefault(DeviceKey(use.kind, use.identifier), set()).add(use.domain_uuid)
+    lost = {}
+    for key, domains in users.items():
+        record = records.get(min(domains)) if len(domains) == 1 else None
+        if record is not None and owners.get(key) != record.instance_uuid and any(
+                (device.kind, device.identifier) == key and not device.beside for device in record.devices):
             lost[key] = record
     return lost
 

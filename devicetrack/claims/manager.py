@@ -204,6 +204,11 @@ class ClaimManager(Steps):
         if self.report_only is not None:
             raise exception.NodeUnavailable(nodename, self.report_only)
 
+    def _check_complete(self, instance: Any) -> None:
+        """A guest that is defined anew without a device that it has would lose what is on it."""
+        if instance.uuid in self.lacking:
+            raise exception.RowsMissing(instance.uuid, self.report_only or '')
+
     def disable_node(self, nodename: str, reason: str) -> None:
         """Refuse new claims on a node, until the end of this process.
 
@@ -239,10 +244,12 @@ class ClaimManager(Steps):
         :param before_move: while the instance moves to other devices of this host: those that it had before, not the
             new ones
         :raises InstanceNotClaimed: its devices are on their way back already
+        :raises RowsMissing: the store is older than the instance's guest, which has devices that it does not know of
         :raises DeviceError, ParentFull, NoFit: a device could not be made ready; all of them stay held and recorded
         :raises HypervisorUnreachable: no answer; devices may be half made, the next call goes on
         """
         with self.working(instance.uuid):
+            self._check_complete(instance)
             records = self.records_of(instance.uuid)
             if interrupted.settle_ended(self, instance.uuid, records):
                 records = self.records_of(instance.uuid)
@@ -260,7 +267,9 @@ class ClaimManager(Steps):
 
         :param before_move: as :meth:`realize`
         :raises DeviceGone: a device is not there or is another one of its name
+        :raises RowsMissing: as :meth:`realize`
         """
+        self._check_complete(instance)
         records = self.records_of(instance.uuid)
         used = self.used_by_guest(records, before_move)
         beside = [record for record in records if record not in used and record.state != vocabulary.RELEASING]

@@ -7,7 +7,6 @@ the manager that starts next finds rows as after any crash and goes on with them
 from __future__ import annotations
 
 from collections.abc import Sequence
-import socket
 import time
 from typing import Any
 from typing import NamedTuple
@@ -46,11 +45,19 @@ class Recovery(NamedTuple):
     unknown: tuple[str, ...]
 
 
-def name_of(store: store_api.Store | None, machine_id_path: str) -> str:
-    """The name of the host that this machine is: the one that the store knows it by, or else the machine's own."""
+def name_of(store: store_api.Store | None, machine_id_path: str) -> str | None:
+    """The name by which the store knows this machine, None when it does not.
+
+    Nothing else says it. Guests record their host's UUID alone, and the machine's own name need not be the service's:
+    rows under another name would be of a host that no manager ever is.
+
+    :raises AmbiguousHost: it knows it by several
+    """
     digest = host_identity.machine_digest(machine_id_path)
     names = [host.name for host in store.hosts() if host.machine_id == digest] if store is not None else []
-    return names[0] if len(names) == 1 else socket.gethostname()
+    if len(names) > 1:
+        raise exception.AmbiguousHost(names)
+    return names[0] if names else None
 
 
 def plan(name: str, driver: VirtDriver, store: store_api.Store | None, conf: Any,
@@ -122,12 +129,12 @@ def _identify(name: str, digest: str, guests: Sequence[GuestRecord],
         host_uuid = before.uuid if before is not None else host_identity.new_host(name, digest).uuid
     host = store_api.Host(host_uuid, name, digest, before.boot_id if before is not None else None)
     for other in known.values():
-        if other.name != name and other.uuid == host_uuid:
-            raise exception.UnknownHost(name, [other.name])
         if store is not None and other.name != name and other.machine_id == digest:
             rows = len(store.records(other.uuid))
             if rows:
                 raise exception.MachineHasHost(name, other.name, rows)
+        if other.name != name and other.uuid == host_uuid:
+            raise exception.UnknownHost(name, [other.name])
     if before is not None and before.machine_id != digest and before.uuid != host_uuid:
         raise exception.HostIdentityChanged(name)
     return before, host

@@ -39,7 +39,7 @@ def start(manager: Steps, host: Host) -> list[Finding]:
                 manager.ledger.hold(records)
             doubt.withhold(manager.ledger, (views,))
         manager.refresh()
-        manager.report_only = _older_than_guests(views)
+        _judge(manager, views)
     if interrupted.go_on(manager, views, host.boot_id):
         views = looking.read(manager)
     return _remember(manager, reconcile.compare(views))
@@ -79,9 +79,20 @@ def audit(manager: Steps, boot_id: str | None) -> list[Finding]:
             doubt.withhold(manager.ledger, looks)
     manager.refresh()
     doubt.follow_rows(manager, views.records)
-    manager.report_only = _older_than_guests(views)
-    interrupted.go_on(manager, views, boot_id)
+    _judge(manager, views)
+    if interrupted.go_on(manager, views, boot_id):
+        found = _left(manager, found)
     return _remember(manager, found + [doubt.finding(one) for one in manager.doubts])
+
+
+# What an audit goes on with itself: of a row that has gone or moved on since it was found there is nothing to tell.
+_GOES_ON = (reconcile.RELEASE_PENDING, reconcile.ABANDONED, reconcile.STALE_MIGRATION)
+
+
+def _left(manager: Steps, findings: Sequence[Finding]) -> list[Finding]:
+    now = {record.key: record.generation for record in manager.store.records(manager.host_uuid)}
+    return [finding for finding in findings
+            if finding.kind not in _GOES_ON or now.get(finding.device) == finding.generation]
 
 
 def _of_idle(manager: Steps, findings: Sequence[Finding]) -> list[Finding]:
@@ -106,14 +117,22 @@ def _remember(manager: Steps, findings: Iterable[Finding]) -> list[Finding]:
     return dated
 
 
-def _older_than_guests(views: Views) -> str | None:
+def _judge(manager: Steps, views: Views) -> None:
+    """See whether the store is older than the guests; then nothing is claimed and nothing given back."""
     lost = looking.lost_rows(views)
+    manager.lacking = frozenset(record.instance_uuid for record in lost.values())
+    manager.report_only = None
     if not lost:
-        return None
-    guests = sorted({record.instance_uuid for record in lost.values()})
-    return (f'its store is older than its guests: devices without a row: {len(lost)}, of guest {", ".join(guests[:3])}'
-            f'{", …" if guests[3:] else ""}; run devicetrack-manage audit to see them, and audit --repair --accept to '
-            'record them')
+        return
+    guests = sorted(manager.lacking)
+    what = (f'its store is older than its guests: devices without the row of their guest: {len(lost)}, of guest '
+            f'{", ".join(guests[:3])}{", …" if guests[3:] else ""}')
+    if not views.records or any(record.host_uuid != manager.host_uuid for record in lost.values()):
+        what += ('; it has no rows at all, or was made for another host: it was lost; stop this service and run '
+                 'devicetrack-manage recover --from-hypervisor')
+    else:
+        what += '; run devicetrack-manage audit to see them, and audit --repair --accept to record them'
+    manager.report_only = what
 
 
 def report(host: str, findings: Iterable[Finding]) -> None:

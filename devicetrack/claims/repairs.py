@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Sequence
+import contextlib
 import itertools
 import time
 from typing import NamedTuple
@@ -66,11 +67,15 @@ def plan(read: Callable[[], Views], accept: bool = False) -> tuple[list[Finding]
 
     :param read: reads the views of the host
     :param accept: write the rows of guests that are newer than their store
+    :raises StoreLost: the store has no row at all, and to accept it would hand out what nobody can vouch for
     """
     first = read()
     views = read()
     findings = reconcile.confirmed(reconcile.compare(first), reconcile.compare(views))
-    return findings, choose(repair.plan(findings, views), bool(looking.lost_rows(views)), accept)
+    lost = looking.lost_rows(views)
+    if accept and lost and not views.records:
+        raise exception.StoreLost(views.host)
+    return findings, choose(repair.plan(findings, views), bool(lost), accept)
 
 
 def choose(repairs: Iterable[Repair], behind: bool, accept: bool) -> Plan:
@@ -123,29 +128,46 @@ _CHANGED = 'its row has changed since'
 
 
 def _adopt(manager: Steps, repairs: Sequence[Repair]) -> _Errors:
-    """Hold, then record: all rows of the instance in one transaction."""
-    now = int(time.time())
-    rows = [one.after._replace(created_at=now) for one in repairs if one.after is not None]
-    known = manager.store.records(manager.host_uuid, keys=[row.key for row in rows])
-    if known:
-        return dict.fromkeys(repairs, f'{_name(known[0].key)} has a row by now')
+    """Hold, then record: all rows of the instance in one transaction, those that an older store has for others too."""
+    with contextlib.ExitStack() as others:
+        for owner in sorted({one.before.instance_uuid for one in repairs if one.before is not None}):
+            others.enter_context(manager.working(owner, wait=False))
+        return _adopt_from(manager, repairs, int(time.time()))
+
+
+def _adopt_from(manager: Steps, repairs: Sequence[Repair], now: int) -> _Errors:
+    rows = {one: one.after._replace(created_at=now) for one in repairs if one.after is not None}
+    known = {row.key: row for row in manager.store.records(manager.host_uuid, keys=[one.device for one in rows])}
+    for one in rows:
+        if known.get(one.device) != one.before:
+            return dict.fromkeys(repairs, f'{_name(one.device)} has another row by now')
     with manager.lock:
-        before = {row.key: manager.ledger.find(row.key) for row in rows}
-        taken = [key for key, unit in before.items() if unit is not None and unit.holding is not None]
+        taken = [one.device for one in rows if _is_taken(manager.ledger.find(one.device), one.before)]
         if not taken:
-            manager.ledger.hold(rows)
+            manager.ledger.hold(list(rows.values()))
     if taken:
         return dict.fromkeys(repairs, f'{_name(taken[0])} is being taken or given back just now')
     try:
-        manager.write(Changes(insert=tuple(rows)))
+        manager.write(Changes(insert=tuple(row for one, row in rows.items() if one.before is None),
+                              update=tuple(Update(one.before, row) for one, row in rows.items()
+                                           if one.before is not None)))
     except exception.NothingWritten:
         with manager.lock:
-            for row in rows:
+            for one, row in rows.items():
                 unit = manager.ledger.find(row.key)
-                if unit is not None:
+                if one.before is not None:
+                    manager.ledger.hold([one.before])
+                elif unit is not None:
                     manager.ledger.free(unit)       # a device that a domain names is withheld still
         raise
     return dict.fromkeys(repairs)
+
+
+def _is_taken(unit: ledgers.Unit | None, before: Record | None) -> bool:
+    """Whether a device is held for another than the row says."""
+    if unit is None or unit.holding is None:
+        return False
+    return before is None or unit.holding.instance_uuid != before.instance_uuid
 
 
 def _update(manager: Steps, repairs: Sequence[Repair]) -> _Errors:

@@ -89,9 +89,10 @@ class Explanation(NamedTuple):
 def locate(store: store_api.Store, name: str | None, machine_id_path: str) -> store_api.Host:
     """The host that a report on this machine is about.
 
-    :param name: None means the host that this machine is in the store, and before its manager started for the first
-        time a host with the machine's name
-    :raises UnknownHost: the store knows this machine, and by other names
+    :param name: None means the host that this machine is in the store; in a store without hosts, one with the machine's
+        name, as it will be when its manager starts for the first time
+    :raises UnknownHost: the store knows this machine by other names than the one given; or it knows others and not this
+        one, and none was given
     :raises AmbiguousHost: the store knows it by several names, and neither was one given nor is one the machine's own
     :raises NotThisMachine: the host of this name is another machine
     :raises InvalidConfiguration: the machine's id cannot be read
@@ -110,6 +111,9 @@ def locate(store: store_api.Store, name: str | None, machine_id_path: str) -> st
         raise exception.AmbiguousHost(here)
     if here:
         raise exception.UnknownHost(wanted, here)
+    if name is None and (known := [host.name for host in store.hosts()]):
+        # Perhaps this machine is one of them and got a new id. A host that nobody is has no rows and differs from all.
+        raise exception.UnknownHost(None, known)
     return host_identity.new_host(wanted, digest)
 
 

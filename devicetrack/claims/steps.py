@@ -78,6 +78,7 @@ class Steps:
         self._reading = threading.Lock()
         self.brought_back: set[str] = set()     # instances that are ready after the host booted, while not all are
         self.first_seen: dict[tuple[str, DeviceKey], int] = {}  # by finding, when this process first saw it
+        self.lacking: frozenset[str] = frozenset()              # instances whose guests have more than the store knows
         self.report_only: str | None = None     # why nothing is claimed and nothing freed, while that is so
         # Claim ids only have to differ from one another, over restarts too; a UUID for each would cost more.
         self._claim_prefix = secrets.token_hex(8)

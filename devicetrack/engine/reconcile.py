@@ -261,12 +261,27 @@ class _Comparison:
             elif owner is None:
                 yield self._unrecorded(severity, key, domains)
             if owner is not None and owner.instance_uuid not in domains:
-                yield self._finding(WRONG_OWNER, severity, key, f'recorded for {owner.instance_uuid}, named by {names}',
-                                    'stop the domain that does not own it', domains)
+                yield self._wrong_owner(severity, key, owner, domains)
+
+    def _wrong_owner(self, severity: str, key: _Key, owner: Record, domains: tuple[str, ...]) -> Finding:
+        detail, proposal = f'recorded for {owner.instance_uuid}, named by {", ".join(domains)}', (
+            'stop the domain that does not own it')
+        device = own_record(self._by_guests, key, domains[0]) if len(domains) == 1 else None
+        if device is None:
+            return self._finding(WRONG_OWNER, severity, key, detail, proposal, domains)
+        # The guest was given it by a store that knew more than this one does.
+        may = self._may_adopt(key, device)
+        return self._finding(WRONG_OWNER, severity, key, f'{detail}, whose definition records it as its own',
+                             'write its row from what the definition records, if the store is older than the guest'
+                             if may else 'see which device it is and whose', domains, ADOPT if may else None)
 
     def _unrecorded(self, severity: str, key: _Key, domains: tuple[str, ...]) -> Finding:
         detail = f'domain {domains[0]} names it and no row does'
         device = own_record(self._by_guests, key, domains[0])
+        if device is None and self._of_another_store(key, domains[0]):
+            return self._finding(USED_UNRECORDED, severity, key, f'{detail}; orphaned: its definition records it for '
+                                 'this machine under another UUID of the host', 'leave the domain as it is, stop the '
+                                 'service and run devicetrack-manage recover --from-hypervisor', domains)
         if device is None:
             return self._finding(USED_UNRECORDED, severity, key, f'{detail}; foreign: no record of this host in its '
                                  'definition has it', 'record its owner, or remove it from the domain', domains)
@@ -275,6 +290,11 @@ class _Comparison:
             USED_UNRECORDED, severity, key, f'{detail}; orphaned: its definition records it as ours',
             'write its row from what the definition records' if may else 'see which device it is and whose',
             domains, ADOPT if may else None)
+
+    def _of_another_store(self, key: _Key, domain_uuid: str) -> bool:
+        return any(guest.instance_uuid == domain_uuid and guest.host_uuid != self.views.host_uuid
+                   and any((device.kind, device.identifier) == key and not device.beside for device in guest.devices)
+                   for guest in self.views.guests)
 
     def _may_adopt(self, key: _Key, device: RecordedDevice) -> bool:
         claims = [other for _guest, other in self._by_guests.get(key, ()) if not other.beside]
@@ -321,6 +341,12 @@ class _Comparison:
         return [self._finding(DETAILS_DIFFER, NOTE, key, _told(different), 'take over what the host says',
                               repair=UPDATE_DETAILS if self._certain(key) else None)]
 
+    @functools.cached_property
+    def _waits_for_its_definition(self) -> frozenset[str]:
+        """Instances whose domains still name what goes back: a move on this host is being undone."""
+        return frozenset(record.instance_uuid for key, record in self.owners.items()
+                         if record.state == vocabulary.RELEASING and key in self.named)
+
     def _row(self, key: _Key, record: Record, there: bool, same: bool) -> Iterable[Finding]:
         """What is to be said of one row.
 
@@ -345,7 +371,7 @@ class _Comparison:
                                 + (', and its domain is still there' if uuid in usage.domains else ''),
                                 'give it back', repair=GIVE_BACK if may else None)
         elif (record.state == vocabulary.ACTIVE and record.migration_uuid is None and not used and not usage.unknown
-                and uuid in usage.domains):
+                and uuid in usage.domains and uuid not in self._waits_for_its_definition):
             yield self._finding(RECORDED_UNUSED, WARNING, key, f'the domain of {uuid} does not name it',
                                 'see whether the instance still needs it')
         if not there and record.kind in self.inventory.known_kinds and not (

@@ -2,8 +2,9 @@
 
 Pure: a plan is made, shown to whoever asked for it, and done by somebody else. Everything else waits for a person.
 
-``adopt`` writes the row of a device that a guest of ours uses and no row has, from what the guest's definition records.
-    Devices that the guest left and that are recorded beside its own come with it.
+``adopt`` writes the row of a device that a guest of ours uses, from what the guest's definition records: no row has it,
+    or an older one for somebody whose domains do not name it. Devices that the guest left and that are recorded beside
+    its own come with it.
 ``update details`` takes over into a row what the host says of the device now. Its owner stays.
 ``retry release`` goes on with giving back a device that is on its way and that no domain names.
 ``give back`` begins it, for an instance that the compute service calls deleted or offloaded and that has no domain.
@@ -79,14 +80,20 @@ def plan(findings: Collection[Finding], views: Views) -> list[Repair]:
 
 def _adoptions(findings: Iterable[Finding], views: Views) -> Iterable[Repair]:
     recorded = reconcile.by_guests(views)
+    rows = _rows(views)
     guests = []
     for finding in findings:
         uuid = finding.users[0]
         device = reconcile.own_record(recorded, finding.device, uuid)
         if device is not None:
             guests.append(uuid)
-            yield Repair(ADOPT, finding.device, uuid, None, _row(device, uuid, views),
-                         'its guest names it, records it as its own, and no row does')
+            before = rows.get(finding.device)
+            after = _row(device, uuid, views)
+            if before is not None:
+                after = after._replace(generation=before.generation + 1)
+            yield Repair(ADOPT, finding.device, uuid, before, after,
+                         'its guest names it, records it as its own, and '
+                         + ('no row does' if before is None else 'its row is of a time before that'))
     if guests:
         yield from _left_behind(set(guests), recorded, views)
 

@@ -97,7 +97,8 @@ class IdentityTestCase(HostTestCase):
         host.manager.close()
         elsewhere = fixtures.Configuration(self.temp_dir(), machine='b')
         other = self.host(devices=1, configuration=self.useFixture(elsewhere), store=host.store, ready=False)
-        self.assertRaises(exception.HostIdentityChanged, other.manager.init_host, self.context)
+        error = self.assertRaises(exception.HostIdentityChanged, other.manager.init_host, self.context)
+        self.assertIn('machine_id_path', str(error))
         self.assertRaises(exception.NotReady, other.manager.resources_of, instance.uuid)
         self.assertEqual({'d0': instance.uuid}, host.owners())
 

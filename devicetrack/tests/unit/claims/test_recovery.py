@@ -5,6 +5,7 @@ import threading
 import fixtures as patches
 
 from devicetrack import exception
+from devicetrack.claims import repairs
 from devicetrack.engine import reconcile
 from devicetrack.objects.values import DeviceKey
 from devicetrack.store.api import Changes
@@ -439,6 +440,44 @@ class OlderStoreTestCase(HostTestCase):
         host.audit()
         self.assertEqual([instance.uuid], [record.instance_uuid for record in host.records()])
         host.claim(Instance(), pmem=1)
+
+    def test_a_device_that_the_old_store_has_for_somebody_else_goes_to_its_guest(self):
+        host = self.host(devices=2)
+        before = host.spawn(pmem=1)
+        [old] = host.records(before)
+        host.delete(before)
+        instance, other = host.spawn(pmem=1), host.spawn(pmem=1)
+        owned = {record.identifier: record for record in (*host.records(instance), *host.records(other))}
+        row = owned[old.identifier]
+        instance = instance if row.instance_uuid == instance.uuid else other
+        host.machine.write(row.key, b'of the guest')
+        host.store.store.write(Changes(delete=(row,)))
+        host.store.store.write(Changes(insert=(old,)))
+        host.service.known = {before.uuid: 'deleted'}
+        host.restart()
+        host.audit()
+        self.assertRaises(exception.RowsMissing, host.manager.realize, None, instance)
+        self.assertRaises(exception.RowsMissing, host.manager.guest_config, instance)
+        self.assertRaises(exception.NodeUnavailable, host.claim, Instance(), pmem=1)
+        [outcome] = repairs.repair_host(host.manager, accept=True)
+        self.assertIsNone(outcome.error)
+        self.assertEqual([], host.audit())
+        self.assertEqual(instance.uuid, host.owners()[old.identifier])
+        host.boot(instance)
+        self.assertEqual(b'of the guest', host.machine.read(row.key))
+        self.assertEqual([], host.restart())
+        host.delete(instance)
+        self.assertEqual(FREE, host.states()[old.identifier])
+
+    def test_a_store_without_any_row_is_lost_and_not_accepted(self):
+        host = self.host(devices=2)
+        instance = host.spawn(pmem=1)
+        [row] = host.records(instance)
+        host.store.store.write(Changes(delete=(row,)))
+        host.restart()
+        self.assertIn('recover', str(self.assertRaises(exception.NodeUnavailable, host.claim, Instance(), pmem=1)))
+        self.assertIn('recover', str(self.assertRaises(exception.StoreLost, repairs.repair_host, host.manager, True)))
+        self.assertEqual([], host.records())
 
     def test_a_guest_that_is_not_ours_makes_no_store_old(self):
         host = self.host(devices=2)

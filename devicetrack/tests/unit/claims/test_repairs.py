@@ -84,7 +84,7 @@ class AcceptTestCase(RepairTestCase):
         self.repair(accept=True)
         before = self.host.records()
         outcomes = repairs.carry_out(self.host.manager, plan.repairs)
-        self.assertEqual([True], [('has a row by now' in str(one.error)) for one in outcomes[:1]])
+        self.assertEqual([True], [('has another row by now' in str(one.error)) for one in outcomes[:1]])
         self.assertEqual(before, self.host.records())
 
     def test_a_store_that_refuses_leaves_the_devices_withheld(self) -> None:
@@ -290,6 +290,7 @@ class OrderTestCase(RepairTestCase):
         self.assertEqual([], self.host.store.orders(waiting=True))
 
     def test_a_store_is_accepted(self) -> None:
+        self.host.spawn(pmem=1)
         self.restore_backup(self.host.spawn(pmem=1))
         self.assertEqual('there was nothing to repair', self.order(orders.REPAIR, {'accept': False}).text)
         self.assertEqual(orders.DONE, self.order(orders.REPAIR, {'accept': True}).outcome)

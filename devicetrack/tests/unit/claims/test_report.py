@@ -244,6 +244,17 @@ class LocateTestCase(base.TestCase):
         error = self.assertRaises(exception.UnknownHost, self.locate, host, 'compute-77')
         self.assertEqual(('compute-7',), error.known)
 
+    def test_a_machine_that_the_store_does_not_know_is_no_host_of_its_own_making(self) -> None:
+        host = self.useFixture(fixtures.Host(name='compute-7'))
+        with open(host.conf.devicetrack.machine_id_path, 'w', encoding='ascii') as file:
+            file.write('b' * 32)
+        error = self.assertRaises(exception.UnknownHost, self.locate, host)
+        self.assertEqual((None, ('compute-7',)), (error.host, error.known))
+        self.assertIn('--host', str(error))
+        renamed = self.assertRaises(exception.NotThisMachine, self.locate, host, 'compute-7')
+        self.assertIn('machine_id_path', str(renamed))
+        self.assertEqual('compute-8', self.locate(host, 'compute-8').name)      # one that is new beside others
+
     def test_of_several_hosts_on_one_machine_one_must_be_named(self) -> None:
         host = self.useFixture(fixtures.Host(name='compute-7'))
         this = host.store.host('compute-7')
