@@ -72,8 +72,8 @@ class HostIdentityChanged(DeviceTrackError):
 
     def __str__(self) -> str:
         return (f'the store knows host {self.host} as another machine: if it is this one with a new id, name a file '
-                f'that has the old id in [devicetrack] machine_id_path; if the store was lost, run devicetrack-manage '
-                f'recover --from-hypervisor --host {self.host}; otherwise give this machine a name of its own')
+                f'that has the old id in [devicetrack] machine_id_path (the guide to recovery says more); otherwise '
+                f'give this machine a name of its own')
 
 
 class MachineHasHost(DeviceTrackError):

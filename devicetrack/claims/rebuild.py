@@ -135,8 +135,9 @@ def _identify(name: str, digest: str, guests: Sequence[GuestRecord],
                 raise exception.MachineHasHost(name, other.name, rows)
         if other.name != name and other.uuid == host_uuid:
             raise exception.UnknownHost(name, [other.name])
-    if before is not None and before.machine_id != digest and before.uuid != host_uuid:
-        raise exception.HostIdentityChanged(name)
+    if before is not None and store is not None and before.machine_id != digest and (
+            before.uuid != host_uuid or store.records(before.uuid)):
+        raise exception.HostIdentityChanged(name)       # the rows are right, and it is the id that must come back
     return before, host
 
 

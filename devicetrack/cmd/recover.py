@@ -49,6 +49,9 @@ class Recover(base.Lister):
         kinds.load()
         store = self._store()
         name = parsed_args.host or rebuilding.name_of(store, conf.machine_id_path)
+        if name is None:
+            raise base.UsageError('the store knows no host of this machine, and its guests do not record the name of '
+                                  "theirs: say with --host which it is, by the compute service's name for it")
         driver = self.app.driver(name)
         if parsed_args.dry_run:
             recovery = rebuilding.plan(name, driver, store, self.app.conf, parsed_args.wipe_unrecorded)
@@ -61,7 +64,7 @@ class Recover(base.Lister):
                 rebuilding.write(recovery, self.app.store)
             finally:
                 lock.release()
-        self._tell(recovery, parsed_args.dry_run)
+        self._tell(name, recovery, parsed_args.dry_run)
         for verdict in recovery.verdicts:
             yield self._row(verdict, name)
 
@@ -82,11 +85,12 @@ class Recover(base.Lister):
                 *(getattr(row, name) if row is not None else None for name in _OF_ROW), verdict.reason,
                 base.details_fields(row.details) if row is not None else None]
 
-    def _tell(self, recovery: rebuilding.Recovery, dry_run: bool) -> None:
+    def _tell(self, name: str, recovery: rebuilding.Recovery, dry_run: bool) -> None:
         """What the list alone does not say, and whether anything needs attention."""
         outcomes = [verdict.outcome for verdict in recovery.verdicts]
         written = outcomes.count(rebuild.WRITE) + outcomes.count(rebuild.WIPE)
-        self.say(f'{written} rows would be written, and nothing was' if dry_run else f'{written} rows were written')
+        self.say(f'host {name}: ' + (f'{written} rows would be written, and nothing was' if dry_run
+                                     else f'{written} rows were written'))
         self.say('not known from guests: what instances without a domain on this host held')
         for uuid in recovery.migrations:
             self.say(f'migration {uuid} is not over in these rows: how it stands, the compute service says')

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 SYNC: Final = "run devicetrack-manage db sync with the service's --config-file"
+# A store that was there once must not begin anew, empty: its guests have devices.
+MAKE: Final = f'{SYNC}; if the store was lost, run devicetrack-manage recover --from-hypervisor in its place'
 MIGRATIONS: Final = os.path.join(os.path.dirname(__file__), 'migrations')
 
 _alembic = threading.Lock()
@@ -62,7 +64,9 @@ def check(store: SQLStore) -> None:
 
 def remedy(found: str | None) -> str:
     """What to do about a store of another revision than this release's."""
-    if found is None or is_known(found):
+    if found is None:
+        return MAKE
+    if is_known(found):
         return SYNC
     return 'the store is of a newer release: upgrade this one'
 

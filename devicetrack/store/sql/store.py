@@ -257,7 +257,7 @@ class SQLStore(api.Store):
     def unavailable(self, fault: Fault) -> exception.NothingWritten:
         """The error for a fault of the store after which nothing was written."""
         if fault.cause is Cause.NO_SCHEMA:
-            return exception.SchemaMismatch(self.name, None, models.REVISION, schema.SYNC)
+            return exception.SchemaMismatch(self.name, None, models.REVISION, schema.MAKE)
         if fault.cause is Cause.NOT_A_STORE:
             return exception.SchemaMismatch(
                 self.name, 'unreadable', models.REVISION,

@@ -39,6 +39,7 @@ class TestSchema(StoreTestCase):
         error = self.assertRaises(exception.SchemaMismatch, store.check)
         self.assertEqual((store.name, None, models.REVISION), (error.store, error.found, error.wanted))
         self.assertIn('devicetrack-manage db sync', error.remedy)
+        self.assertIn('if the store was lost, run devicetrack-manage recover --from-hypervisor', error.remedy)
 
     def test_a_newer_store(self) -> None:
         self.store.transact(lambda connection: connection.execute(

@@ -88,7 +88,9 @@ class ErrorsTestCase(ManageTestCase):
         os.remove(self.file)
         for command in (('audit',), ('inventory', 'list'), ('assignment', 'list'), ('assignment', 'show', 'd0'),
                         ('explain', '--resource', 'VGPU=1'), ('db', 'online-data-migrations')):
-            self.assertIn('run devicetrack-manage db sync', self.error(*command))
+            error = self.error(*command)
+            self.assertIn('run devicetrack-manage db sync', error)
+            self.assertIn('devicetrack-manage recover --from-hypervisor', error)
 
     def test_a_store_that_is_none(self) -> None:
         self.host.manager.close()

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
+import pathlib
+import re
+import sqlite3
 from typing import Any
 
+from devicetrack import exception
 from devicetrack.cmd import base as cmd_base
 from devicetrack.cmd import recover
 from devicetrack.objects.values import DeviceKey
@@ -81,7 +86,7 @@ class LostStoreTestCase(RecoverTestCase):
         self.lose_the_store()
         found = self.recover('--dry-run')
         self.assertEqual({('d0', 'write'), ('d1', 'write')}, self.outcomes(found))
-        self.assertIn('2 rows would be written, and nothing was', self.said)
+        self.assertIn('host compute-7: 2 rows would be written, and nothing was', self.said)
         self.assertFalse(os.path.exists(self.file))
 
     def test_a_dry_run_beside_a_manager_that_works(self) -> None:
@@ -287,6 +292,15 @@ class IdentityTestCase(RecoverTestCase):
         self.assertIn('still has devices in the store (1)', answer.err)
         self.assertEqual(['d2'], [record.identifier for record in self.host.records()])
 
+    def test_a_new_machine_id_does_not_take_the_rows_of_the_old_one(self) -> None:
+        self.host.manager.close()
+        rows = self.host.records()
+        self.new_machine_id()
+        answer = self.program.run('recover', '--from-hypervisor', '--host', 'compute-7')
+        self.assertEqual(cmd_base.ERROR, answer.code)
+        self.assertIn('machine_id_path', answer.err)
+        self.assertEqual(rows, self.host.records())
+
     def test_guests_that_do_not_agree(self) -> None:
         other = self.host.spawn(vgpu=1)
         domain = self.machine.domains[other.uuid]
@@ -309,7 +323,49 @@ class IdentityTestCase(RecoverTestCase):
     def test_the_store_knows_it_by_another_name(self) -> None:
         answer = self.program.run('recover', '--from-hypervisor', '--dry-run', '--host', 'compute-8')
         self.assertEqual(cmd_base.ERROR, answer.code)
-        self.assertIn('it knows compute-7', answer.err)
+        self.assertIn('this machine is host compute-7', answer.err)
+
+    def test_a_store_that_does_not_know_this_machine_needs_its_name(self) -> None:
+        self.lose_the_store()
+        for command in ((), ('--dry-run',)):
+            answer = self.program.run('recover', '--from-hypervisor', *command)
+            self.assertEqual(cmd_base.USAGE, answer.code)
+            self.assertIn('--host', answer.err)
+        self.assertFalse(os.path.exists(self.file))
+
+    def test_of_several_names_one_must_be_said(self) -> None:
+        known = self.host.store.hosts()[0]
+        self.host.store.add_host(known._replace(uuid='7c9e6f2e-3a58-4a0e-8a53-0b8a3f8f0001', name='compute-8'))
+        answer = self.program.run('recover', '--from-hypervisor', '--dry-run')
+        self.assertEqual(cmd_base.ERROR, answer.code)
+        self.assertIn('compute-7, compute-8', answer.err)
+
+    def recover_under_a_wrong_name(self) -> None:
+        self.lose_the_store()
+        answer = self.program.run('recover', '--from-hypervisor', '--host', 'build-host')
+        self.assertEqual(cmd_base.OK, answer.code)
+        self.assertIn('host build-host: 2 rows were written', answer.err)
+        self.assertRaises(exception.MachineHasHost, self.host.restart)
+        answer = self.program.run('recover', '--from-hypervisor', '--host', 'compute-7')
+        self.assertEqual(cmd_base.ERROR, answer.code)
+        self.assertIn('recover was told a wrong name', answer.err)
+
+    def test_after_a_wrong_name_the_file_goes_and_the_rows_come_back(self) -> None:
+        self.recover_under_a_wrong_name()
+        self.lose_the_store()
+        self.recover()
+        self.host.restart()
+        self.assertEqual((self.uuid, []), (self.host.manager.host_uuid, self.host.audit()))
+
+    def test_after_a_wrong_name_a_database_of_several_hosts_is_told_the_right_one(self) -> None:
+        self.recover_under_a_wrong_name()
+        page = pathlib.Path(__file__).parents[4].joinpath('doc', 'source', 'admin', 'recovery.rst').read_text('utf-8')
+        [statement] = re.findall(r"^ +(UPDATE hosts .*;)$", page, re.M)
+        with contextlib.closing(sqlite3.connect(self.file)) as database, database:
+            database.execute(statement.replace('WRONG', 'build-host').replace('RIGHT', 'compute-7'))
+        self.assertEqual({('d0', 'present'), ('d1', 'present')}, self.outcomes(self.recover()))
+        self.host.restart()
+        self.assertEqual((self.uuid, []), (self.host.manager.host_uuid, self.host.audit()))
 
     def test_its_name_is_the_one_that_the_store_knows(self) -> None:
         found = self.program.run('recover', '--from-hypervisor', '--dry-run', '-f', 'json')
