@@ -213,6 +213,30 @@ def _runs(record: Record, usage: Usage) -> bool:
 # -- another boot -----------------------------------------------------------------------------------------------------
 
 
+def _rewrite(manager: Steps, instance_uuid: str, named: Collection[DeviceKey]) -> None:
+    """Have the definition of a guest that is off name its devices by their addresses of this boot."""
+    records = [record for record in manager.records_of(instance_uuid) if record.state != vocabulary.RELEASING]
+    used = [record for record in records if record.key in named]
+    if used:
+        manager.driver.rewrite_guest(
+            [DeviceAssignment.from_record(record) for record in used],
+            [DeviceAssignment.from_record(record) for record in records if record.key not in named])
+
+
+def bring_definition(manager: Steps, instance_uuid: str) -> None:
+    """Before a guest starts, maybe by the definition that it has: what a start after a boot could not do for it.
+
+    For who holds the ``working`` lock and has realized its devices.
+    """
+    if manager.boot_id in (None, manager.driver.boot_id()) or instance_uuid in manager.brought_back:
+        return
+    usage = manager.driver.get_usage()
+    if instance_uuid not in usage.running:
+        _rewrite(manager, instance_uuid, {DeviceKey(use.kind, use.identifier) for use in usage.uses
+                                          if use.domain_uuid == instance_uuid and use.identifier is not None})
+    manager.brought_back.add(instance_uuid)
+
+
 def _after_boot(manager: Steps, views: Views, boot_id: str | None) -> bool:
     """After the host booted: make devices real again and definitions name them by their addresses of this boot.
 
@@ -255,14 +279,11 @@ def _bring_back(manager: Steps, rows: Sequence[Record], named: Collection[Device
         if not idle:
             return False
         try:
-            records = [record for record in manager.records_of(instance_uuid) if record.state != vocabulary.RELEASING]
-            real = manager.make_real([record for record in records
-                                      if record.state == vocabulary.ACTIVE or record.key in named])
-            used = [record for record in real if record.key in named]
-            if used and instance_uuid not in views.usage.running:
-                manager.driver.rewrite_guest(
-                    [DeviceAssignment.from_record(record) for record in used],
-                    [DeviceAssignment.from_record(record) for record in records if record.key not in named])
+            manager.make_real([record for record in manager.records_of(instance_uuid)
+                               if record.state != vocabulary.RELEASING
+                               and (record.state == vocabulary.ACTIVE or record.key in named)])
+            if instance_uuid not in views.usage.running:
+                _rewrite(manager, instance_uuid, named)
         except exception.DeviceTrackError as error:
             # Its service may meet the same when it starts the guest; the rest of the host works.
             LOG.warning('The devices of instance %(instance)s are not ready after the host booted; every audit tries '

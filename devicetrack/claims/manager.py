@@ -256,7 +256,9 @@ class ClaimManager(Steps):
             used = self.used_by_guest(records, before_move)
             if records and all(record.state == vocabulary.RELEASING for record in records):
                 raise exception.InstanceNotClaimed(instance.uuid, 'not on its way back')
-            return InstanceResources.from_records(instance.uuid, self._host_uuid, self.make_real(used))
+            real = self.make_real(used)
+            interrupted.bring_definition(self, instance.uuid)
+            return InstanceResources.from_records(instance.uuid, self._host_uuid, real)
 
     @_when_ready
     def guest_config(self, instance: Any, before_move: bool = False) -> GuestConfig:

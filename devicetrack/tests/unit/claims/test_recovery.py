@@ -542,6 +542,21 @@ class BootTestCase(HostTestCase):
         host.audit()
         self.assertNotEqual(before, host.machine.domains[instance.uuid].defined)
 
+    def test_a_guest_whose_definition_could_not_be_rewritten_starts_on_its_own_devices_all_the_same(self):
+        host = self.host(devices=2)
+        instances = [host.spawn(pmem=1) for _ in range(2)]
+        before = host.machine.domains[instances[0].uuid].defined
+        host.machine.reboot()
+        host.machine.before('rewrite_guest', exception.HypervisorUnreachable('fake', 'restarting'), times=2)
+        host.restart()
+        self.assertEqual(before, host.machine.domains[instances[0].uuid].defined)
+        for instance in instances:
+            host.manager.realize(None, instance)        # and the guest is started by the definition that it has
+            [use] = [use for use in host.machine.usage().uses if use.domain_uuid == instance.uuid]
+            self.assertEqual(host.records(instance)[0].identifier, use.identifier)
+        self.assertNotEqual(before, host.machine.domains[instances[0].uuid].defined)
+        self.assertEqual([], host.audit())
+
     def test_a_device_that_did_not_come_back_is_named_and_the_rest_works(self):
         host = self.host(devices=3)
         lost, other = host.spawn(pmem=1), host.spawn(pmem=1)
