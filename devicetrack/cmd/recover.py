@@ -99,6 +99,6 @@ class Recover(base.Lister):
         if rebuild.UNRECORDED in outcomes:
             self.say(f'{outcomes.count(rebuild.UNRECORDED)} devices are recorded by no guest, and the manager will '
                      'hand them out as they are: unless they are known to be clean, do not start it before '
-                     'recover --from-hypervisor --wipe-unrecorded')
+                     f'recover --from-hypervisor --host {name} --wipe-unrecorded')
         if recovery.unknown or any(outcome not in rebuild.WELL for outcome in outcomes):
             self.exit_code = base.ATTENTION

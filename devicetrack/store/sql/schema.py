@@ -31,7 +31,7 @@ LOG = logging.getLogger(__name__)
 
 SYNC: Final = "run devicetrack-manage db sync with the service's --config-file"
 # A store that was there once must not begin anew, empty: its guests have devices.
-MAKE: Final = f'{SYNC}; if the store was lost, run devicetrack-manage recover --from-hypervisor in its place'
+MAKE: Final = f'{SYNC}; if the store was lost, run devicetrack-manage recover --from-hypervisor --host NAME instead'
 MIGRATIONS: Final = os.path.join(os.path.dirname(__file__), 'migrations')
 
 _alembic = threading.Lock()

@@ -123,6 +123,22 @@ class MediatedDevicesTestCase(base.TestCase):
         self.assertIn(textwrap.indent(answer.stdout, '    '), self.page)
 
 
+class GuestsTestCase(base.TestCase):
+    """The guests that every process sees on the test driver, and what the commands make of them."""
+
+    def test_every_command_prints_what_the_page_says(self) -> None:
+        page = (DOCS / 'user' / 'quick_start.rst').read_text(encoding='utf-8').split('Guests that the commands see')[1]
+        directory = os.path.join(self.temp_dir(), 'try')
+        steps = re.findall(r'^    \$ (.*)\n((?:    [^$].*\n)*)', page, re.M)
+        self.assertEqual(6, len(steps))
+        for command, printed in steps:
+            shell = command.replace('/srv/try', directory).replace('python ', f'{sys.executable} ', 1).replace(
+                'devicetrack-manage', f'{sys.executable} -m devicetrack.cmd.manage')
+            answer = subprocess.run(shell, shell=True, cwd=DOCS / 'user', capture_output=True, text=True, check=False,
+                                    timeout=120)
+            self.assertEqual(printed, textwrap.indent(answer.stdout, '    '), f'{command}: {answer.stderr}')
+
+
 class PagesTestCase(base.TestCase):
     """What a page lists is all that there is, and nothing else."""
 

@@ -360,7 +360,7 @@ class IdentityTestCase(RecoverTestCase):
     def test_after_a_wrong_name_a_database_of_several_hosts_is_told_the_right_one(self) -> None:
         self.recover_under_a_wrong_name()
         page = pathlib.Path(__file__).parents[4].joinpath('doc', 'source', 'admin', 'recovery.rst').read_text('utf-8')
-        [statement] = re.findall(r"^ +(UPDATE hosts .*;)$", page, re.M)
+        [statement] = re.findall(r'^ +(UPDATE hosts .*;)$', page, re.M)
         with contextlib.closing(sqlite3.connect(self.file)) as database, database:
             database.execute(statement.replace('WRONG', 'build-host').replace('RIGHT', 'compute-7'))
         self.assertEqual({('d0', 'present'), ('d1', 'present')}, self.outcomes(self.recover()))
