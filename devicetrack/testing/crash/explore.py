@@ -36,6 +36,8 @@ from devicetrack.testing.crash.world import Machine
 from devicetrack.testing.crash.world import Seats
 from devicetrack.testing.crash.world import World
 
+_ATTEMPTS: Final = 12
+
 AGAIN: Final = 'again'
 VARIANTS: Final = {
     **moments.FAULTS,
@@ -121,6 +123,7 @@ class _Run:
                  recorded: Sequence[Sequence[Moment]], record: bool) -> None:
         self.operation, self.stores, self.faults = operation, stores, tuple(faults)
         self._recorded, self._record = recorded, record
+        self.astray = False
         self._courses: list[Course] = []
         self._room: dict[str, dict[str, int]] = {}
         self._state = ''
@@ -134,8 +137,9 @@ class _Run:
         with self.world:
             try:
                 wrong = self._go()
-            except Exception:
+            except Exception as error:
                 wrong = [traceback.format_exc()]
+                self.astray = isinstance(error, moments.WentAnotherWay)
             wrong = self.world.trouble + wrong
             log = self._log() if wrong else ''
         return Result(self.faults, wrong, self._courses, self._state, log)
@@ -333,8 +337,17 @@ class Explorer:
 
     def try_out(self, operation: Operation, faults: Sequence[Fault] = (),
                 recorded: Sequence[Sequence[Moment]] = (), record: bool = False) -> Result:
-        """One run. With ``record`` its last phase is recorded: the operation, or the restart after all faults."""
-        return _Run(operation, self._stores, self._seats, faults, recorded, record).go()
+        """One run. With ``record`` its last phase is recorded: the operation, or the restart after all faults.
+
+        One that does not pass the moments that were recorded is repeated some times: a database gives rows that stand
+        equal in any order.
+        """
+        for _ in range(_ATTEMPTS):
+            run = _Run(operation, self._stores, self._seats, faults, recorded, record)
+            result = run.go()
+            if not run.astray:
+                break
+        return result
 
     def explore(self, operation: Operation, variants: Sequence[str] = tuple(VARIANTS)) -> Report:
         """Every run of every variant, after one that records the operation's moments.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
+from collections.abc import Sequence
 import contextlib
 import multiprocessing
 import os
@@ -12,8 +13,10 @@ import pickle
 import signal
 from typing import Any
 from typing import Final
+import uuid
 
 from devicetrack.objects import DeviceAssignment
+from devicetrack.objects.values import Candidate
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestConfig
 from devicetrack.objects.values import MigrationDefinitions
@@ -84,6 +87,21 @@ class Machine(fake.FakeHost):
             self.at_work(call, self)
 
 
+class Driver(fake.FakeDriver):
+    """Gives devices that are to be made the same names in every run."""
+
+    _numbers = 0
+
+    def claim_for_instance(self, instance_uuid: str, request: Any,
+                           candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+        return [candidate if candidate.identifier is not None else candidate._replace(identifier=self._name())
+                for candidate in candidates]
+
+    def _name(self) -> str:
+        self._numbers += 1
+        return str(uuid.uuid5(uuid.NAMESPACE_DNS, f'{self._numbers}.{self.host}'))
+
+
 class Hypervisor:
     """What a compute service does to guests on one host."""
 
@@ -141,7 +159,7 @@ class Host:
     def __init__(self, name: str, machine: Machine, world: World, configuration: fixtures.Configuration) -> None:
         self.name, self.machine, self.world = name, machine, world
         self.configuration = configuration
-        self.driver = fake.FakeDriver(name, configuration.conf, configuration.state_path, machine)
+        self.driver = Driver(name, configuration.conf, configuration.state_path, machine)
         self.hypervisor = Hypervisor(machine, name, world)
         self.down = False                       # switched off: nobody starts its process
         self.pid = 0
@@ -213,6 +231,8 @@ class Host:
                   moments.DATA: self.world.data}[kind]
         try:
             return process.ANSWER, getattr(target, name)(*args, **kwargs)
+        except moments.WentAnotherWay:
+            raise
         except Exception as error:
             return process.ERROR, error
 
