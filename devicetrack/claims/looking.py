@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
-from concurrent import futures
 import contextlib
 import gc
 import itertools
@@ -47,30 +46,16 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def read(manager: Steps, alone: bool = False) -> Views:
-    """Innermost first: a device that is taken meanwhile shows up as recorded and never as used without a row.
-
-    :param alone: as for :func:`_look`
-    """
-    return _ask_service(manager, _look(manager, alone))
+def read(manager: Steps) -> Views:
+    """Innermost first: a device that is taken meanwhile shows up as recorded and never as used without a row."""
+    return _ask_service(manager, _look(manager))
 
 
-def _look(manager: Steps, alone: bool = False) -> Views:
-    """The views of this host, without the service's.
-
-    :param alone: nothing is taken or given back meanwhile, so the order does not matter and they are read side by side
-    """
-    def recorded() -> tuple[Record, ...]:
-        return tuple(manager.store.records(manager.host_uuid))
-
-    if alone:
-        with futures.ThreadPoolExecutor(1, 'devicetrack-look') as beside:
-            others = beside.submit(lambda: (manager.read_inventory(), recorded()))
-            usage = manager.driver.get_usage()
-            inventory, records = others.result()
-    else:
-        usage = manager.driver.get_usage()
-        inventory, records = manager.read_inventory(), recorded()
+def _look(manager: Steps) -> Views:
+    """The views of this host, without the service's."""
+    usage = manager.driver.get_usage()
+    inventory = manager.read_inventory()
+    records = tuple(manager.store.records(manager.host_uuid))
     views = Views(usage, inventory, records, None, host=manager.host, host_uuid=manager.host_uuid,
                   node=manager.nodename, boot_changed=manager.boot_id not in (None, manager.driver.boot_id()))
     # What guests record of themselves is read only where a row is missing that it may be about.

@@ -31,7 +31,7 @@ def start(manager: Steps, host: Host) -> list[Finding]:
     :param host: as the store knew it when the last manager ended
     """
     with looking.uncollected():
-        views = looking.read(manager, alone=True)
+        views = looking.read(manager)
         _refuse_mistakes(views)
         with manager.lock:
             manager.ledger.read_inventory(views.inventory)
