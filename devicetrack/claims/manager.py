@@ -350,7 +350,8 @@ class ClaimManager(Steps):
         that its present devices are old is written in it too. Sets ``instance.migration_context``;
         ``instance.resources`` stays what it was until the guest runs here.
 
-        :param flavor: the flavor that the instance gets; its ``extra_specs`` are read
+        :param flavor: the flavor that the instance gets; its ``extra_specs`` order what ``allocations`` hold, and are
+            the least that they must hold; not read with a :class:`~devicetrack.objects.DeviceRequest`
         :param migration: ``uuid, id, source_compute, source_node`` are read; None has the service create one
         :param allocations: what the instance is allocated at its destination, as :meth:`instance_claim` takes it
         :param image_meta: taken for the sake of callers that pass it, and not used; ``limits`` too

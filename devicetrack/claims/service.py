@@ -37,7 +37,8 @@ class MovingService(ComputeService, Protocol):
             from this host and is not long over: of a live migration the source may hear in no other way. Read of each
             are ``uuid``, ``id`` (greater is newer), ``status``, ``instance_uuid``, ``source_compute``,
             ``source_node``, ``dest_compute``, ``dest_node``. What a status means is in
-            :data:`devicetrack.engine.moves.STATUSES`. None when the service cannot tell now.
+            :data:`devicetrack.engine.moves.STATUSES`, and ``doc/source/user/moves.rst`` says what each does to rows.
+            None when the service cannot tell now.
         """
 
     def evacuated_from_here(self) -> Collection[str] | None:

@@ -14,6 +14,12 @@ from devicetrack.objects import values
 class DeviceAssignment(base.DeviceTrackObject):
     """One device held for one instance, as it was recorded.
 
+    ``kind`` and ``identifier`` name the device on its host: a namespace by its name (``vpmem``), a mediated device by
+    its UUID (``mdev``). ``role`` says what it is to the instance: ``current``, or in a move ``incoming`` (claimed at
+    the destination, the guest does not run on it yet) or ``old`` (left, and kept until the move is over);
+    ``migration_uuid`` names that move. ``state`` says how far it is: ``claimed``, ``active`` (the guest runs on it) or
+    ``releasing`` (being given back). ``details`` is what only its kind knows, such as a label or an mdev type.
+
     ``position`` counts from 0 in the order of the request and is the device's order in the guest. ``claim_id`` names
     the claim that took it. ``generation`` counts the writes of its row. ``created_at`` is in seconds since the epoch
     and only a label.

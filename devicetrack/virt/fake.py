@@ -133,7 +133,10 @@ class FakeHost:
 
     def add_parent(self, name: str, costs: Mapping[str, int] | None = None, units: int = 16,
                    resource_class: str = 'VGPU', numa_node: int | None = 0, address: str | None = None) -> None:
-        """Add a parent of ``units`` units; ``costs`` says how many of them one device of each type takes."""
+        """Add a parent of ``units`` units; ``costs`` says how many of them one device of each type takes.
+
+        By default it makes 16 devices of one type, ``nvidia-35``, that count as ``VGPU``.
+        """
         costs = dict(costs or {'nvidia-35': 1})
         templates = {
             device_type: _text_of(MdevDetails, type=device_type, parent=name, parent_address=address,

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import inspect
 import re
+import runpy
+import time
+import types
+from typing import Any
 
 from devicetrack.claims.service import MovingService
 from devicetrack.engine import moves as statuses
+from devicetrack.testing import fixtures
 from devicetrack.testing.region import Region
 from devicetrack.tests import base
 from devicetrack.tests.functional.docs import moves
@@ -47,3 +52,76 @@ class MovesTestCase(base.TestCase):
         table = self.page.split('What the service hands in')[1]
         methods = {name for name, _ in inspect.getmembers(MovingService, inspect.isfunction) if name[0] != '_'}
         self.assertEqual(methods, set(re.findall(r'^   \* - ``([a-z_]+)', table, re.M)))
+
+
+class MovingServiceTestCase(base.TestCase):
+    """The service of the page, asked by the managers of two hosts."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.region = self.useFixture(Region())
+        example = runpy.run_path(str(DOCS / 'user' / 'moving_service.py'))
+        self.long_s = example['LONG_S']
+        for host in self.region.hosts.values():
+            host.service = example['MovingService'](self, host.name)
+            host.restart()
+        self.updated_at = time.time()
+
+    # -- the database -------------------------------------------------------------------------------------------------
+
+    @property
+    def instances(self) -> list[Any]:
+        return [types.SimpleNamespace(uuid=one.uuid, host=one.host, deleted=one.uuid in self.region.deleted)
+                for one in self.region.instances]
+
+    @property
+    def migrations(self) -> list[Any]:
+        for one in self.region.migrations:
+            made: Any = one
+            made.updated_at = self.updated_at
+            made.migration_type = 'evacuation' if one in self.region.evacuations else 'migration'
+        return list(self.region.migrations)
+
+    def create_migration(self, instance: Any, nodename: str, move_type: str) -> Any:
+        return self.region.migration(instance, nodename)
+
+    def set_status(self, migration_uuid: str, status: str) -> None:
+        [one] = [one for one in self.region.migrations if one.uuid == migration_uuid]
+        one.status = status
+
+    # -- what its answers do ------------------------------------------------------------------------------------------
+
+    def leave_untold(self) -> fixtures.Instance:
+        """A resize whose source hears of it from the audit alone."""
+        instance = self.region.spawn('one', pmem=1)
+        migration = self.region.resize(instance, 'two', pmem=1)
+        self.region.one.machine.delete_guest(instance.uuid)
+        migration.status = 'confirmed'
+        return instance
+
+    def test_a_source_that_nobody_told_hears_of_the_move(self) -> None:
+        self.leave_untold()
+        self.region.one.audit()
+        self.region.one.audit()
+        self.assertEqual([], self.region.one.records())
+
+    def test_one_that_is_long_over_is_told_no_more(self) -> None:
+        self.leave_untold()
+        self.updated_at -= self.long_s + 60
+        self.region.one.audit()
+        self.region.one.audit()
+        self.assertEqual(1, len(self.region.one.records()))
+
+    def test_what_an_evacuation_left_goes_when_its_host_is_back(self) -> None:
+        instance = self.region.spawn('one', pmem=1)
+        self.region.one.manager.close()
+        self.region.evacuate(instance, 'two', pmem=1)
+        self.region.one.restart()
+        self.assertEqual(([], 1), (self.region.one.records(), len(self.region.two.records())))
+        self.assertEqual({}, self.region.one.machine.domains)
+
+    def test_a_claim_without_a_migration_gets_one(self) -> None:
+        instance = self.region.spawn('one', pmem=1)
+        claim = self.region.two.manager.resize_claim(None, instance, None, 'two', None, fixtures.a_request(pmem=1))
+        self.assertEqual([claim.migration], self.region.migrations)
+        claim.abort()

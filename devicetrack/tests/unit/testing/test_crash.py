@@ -249,6 +249,17 @@ class DocumentationTestCase(CrashTestCase):
         report = self.explorer().explore(example['Boot']())
         self.assertEqual({}, report.failures, report.first and report.describe())
 
+    def test_the_move_of_the_example_survives(self):
+        example = runpy.run_path(str(ROOT / 'doc' / 'source' / 'user' / 'crash_kit.py'))
+        report = self.explorer().explore(example['Revert'](), ('kill', 'lost', 'cut', 'outage'))
+        self.assertEqual({}, report.failures, report.first and report.describe())
+
+    def test_a_revert_that_nobody_goes_on_with_is_found(self):
+        example = runpy.run_path(str(ROOT / 'doc' / 'source' / 'user' / 'crash_kit.py'))
+        careless = type('Careless', (example['Service'],), {'go_on': lambda self: None})
+        report = self.explorer().explore(on(careless, example['Revert']), KILL)
+        self.assertIn('is claimed, incoming', report.describe())
+
     def test_what_the_page_invites_to_break_is_found(self):
         example = runpy.run_path(str(ROOT / 'doc' / 'source' / 'user' / 'crash_kit.py'))
 
