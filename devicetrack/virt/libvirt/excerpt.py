@@ -20,7 +20,6 @@ end tracked devices are all found, as many of the one as of the other and where 
 from __future__ import annotations
 
 from collections.abc import Collection
-from collections.abc import Sequence
 import re
 from typing import Final
 from typing import NamedTuple
@@ -83,12 +82,10 @@ def _read(text: str, path_backed: Collection[str]) -> Excerpt:
     record = '' if own is None else _record(text, own)
     memories, memory_runs = _spots(text, 'memory', devices)
     hostdevs, hostdev_runs = _spots(text, 'hostdev', devices)
-    outside = [(start, devices.before)] if own is None else [(start, own.before), (own.after, devices.before)]
-    if any(text.count(tag, *stretch) for tag in ('<memory model=', '<hostdev')
-           for stretch in (*outside, (devices.after, len(text)))):
+    if (text.count('<memory model=', start), text.count('<hostdev', start)) != (len(memories), len(hostdevs)):
         raise _Doubt
     if record or memories or hostdevs:
-        _check_depths(text, outside, devices, sorted(memory_runs + hostdev_runs))
+        _check_depths(text, start, own, devices, sorted(memory_runs + hostdev_runs))
     return Excerpt(
         head[2], head[1] is not None,
         tuple(path for spot in memories if (path := _path(text, spot, path_backed)) is not None),
@@ -168,12 +165,9 @@ def _spots(text: str, name: str, devices: _Element) -> tuple[list[int], list[int
 _TO_THE_ROOT: Final = -1
 
 
-def _check_depths(text: str, outside: Sequence[tuple[int, int]], devices: _Element, spots: list[int]) -> None:
-    """See that elements are children of what they must be, by the balance of the tags before, between and behind.
-
-    :param outside: the stretches before the devices, without the metadata
-    """
-    even = list(outside)
+def _check_depths(text: str, start: int, own: _Element | None, devices: _Element, spots: list[int]) -> None:
+    """See that elements are children of what they must be, by the balance of the tags before, between and behind."""
+    even = [(start, devices.before)] if own is None else [(start, own.before), (own.after, devices.before)]
     since = devices.begin
     for spot in spots:
         even.append((since, spot))
