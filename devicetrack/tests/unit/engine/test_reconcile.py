@@ -256,7 +256,7 @@ class OrphanTestCase(base.TestCase):
         ('a guest of ours', [OURS], {}, 'orphaned', 'adopt'),
         ('no record', [], {}, 'foreign', None),
         ('a record without the device', [guest(recorded(namespace('b')))], {}, 'foreign', None),
-        ('a record of another host', [guest(recorded(pmem()), host='other')], {}, 'foreign', None),
+        ('a record of another host', [guest(recorded(pmem()), host='other')], {}, 'under another UUID', None),
         ('a record of another instance', [guest(recorded(pmem()), instance='x')], {}, 'foreign', None),
         ('recorded beside its own', [guest(recorded(pmem(), beside=True, role='old', migration='M'))], {}, 'foreign',
          None),
