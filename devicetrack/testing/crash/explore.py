@@ -349,10 +349,12 @@ class Explorer:
                 break
         return result
 
-    def explore(self, operation: Operation, variants: Sequence[str] = tuple(VARIANTS)) -> Report:
+    def explore(self, operation: Operation, variants: Sequence[str] = tuple(VARIANTS),
+                every_point: bool = True) -> Report:
         """Every run of every variant, after one that records the operation's moments.
 
-        AGAIN needs KILL among the variants.
+        :param variants: AGAIN needs KILL among them
+        :param every_point: without it KILL leaves out points at which it would leave the same behind as at another one
         """
         report = Report(operation.name, self._stores.kind)
         recording = self.try_out(operation, record=True)
@@ -368,13 +370,15 @@ class Explorer:
                 continue
             for fault in course.faults(variant):
                 # What a kill leaves behind is known beforehand; the first that leaves it shows the restart from it.
-                is_new = variant == moments.KILL and AGAIN in variants and course.states[fault.number] not in seen
-                result = self.try_out(operation, [fault], [course.moments], record=is_new)
+                is_new = variant == moments.KILL and course.states[fault.number] not in seen
+                if variant == moments.KILL and not is_new and not every_point:
+                    continue
+                result = self.try_out(operation, [fault], [course.moments], record=is_new and AGAIN in variants)
                 report.add(variant, result)
                 if is_new:
                     seen[course.states[fault.number]] = (fault,)
                     restarts.append(result)
-        for result in restarts:
+        for result in restarts if AGAIN in variants else ():
             self._again(operation, course, seen, result, report)
         report.states = len(seen)
         return report

@@ -75,6 +75,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument('--variant', action='append', choices=list(explore.VARIANTS),
                         help='may be repeated; all by default')
     parser.add_argument('--workers', type=int, default=2, help='processes that explore side by side')
+    parser.add_argument('--every-point', action='store_true',
+                        help='on servers too, kill at points that leave the same behind as others')
     parser.add_argument('--verbose', action='store_true', help='describe the first failure of every operation')
     options = parser.parse_args(arguments)
     options.store = options.store or list(STORES)
@@ -93,7 +95,7 @@ def _explore(operations: Sequence[Callable[[], Operation]], chosen: Sequence[int
     explore.warm_up()
     signal.signal(signal.SIGTERM, _end)
     # Before the servers are started, because these come with threads.
-    workers = [_Worker(operations, options.variant) for _ in range(options.workers)]
+    workers = [_Worker(operations, options) for _ in range(options.workers)]
     with contextlib.ExitStack() as stack:
         for worker in workers:
             stack.callback(worker.end)
@@ -125,12 +127,12 @@ def _explore(operations: Sequence[Callable[[], Operation]], chosen: Sequence[int
 class _Worker:
     """A process that explores. It is told of each store first, then of operations and stores by number and name."""
 
-    def __init__(self, operations: Sequence[Callable[[], Operation]], variants: Sequence[str]) -> None:
+    def __init__(self, operations: Sequence[Callable[[], Operation]], options: argparse.Namespace) -> None:
         self.line, theirs = multiprocessing.Pipe()
         self._pid = os.fork()
         if self._pid == 0:
             self.line.close()
-            _work(theirs, operations, variants)
+            _work(theirs, operations, options)
         theirs.close()
 
     def tell(self, *message: Any) -> None:
@@ -153,7 +155,7 @@ def _end(number: int, _frame: Any) -> None:
     raise SystemExit(128 + number)
 
 
-def _work(line: Any, operations: Sequence[Callable[[], Operation]], variants: Sequence[str]) -> None:
+def _work(line: Any, operations: Sequence[Callable[[], Operation]], options: argparse.Namespace) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _end)
     explorers: dict[str, explore.Explorer] = {}
@@ -164,7 +166,8 @@ def _work(line: Any, operations: Sequence[Callable[[], Operation]], variants: Se
             if isinstance(first, str):
                 explorers[first] = explore.Explorer(_stores(second))
             else:
-                line.send(explorers[second].explore(operations[first](), variants))
+                line.send(explorers[second].explore(operations[first](), options.variant,
+                                                    options.every_point or second == SQLITE))
     except (EOFError, SystemExit):
         status = 0
     except BaseException:
@@ -197,6 +200,9 @@ def _print_table(reports: Sequence[Report], options: argparse.Namespace) -> None
                        for column, (cell, width) in enumerate(zip(row, widths, strict=True))).rstrip())
     _say('\nRuns that were survived, of all runs. points: before and after every call that changes something, or that '
          'is of\nthe driver.')
+    if not options.every_point and options.store != [SQLITE]:
+        _say('On servers the process is killed at the first of the points that leave the same behind '
+             '(--every-point: at all).')
     for variant in options.variant:
         _say(f'  {variant:<7} {explore.VARIANTS[variant]}')
     if explore.AGAIN in options.variant:
