@@ -36,6 +36,12 @@ LOG = logging.getLogger(__name__)
 NO_INVENTORY: Final = Inventory((), (), frozenset())
 
 
+def waits(manager: Steps, views: Views, boot_id: str | None) -> bool:
+    """Whether :func:`go_on` may have anything to do."""
+    return (boot_id != manager.driver.boot_id() or hasattr(manager.service, 'evacuated_from_here')
+            or any(_work_waits(rows, views) for rows in looking.by_instance(views.records)))
+
+
 def go_on(manager: Steps, views: Views, boot_id: str | None) -> bool:
     """Finish what was interrupted, settle what runs and what moved, give back what belongs to instances that are over.
 

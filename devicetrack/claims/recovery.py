@@ -40,6 +40,8 @@ def start(manager: Steps, host: Host) -> list[Finding]:
             doubt.withhold(manager.ledger, (views,))
         manager.refresh()
         _judge(manager, views)
+        if not interrupted.waits(manager, views, host.boot_id):
+            return _remember(manager, reconcile.compare(views))
     if interrupted.go_on(manager, views, host.boot_id):
         views = looking.read(manager)
     return _remember(manager, reconcile.compare(views))
