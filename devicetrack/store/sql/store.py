@@ -302,7 +302,8 @@ def _selects() -> Mapping[tuple[str, ...], sa.Select[Any]]:
     Made once: SQLAlchemy takes as long for making a query as for running it.
     """
     columns = models.assignments.c
-    everything = sa.select(models.assignments).order_by(columns.instance_uuid, columns.position)
+    # Old and new devices of an instance that moves on one host have the same positions.
+    everything = sa.select(models.assignments).order_by(columns.instance_uuid, columns.position, columns.identifier)
     return {given: everything.where(*[columns[name] == sa.bindparam(name) for name in given])
             for given in ((), ('host_uuid',), ('instance_uuid',), ('host_uuid', 'instance_uuid'))}
 
