@@ -23,6 +23,7 @@ from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestRecord
 from devicetrack.objects.values import Record
 from devicetrack.objects.values import Usage
+from devicetrack.virt.driver import VirtDriver
 
 if TYPE_CHECKING:
     from devicetrack.claims.steps import Steps
@@ -58,15 +59,19 @@ def _look(manager: Steps) -> Views:
     records = tuple(manager.store.records(manager.host_uuid))
     views = Views(usage, inventory, records, None, host=manager.host, host_uuid=manager.host_uuid,
                   node=manager.nodename, boot_changed=manager.boot_id not in (None, manager.driver.boot_id()))
-    # What guests record of themselves is read only where a row is missing that it may be about.
-    return views._replace(guests=tuple(manager.driver.guest_records())) if strange(views) else views
+    return with_guests(views, manager.driver)
 
 
-def strange(views: Views) -> bool:
-    """Whether a domain names a device that is not recorded as its own."""
+def with_guests(views: Views, driver: VirtDriver) -> Views:
+    """The views with what guests record of themselves, where a domain names a device that is not recorded as its own.
+
+    Elsewhere nobody needs it, and to read it takes as long as to read the usage.
+    """
     owners = {(record.kind, record.identifier): record.instance_uuid for record in views.records}
-    return any(use.identifier is not None and owners.get((use.kind, use.identifier)) != use.domain_uuid
-               for use in views.usage.uses)
+    if all(use.identifier is None or owners.get((use.kind, use.identifier)) == use.domain_uuid
+           for use in views.usage.uses):
+        return views
+    return views._replace(guests=tuple(driver.guest_records()))
 
 
 def foreign(views: Views) -> set[DeviceKey]:

@@ -108,10 +108,6 @@ def is_source(manager: ClaimManager, migration: Any) -> bool:
     return manager.node.is_at(moves.Move.of(migration).source)
 
 
-def is_destination(manager: ClaimManager, migration: Any) -> bool:
-    return manager.node.is_at(moves.Move.of(migration).destination)
-
-
 def _create_migration(manager: ClaimManager, context: Any, instance: Any, move_type: str) -> Any:
     create = getattr(manager.service, 'create_migration', None)
     if create is None:
@@ -279,13 +275,17 @@ def drop_at_source(manager: ClaimManager, instance: Any, migration: Any) -> None
         if manager.node.is_at(move.source) and not manager.node.is_at(move.destination) \
                 and getattr(instance, 'host', None) != manager.host:
             mark_old(manager, instance, migration.uuid)
-        records = _there(manager, instance)
-        ours = [record for record in records if record.migration_uuid == migration.uuid]
-        old = tuple(record for record in ours if record.role == vocabulary.OLD)
-        new = tuple(record for record in ours if record.role != vocabulary.OLD)
-        left = manager.advance(moves.Settlement(settle=new, give=old, over=True))
-        instance.migration_context = None
-        manager.give_back(left)
+        _confirm(manager, instance, migration.uuid)
+
+
+def _confirm(manager: ClaimManager, instance: Any, migration_uuid: str) -> None:
+    """End a move in one transaction; then what was left goes back. For who holds the ``working`` lock."""
+    ours = [record for record in _there(manager, instance) if record.migration_uuid == migration_uuid]
+    old = tuple(record for record in ours if record.role == vocabulary.OLD)
+    new = tuple(record for record in ours if record.role != vocabulary.OLD)
+    left = manager.advance(moves.Settlement(settle=new, give=old, over=True))
+    instance.migration_context = None
+    manager.give_back(left)
 
 
 def drop_at_destination(manager: ClaimManager, instance: Any, migration_uuid: str) -> None:
@@ -334,10 +334,7 @@ def drop(manager: ClaimManager, instance: Any, prefix: str) -> None:
         drop_at_destination(manager, instance, named)
         return
     with manager.working(instance.uuid):
-        ours = [record for record in _there(manager, instance) if record.migration_uuid == named]
-        manager.carry_out(moves.Settlement(
-            settle=tuple(record for record in ours if record.role != vocabulary.OLD),
-            give=tuple(record for record in ours if record.role == vocabulary.OLD), over=True))
+        _confirm(manager, instance, named)
 
 
 def finish_evacuation(manager: ClaimManager, instance: Any, migration: Any) -> None:

@@ -20,6 +20,7 @@ from oslo_utils import uuidutils
 from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.claims import host as host_identity
+from devicetrack.claims import looking
 from devicetrack.claims import providers as provider_resolvers
 from devicetrack.claims import repairs
 from devicetrack.conf import manager as options
@@ -143,10 +144,7 @@ class Observer:
         records = tuple(self._store.records(self.host.uuid))
         views = Views(usage, inventory, records, None, host=self.host.name, host_uuid=self.host.uuid,
                       boot_changed=self.host.boot_id not in (None, self._driver.boot_id()))
-        owned = {record.key for record in records}
-        if all(use.identifier is None or (use.kind, use.identifier) in owned for use in usage.uses):
-            return views
-        return views._replace(guests=tuple(self._driver.guest_records()))
+        return looking.with_guests(views, self._driver)
 
     def plan(self, accept: bool = False) -> repairs.Plan:
         """What a manager would repair that had no word from the compute service."""

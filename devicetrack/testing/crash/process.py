@@ -9,7 +9,6 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable
 from collections.abc import Iterator
-from concurrent import futures
 import contextlib
 import functools
 import inspect
@@ -306,20 +305,6 @@ def watch_ledgers(line: Line) -> None:
             setattr(ledgers.Ledger, name, wrap(name, member))
 
 
-def do_at_once() -> None:
-    """Do what is handed to a pool of threads when it is handed over: a run has to pass its moments in one order."""
-
-    def submit(_pool: futures.Executor, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> futures.Future[Any]:
-        done: futures.Future[Any] = futures.Future()
-        try:
-            done.set_result(work(*args, **kwargs))
-        except Exception as error:
-            done.set_exception(error)
-        return done
-
-    futures.ThreadPoolExecutor.submit = submit              # type: ignore[method-assign]
-
-
 # -- the process ------------------------------------------------------------------------------------------------------
 
 
@@ -334,7 +319,6 @@ def run(connection: Any, make: Callable[[Place], ComputeProcess], host: str, con
                             format=f'%(process)d {host} %(levelname)s %(message)s')
         line = Line(connection)
         watch_ledgers(line)
-        do_at_once()
         store = watched_store(line, opened)
         line.process = make(Place(host, remote_driver(line, host, conf), store, conf,
                                   Remote(line, moments.HYPERVISOR), Remote(line, moments.DATA)))

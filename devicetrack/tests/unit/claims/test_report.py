@@ -12,6 +12,7 @@ from devicetrack.engine.reconcile import Finding
 from devicetrack.objects import DeviceRequest
 from devicetrack.objects.values import DeviceKey
 from devicetrack.store import api as store_api
+from devicetrack.store.api import Changes
 from devicetrack.testing import fixtures
 from devicetrack.tests import base
 from devicetrack.virt import fake
@@ -169,6 +170,18 @@ class AuditTestCase(base.TestCase):
         findings = observer_of(host).audit()
         self.assertIn(reconcile.GONE, [finding.kind for finding in findings])
         self.assertEqual([finding._replace(since=None) for finding in host.audit()], findings)
+
+    def test_plans_to_give_a_device_to_the_guest_that_an_older_store_does_not_know(self) -> None:
+        host = self.useFixture(fixtures.Host(devices=2))
+        instance, other = host.spawn(pmem=1), host.spawn(pmem=1)
+        [row] = host.records(instance)
+        host.store.store.write(Changes(delete=(row,)))
+        host.store.store.write(Changes(insert=(row._replace(instance_uuid=fixtures.Instance().uuid),)))
+        [planned] = observer_of(host).plan(accept=True).repairs
+        self.assertEqual((row.key, instance.uuid), (planned.device, planned.instance_uuid))
+        host.restart()
+        self.assertEqual(2, len(host.records()))
+        host.delete(other)
 
     def test_what_passes_between_two_looks_is_no_finding(self) -> None:
         host = self.useFixture(fixtures.Host(devices=1))
