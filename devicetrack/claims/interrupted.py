@@ -36,18 +36,18 @@ LOG = logging.getLogger(__name__)
 NO_INVENTORY: Final = Inventory((), (), frozenset())
 
 
-def waits(manager: Steps, views: Views, boot_id: str | None) -> bool:
+def waits(manager: Steps, views: Views) -> bool:
     """Whether :func:`go_on` may have anything to do."""
-    return (boot_id != manager.driver.boot_id() or hasattr(manager.service, 'evacuated_from_here')
+    return (manager.boot_id != manager.driver.boot_id() or hasattr(manager.service, 'evacuated_from_here')
             or any(_work_waits(rows, views) for rows in looking.by_instance(views.records)))
 
 
-def go_on(manager: Steps, views: Views, boot_id: str | None) -> bool:
+def go_on(manager: Steps, views: Views) -> bool:
     """Finish what was interrupted, settle what runs and what moved, give back what belongs to instances that are over.
 
     :returns: whether anything was tried
     """
-    tried = _after_boot(manager, views, boot_id)
+    tried = _after_boot(manager, views)
     if tried:
         # With what is new of devices, which is no sign that anybody else worked on them.
         views = views._replace(records=tuple(manager.store.records(manager.host_uuid)))
@@ -102,8 +102,8 @@ def settle_moves(manager: Steps, instance_uuid: str) -> None:
     """Do at once for one instance what the next audit would do. For who holds its ``working`` lock."""
     usage = manager.driver.get_usage()
     records = manager.records_of(instance_uuid)
-    named = sorted({record.migration_uuid for record in records if record.migration_uuid is not None})
-    views = Views(usage, NO_INVENTORY, tuple(records), looking.instances(manager), looking.migrations(manager, named))
+    views = Views(usage, NO_INVENTORY, tuple(records), looking.instances(manager),
+                  looking.migrations(manager, looking.named_migrations(records)))
     _try(instance_uuid, _settle_moves, manager, records, views)
 
 
@@ -114,7 +114,7 @@ def settle_ended(manager: Steps, instance_uuid: str, records: Sequence[Record]) 
 
     :returns: whether there was any
     """
-    named = sorted({record.migration_uuid for record in records if record.migration_uuid is not None})
+    named = looking.named_migrations(records)
     if not named:
         return False
     known = looking.migrations(manager, named) or {}
@@ -238,25 +238,30 @@ def bring_definition(manager: Steps, instance_uuid: str) -> None:
         return
     usage = manager.driver.get_usage()
     if instance_uuid not in usage.running:
-        _rewrite(manager, instance_uuid, {DeviceKey(use.kind, use.identifier) for use in usage.uses
-                                          if use.domain_uuid == instance_uuid and use.identifier is not None})
+        _rewrite(manager, instance_uuid, _named(usage).get(instance_uuid, set()))
     manager.brought_back.add(instance_uuid)
 
 
-def _after_boot(manager: Steps, views: Views, boot_id: str | None) -> bool:
+def _named(usage: Usage) -> dict[str, set[DeviceKey]]:
+    """The devices that each domain names."""
+    named: dict[str, set[DeviceKey]] = {}
+    for use in usage.uses:
+        if use.identifier is not None:
+            named.setdefault(use.domain_uuid, set()).add(DeviceKey(use.kind, use.identifier))
+    return named
+
+
+def _after_boot(manager: Steps, views: Views) -> bool:
     """After the host booted: make devices real again and definitions name them by their addresses of this boot.
 
-    :param boot_id: the boot up to which that is done
     :returns: whether there was anything to do
     """
-    now = manager.driver.boot_id()
-    if boot_id == now:
+    before, now = manager.boot_id, manager.driver.boot_id()
+    if before == now:
         return False
     done = True
-    if boot_id is not None:
-        named: dict[str, set[DeviceKey]] = {}
-        for use in views.usage.uses:
-            named.setdefault(use.domain_uuid, set()).add(DeviceKey(use.kind, use.identifier or ''))
+    if before is not None:
+        named = _named(views.usage)
         for rows in looking.by_instance(views.records):
             instance_uuid = rows[0].instance_uuid
             if instance_uuid not in manager.brought_back:
@@ -268,7 +273,7 @@ def _after_boot(manager: Steps, views: Views, boot_id: str | None) -> bool:
         manager.store.set_boot_id(manager.host_uuid, now)
         manager.boot_id = now
         manager.brought_back.clear()
-    return boot_id is not None
+    return before is not None
 
 
 def _bring_back(manager: Steps, rows: Sequence[Record], named: Collection[DeviceKey], views: Views) -> bool:

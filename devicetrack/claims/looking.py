@@ -116,8 +116,12 @@ def by_instance(records: Iterable[Record]) -> list[list[Record]]:
 
 
 def _ask_service(manager: Steps, views: Views) -> Views:
-    named = sorted({record.migration_uuid for record in views.records if record.migration_uuid is not None})
-    return views._replace(instances=instances(manager), migrations=migrations(manager, named))
+    return views._replace(instances=instances(manager), migrations=migrations(manager, named_migrations(views.records)))
+
+
+def named_migrations(records: Iterable[Record]) -> list[str]:
+    """The migrations that rows name."""
+    return sorted({record.migration_uuid for record in records if record.migration_uuid is not None})
 
 
 def instances(manager: Steps) -> Mapping[str, str] | None:

@@ -112,7 +112,7 @@ class ClaimManager(Steps):
             if self._providers is None:
                 self._providers = provider_resolvers.DerivedProviders(self._host_uuid)
             self._ledger, self._doubts = self.new_ledger(), []
-            findings = recovery.start(self, host)
+            findings = recovery.start(self)
         except BaseException:
             self._host_lock = None
             lock.release()
@@ -497,9 +497,9 @@ class ClaimManager(Steps):
         """
         self._check_name(nodename)
         with self._auditing:
-            findings = recovery.audit(self, self.boot_id)
+            findings = recovery.audit(self)
             if orders.carry_out(self):                  # by commands; then what is found may be mended
-                findings = recovery.audit(self, self.boot_id)
+                findings = recovery.audit(self)
         recovery.report(self.host, findings)
         return findings
 

@@ -17,7 +17,6 @@ from devicetrack.claims import looking
 from devicetrack.engine import reconcile
 from devicetrack.engine.reconcile import Finding
 from devicetrack.engine.reconcile import Views
-from devicetrack.store.api import Host
 
 if TYPE_CHECKING:
     from devicetrack.claims.steps import Steps
@@ -25,11 +24,8 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 
-def start(manager: Steps, host: Host) -> list[Finding]:
-    """Build the ledger of a manager that starts, and go on with what the last one left.
-
-    :param host: as the store knew it when the last manager ended
-    """
+def start(manager: Steps) -> list[Finding]:
+    """Build the ledger of a manager that starts, and go on with what the last one left."""
     with looking.uncollected():
         views = looking.read(manager)
         _refuse_mistakes(views)
@@ -40,9 +36,9 @@ def start(manager: Steps, host: Host) -> list[Finding]:
             doubt.withhold(manager.ledger, (views,))
         manager.refresh()
         _judge(manager, views)
-        if not interrupted.waits(manager, views, host.boot_id):
+        if not interrupted.waits(manager, views):
             return _remember(manager, reconcile.compare(views))
-    if interrupted.go_on(manager, views, host.boot_id):
+    if interrupted.go_on(manager, views):
         views = looking.read(manager)
     return _remember(manager, reconcile.compare(views))
 
@@ -60,11 +56,8 @@ def _refuse_mistakes(views: Views) -> None:
             raise exception.InvalidConfiguration(missing.option, missing.key.identifier, missing.reason)
 
 
-def audit(manager: Steps, boot_id: str | None) -> list[Finding]:
-    """Look, and where anything differs look again; act and report only on what both looks show.
-
-    :param boot_id: the boot that the definitions of guests were last seen to, None for this one
-    """
+def audit(manager: Steps) -> list[Finding]:
+    """Look, and where anything differs look again; act and report only on what both looks show."""
     doubt.settle(manager)
     with looking.uncollected(), manager.reading() as watch:
         looks = [looking.read(manager)]
@@ -82,7 +75,7 @@ def audit(manager: Steps, boot_id: str | None) -> list[Finding]:
     manager.refresh()
     doubt.follow_rows(manager, views.records)
     _judge(manager, views)
-    if interrupted.go_on(manager, views, boot_id):
+    if interrupted.go_on(manager, views):
         found = _left(manager, found)
     return _remember(manager, found + [doubt.finding(one) for one in manager.doubts])
 
