@@ -214,8 +214,9 @@ def _memory(host: Guests) -> int:
 
     The devices that are named are kept, as whoever asks for them does.
     """
+    from devicetrack.virt.libvirt import connection
     from devicetrack.virt.libvirt import domain_xml
-    hypervisor = host.manager.driver.hypervisor     # type: ignore[attr-defined]
+    hypervisor = connection.Connection(host.daemon.uri)
     named = []
     gc.collect()
     tracemalloc.start()
@@ -228,3 +229,4 @@ def _memory(host: Guests) -> int:
         return most - kept
     finally:
         tracemalloc.stop()
+        hypervisor.close()

@@ -14,7 +14,7 @@ import subprocess
 import sys
 from typing import Any
 
-import libvirt_qemu  # type: ignore[import-untyped]
+import libvirt_qemu
 
 from devicetrack.testing import fixtures
 from devicetrack.testing import libvirt as libvirt_fixtures

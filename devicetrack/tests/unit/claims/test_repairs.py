@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import fixtures as patches
+
 from devicetrack import exception
 from devicetrack.claims import looking
 from devicetrack.claims import orders
@@ -220,8 +222,8 @@ class ForgetTestCase(RepairTestCase):
         of_record = json.loads(self.host.records()[0].details)['versioned_object.data']
         self.machine.change(D0, namespace_uuid=of_record['namespace_uuid'])
         real = self.machine.inventory()
-        self.machine.inventory = lambda: real._replace(devices=tuple(      # type: ignore[method-assign]
-            device for device in real.devices if device.key != D0))
+        without = real._replace(devices=tuple(device for device in real.devices if device.key != D0))
+        self.useFixture(patches.MockPatchObject(self.machine, 'inventory', lambda: without))
         self.refused('though no option names it')
 
     def test_an_option_names_it(self) -> None:

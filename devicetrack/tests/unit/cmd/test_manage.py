@@ -8,7 +8,7 @@ import logging
 import os
 
 import fixtures as base_fixtures
-import yaml  # type: ignore[import-untyped]
+import yaml
 
 from devicetrack.cmd import base as cmd_base
 from devicetrack.testing import fixtures
