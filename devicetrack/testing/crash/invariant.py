@@ -129,8 +129,3 @@ def at_the_end(world: World, views: Mapping[str, LedgerView], findings: Mapping[
         wrong += [f'host {host.name}: the audit found {finding}' for finding in findings.get(host.name, ())
                   if finding.severity != reconcile.NOTE]
     return wrong
-
-
-def contents_of(machine: Any) -> dict[str, str]:
-    """What guests wrote, by device."""
-    return {key.identifier: machine.read(key).decode() for key in machine.devices if key.kind == fake.VPMEM}
