@@ -301,6 +301,21 @@ class NoDevicePair(DeviceTrackError):
         return f'{self.kind} {self.identifier} of the source has no partner at the destination: {self.reason}'
 
 
+class LiveMigrationUnsupported(DeviceTrackError):
+    """This host cannot migrate running guests with devices of a kind. Nothing was changed.
+
+    Choose other hosts, or move the guest while it is off.
+    """
+
+    def __init__(self, host: str, kind: str, reason: str) -> None:
+        super().__init__(host, kind, reason)
+        self.host, self.kind, self.reason = host, kind, reason
+
+    def __str__(self) -> str:
+        return f'host {self.host} takes part in no live migration of a guest with a device of kind {self.kind}: ' \
+               f'{self.reason}'
+
+
 class RowsMissing(DeviceTrackError):
     """The instance's guest has devices that the store does not know as its own: the store is older. Nothing was done.
 

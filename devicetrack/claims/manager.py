@@ -377,6 +377,7 @@ class ClaimManager(Steps):
         type (mdev) or label and size (persistent memory).
 
         :raises NoDevicePair: a device has no partner among what was free; nothing is held
+        :raises LiveMigrationUnsupported: this host takes no running guest with such a device; nothing is held
         :raises BadRequest: also when ``instance.resources`` does not have as many devices as are allocated here
         :raises Exception: all others as :meth:`resize_claim`
         """
@@ -477,9 +478,11 @@ class ClaimManager(Steps):
         Each device is replaced by its partner, in the same order; nothing else is changed. The devices of this host
         are old from now on, until the move is over or undone.
 
+        :raises LiveMigrationUnsupported: no running guest with such a device leaves this host; nothing was changed
         :raises DomainGone: no domain of the instance runs here
         :raises InvalidDocument: a device in its definition has no partner in the map, or cannot be read
         """
+        moving.check_live(self, {pair.kind for pair in device_map.pairs})
         with self.working(instance.uuid):
             moving.mark_old(self, instance, migration.uuid)
         return self.driver.migration_definitions(device_map)

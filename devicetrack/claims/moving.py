@@ -7,6 +7,7 @@ asks the compute service.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
 import json
@@ -70,6 +71,7 @@ def claim(manager: ClaimManager, context: Any, instance: Any, migration: Any, mo
         pairs_with = None
         if move_type == LIVE_MIGRATION:
             pairs_with = _source_devices(instance, old, demand)
+            check_live(manager, {device.kind for device in pairs_with})
         made: Any = MigrationContext(instance_uuid=uuid, migration_uuid=migration.uuid, old_resources=old,
                                      old_numa_topology=_topology(getattr(instance, 'numa_topology', None)),
                                      new_numa_topology=_topology(numa_topology))
@@ -182,6 +184,18 @@ def _topology(topology: Any) -> Any:
 
 
 # -- live migration ---------------------------------------------------------------------------------------------------
+
+
+def check_live(manager: ClaimManager, kinds: Collection[str]) -> None:
+    """See that this host can take part in the live migration of a guest with devices of these kinds.
+
+    :raises LiveMigrationUnsupported: it cannot
+    """
+    if not kinds:
+        return
+    for kind, reason in sorted(manager.driver.live_migration_obstacles().items()):
+        if kind in kinds:
+            raise exception.LiveMigrationUnsupported(manager.host, kind, reason)
 
 
 def _source_devices(instance: Any, old: InstanceResources | None, demand: demands.Demand) -> list[DeviceAssignment]:

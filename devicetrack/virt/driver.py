@@ -166,6 +166,15 @@ class VirtDriver(abc.ABC):
         :raises HypervisorUnreachable: no answer; the definition is the old or the new one. Call again
         """
 
+    def live_migration_obstacles(self) -> Mapping[str, str]:
+        """By device kind, why no running guest with such a device can leave this host or come to it.
+
+        Of a kind that is not in it nothing is known that would keep a guest from moving. By default there is none.
+
+        :raises HypervisorUnreachable: no answer
+        """
+        return {}
+
     @abc.abstractmethod
     def migration_definitions(self, device_map: DeviceMap) -> MigrationDefinitions:
         """At the source of a live migration: the guest's definitions with the destination's devices in them.

@@ -94,6 +94,7 @@ class FakeHost:
         self.unknown_kinds: dict[str, str] = {}
         self.unknown_domains: dict[str, str] = {}
         self.disconnected: str | None = None
+        self.live_migration_obstacles: dict[str, str] = {}
         self.boot = str(uuid.uuid4())
         self.devices: dict[DeviceKey, InventoryDevice] = {}
         self.parents: dict[str, Parent] = {}
@@ -237,11 +238,11 @@ class FakeHost:
     def before(self, call: str, action: Action, times: int | None = None) -> None:
         """Raise an error or call a function before the next ``times`` calls (None: every one) of a driver's method.
 
-        ``call`` is ``get_inventory``, ``get_usage``, ``realize``, ``unclaim``, ``guest_config``,
-        ``guest_records``, ``destroy_guest``, ``rewrite_guest``, ``migration_definitions``, or one of the steps inside:
-        ``wipe``, ``create``, ``destroy`` (before the change) and ``wiped``, ``created``,
-        ``destroyed`` (after it, when the answer can still be lost). Actions run in the order in which they were
-        given, outside the host's lock.
+        ``call`` is ``get_inventory``, ``get_usage``, ``realize``, ``unclaim``, ``guest_config``, ``guest_records``,
+        ``destroy_guest``, ``rewrite_guest``, ``live_migration_obstacles``, ``migration_definitions``, or one of the
+        steps inside: ``wipe``, ``create``, ``destroy`` (before the change) and ``wiped``, ``created``, ``destroyed``
+        (after it, when the answer can still be lost). Actions run in the order in which they were given, outside the
+        host's lock.
         """
         with self.lock:
             self._actions.setdefault(call, []).append((action, times))
@@ -537,6 +538,10 @@ class FakeDriver(driver.VirtDriver):
     def rewrite_guest(self, assignments: Sequence[DeviceAssignment], beside: Sequence[DeviceAssignment] = ()) -> bool:
         self.machine.enter('rewrite_guest')
         return self.machine.rewrite_guest(assignments, beside)
+
+    def live_migration_obstacles(self) -> Mapping[str, str]:
+        self.machine.enter('live_migration_obstacles')
+        return self.machine.live_migration_obstacles
 
     def migration_definitions(self, device_map: DeviceMap) -> MigrationDefinitions:
         self.machine.enter('migration_definitions')

@@ -17,6 +17,7 @@ import contextlib
 import enum
 import functools
 import logging
+import os
 import re
 import threading
 from typing import Any
@@ -27,6 +28,7 @@ import libvirt
 
 from devicetrack import exception
 from devicetrack.virt.libvirt import ahead
+from devicetrack.virt.libvirt import vfio_migration
 
 LOG = logging.getLogger(__name__)
 
@@ -297,6 +299,15 @@ class Connection:
         """Put an inactive definition of a domain in the place of the one that it has."""
         with self.calling('virDomainDefineXML', uuid):
             self.raw().defineXML(definition)
+
+    def versions(self) -> vfio_migration.Versions | None:
+        """What this host runs; None when the hypervisor is not QEMU."""
+        def ask(raw: Any) -> vfio_migration.Versions | None:
+            if raw.getType() != 'QEMU':
+                return None
+            return vfio_migration.Versions(raw.getLibVersion(), raw.getVersion(), os.uname().release)
+
+        return self._asked('virConnectGetVersion', ask)
 
     def mdevs(self) -> list[NodeDevice]:
         """Every mediated device, inactive ones too."""

@@ -253,6 +253,10 @@ class LibvirtDriver(driver.VirtDriver):
     def rewrite_guest(self, assignments: Sequence[DeviceAssignment], beside: Sequence[DeviceAssignment] = ()) -> bool:
         return self._guests.rewrite(assignments, beside, self._elements)
 
+    def live_migration_obstacles(self) -> Mapping[str, str]:
+        found = {name: kind.live_migration_obstacle() for name, kind in self._kinds.items()}
+        return {name: obstacle for name, obstacle in found.items() if obstacle is not None}
+
     def migration_definitions(self, device_map: DeviceMap) -> MigrationDefinitions:
         return self._guests.migration_definitions(device_map)
 

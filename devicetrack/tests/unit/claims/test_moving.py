@@ -401,6 +401,23 @@ class LiveMigrationTestCase(RegionTestCase):
         self.assertEqual(FREE, self.two.states()['odd'])
         self.assertIsNone(instance.migration_context)
 
+    def test_a_host_that_cannot_take_part_refuses_before_anything_is_held(self):
+        region = self.region(parents={'card': 1})
+        instance = region.spawn('one', pmem=1, vgpu=1)
+        self.two.machine.live_migration_obstacles['mdev'] = 'QEMU 7.2.0 is too old'
+        refused = self.assertRaises(exception.LiveMigrationUnsupported, region.live_migration, instance, 'two', 1, 1)
+        self.assertEqual('host two takes part in no live migration of a guest with a device of kind mdev: '
+                         'QEMU 7.2.0 is too old', str(refused))
+        self.assertEqual([], region.rows(instance)['two'])
+        without = region.spawn('one', pmem=1)
+        region.arrive(without, region.live_migration(without, 'two', pmem=1))
+        self.two.machine.live_migration_obstacles.clear()
+        self.one.machine.live_migration_obstacles['mdev'] = 'QEMU 7.2.0 is too old'
+        refused = self.assertRaises(exception.LiveMigrationUnsupported, region.live_migration, instance, 'two', 1, 1)
+        self.assertEqual(('one', 'mdev'), (refused.host, refused.kind))
+        self.assertEqual({'current'}, {role for _, role, _ in region.rows(instance)['one']})
+        region.roll_back(instance, region.migrations[-1])
+
     def test_rolled_back(self):
         region = self.region()
         instance = region.spawn('one', pmem=1)

@@ -72,6 +72,13 @@ class DeviceKind(abc.ABC):
         """How long :meth:`unclaim` waits for another process that works on the device. By default not at all."""
         return 0.0
 
+    def live_migration_obstacle(self) -> str | None:
+        """Why no running guest with such a device can leave this host or come to it; None where nothing is known of it.
+
+        :raises HypervisorUnreachable: no answer
+        """
+        return None
+
     @abc.abstractmethod
     def stock(self) -> Stock:
         """Read what the host has now.

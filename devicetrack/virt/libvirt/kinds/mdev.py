@@ -36,6 +36,7 @@ from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import domain_xml
 from devicetrack.virt.libvirt import guest_xml
 from devicetrack.virt.libvirt import nodedev_xml
+from devicetrack.virt.libvirt import vfio_migration
 from devicetrack.virt.libvirt.kinds import api
 from devicetrack.virt.libvirt.kinds import mdev_options
 
@@ -79,6 +80,10 @@ class Mdev(api.DeviceKind):
     @property
     def resource_classes(self) -> frozenset[str]:
         return frozenset(mdev_type.resource_class for mdev_type in self.options.types.values())
+
+    def live_migration_obstacle(self) -> str | None:
+        versions = self.hypervisor.versions()
+        return None if versions is None else vfio_migration.obstacle(versions)
 
     # -- stock -------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,49 @@
+"""Whether this host's software can migrate a running guest with a VFIO device at all. Pure.
+
+The device's own driver has the last word, which is not heard before the migration begins.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+from typing import NamedTuple
+
+# What each part needs before it takes part.
+# libvirt lets such a guest go where QEMU does, and does not refuse it itself (its release notes, v8.6.0).
+_LIBVIRT: Final = (8, 6, 0)
+# The second protocol of the kernel, and not as an experiment (docs/devel/migration/vfio.rst, v8.1).
+_QEMU: Final = (8, 1, 0)
+# That protocol (include/uapi/linux/vfio.h: VFIO_DEVICE_FEATURE_MIGRATION).
+_LINUX: Final = (5, 18, 0)
+
+
+class Versions(NamedTuple):
+    """libvirt and QEMU as libvirt numbers them (a million for a major version); the kernel as uname(2) has it."""
+
+    libvirt: int
+    qemu: int
+    kernel: str
+
+
+def obstacle(versions: Versions) -> str | None:
+    """Why no guest with a VFIO device can move live from or to this host; None where it may."""
+    for name, found, needed in (('libvirt', _numbers(versions.libvirt), _LIBVIRT),
+                                ('QEMU', _numbers(versions.qemu), _QEMU),
+                                ('Linux', _release(versions.kernel), _LINUX)):
+        if found < needed:
+            return f'{name} {_text(found)} cannot migrate VFIO devices, {name} {_text(needed)} can'
+    return None
+
+
+def _numbers(version: int) -> tuple[int, int, int]:
+    return version // 1_000_000, version // 1000 % 1000, version % 1000
+
+
+def _release(release: str) -> tuple[int, int, int]:
+    found = re.match(r'(\d+)\.(\d+)(?:\.(\d+))?', release)
+    return (int(found[1]), int(found[2]), int(found[3] or 0)) if found is not None else (0, 0, 0)
+
+
+def _text(version: tuple[int, int, int]) -> str:
+    return '.'.join(map(str, version))
