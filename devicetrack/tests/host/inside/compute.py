@@ -1,0 +1,354 @@
+"""A compute service in one process, which can be stopped wherever it changes something.
+
+``compute.py HOST CONFIGURATION_FILE`` runs it. Orders come as lines of JSON on standard input, each is answered by a
+line on standard output. Its database is with whoever gives the orders: every order brings the instances and migrations
+as they are now.
+
+An order with ``stop`` says ``{"at": …}`` when it is there, and goes no further: then is the time to kill the process,
+or to cut the power.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Mapping
+from collections.abc import Sequence
+import contextlib
+import hashlib
+import json
+import logging
+import mmap
+import os
+import sys
+import threading
+import traceback
+from typing import Any
+
+import libvirt
+from oslo_config import cfg
+
+import devicetrack
+from devicetrack import exception
+from devicetrack.objects import DeviceMap
+from devicetrack.objects import DeviceRequest
+from devicetrack.objects import InstanceResources
+from devicetrack.store.sql import schema
+from devicetrack.testing import fixtures
+from devicetrack.testing.libvirt import guest
+from devicetrack.virt.libvirt import connection
+from devicetrack.virt.libvirt import domain_xml
+
+LOG = '/var/log/compute.log'
+CONTEXT = None
+
+PMEM = 'CUSTOM_PMEM_NAMESPACE_SMALL'
+VGPU = 'VGPU'
+
+# Where an order can be stopped.
+RECORDED = 'recorded'                           # the claim's commit happened
+DEFINED = 'defined'                             # an mdev is defined, and does not exist
+MADE = 'made'                                   # it exists, and nobody was told
+BOOTED = 'booted'                               # the guest runs, and nobody was told
+WIPING = 'wiping'                               # a part of a namespace is zero
+DESTROYED = 'destroyed'                         # an mdev is gone, and still defined
+
+
+def say(answer: object) -> None:
+    sys.stdout.write(json.dumps(answer) + '\n')
+    sys.stdout.flush()
+
+
+class Stops:
+    """Where the order that is carried out now is to be stopped."""
+
+    def __init__(self) -> None:
+        self.wanted: str | None = None
+
+    def reach(self, point: str) -> None:
+        if self.wanted == point:
+            self.wanted = None
+            say({'at': point})
+            threading.Event().wait()            # for good
+
+    def watch(self) -> None:
+        """Reach the points that are inside the library."""
+        self._around('start', DEFINED, MADE)
+        self._around('undefine', DESTROYED, None)
+        handler = logging.Handler()
+        handler.emit = self._wipes              # type: ignore[method-assign]
+        logging.getLogger('devicetrack.virt.libvirt.wiping').addHandler(handler)
+
+    def _around(self, name: str, before: str, after: str | None) -> None:
+        call: Callable[..., Any] = getattr(connection.NodeDevice, name)
+
+        def watched(device: Any, *args: Any) -> Any:
+            self.reach(before)
+            answer = call(device, *args)
+            if after is not None:
+                self.reach(after)
+            return answer
+
+        setattr(connection.NodeDevice, name, watched)
+
+    def _wipes(self, record: logging.LogRecord) -> None:
+        if isinstance(record.args, tuple) and 'zero' in record.args:
+            self.reach(WIPING)
+
+
+class Service:
+    """What the library asks of a service, as the last order said it."""
+
+    def __init__(self) -> None:
+        self.words: Mapping[str, str] = {}
+        self.moves: Mapping[str, fixtures.Migration] = {}
+
+    def instances(self) -> Mapping[str, str]:
+        return self.words
+
+    def migrations(self, uuids: Sequence[str]) -> Mapping[str, fixtures.Migration]:
+        return self.moves
+
+    def evacuated_from_here(self) -> Collection[str]:
+        return ()
+
+
+class Compute:
+    """Orders, by their names."""
+
+    def __init__(self, host: str, configuration: str, stops: Stops) -> None:
+        self.host, self._stops = host, stops
+        conf = cfg.ConfigOpts()
+        devicetrack.register_options(conf)
+        conf(['--config-file', configuration], project='compute', default_config_dirs=[])
+        self.driver: Any = devicetrack.load_driver(conf, host)
+        self.store: Any = devicetrack.open_store(conf)
+        self.service = Service()
+        self.manager = devicetrack.ClaimManager(self.host, self.driver, self.store, conf, self.service)
+        self._instances: dict[str, fixtures.Instance] = {}
+        self._migrations: dict[str, fixtures.Migration] = {}
+
+    def know(self, instances: Mapping[str, Any], migrations: Mapping[str, Any]) -> None:
+        """Hear how everything stands."""
+        self._migrations = {uuid: fixtures.Migration(uuid=uuid, **fields) for uuid, fields in migrations.items()}
+        self.service.moves = self._migrations
+        self.service.words = {uuid: fields['word'] for uuid, fields in instances.items()}
+        for uuid, fields in instances.items():
+            instance = self._instances.setdefault(uuid, fixtures.Instance(uuid=uuid))
+            instance.host = instance.node = fields['host']
+            if fields.get('resources') is not None:
+                instance.resources = InstanceResources.obj_from_primitive(fields['resources'])
+
+    # -- start and audit ----------------------------------------------------------------------------------------------
+
+    def start(self) -> dict[str, Any]:
+        schema.sync(self.store)
+        before = self.look()
+        findings = self.manager.init_host(CONTEXT)
+        return {'findings': _texts(findings), 'before': before, 'after': self.look()}
+
+    def audit(self) -> dict[str, Any]:
+        return {'findings': _texts(self.manager.update_available_resource(CONTEXT, self.host))}
+
+    # -- one host -----------------------------------------------------------------------------------------------------
+
+    def boot(self, instance: str, pmem: int = 0, vgpu: int = 0) -> dict[str, Any]:
+        one = self._instances[instance]
+        with self.manager.instance_claim(CONTEXT, one, self.host, _request(pmem, vgpu)):
+            self._stops.reach(RECORDED)
+            self._start_guest(one)
+            self._stops.reach(BOOTED)
+            self.manager.started(CONTEXT, one)
+        return self.show(instance)
+
+    def power_on(self, instance: str) -> dict[str, Any]:
+        """Start a guest with the definition that it has, as after a boot of the host."""
+        one = self._instances[instance]
+        self.manager.realize(CONTEXT, one)
+        self._domain(instance).create()
+        self.manager.started(CONTEXT, one)
+        return self.show(instance)
+
+    def resize(self, instance: str, migration: str, pmem: int = 0, vgpu: int = 0) -> dict[str, Any]:
+        one, move = self._instances[instance], self._migrations[migration]
+        with self.manager.resize_claim(CONTEXT, one, one.flavor, self.host, move, _request(pmem, vgpu)):
+            self._stops.reach(RECORDED)
+            self._stop_guest(instance)
+            self._start_guest(one)
+            self._stops.reach(BOOTED)
+            self.manager.started(CONTEXT, one)
+        return self.show(instance)
+
+    def confirm(self, instance: str, migration: str) -> dict[str, Any]:
+        self.manager.drop_move_claim_at_source(CONTEXT, self._instances[instance], self._migrations[migration])
+        return self.show(instance)
+
+    def revert(self, instance: str, migration: str) -> dict[str, Any]:
+        one, move = self._instances[instance], self._migrations[migration]
+        self._delete_guest(instance)
+        self.manager.drop_move_claim_at_dest(CONTEXT, one, move)
+        self._start_guest(one)
+        self.manager.started(CONTEXT, one)
+        return self.show(instance)
+
+    def delete(self, instance: str) -> dict[str, Any]:
+        self._delete_guest(instance)
+        self.manager.release(CONTEXT, self._instances[instance])
+        return self.show(instance)
+
+    # -- two hosts ----------------------------------------------------------------------------------------------------
+
+    def check_destination(self, instance: str, migration: str, pmem: int = 0, vgpu: int = 0) -> dict[str, Any]:
+        one, move = self._instances[instance], self._migrations[migration]
+        with self.manager.live_migration_claim(CONTEXT, one, self.host, move, None, _request(pmem, vgpu)):
+            self.manager.realize(CONTEXT, one)
+            return {'map': self.manager.device_map(one, move).obj_to_primitive()}
+
+    def live_migrate(self, instance: str, migration: str, device_map: Mapping[str, Any], uri: str) -> dict[str, Any]:
+        """Let the hypervisors do it.
+
+        :returns: what it failed with, or nothing
+        """
+        one, move = self._instances[instance], self._migrations[migration]
+        definitions = self.manager.migration_definitions(CONTEXT, one, move, DeviceMap.obj_from_primitive(device_map))
+        parameters = {libvirt.VIR_MIGRATE_PARAM_DEST_XML: definitions.live}
+        if definitions.persistent is not None:
+            parameters[libvirt.VIR_MIGRATE_PARAM_PERSIST_XML] = definitions.persistent
+        try:
+            self._domain(instance).migrateToURI3(
+                uri, parameters, libvirt.VIR_MIGRATE_LIVE | libvirt.VIR_MIGRATE_PEER2PEER
+                | libvirt.VIR_MIGRATE_PERSIST_DEST | libvirt.VIR_MIGRATE_UNDEFINE_SOURCE)
+        except libvirt.libvirtError as error:
+            return {'failed': error.get_error_message()}
+        return {}
+
+    def arrived(self, instance: str) -> dict[str, Any]:
+        self.manager.started(CONTEXT, self._instances[instance])
+        return self.show(instance)
+
+    def left(self, instance: str, migration: str) -> dict[str, Any]:
+        self.manager.drop_move_claim_at_source(CONTEXT, self._instances[instance], self._migrations[migration])
+        return self.show(instance)
+
+    def roll_back(self, instance: str, migration: str) -> dict[str, Any]:
+        self._delete_guest(instance)
+        self.manager.drop_move_claim_at_dest(CONTEXT, self._instances[instance], self._migrations[migration])
+        return self.show(instance)
+
+    # -- what is asked ------------------------------------------------------------------------------------------------
+
+    def show(self, instance: str) -> dict[str, Any]:
+        """One instance's rows and definitions."""
+        rows = [[record.kind, record.identifier, record.role, record.state]
+                for record in self.store.records(self.manager.host_uuid, instance)]
+        resources = self.manager.resources_of(instance)
+        found: dict[str, Any] = {'rows': rows, 'resources': resources.obj_to_primitive(), 'live': None, 'defined': None}
+        with contextlib.suppress(libvirt.libvirtError):
+            domain = self._domain(instance)
+            if domain.isActive():
+                found['live'] = self._named(domain.XMLDesc(0))
+            if domain.isPersistent():
+                found['defined'] = self._named(domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE))
+        return found
+
+    def _named(self, definition: str) -> list[list[str | None]]:
+        """The devices that a definition names, mediated ones first."""
+        read = domain_xml.parse(definition)
+        named = []
+        for name, kind in sorted(self.driver._kinds.items()):
+            addresses = kind.addresses(read)
+            means = kind.identify(addresses)
+            named += [[name, means[address]] for address in addresses]
+        return named
+
+    def look(self) -> dict[str, Any]:
+        """Every row, and what the kernel, mdevctl and libvirt have, by their own word."""
+        directory = '/sys/bus/mdev/devices'
+        rows: list[list[str]] = []
+        with contextlib.suppress(exception.NotReady):
+            rows = [[record.kind, record.identifier, record.instance_uuid, record.role, record.state]
+                    for record in self.store.records(self.manager.host_uuid)]
+        definitions = '/etc/mdevctl.d'
+        return {'rows': rows, 'mdevs': sorted(os.listdir(directory)) if os.path.isdir(directory) else [],
+                'defined': sorted(name for parent in os.listdir(definitions)
+                                  for name in os.listdir(os.path.join(definitions, parent))
+                                  if os.path.isdir(os.path.join(definitions, parent))),
+                'running': sorted(domain.UUIDString() for domain in self.driver.hypervisor.raw().listAllDomains()
+                                  if domain.isActive())}
+
+    def paths(self) -> dict[str, str]:
+        """Where this boot has each namespace."""
+        return {name: path for path, name in self.driver._kinds['vpmem']._source.paths().items()}
+
+    def fill(self, name: str, byte: int) -> dict[str, Any]:
+        """Leave a byte all over a namespace, as its guest may, and read it back."""
+        with self._mapped(name) as mapped:
+            mapped[:] = bytes([byte]) * len(mapped)
+            mapped.flush()
+        return self.contents(name)
+
+    def contents(self, name: str) -> dict[str, Any]:
+        """The bytes that occur in a namespace, and how often."""
+        with self._mapped(name) as mapped:
+            data = mapped[:]
+        counts = {str(byte): count for byte in range(256) if (count := data.count(byte))}
+        return {'size': len(data), 'bytes': counts, 'digest': hashlib.sha256(data).hexdigest()}
+
+    @contextlib.contextmanager
+    def _mapped(self, name: str) -> Any:
+        path = self.paths()[name]
+        with open(path, 'r+b', buffering=0) as file:
+            number = os.fstat(file.fileno()).st_rdev
+            with open(f'/sys/dev/char/{os.major(number)}:{os.minor(number)}/size', encoding='ascii') as of_device:
+                size = int(of_device.read())
+            with mmap.mmap(file.fileno(), size) as mapped:
+                yield mapped
+
+    # -- guests -------------------------------------------------------------------------------------------------------
+
+    def _domain(self, instance: str) -> Any:
+        return self.driver.hypervisor.raw().lookupByUUIDString(instance)
+
+    def _start_guest(self, instance: fixtures.Instance) -> None:
+        self.manager.realize(CONTEXT, instance)
+        self.driver.hypervisor.raw().defineXML(
+            guest(instance.uuid, self.manager.guest_config(instance), 'qemu')).create()
+
+    def _stop_guest(self, instance: str) -> None:
+        self._domain(instance).destroy()
+
+    def _delete_guest(self, instance: str) -> None:
+        with contextlib.suppress(libvirt.libvirtError):
+            domain = self._domain(instance)
+            with contextlib.suppress(libvirt.libvirtError):
+                domain.destroy()
+            domain.undefine()
+
+
+def _request(pmem: int, vgpu: int) -> DeviceRequest:
+    return DeviceRequest.of(*((name, amount) for name, amount in ((VGPU, vgpu), (PMEM, pmem)) if amount))
+
+
+def _texts(findings: Sequence[Any]) -> list[str]:
+    return [str(finding) for finding in findings]
+
+
+def main(host: str, configuration: str) -> None:
+    logging.basicConfig(filename=LOG, level=logging.INFO, format='%(asctime)s %(process)d %(name)s %(message)s')
+    stops = Stops()
+    stops.watch()
+    compute = Compute(host, configuration, stops)
+    say({'there': os.getpid()})
+    for line in sys.stdin:
+        order: dict[str, Any] = json.loads(line)
+        stops.wanted = order.pop('stop', None)
+        compute.know(order.pop('instances', {}), order.pop('migrations', {}))
+        try:
+            say(getattr(compute, order.pop('order'))(**order))
+        except Exception as error:
+            logging.exception('An order failed')
+            say({'error': type(error).__name__, 'text': str(error), 'trace': traceback.format_exc()})
+
+
+if __name__ == '__main__':
+    main(*sys.argv[1:])
