@@ -312,8 +312,8 @@ class LiveMigrationUnsupported(DeviceTrackError):
         self.host, self.kind, self.reason = host, kind, reason
 
     def __str__(self) -> str:
-        return f'host {self.host} takes part in no live migration of a guest with a device of kind {self.kind}: ' \
-               f'{self.reason}'
+        return (f'host {self.host} takes part in no live migration of a guest with a device of kind {self.kind}: '
+                f'{self.reason}')
 
 
 class RowsMissing(DeviceTrackError):

@@ -14,7 +14,6 @@ from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Record
 from devicetrack.testing.crash.process import LedgerView
 from devicetrack.testing.crash.world import World
-from devicetrack.virt import fake
 
 # By host and instance, how many devices of each resource class it owns.
 Owners = Mapping[str, Mapping[str, Mapping[str, int]]]
