@@ -6,7 +6,6 @@ A source reads everything anew each time: a path is valid for one boot, and only
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterable
 from collections.abc import Iterator
 import contextlib
 import errno
@@ -22,6 +21,9 @@ from devicetrack.virt.libvirt import ndctl
 from devicetrack.virt.libvirt import privileged
 
 _FILE_ALIGN = 2 << 20
+# Where the kernel has the devices of its libnvdimm. Without persistence, as after the failure of a battery, it makes a
+# region read-only, which ndctl does not tell.
+REGIONS = '/sys/bus/nd/devices'
 # Only a name for the space of UUIDs; it is written into every record of a file, so it never changes.
 _FILES = uuid.UUID('5f1d5d3e-8f2e-4a6c-9c3b-0b1f6f0f7a11')
 
@@ -52,15 +54,15 @@ class Source(abc.ABC):
         """Every namespace that has a name, by name.
 
         :raises CommandFailed: they cannot be listed
-        :raises InvalidDocument: the list cannot be read, or two namespaces have one name
+        :raises InvalidDocument: the list cannot be read
         """
 
+    @abc.abstractmethod
     def paths(self) -> dict[str, str]:
         """The name of every namespace that has a path, by its path.
 
         :raises CommandFailed, InvalidDocument: as :meth:`read`
         """
-        return {namespace.path: namespace.name for namespace in self.read().values() if namespace.path}
 
     @abc.abstractmethod
     def open(self, namespace: Namespace) -> int:
@@ -77,6 +79,25 @@ class NdctlSource(Source):
         self._command = command
 
     def read(self) -> dict[str, Namespace]:
+        listed = self._list()
+        of_regions = {region: _region_problem(region) for region in {found.region for found in listed}}
+        namespaces: dict[str, Namespace] = {}
+        # In the order of their UUIDs, for ndctl has none: of two that have one name always the same one is told.
+        for found in sorted(listed, key=lambda found: found.uuid):
+            if found.name in namespaces:
+                namespaces[found.name] = namespaces[found.name]._replace(
+                    problem='another namespace has this name too')
+            else:
+                namespaces[found.name] = Namespace(
+                    found.name, found.uuid, _path(found), found.size_bytes, found.align_bytes, found.region,
+                    found.numa_node, True, found.problem or of_regions[found.region])
+        return namespaces
+
+    def paths(self) -> dict[str, str]:
+        # Of two that have one name, both.
+        return {_path(found): found.name for found in self._list() if found.chardev}
+
+    def _list(self) -> list[ndctl.Listed]:
         arguments = (self._command, *ndctl.ARGUMENTS)
         try:
             status, output = privileged.run_ndctl(arguments)
@@ -84,10 +105,7 @@ class NdctlSource(Source):
             raise exception.CommandFailed(self._command, f'cannot be run: {error.strerror}') from error
         if status != 0:
             raise exception.CommandFailed(' '.join(arguments), f'failed with status {status}')
-        return _by_name((Namespace(found.name, found.uuid, f'/dev/{found.chardev}' if found.chardev else '',
-                                   found.size_bytes, found.align_bytes, found.region, found.numa_node, True,
-                                   found.problem)
-                         for found in ndctl.parse(output) if found.name), ndctl.DOCUMENT)
+        return [found for found in ndctl.parse(output) if found.name]
 
     def open(self, namespace: Namespace) -> int:
         return privileged.open_dax(namespace.path)
@@ -144,10 +162,22 @@ def _file_uuid(name: str, inode: int) -> str:
     return f'{found[:8]}-{found[8:12]}-{found[12:16]}-{found[16:20]}-{found[20:]}'
 
 
-def _by_name(namespaces: Iterable[Namespace], document: str) -> dict[str, Namespace]:
-    found: dict[str, Namespace] = {}
-    for namespace in namespaces:
-        if namespace.name in found:
-            raise exception.InvalidDocument(document, namespace.name, 'two namespaces have this name')
-        found[namespace.name] = namespace
-    return found
+def _path(found: ndctl.Listed) -> str:
+    return f'/dev/{found.chardev}' if found.chardev else ''
+
+
+def _region_problem(region: str | None) -> str | None:
+    """Why no guest can have a namespace of a region, or None.
+
+    :raises CommandFailed: nobody can say
+    """
+    if region is None:
+        return None
+    path = os.path.join(REGIONS, region, 'read_only')
+    try:
+        with open(path, encoding='ascii') as file:
+            return None if file.read().strip() == '0' else f'{region} is read-only'
+    except FileNotFoundError:
+        return f'{region} is gone'
+    except OSError as error:
+        raise exception.CommandFailed(f'read {path}', str(error.strerror)) from error

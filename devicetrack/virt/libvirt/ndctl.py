@@ -69,11 +69,11 @@ def _listed(namespaces: list[Any], region: dict[str, Any], where: str) -> list[L
 
 def _one(namespace: dict[str, Any], region: dict[str, Any], where: str) -> Listed:
     mode = namespace.get('mode')
-    chardev, devices = namespace.get('chardev'), 1
+    chardev, devices, device = namespace.get('chardev'), 1, {}
     if 'daxregion' in namespace:
         dax = _list(_object(namespace['daxregion'], f'{where}.daxregion').get('devices', []), f'{where}.devices')
-        devices = len(dax)
-        chardev = chardev or (_object(dax[0], f'{where}.devices[0]').get('chardev') if dax else None)
+        devices, device = len(dax), _object(dax[0], f'{where}.devices[0]') if dax else {}
+        chardev = chardev or device.get('chardev')
     if chardev is not None and not (isinstance(chardev, str) and _CHARDEV.fullmatch(chardev)):
         raise exception.InvalidDocument(DOCUMENT, f'{where}.chardev', 'not the name of a dax device')
     problem = None
@@ -85,15 +85,19 @@ def _one(namespace: dict[str, Any], region: dict[str, Any], where: str) -> Liste
         problem = 'it has no character device'
     elif devices != 1:
         problem = f'it is divided into {devices} character devices'
-    elif region.get('readonly') or namespace.get('readonly'):
-        problem = 'it is read-only'
+    elif device.get('mode', 'devdax') != 'devdax':
+        problem = 'its character device is given to the host as memory'
+    elif device.get('state') == 'disabled':
+        problem = 'its character device is disabled'
+    elif namespace.get('badblock_count'):
+        problem = 'it has bad blocks'
     name = namespace.get('name', '')
     if not isinstance(name, str):
         raise exception.InvalidDocument(DOCUMENT, f'{where}.name', 'not a string')
     parent = region.get('dev')
     return Listed(
         name, _uuid(namespace.get('uuid'), f'{where}.uuid', required=bool(name)), chardev,
-        _number(namespace.get('size'), f'{where}.size'), _number(namespace.get('align', 0), f'{where}.align'),
+        _number(namespace.get('size', 0), f'{where}.size'), _number(namespace.get('align', 0), f'{where}.align'),
         parent if isinstance(parent, str) else None,
         _node(namespace.get('numa_node', region.get('numa_node')), f'{where}.numa_node'), problem)
 

@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from collections.abc import Iterator
+import contextlib
 import ctypes
 import json
 import mmap
@@ -41,7 +43,6 @@ class File:
         if os.fstat(fd).st_size != size:
             raise Unproven('its size is not the recorded one')
         self._fd = fd
-        self.chunk = CHUNK
         self._zeros = memoryview(bytes(CHUNK))
         self._buffer = bytearray(CHUNK)
 
@@ -69,16 +70,16 @@ class File:
 
 
 class Dax:
-    """A device-dax character device, which has no write(2): it is mapped, in pieces of its alignment.
+    """A device-dax character device, which has no write(2): it is mapped, in whole pages of its alignment.
 
     Stores reach the processor's caches first, and device-dax has no fsync; a power cut would bring the old bytes
     back. libpmem flushes them (pmem_flush(3)). It comes with any QEMU that gives such devices to guests.
     """
 
     def __init__(self, fd: int, size: int, align: int) -> None:
-        self._fd = fd
-        align = max(align, mmap.ALLOCATIONGRANULARITY)
-        self.chunk = -(-CHUNK // align) * align
+        self._fd, self._size = fd, size
+        self._align = max(align, mmap.ALLOCATIONGRANULARITY)
+        self._zeros = bytes(CHUNK)
         try:
             self._libpmem = ctypes.CDLL('libpmem.so.1')
         except OSError:
@@ -89,55 +90,55 @@ class Dax:
         self._memcmp.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t)
 
     def zero(self, offset: int, length: int) -> None:
-        with self._mapped(offset, length) as mapped:
-            first = ctypes.c_char.from_buffer(mapped)
-            try:
-                self._libpmem.pmem_memset_persist(ctypes.addressof(first), 0, length)
-            finally:
-                del first    # a mapping with a pointer into it cannot be closed
+        with self._mapped(offset, length) as address:
+            self._libpmem.pmem_memset_persist(address, 0, length)
 
     def flush(self) -> None:
         """Every piece is durable when it was zeroed."""
 
     def is_zero(self, offset: int, length: int) -> bool:
-        zeros = bytes(CHUNK)
-        with self._mapped(offset, length) as mapped:
+        with self._mapped(offset, length) as address:
+            return not self._memcmp(address, self._zeros, length)
+
+    @contextlib.contextmanager
+    def _mapped(self, offset: int, length: int) -> Iterator[int]:
+        """Map the pages around a piece; where in memory the piece is. A page may be much larger than the piece."""
+        start = offset // self._align * self._align
+        end = min(-(-(offset + length) // self._align) * self._align, self._size)
+        # Populated at once: one call instead of a fault for each page.
+        with mmap.mmap(self._fd, end - start, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE, offset=start) as mapped:
             first = ctypes.c_char.from_buffer(mapped)
             try:
-                return not any(self._memcmp(ctypes.addressof(first) + at, zeros, min(CHUNK, length - at))
-                               for at in range(0, length, CHUNK))
+                yield ctypes.addressof(first) + offset - start
             finally:
-                del first
-
-    def _mapped(self, offset: int, length: int) -> mmap.mmap:
-        # Populated at once: one call instead of a fault for each page.
-        return mmap.mmap(self._fd, length, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE, offset=offset)
+                del first    # a mapping with a pointer into it cannot be closed
 
 
 def wipe(device: File | Dax, size: int, rate: int, report: Callable[[str, int], None],
          clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Zero ``size`` bytes, at most ``rate`` bytes a second (0: as fast as it goes), and read every one back.
+    """Zero ``size`` bytes and read every one back, at most ``rate`` bytes a second (0: as fast as it goes).
 
     :raises Unproven: a byte is not zero
     :raises OSError: the device cannot be written or read
     """
     # With a rate, pieces are small enough for it to be felt.
-    chunk = device.chunk
-    if rate and not isinstance(device, Dax):
-        chunk = min(chunk, max(1, rate // 10 // 4096) * 4096)
-    started = clock()
-    for offset in range(0, size, chunk):
-        device.zero(offset, min(chunk, size - offset))
-        done = min(offset + chunk, size)
-        report('zero', done)
-        if rate:
-            sleep(max(0.0, started + done / rate - clock()))
+    piece = min(CHUNK, max(1, rate // 10 // 4096) * 4096) if rate else CHUNK
+
+    def pieces(phase: str) -> Iterator[tuple[int, int]]:
+        started = clock()
+        for offset in range(0, size, piece):
+            length = min(piece, size - offset)
+            yield offset, length
+            report(phase, offset + length)
+            if rate:
+                sleep(max(0.0, started + (offset + length) / rate - clock()))
+
+    for offset, length in pieces('zero'):
+        device.zero(offset, length)
     device.flush()
-    for offset in range(0, size, device.chunk):
-        length = min(device.chunk, size - offset)
+    for offset, length in pieces('verify'):
         if not device.is_zero(offset, length):
             raise Unproven(f'not all zero between bytes {offset} and {offset + length}')
-        report('verify', offset + length)
 
 
 class Reporter:

@@ -13,6 +13,8 @@ from devicetrack.virt.libvirt import wiper
 
 LOG = logging.getLogger(__name__)
 
+_LINES_A_PHASE = 20
+
 
 def wipe(name: str, device_fd: int, lock_fd: int, size_bytes: int, align_bytes: int, rate_mib_s: int) -> None:
     """Zero a namespace in a child process and wait for its proof. Blocks as long as the wipe takes.
@@ -34,16 +36,31 @@ def wipe(name: str, device_fd: int, lock_fd: int, size_bytes: int, align_bytes: 
     except OSError as error:
         raise exception.CommandFailed('the wiper', f'cannot be run: {error.strerror}') from error
     last: dict[str, Any] = {}
+    told: dict[str, Any] = {}
     with child:
         assert child.stdout is not None
         for line in child.stdout:
             last = _read(line)
-            LOG.info('Wiping namespace %s: %s, %s of %d bytes.',
-                     name, last.get('phase'), last.get('done'), size_bytes)
+            news = _is_news(last, told, size_bytes)
+            LOG.log(logging.INFO if news else logging.DEBUG, 'Wiping namespace %s: %s, %s of %d bytes.',
+                    name, last.get('phase'), last.get('done'), size_bytes)
+            told = last if news else told
     if child.returncode != 0 or last != {'phase': 'clean', 'done': size_bytes, 'of': size_bytes}:
-        raise exception.CommandFailed(
-            'the wiper', str(last.get('reason') or f'ended with status {child.returncode} and without proof'))
+        raise exception.CommandFailed('the wiper', str(last.get('reason') or f'{_end(child.returncode)} without proof'))
     LOG.info('Namespace %s is clean: %d bytes were zeroed and read back.', name, size_bytes)
+
+
+def _is_news(line: dict[str, Any], told: dict[str, Any], size_bytes: int) -> bool:
+    """Whether progress belongs into a log that is kept: about twenty lines a phase, however many hours it takes."""
+    done, before = line.get('done'), told.get('done')
+    if line.get('phase') != told.get('phase') or not isinstance(done, int) or not isinstance(before, int):
+        return True
+    return done == size_bytes or (done - before) * _LINES_A_PHASE >= size_bytes
+
+
+def _end(status: int) -> str:
+    # SIGBUS is what a bad block of the device ends in.
+    return f'was ended by signal {-status}' if status < 0 else f'ended with status {status}'
 
 
 def _read(line: bytes) -> dict[str, Any]:

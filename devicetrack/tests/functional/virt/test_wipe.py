@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import signal
 import subprocess
 import sys
 import textwrap
 import time
+import types
 from typing import Any
 import uuid
 
@@ -128,7 +130,24 @@ class WipeTestCase(base.TestCase):
         wanted = self.assigned(driver)
         started = time.monotonic()
         self.assertEqual({self.key: None}, driver.unclaim([wanted]))
-        self.assertGreater(time.monotonic() - started, 0.9)
+        # A second for zeroing it, and one for reading it back.
+        self.assertGreater(time.monotonic() - started, 1.9)
+
+    def test_the_log_has_a_bounded_number_of_lines_however_long_it_takes(self) -> None:
+        slow = os.path.join(self.temp_dir(), 'slow.py')
+        with open(slow, 'w') as file:
+            file.write('import json\n'
+                       'for phase in ("zero", "verify"):\n'
+                       '    for done in range(1, 5001):\n'
+                       '        print(json.dumps({"phase": phase, "done": done, "of": 5000}))\n'
+                       'print(json.dumps({"phase": "clean", "done": 5000, "of": 5000}))\n')
+        self.patch(wiper, '__file__', slow)
+        with self.assertLogs('devicetrack.virt.libvirt.wiping', 'INFO') as logged:
+            wiping.wipe('ns0', 0, 0, 5000, 2 * MIB, 0)
+        self.assertEqual(1 + 2 * 21 + 2, len(logged.output))
+        self.assertIn('zero, 1 of 5000', logged.output[1])
+        self.assertIn('zero, 5000 of 5000', logged.output[21])
+        self.assertIn('verify, 1 of 5000', logged.output[22])
 
     def test_a_file_keeps_its_size_to_the_byte(self) -> None:
         for size in (4 * MIB, 4 * MIB + 1, 33 * MIB - 1):
@@ -155,6 +174,9 @@ class WipeTestCase(base.TestCase):
         with open(dead, 'w') as file:
             file.write('print("nonsense")\n')
         self.assertIsInstance(driver.unclaim([wanted])[self.key], exception.UnclaimFailed)
+        with open(dead, 'w') as file:
+            file.write('import os; os.kill(os.getpid(), 7)\n')
+        self.assertIn('ended by signal 7', str(driver.unclaim([wanted])[self.key]))
 
     def test_a_file_that_shrinks_is_not_clean(self) -> None:
         fd = os.open(self.path, os.O_RDWR)
@@ -184,9 +206,27 @@ class DaxTestCase(base.TestCase):
         self.assertEqual(bytes(34 * MIB), os.pread(self.fd, 34 * MIB, 0))
         self.assertEqual([(phase, done * MIB) for phase in ('zero', 'verify') for done in (16, 32, 34)], self.reports)
 
-    def test_pieces_are_whole_pages_of_the_device(self) -> None:
-        for align, chunk in ((4096, 16 * MIB), (2 * MIB, 16 * MIB), (1 << 30, 1 << 30)):
-            self.assertEqual(chunk, wiper.Dax(self.fd, 34 * MIB, align).chunk)
+    def test_whole_pages_of_the_device_are_mapped_and_a_rate_is_kept_inside_them(self) -> None:
+        maps: list[tuple[int, int]] = []
+
+        def noted(fd: int, length: int, **how: Any) -> mmap.mmap:
+            maps.append((how['offset'], length))
+            return mmap.mmap(fd, length, **how)
+
+        self.patch(wiper, 'mmap', types.SimpleNamespace(**{**vars(mmap), 'mmap': noted}))
+        for align in (4096, 2 * MIB, 17 * MIB):
+            del maps[:], self.reports[:]
+            os.pwrite(self.fd, b'x' * 34 * MIB, 0)
+            waits: list[float] = []
+            wiper.wipe(wiper.Dax(self.fd, 34 * MIB, align), 34 * MIB, 10 * MIB,
+                       lambda phase, done: self.reports.append((phase, done)), lambda: 0.0, waits.append)
+            self.assertEqual(bytes(34 * MIB), os.pread(self.fd, 34 * MIB, 0))
+            self.assertEqual([(phase, done * MIB) for phase in ('zero', 'verify') for done in range(1, 35)],
+                             self.reports)
+            self.assertEqual([done / 10 for done in range(1, 35)] * 2, waits)
+            for (start, length), (_phase, done) in zip(maps, self.reports, strict=True):
+                self.assertEqual((0, 0), (start % align, length % align))
+                self.assertTrue(start <= done - MIB and done <= start + length)
 
     def test_one_byte_that_stays_is_found(self) -> None:
         for device in (wiper.Dax(self.fd, 34 * MIB, 2 * MIB), wiper.File(self.fd, 34 * MIB)):

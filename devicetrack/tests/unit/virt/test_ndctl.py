@@ -68,10 +68,17 @@ class MadeUpTestCase(base.TestCase):
             found, = ndctl.parse(text)
             self.assertEqual(('region3', wanted), (found.region, found.numa_node))
 
+    def test_one_of_an_unknown_mode_has_no_size(self) -> None:
+        found, = ndctl.parse(json.dumps([changed(mode=None, size=None)]))
+        self.assertEqual((0, 'its mode is unknown, not devdax'), (found.size_bytes, found.problem))
+
     def test_namespaces_that_no_guest_can_have(self) -> None:
         for facts, problem in (({'mode': 'fsdax'}, 'fsdax'), ({'mode': None}, 'unknown'),
                                ({'state': 'disabled'}, 'disabled'), ({'chardev': None}, 'no character device'),
-                               ({'readonly': True}, 'read-only'),
+                               ({'badblock_count': 3}, 'bad blocks'),
+                               ({'daxregion': {'devices': [{'chardev': 'dax0.0', 'mode': 'system-ram'}]}}, 'as memory'),
+                               ({'daxregion': {'devices': [{'chardev': 'dax0.0', 'mode': 'devdax', 'state': 'disabled'}
+                                                           ]}}, 'device is disabled'),
                                ({'daxregion': {'devices': [{'chardev': 'dax0.0'}, {'chardev': 'dax0.1'}]}}, 'divided')):
             found, = ndctl.parse(json.dumps([changed(**facts)]))
             self.assertIn(problem, str(found.problem))
@@ -89,7 +96,6 @@ class BadOutputTestCase(base.TestCase):
         ('a size in words', json.dumps([changed(size='1 GiB')]), 'document[0].size'),
         ('a size that is true', json.dumps([changed(size=True)]), 'document[0].size'),
         ('a size below zero', json.dumps([changed(size=-1)]), 'document[0].size'),
-        ('no size', json.dumps([changed(size=None)]), 'document[0].size'),
         ('a UUID that is none', json.dumps([changed(uuid='x')]), 'document[0].uuid'),
         ('a UUID that is a number', json.dumps([changed(uuid=7)]), 'document[0].uuid'),
         ('a name without a UUID', json.dumps([changed(uuid=None)]), 'document[0].uuid'),

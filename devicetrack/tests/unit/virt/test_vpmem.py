@@ -29,6 +29,10 @@ class NdctlTestCase(base.TestCase):
         super().setUp()
         self.program = os.path.join(self.temp_dir(), 'ndctl')
         self.prints(data.read('ndctl-76.1-list-NDRX.json'))
+        self.patch(namespaces, 'REGIONS', self.temp_dir())
+        for region in ('region0', 'region1'):
+            os.mkdir(os.path.join(namespaces.REGIONS, region))
+            self.set_read_only(region, '0')
         self.kind = self.make_kind('4GB:ns0_0|ns1_2')
 
     def prints(self, text: str, status: int = 0) -> None:
@@ -38,6 +42,10 @@ class NdctlTestCase(base.TestCase):
             file.write(f'#!/bin/sh\n[ "$*" = "list --namespaces --dimms --regions --device-dax" ] || exit 9\n'
                        f'cat "{self.program}.out"\nexit {status}\n')
         os.chmod(self.program, stat.S_IRWXU)
+
+    def set_read_only(self, region: str, value: str) -> None:
+        with open(os.path.join(namespaces.REGIONS, region, 'read_only'), 'w') as file:
+            file.write(f'{value}\n')
 
     def changes(self, which: str, **facts: Any) -> None:
         listed = json.loads(data.read('ndctl-76.1-list-N.json'))
@@ -76,13 +84,39 @@ class NdctlTestCase(base.TestCase):
         os.unlink(self.program)
         self.assertRaises(exception.CommandFailed, self.kind.stock)
 
-    def test_two_namespaces_of_one_name_are_unknown(self) -> None:
+    def test_two_namespaces_of_one_name_are_neither_handed_out_nor_wiped(self) -> None:
+        wanted = self.assigned('ns0_0')
         self.changes('ns1_1', name='ns0_0')
-        error = self.assertRaises(exception.InvalidDocument, self.kind.stock)
-        self.assertEqual('ns0_0', error.where)
+        first, second = self.kind.stock().devices
+        self.assertEqual(('another namespace has this name too', None), (first.unhealthy, second.unhealthy))
+        self.assertRaises(exception.DeviceError, self.kind.unclaim, wanted, 0)
+        self.assertEqual({'/dev/dax0.0': 'ns0_0', '/dev/dax1.1': 'ns0_0'},
+                         self.kind.identify(['/dev/dax0.0', '/dev/dax1.1']))
+
+    def test_one_in_a_region_that_is_read_only_or_gone_is_unhealthy_until_it_is_well_again(self) -> None:
+        wanted = self.assigned('ns0_0')
+        self.set_read_only('region0', '1')
+        self.assertEqual(['region0 is read-only', None], [device.unhealthy for device in self.kind.stock().devices])
+        self.assertRaises(exception.DeviceGone, self.kind.realize, wanted)
+        error = self.assertRaises(exception.UnclaimFailed, self.kind.unclaim, wanted, 0)
+        self.assertEqual('region0 is read-only', error.reason)
+        os.unlink(os.path.join(namespaces.REGIONS, 'region0', 'read_only'))
+        self.assertEqual('region0 is gone', self.kind.stock().devices[0].unhealthy)
+        self.set_read_only('region0', '0')
+        self.assertIsNone(self.kind.stock().devices[0].unhealthy)
+        self.kind.realize(wanted)
+
+    def test_a_region_that_cannot_be_read_is_unknown(self) -> None:
+        path = os.path.join(namespaces.REGIONS, 'region1', 'read_only')
+        os.unlink(path)
+        os.mkdir(path)
+        self.assertIn('region1', str(self.assertRaises(exception.CommandFailed, self.kind.stock)))
 
     def test_one_that_no_guest_can_have_is_unhealthy(self) -> None:
-        for facts, reason in (({'mode': 'fsdax'}, 'fsdax'), ({'size': 2 * MIB}, 'a guest needs')):
+        for facts, reason in (({'mode': 'fsdax'}, 'fsdax'), ({'size': 2 * MIB}, 'a guest needs 4194304'),
+                              ({'size': 6 * MIB, 'align': 4096}, 'None'),
+                              ({'size': 1 << 30, 'align': 1 << 30}, 'a guest needs 2147483648'),
+                              ({'size': 2 << 30, 'align': 1 << 30}, 'None')):
             self.changes('ns0_0', **facts)
             self.assertIn(reason, str(self.kind.stock().devices[0].unhealthy))
             self.assertIsNone(self.kind.stock().devices[1].unhealthy)

@@ -40,7 +40,6 @@ from devicetrack.virt.libvirt.kinds import vpmem_options
 _UNIT_BYTES = 2 << 20
 # Part of the guest's device, at its end: the guest keeps its own namespace labels there.
 _LABEL_BYTES = 2 << 20
-_MIN_BYTES = _LABEL_BYTES + _UNIT_BYTES
 
 _NO_UUID = str(uuid.UUID(int=0))
 
@@ -117,7 +116,7 @@ class VPMEM(api.DeviceKind):
                         details.to_text(_details(namespace, assignment.details.label)))
 
     def unclaim(self, assignment: DeviceAssignment, lock_fd: int) -> None:
-        namespace = self._recorded(assignment, self._source.read())
+        namespace = self._wipeable(assignment)
         try:
             fd = self._source.open(namespace)
         except OSError as error:
@@ -126,12 +125,25 @@ class VPMEM(api.DeviceKind):
         try:
             # A path says nothing about what it led to a moment ago: what is open is only wiped when the path still
             # stands for the recorded namespace.
-            if self._recorded(assignment, self._source.read()).path != namespace.path:
+            if self._wipeable(assignment).path != namespace.path:
                 raise exception.UnclaimFailed(self.name, assignment.identifier, 'its path changed just now')
             wiping.wipe(assignment.identifier, fd, lock_fd, namespace.size_bytes, namespace.align_bytes,
                         self.options.wipe_rate_mib_s)
+            # One that went read-only meanwhile may have its old bytes back after a power cut.
+            self._wipeable(assignment)
         finally:
             os.close(fd)
+
+    def _wipeable(self, assignment: DeviceAssignment) -> namespaces.Namespace:
+        """The recorded namespace, as it is now.
+
+        :raises DeviceGone: it is not there, or another one has its name
+        :raises UnclaimFailed: what is written to it now would prove nothing
+        """
+        namespace = self._recorded(assignment, self._source.read())
+        if namespace.problem is not None:
+            raise exception.UnclaimFailed(self.name, assignment.identifier, namespace.problem)
+        return namespace
 
     def _recorded(self, assignment: DeviceAssignment,
                   found: Mapping[str, namespaces.Namespace]) -> namespaces.Namespace:
@@ -183,15 +195,21 @@ def guest_element(namespace: namespaces.Namespace) -> str:
 
 
 def _problem(namespace: namespaces.Namespace) -> str | None:
-    if namespace.problem is None and _guest_bytes(namespace) < _MIN_BYTES:
-        return f'it has {namespace.size_bytes} bytes, and a guest needs {_MIN_BYTES} at least'
+    # QEMU rounds down to the alignment what is left beside the labels, and refuses to start when nothing is.
+    least = _unit_bytes(namespace) + max(namespace.align_bytes, _LABEL_BYTES)
+    if namespace.problem is None and _guest_bytes(namespace) < least:
+        return f'it has {namespace.size_bytes} bytes, and a guest needs {least} at least'
     return namespace.problem
 
 
 def _guest_bytes(namespace: namespaces.Namespace) -> int:
     """How much of a namespace a guest can have, its label area included."""
-    align = max(namespace.align_bytes, _UNIT_BYTES)
-    return namespace.size_bytes // align * align
+    unit = _unit_bytes(namespace)
+    return namespace.size_bytes // unit * unit
+
+
+def _unit_bytes(namespace: namespaces.Namespace) -> int:
+    return max(namespace.align_bytes, _UNIT_BYTES)
 
 
 def _details(namespace: namespaces.Namespace, label: str) -> VPMEMDetails:
