@@ -11,6 +11,7 @@ from devicetrack import conf as registry
 
 LIBVIRT_GROUP = 'libvirt'
 DEVICES_GROUP = 'devices'
+MDEV_GROUP = 'devicetrack_mdev'
 VPMEM_GROUP = 'devicetrack_vpmem'
 
 LIBVIRT_OPTIONS = [
@@ -50,6 +51,15 @@ as it can make.
 """),
 ]
 
+MDEV_OPTIONS: list[cfg.Opt] = [
+    cfg.IntOpt('release_wait_s', default=10, min=0, help="""
+How many seconds to wait until no process has a mediated device open that is to be given back. The guest's process lets
+go of it when it ends, which takes longer the more memory the guest had. After that the device stays held and the next
+audit looks again. Raise it when audits often report devices as in use whose guests are gone; a release takes so much
+longer at most for each device.
+"""),
+]
+
 VPMEM_OPTIONS = [
     cfg.StrOpt('ndctl_command', default='ndctl', help="""
 The ndctl program: a name on the path or a file.
@@ -59,8 +69,8 @@ A directory whose regular files stand for persistent-memory namespaces: the file
 size the namespace's size. Set, ndctl is not asked. For hosts without such memory, in development and in tests.
 """),
     cfg.IntOpt('wipe_rate_mib_s', default=0, min=0, help="""
-Upper bound for wiping one namespace, in MiB a second; 0 means none. Lower it when wiping disturbs running guests; a
-released namespace is free only when it is wiped.
+Upper bound for wiping one namespace, in MiB a second; 0 means none. It is kept while zeroes are written and while they
+are read back. Lower it when wiping disturbs running guests; a released namespace is free only when it is wiped.
 """),
     cfg.IntOpt('wipe_wait_s', default=60, min=0, help="""
 How many seconds to wait for a wipe of the same namespace that another process has under way, for example one that
@@ -76,6 +86,7 @@ def mdev_group(mdev_type: str) -> str:
 def register(conf: cfg.ConfigOpts) -> None:
     registry.register(conf, LIBVIRT_GROUP, LIBVIRT_OPTIONS)
     registry.register(conf, DEVICES_GROUP, DEVICES_OPTIONS)
+    registry.register(conf, MDEV_GROUP, MDEV_OPTIONS)
     registry.register(conf, VPMEM_GROUP, VPMEM_OPTIONS)
 
 

@@ -55,6 +55,7 @@ _TEXTS = (
     ('No available instances of', Meaning.FULL),
     ('device in use', Meaning.IN_USE),
     ('Device already exists', Meaning.EXISTS),
+    ('Device is already active', Meaning.EXISTS),
 )
 _CODES = {
     libvirt.VIR_ERR_NO_NODE_DEVICE: Meaning.NO_SUCH_DEVICE,

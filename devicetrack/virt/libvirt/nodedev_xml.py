@@ -150,6 +150,11 @@ def mdev_names(uuid: str, parent_address: str | None) -> tuple[str, ...]:
     return (f'{name}_{_NOT_IN_NAMES.sub("_", parent_address)}', name) if parent_address else (name,)
 
 
+def is_name_of(name: str, address: str | None) -> bool:
+    """Whether a parent of this address may have this node-device name: the sort of device, then the address."""
+    return address is not None and name.endswith('_' + _NOT_IN_NAMES.sub('_', address))
+
+
 def definition(uuid: str, device_type: str, parent: str) -> str:
     """The document that makes one mediated device of a parent, which is named as node device."""
     device = etree.Element('device')

@@ -1,4 +1,5 @@
-"""What needs root: listing namespaces, and opening one of their devices. Nothing else here or elsewhere does.
+"""What needs root: listing namespaces, and opening one of their devices or a VFIO group. Nothing else here or
+elsewhere does.
 
 A service that runs as root does both itself. Another one does them through oslo.privsep, whose daemon runs the few
 functions below with one capability. A device is opened by the daemon and handed over as an open descriptor
@@ -25,7 +26,10 @@ from devicetrack import exception
 
 NDCTL_TIMEOUT_S = 60
 
-# A device node belongs to the hypervisor's user while a guest has it, and to root otherwise: opening either needs
+# The kernel's VFIO groups, by the numbers of their IOMMU groups (Linux: Documentation/driver-api/vfio.rst).
+VFIO = '/dev/vfio'
+
+# A device node belongs to the hypervisor's user while a guest has it, and to root otherwise: opening any needs
 # CAP_DAC_OVERRIDE (capabilities(7)). Reading sysfs, which is what ndctl does for a list, needs no more than
 # root's own.
 context = priv_context.PrivContext(
@@ -80,6 +84,24 @@ def open_dax(path: str) -> int:
     return descriptors[0]
 
 
+def is_vfio_group_open(number: int) -> bool:
+    """Whether anybody has a VFIO group open, or a device of it.
+
+    It is opened to see that, and closed again; who wants it in that moment is told that it is busy.
+
+    :raises OSError: the kernel does not say, or the privileged daemon cannot be had
+    """
+    if os.geteuid() == 0:
+        return _is_vfio_group_open(number)
+    try:
+        is_open: bool = _is_vfio_group_open_privileged(number)
+    except OSError:
+        raise
+    except Exception as error:
+        raise OSError(errno.EINVAL, f'oslo.privsep: {type(error).__name__} in the daemon') from error
+    return is_open
+
+
 @context.entrypoint
 def _run_ndctl_privileged(arguments: list[str]) -> tuple[int, str]:
     return _run_ndctl(arguments)
@@ -94,6 +116,11 @@ def _send_dax(path: str, socket_path: str) -> None:
             socket.send_fds(connection, [b'.'], [fd])
     finally:
         os.close(fd)
+
+
+@context.entrypoint
+def _is_vfio_group_open_privileged(number: int) -> bool:
+    return _is_vfio_group_open(number)
 
 
 def _run_ndctl(arguments: Sequence[str]) -> tuple[int, str]:
@@ -116,3 +143,13 @@ def _open_dax(path: str) -> int:
         os.close(fd)
         raise
     return fd
+
+
+def _is_vfio_group_open(number: int) -> bool:
+    try:
+        os.close(os.open(f'{VFIO}/{number:d}', os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC))
+    except OSError as error:
+        if error.errno == errno.EBUSY:
+            return True
+        raise
+    return False

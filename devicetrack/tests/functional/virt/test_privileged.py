@@ -25,6 +25,7 @@ PROGRAM = textwrap.dedent("""
         return os.open(asked, os.O_RDWR)
 
     privileged._open_dax = open_it
+    privileged.VFIO = os.path.dirname(path)
     cfg.CONF([], default_config_files=[], default_config_dirs=[])
     privileged.context.start(priv_context.Method.FORK)
     os.setgid(65534)
@@ -47,6 +48,11 @@ PROGRAM = textwrap.dedent("""
     os.pwrite(fd, b'written', 0)
     # The daemon ends when the service does; a child with the descriptor is not its child.
     print('read:', os.pread(fd, 7, 0))
+    print('open:', privileged.is_vfio_group_open(7))
+    try:
+        privileged.is_vfio_group_open(8)
+    except OSError as error:
+        print('no group:', type(error).__name__)
 """)
 
 
@@ -59,6 +65,7 @@ class PrivilegedTestCase(base.TestCase):
         with open(path, 'w') as file:
             file.write('tenants')
         os.chmod(path, 0o600)
+        os.link(path, os.path.join(directory, '7'))
         with open(ndctl, 'w') as file:
             file.write('#!/bin/sh\nid -u; echo "$*"; exit 3\n')
         os.chmod(ndctl, 0o755)
@@ -66,7 +73,8 @@ class PrivilegedTestCase(base.TestCase):
                               text=True, timeout=60, env={**os.environ, 'TMPDIR': '/tmp'}, check=False)
         self.assertEqual(
             ['alone: refused', "listed: (3, '0\\nlist\\n')", 'no program: NotADirectoryError',
-             'another path: PermissionError', 'inheritable: False', "read: b'written'"],
+             'another path: PermissionError', 'inheritable: False', "read: b'written'", 'open: False',
+             'no group: FileNotFoundError'],
             done.stdout.splitlines(), done.stderr)
         with open(path) as file:
             self.assertEqual('written', file.read())

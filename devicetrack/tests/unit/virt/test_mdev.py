@@ -1,12 +1,9 @@
-"""Mediated devices, on a node-device driver in memory that answers in libvirt's words."""
+"""Mediated devices: what there is, and making one ready."""
 
 from __future__ import annotations
 
 import logging
-import os
-import time
 from typing import Any
-import uuid
 
 import fixtures
 
@@ -14,152 +11,15 @@ from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.objects import details
 from devicetrack.objects.values import DeviceKey
-from devicetrack.tests import base
 from devicetrack.tests.drivers import contract
-from devicetrack.tests.unit.virt import data
+from devicetrack.tests.unit.virt.mdev_node import MdevTestCase
+from devicetrack.tests.unit.virt.mdev_node import Node
+from devicetrack.tests.unit.virt.mdev_node import NodeDevice
+from devicetrack.tests.unit.virt.mdev_node import PARENT
+from devicetrack.tests.unit.virt.mdev_node import ParentDevice
 from devicetrack.virt.libvirt import connection
-from devicetrack.virt.libvirt import nodedev_xml
 from devicetrack.virt.libvirt.kinds import api
-from devicetrack.virt.libvirt.kinds import mdev
-
-PARENT = 'mtty_mtty'
-COSTS = {'mtty-1': 1, 'mtty-2': 2}
-
-
-class Node:
-    """The node devices of a host with the kernel's sample driver mtty: 24 units, one or two for a device.
-
-    Texts are those of libvirt 9.0 and 11.3. ``in_use`` are UUIDs that a process has open; ``fail`` has an error for
-    each call that shall not succeed.
-    """
-
-    def __init__(self) -> None:
-        self.existing: dict[str, Any] = {}
-        self.in_use: set[str] = set()
-        self.fail: dict[str, Exception] = {}
-        self.units = 24
-        self.lists = 0
-        self.done: list[tuple[str, str]] = []
-
-    def free(self) -> int:
-        return self.units - sum(COSTS[device.type] for device in self.existing.values() if device.active)
-
-    def called(self, call: str, identifier: str) -> None:
-        self.done.append((call, identifier))
-        if call in self.fail:
-            raise self.fail[call]
-
-    def add(self, device_type: str = 'mtty-1', **facts: Any) -> Any:
-        device = NodeDevice(self, facts.pop('identifier', None) or str(uuid.uuid4()), device_type)
-        for name, value in facts.items():
-            setattr(device, name, value)
-        self.existing[device.name] = device
-        return device
-
-    # What the kind calls.
-
-    def mdev_parents(self) -> list[Any]:
-        return [ParentDevice(self)]
-
-    def mdevs(self) -> list[Any]:
-        self.lists += 1
-        return list(self.existing.values())
-
-    def node_device(self, name: str) -> Any:
-        return self.existing.get(name)
-
-    def define_node_device(self, document: str) -> Any:
-        found = nodedev_xml.parse_mdev(document.replace('<device>', '<device><name>new</name>'))
-        self.called('define', found.uuid)
-        if found.parent != PARENT:
-            raise connection.Refused('virNodeDeviceDefineXML', f"invalid parent device '{found.parent}'")
-        for device in self.existing.values():
-            if device.identifier == found.uuid:
-                device.persistent = True
-                return device
-        return self.add(found.type, identifier=found.uuid, active=False, persistent=True)
-
-
-class ParentDevice:
-    name = PARENT
-
-    def __init__(self, node: Node) -> None:
-        self.node = node
-
-    def xml(self) -> str:
-        return data.read('libvirt-9.0.0-nodedev-parent-virtual.xml').replace(
-            '>24<', f'>{self.node.free()}<').replace('>12<', f'>{self.node.free() // 2}<')
-
-
-class NodeDevice:
-    def __init__(self, node: Node, identifier: str, device_type: str) -> None:
-        self.node, self.identifier, self.type = node, identifier, device_type
-        self.name = f'mdev_{identifier.replace("-", "_")}_mtty'
-        self.parent, self.parent_address = PARENT, 'mtty'
-        self.active, self.persistent, self.autostart = True, False, False
-
-    def xml(self) -> str:
-        return (f"<device><name>{self.name}</name><parent>{self.parent}</parent><capability type='mdev'>"
-                f"<type id='{self.type}'/><uuid>{self.identifier}</uuid>"
-                f'<parent_addr>{self.parent_address}</parent_addr>'
-                f"<iommuGroup number='{7 if self.active else 0}'/></capability></device>")
-
-    def is_active(self) -> bool:
-        return self.active
-
-    def is_persistent(self) -> bool:
-        return self.persistent
-
-    def start(self) -> None:
-        self.node.called('start', self.identifier)
-        if self.node.free() < COSTS[self.type]:
-            raise connection.Refused(
-                'virNodeDeviceCreate', 'internal error: Unable to start mediated device: Error: No available instances '
-                f'of {self.type} on mtty', connection.Meaning.FULL)
-        self.active = True
-
-    def destroy(self) -> None:
-        self.node.called('destroy', self.identifier)
-        if self.identifier in self.node.in_use:
-            raise connection.Refused('virNodeDeviceDestroy', f"Unable to destroy '{self.name}': device in use",
-                                     connection.Meaning.IN_USE)
-        self.active = False
-        if not self.persistent:
-            del self.node.existing[self.name]
-
-    def undefine(self) -> None:
-        self.node.called('undefine', self.identifier)
-        self.persistent = False
-        if not self.active:
-            del self.node.existing[self.name]
-
-    def set_autostart(self) -> None:
-        self.node.called('autostart', self.identifier)
-        self.autostart = True
-
-
-class MdevTestCase(base.TestCase):
-
-    def setUp(self) -> None:
-        super().setUp()
-        self.node = Node()
-        self.instance = str(uuid.uuid4())
-        self.kind = self.make_kind()
-
-    def make_kind(self, **options: Any) -> mdev.Mdev:
-        self.configuration.set('devices', enabled_mdev_types=options.pop('types', ['mtty-2']), **options)
-        hypervisor: Any = self.node
-        kind = mdev.Mdev(self.conf, hypervisor)
-        kind.sysfs_devices, kind.settle_s = self.temp_dir(), 0.0
-        return kind
-
-    def to_create(self, identifier: str | None = None) -> Any:
-        capacity, = self.kind.stock().capacities
-        return contract.assignment(self.instance, 'mdev', identifier or str(uuid.uuid4()), PARENT, capacity.details)
-
-    def adopted(self, device: Any) -> Any:
-        found, = (found for found in self.kind.stock().devices if found.identifier == device.identifier)
-        return contract.assignment(self.instance, 'mdev', found.identifier, PARENT, found.details)
+from devicetrack.virt.libvirt.kinds import mdev_parents
 
 
 class StockTestCase(MdevTestCase):
@@ -233,6 +93,29 @@ class StockTestCase(MdevTestCase):
         found, = self.kind.stock().devices
         self.assertEqual((PARENT, PARENT), (found.provider, found.parent))
 
+    def test_a_definition_whose_parent_libvirt_does_not_know_is_nothing_to_hand_out(self) -> None:
+        for parent in ('computer', 'mtty_other'):
+            self.node.existing.clear()
+            self.node.add('mtty-2', parent=parent, parent_address='other', active=False, persistent=True)
+            self.assertEqual((), self.kind.stock().devices)
+
+    def test_the_kernel_knows_the_type_of_what_exists(self) -> None:
+        device = self.node.add('mtty-2', persistent=True)
+        self.in_kernel(device.identifier, 'mtty-1')
+        self.assertEqual((), self.kind.stock().devices)
+        device.active = False
+        self.assertEqual(1, len(self.kind.stock().devices))
+
+    def test_of_one_uuid_that_is_defined_twice_there_is_one_device(self) -> None:
+        one = self.node.add('mtty-2', active=False, persistent=True)
+        two = self.node.add('mtty-2', identifier=one.identifier, active=False, persistent=True, parent='computer',
+                            parent_address='mdpy', name=f'{one.name}_mdpy')
+        found, = self.kind.stock().devices
+        self.assertIn('defined more than once', str(found.unhealthy))
+        two.active = True
+        found, = self.kind.stock().devices
+        self.assertEqual(('mdpy', None), (found.parent, found.unhealthy))
+
     def test_a_device_that_goes_away_while_it_is_read_is_gone(self) -> None:
         device = self.node.add('mtty-2')
 
@@ -281,7 +164,48 @@ class RealizeTestCase(MdevTestCase):
             self.node.add('mtty-2', identifier=wanted.identifier, active=active, persistent=persistent)
             self.kind.realize(wanted)
             device, = self.node.existing.values()
-            self.assertEqual((True, True), (device.active, device.persistent))
+            self.assertEqual((True, True, True), (device.active, device.persistent, device.autostart))
+
+    def test_one_that_the_host_starts_at_the_same_time_is_there(self) -> None:
+        wanted = self.to_create()
+        device = self.node.add('mtty-2', identifier=wanted.identifier, active=False, persistent=True)
+
+        def started_by_the_host() -> None:
+            device.active = True
+            raise connection.Refused('virNodeDeviceCreate', 'Device already exists', connection.Meaning.EXISTS)
+
+        device.start = started_by_the_host
+        self.kind.realize(wanted)
+        self.assertEqual({device.name: device}, self.node.existing)
+
+    def test_a_uuid_that_exists_elsewhere_is_not_taken_for_it(self) -> None:
+        wanted = self.to_create()
+        self.node.fail = {'start': connection.Refused('virNodeDeviceCreate', 'Device already exists',
+                                                      connection.Meaning.EXISTS)}
+        self.assertRaises(exception.RealizeFailed, self.kind.realize, wanted)
+
+    def test_a_definition_that_cannot_be_kept_is_no_ready_device(self) -> None:
+        wanted = self.to_create()
+        self.node.add('mtty-2', identifier=wanted.identifier, persistent=True)
+        self.node.fail = {'autostart': connection.Refused('virNodeDeviceSetAutostart', 'no')}
+        self.assertRaises(exception.RealizeFailed, self.kind.realize, wanted)
+
+    def test_a_parent_that_went_away_and_came_back(self) -> None:
+        wanted = self.to_create()
+        self.kind.realize(wanted)
+        device, = self.node.existing.values()
+        device.active = False
+        for device.parent in ('computer', PARENT):
+            self.patch(Node, 'mdev_parents', lambda _node: [])
+            self.assertEqual((), self.kind.stock().devices)
+            self.node.fail = {'start': connection.Refused('virNodeDeviceCreate', "Unable to find parent device 'mtty'")}
+            failed = self.assertRaises(exception.RealizeFailed, self.kind.realize, wanted)
+            self.assertIn('Unable to find parent', failed.reason)
+        self.patch(Node, 'mdev_parents', lambda node: [ParentDevice(node)])
+        self.node.fail = {}
+        self.kind.realize(wanted)
+        self.assertEqual([device], list(self.node.existing.values()))
+        self.assertTrue(device.active)
 
     def test_a_full_parent_is_told_by_its_count(self) -> None:
         wanted = self.to_create()
@@ -389,7 +313,7 @@ class FindTestCase(MdevTestCase):
         self.node.add('mtty-2', identifier=ours.identifier, parent='computer', parent_address='mdpy')
         wanted = contract.assignment(self.instance, 'mdev', ours.identifier, PARENT,
                                      self.kind.stock().capacities[0].details)
-        found = self.kind._find(wanted, mdev._Parents(self.kind._parents()))
+        found = self.kind._find(wanted, mdev_parents.Parents(self.kind._parents()))
         assert found is not None
         self.assertEqual(ours, found.handle)
         del self.node.existing[ours.name]
@@ -413,57 +337,3 @@ class FindTestCase(MdevTestCase):
 
         device.xml = gone
         self.assertRaises(exception.DeviceGone, self.kind.guest_elements, [wanted])
-
-
-class UnclaimTestCase(MdevTestCase):
-
-    def created(self) -> Any:
-        wanted = self.to_create()
-        self.kind.realize(wanted)
-        self.node.done.clear()
-        return wanted
-
-    def test_what_was_created_is_gone(self) -> None:
-        wanted = self.created()
-        self.kind.unclaim(wanted, 0)
-        self.assertEqual({}, self.node.existing)
-        self.assertEqual(['destroy', 'undefine'], [call for call, _identifier in self.node.done])
-        self.kind.unclaim(wanted, 0)
-
-    def test_a_half_made_one_is_gone_too(self) -> None:
-        for active, persistent in ((False, True), (True, False)):
-            wanted = self.to_create()
-            self.node.add('mtty-2', identifier=wanted.identifier, active=active, persistent=persistent)
-            self.kind.unclaim(wanted, 0)
-            self.assertEqual({}, self.node.existing)
-
-    def test_what_was_adopted_stays(self) -> None:
-        wanted = self.adopted(self.node.add('mtty-2'))
-        self.kind.unclaim(wanted, 0)
-        self.assertEqual([], self.node.done)
-
-    def test_one_that_a_process_has_open_stays(self) -> None:
-        wanted = self.created()
-        self.node.in_use.add(wanted.identifier)
-        self.assertRaises(exception.DeviceInUse, self.kind.unclaim, wanted, 0)
-        device, = self.node.existing.values()
-        self.assertEqual((True, True), (device.active, device.persistent))
-
-    def test_one_that_is_let_go_of_a_moment_later_goes(self) -> None:
-        wanted = self.created()
-        self.node.in_use.add(wanted.identifier)
-        self.kind.settle_s = 60
-        self.patch(time, 'sleep', lambda _seconds: self.node.in_use.clear())
-        self.kind.unclaim(wanted, 0)
-        self.assertEqual({}, self.node.existing)
-
-    def test_the_kernel_has_the_last_word(self) -> None:
-        wanted = self.created()
-        with open(os.path.join(self.kind.sysfs_devices, wanted.identifier), 'w'):
-            self.assertRaises(exception.UnclaimFailed, self.kind.unclaim, wanted, 0)
-
-    def test_others_are_never_touched(self) -> None:
-        wanted, other = self.created(), self.node.add('mtty-2', persistent=True)
-        self.kind.unclaim(wanted, 0)
-        self.assertEqual([other], list(self.node.existing.values()))
-        self.assertEqual({wanted.identifier}, {identifier for _call, identifier in self.node.done})

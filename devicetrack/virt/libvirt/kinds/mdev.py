@@ -3,7 +3,7 @@
 A device that exists is adopted when its type is enabled on its parent; capacity to make more is what the parent
 says it has. What is created is defined too and started with the host, so that it is there again before its
 guest. Only a device that an assignment records as created is ever destroyed, and only when it has the
-assignment's UUID, type and parent.
+assignment's UUID, type and parent and nothing else has that UUID.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Container
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
+import contextlib
 import logging
-import os
 import time
 from typing import Any
 from typing import NamedTuple
@@ -35,18 +35,16 @@ from devicetrack.objects.values import Realized
 from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import domain_xml
 from devicetrack.virt.libvirt import guest_xml
+from devicetrack.virt.libvirt import mdev_sysfs
 from devicetrack.virt.libvirt import nodedev_xml
 from devicetrack.virt.libvirt import vfio_migration
 from devicetrack.virt.libvirt.kinds import api
 from devicetrack.virt.libvirt.kinds import mdev_options
+from devicetrack.virt.libvirt.kinds import mdev_parents
 
 LOG = logging.getLogger(__name__)
 
-# The kernel's own list of mediated devices (Documentation/ABI/testing/sysfs-bus-vfio-mdev).
-SYSFS_DEVICES = '/sys/bus/mdev/devices'
-
-# A guest's process lets go of its device a moment after the domain is off, and node devices vanish when udev
-# says so.
+# libvirt shows what was started or removed when udev and mdevctl have told it, a moment later.
 SETTLE_S = 10.0
 
 _Answer = TypeVar('_Answer')
@@ -69,8 +67,9 @@ class Mdev(api.DeviceKind):
     def __init__(self, conf: Any, hypervisor: connection.Connection) -> None:
         super().__init__(conf, hypervisor)
         self.options = mdev_options.read(conf)
+        self.release_wait_s: float = conf[options.MDEV_GROUP].release_wait_s
         self._idle: set[str] = set()            # types that were said to come from no parent
-        self.sysfs_devices = SYSFS_DEVICES
+        self.kernel = mdev_sysfs.Kernel()
         self.settle_s = SETTLE_S
 
     @property
@@ -88,22 +87,30 @@ class Mdev(api.DeviceKind):
     # -- stock -------------------------------------------------------------------------------------------------
 
     def stock(self) -> api.Stock:
-        parents = _Parents(self._parents())
+        parents = mdev_parents.Parents(self._parents())
         devices: list[InventoryDevice] = []
         counts: dict[tuple[str, str], int] = {}
+        found: dict[str, list[_Existing]] = {}
         for existing in self._existing():
-            parent = parents.of(existing.mdev)
-            made = (parent.name, existing.mdev.type)
+            made = (parents.of(existing.mdev).name, existing.mdev.type)
             counts[made] = counts.get(made, 0) + 1
-            for mdev_type in self.options.types_of(_names(parent)):
+            found.setdefault(existing.mdev.uuid, []).append(existing)
+        for same in found.values():
+            # One UUID may be defined on several parents, and exist on one.
+            existing = next((existing for existing in same if existing.active), same[0])
+            parent = parents.of(existing.mdev)
+            if not existing.active and parents.named(parent.name) is None:
+                # The parent is away, or libvirt does not know it and cannot say whether it has room.
+                continue
+            for mdev_type in self.options.types_of(mdev_parents.names(parent)):
                 if mdev_type.id == existing.mdev.type:
-                    devices.append(self._device(existing, parent, mdev_type))
+                    devices.append(self._device(existing, parent, mdev_type, len(same) > 1))
         capacities = [capacity for parent in parents for capacity in self._capacities(parent, counts)]
         self._warn_of_types_that_nothing_makes(parents, {capacity.device_type for capacity in capacities}
                                                | {device_type for _parent, device_type in counts})
         return api.Stock(tuple(sorted(devices)), tuple(capacities))
 
-    def _warn_of_types_that_nothing_makes(self, parents: _Parents, there: Container[str]) -> None:
+    def _warn_of_types_that_nothing_makes(self, parents: mdev_parents.Parents, there: Container[str]) -> None:
         """Once, until it changes: an audit reads the stock every minute.
 
         It may be a mistake in the option, or a card whose driver makes its types later.
@@ -117,11 +124,13 @@ class Mdev(api.DeviceKind):
                         ', '.join(made) or 'nothing')
         self._idle = idle
 
-    def _device(self, existing: _Existing, parent: nodedev_xml.Parent,
-                mdev_type: mdev_options.TypeOptions) -> InventoryDevice:
+    def _device(self, existing: _Existing, parent: nodedev_xml.Parent, mdev_type: mdev_options.TypeOptions,
+                several: bool) -> InventoryDevice:
         mdev = existing.mdev
         unhealthy = None
-        if not existing.active and not _available(parent, mdev.type):
+        if not existing.active and several:
+            unhealthy = 'its UUID is defined more than once, and mdevctl starts none of them'
+        elif not existing.active and not _available(parent, mdev.type):
             unhealthy = 'it is defined and not started, and its parent has no room for it'
         return InventoryDevice(
             self.name, mdev.uuid, parent.name, mdev_type.resource_class, parent.name, parent.numa_node,
@@ -129,7 +138,7 @@ class Mdev(api.DeviceKind):
 
     def _capacities(self, parent: nodedev_xml.Parent, counts: Mapping[tuple[str, str], int]) -> list[Capacity]:
         found = []
-        allowed = {mdev_type.id: mdev_type for mdev_type in self.options.types_of(_names(parent))}
+        allowed = {mdev_type.id: mdev_type for mdev_type in self.options.types_of(mdev_parents.names(parent))}
         for made in parent.types:
             if made.id not in allowed:
                 continue
@@ -161,10 +170,24 @@ class Mdev(api.DeviceKind):
         for handle in self.hypervisor.mdevs():
             if not handle.name.startswith(start):
                 continue
-            existing = _read(handle)
+            existing = self._read(handle)
             if existing is not None and (uuid is None or existing.mdev.uuid == uuid):
                 found.append(existing)
         return found
+
+    def _read(self, handle: connection.NodeDevice) -> _Existing | None:
+        """The mediated device of a handle, or None when it went away meanwhile."""
+        try:
+            text, active = handle.xml(), handle.is_active()
+        except connection.Refused as error:
+            if error.meaning is connection.Meaning.NO_SUCH_DEVICE:
+                return None
+            raise
+        mdev = nodedev_xml.parse_mdev(text, f'node device {handle.name}')
+        if active:
+            # libvirt before 10.1 shows the type of its definition, which somebody may have changed since.
+            mdev = mdev._replace(type=self.kernel.type_of(mdev.uuid) or mdev.type)
+        return _Existing(mdev, handle, active)
 
     # -- usage -------------------------------------------------------------------------------------------------
 
@@ -179,20 +202,21 @@ class Mdev(api.DeviceKind):
 
     def realize(self, assignment: DeviceAssignment) -> Realized:
         wanted = assignment.details
-        parents = _Parents(self._parents())
+        parents = mdev_parents.Parents(self._parents())
         existing = self._find(assignment, parents)
         if existing is None:
             if wanted.origin == vocabulary.ADOPTED:
                 raise exception.DeviceGone(self.name, assignment.identifier, 'it existed when it was chosen')
             existing = self._create(assignment, parents)
-        elif not existing.active:
-            self._start(assignment, existing.handle)
-            existing = self._find_again(assignment)
-        elif wanted.origin == vocabulary.CREATED and not existing.handle.is_persistent():
-            # Somebody undefined it meanwhile; the next boot needs the definition.
-            self._define(assignment)
+        else:
+            if wanted.origin == vocabulary.CREATED:
+                # Somebody undefined it meanwhile, or this was interrupted; the next boot needs the definition.
+                self._keep(assignment, existing.handle)
+            if not existing.active:
+                self._start(assignment, existing.handle)
+                existing = self._find_again(assignment)
         # Read anew: this call is why it changed. Other devices are read only where an option counts them.
-        parents = _Parents(self._parents())
+        parents = mdev_parents.Parents(self._parents())
         parent = parents.of(existing.mdev)
         counts = self._counts(parents) if self._is_limited(parent) else {}
         return Realized(
@@ -201,14 +225,15 @@ class Mdev(api.DeviceKind):
             tuple(self._capacities(parent, counts)))
 
     def _is_limited(self, parent: nodedev_xml.Parent) -> bool:
-        return any(mdev_type.max_instances is not None for mdev_type in self.options.types_of(_names(parent)))
+        types = self.options.types_of(mdev_parents.names(parent))
+        return any(mdev_type.max_instances is not None for mdev_type in types)
 
-    def _counts(self, parents: _Parents) -> Mapping[tuple[str, str], int]:
+    def _counts(self, parents: mdev_parents.Parents) -> Mapping[tuple[str, str], int]:
         """How many devices each parent has of each type."""
         return collections.Counter((parents.of(existing.mdev).name, existing.mdev.type)
                                    for existing in self._existing())
 
-    def _find(self, assignment: DeviceAssignment, parents: _Parents) -> _Existing | None:
+    def _find(self, assignment: DeviceAssignment, parents: mdev_parents.Parents) -> _Existing | None:
         """The assignment's device, or None when there is none.
 
         :raises DeviceGone: another device has its UUID
@@ -225,7 +250,7 @@ class Mdev(api.DeviceKind):
                                        'a device of another type or parent has its UUID')
         return None
 
-    def _named(self, assignment: DeviceAssignment, parents: _Parents) -> _Existing | None:
+    def _named(self, assignment: DeviceAssignment, parents: mdev_parents.Parents) -> _Existing | None:
         """The assignment's device, if it is active and has a usual name.
 
         Asks for one device where a list names every device of the host. A name is but a hint: any other device,
@@ -236,7 +261,7 @@ class Mdev(api.DeviceKind):
         address = assignment.details.parent if parent is None else parent.address
         for name in nodedev_xml.mdev_names(assignment.identifier, address):
             handle = self.hypervisor.node_device(name)
-            existing = None if handle is None else _read(handle)
+            existing = None if handle is None else self._read(handle)
             if existing is not None and existing.active and _is_of(assignment, existing, parents):
                 return existing
         return None
@@ -244,7 +269,7 @@ class Mdev(api.DeviceKind):
     def _find_again(self, assignment: DeviceAssignment) -> _Existing:
         """The device as libvirt shows it once udev has told it of the start."""
         def started() -> _Existing | None:
-            existing = self._find(assignment, _Parents(self._parents()))
+            existing = self._find(assignment, mdev_parents.Parents(self._parents()))
             return existing if existing is not None and existing.active else None
 
         found = self._wait_for(started)
@@ -252,7 +277,7 @@ class Mdev(api.DeviceKind):
             raise exception.RealizeFailed(self.name, assignment.identifier, 'it was started and is not there')
         return found
 
-    def _create(self, assignment: DeviceAssignment, parents: _Parents) -> _Existing:
+    def _create(self, assignment: DeviceAssignment, parents: mdev_parents.Parents) -> _Existing:
         wanted = assignment.details
         parent = parents.named(wanted.parent)
         if parent is None:
@@ -282,12 +307,25 @@ class Mdev(api.DeviceKind):
             raise exception.RealizeFailed(self.name, assignment.identifier, str(error)) from error
         return handle
 
+    def _keep(self, assignment: DeviceAssignment, handle: connection.NodeDevice) -> None:
+        """See that a device that exists is defined, and starts with the host."""
+        if not handle.is_persistent():
+            self._define(assignment)
+            return
+        try:
+            handle.set_autostart()
+        except connection.Refused as error:
+            raise exception.RealizeFailed(self.name, assignment.identifier, str(error)) from error
+
     def _start(self, assignment: DeviceAssignment, handle: connection.NodeDevice) -> None:
         wanted = assignment.details
         try:
             handle.start()
         except connection.Refused as error:
-            parent = _Parents(self._parents()).named(wanted.parent)
+            if error.meaning is connection.Meaning.EXISTS:
+                # Started meanwhile, as the host does when it boots; whether it is this one, the caller sees.
+                return
+            parent = mdev_parents.Parents(self._parents()).named(wanted.parent)
             if error.meaning is connection.Meaning.FULL or (
                     parent is not None and not _available(parent, wanted.type)):
                 raise exception.ParentFull(self.name, wanted.parent, wanted.type, error.reason) from error
@@ -304,6 +342,7 @@ class Mdev(api.DeviceKind):
 
     def unclaim(self, assignment: DeviceAssignment, lock_fd: int) -> None:
         if assignment.details.origin != vocabulary.CREATED:
+            self._see_that_nobody_has_it_open(assignment)
             return
         existing = self._find_own(assignment)
         if existing is not None:
@@ -314,25 +353,57 @@ class Mdev(api.DeviceKind):
         if not self._wait_for(lambda: self._is_gone(assignment)):
             raise exception.UnclaimFailed(self.name, assignment.identifier, 'it was removed and is still there')
 
+    def _see_that_nobody_has_it_open(self, assignment: DeviceAssignment) -> None:
+        def closed() -> bool:
+            try:
+                return not self.kernel.is_open(assignment.identifier)
+            except OSError as error:
+                raise exception.UnclaimFailed(self.name, assignment.identifier, 'nobody says whether a process has it '
+                                              f'open: {error.strerror or error}') from error
+
+        if not self._wait_for(closed, self.release_wait_s):
+            raise self._in_use(assignment)
+
     def _find_own(self, assignment: DeviceAssignment) -> _Existing | None:
-        try:
-            return self._find(assignment, _Parents(self._parents()))
-        except exception.DeviceGone as error:
-            raise exception.UnclaimFailed(self.name, assignment.identifier, error.reason) from error
+        """The assignment's device; None when nothing has its UUID.
+
+        :raises UnclaimFailed: something else has it too. libvirt and mdevctl remove by the UUID alone, so nothing is
+        """
+        parents = mdev_parents.Parents(self._parents())
+        own = None
+        for existing in self._existing(assignment.identifier):
+            if not _is_of(assignment, existing, parents):
+                raise exception.UnclaimFailed(
+                    self.name, assignment.identifier, f'a device of type {existing.mdev.type} and parent '
+                    f'{parents.of(existing.mdev).name} has its UUID{"" if existing.active else " and is not started"}')
+            own = existing
+        return own
 
     def _destroy(self, assignment: DeviceAssignment, handle: connection.NodeDevice) -> None:
         def destroyed() -> bool:
             try:
                 handle.destroy()
             except connection.Refused as error:
-                if error.meaning is connection.Meaning.IN_USE:
+                if self._means_in_use(assignment, error):
                     return False
                 if error.meaning is not connection.Meaning.NO_SUCH_DEVICE:
                     raise
             return True
 
-        if not self._wait_for(destroyed):
-            raise exception.DeviceInUse(self.name, assignment.identifier, 'a process of the host has it open')
+        if not self._wait_for(destroyed, self.release_wait_s):
+            raise self._in_use(assignment)
+
+    def _means_in_use(self, assignment: DeviceAssignment, error: connection.Refused) -> bool:
+        if error.meaning is connection.Meaning.OTHER:
+            # libvirt says it in the language of the host. Without an answer of the kernel its own words go on.
+            with contextlib.suppress(OSError):
+                return self.kernel.is_open(assignment.identifier)
+        return error.meaning is connection.Meaning.IN_USE
+
+    def _in_use(self, assignment: DeviceAssignment) -> exception.DeviceInUse:
+        return exception.DeviceInUse(
+            self.name, assignment.identifier,
+            f'a process of the host has it open, after {self.release_wait_s} s still')
 
     def _undefine(self, handle: connection.NodeDevice) -> None:
         try:
@@ -343,12 +414,11 @@ class Mdev(api.DeviceKind):
 
     def _is_gone(self, assignment: DeviceAssignment) -> bool:
         """Whether libvirt and the kernel both say so."""
-        return not (self._find_own(assignment) or
-                    os.path.lexists(os.path.join(self.sysfs_devices, assignment.identifier)))
+        return self._find_own(assignment) is None and not self.kernel.has(assignment.identifier)
 
-    def _wait_for(self, found: Callable[[], _Answer]) -> _Answer:
+    def _wait_for(self, found: Callable[[], _Answer], seconds: float | None = None) -> _Answer:
         """Call until the answer is true or it has taken too long, and give the last answer."""
-        deadline = time.monotonic() + self.settle_s
+        deadline = time.monotonic() + (self.settle_s if seconds is None else seconds)
         while True:
             answer = found()
             if answer or time.monotonic() >= deadline:
@@ -358,10 +428,10 @@ class Mdev(api.DeviceKind):
     # -- guest -------------------------------------------------------------------------------------------------
 
     def guest_elements(self, assignments: Sequence[DeviceAssignment]) -> Sequence[str]:
-        parents = _Parents(self._parents())
+        parents = mdev_parents.Parents(self._parents())
         return [self._guest_element(assignment, parents) for assignment in assignments]
 
-    def _guest_element(self, assignment: DeviceAssignment, parents: _Parents) -> str:
+    def _guest_element(self, assignment: DeviceAssignment, parents: mdev_parents.Parents) -> str:
         existing = self._find(assignment, parents)
         if existing is None:
             raise exception.DeviceGone(self.name, assignment.identifier, 'no device has its UUID')
@@ -371,40 +441,15 @@ class Mdev(api.DeviceKind):
                 f"<source><address uuid='{assignment.identifier}'/></source></hostdev>")
 
 
-class _Parents:
-    """The parents that libvirt knows, found by what an mdev or an assignment says of its own."""
-
-    def __init__(self, parents: Iterable[nodedev_xml.Parent]) -> None:
-        self._parents = {parent.name: parent for parent in sorted(parents)}
-        self._by_address = {parent.address: parent for parent in self._parents.values() if parent.address}
-
-    def __iter__(self) -> Any:
-        return iter(self._parents.values())
-
-    def named(self, name: str) -> nodedev_xml.Parent | None:
-        return self._parents.get(name)
-
-    def of(self, mdev: nodedev_xml.Mdev) -> nodedev_xml.Parent:
-        """The parent of a device; one that libvirt does not know is named by its address, and makes nothing."""
-        if mdev.parent in self._parents:
-            return self._parents[mdev.parent]
-        if mdev.parent_address in self._by_address:
-            return self._by_address[mdev.parent_address]
-        name = mdev.parent
-        if name == nodedev_xml.ROOT_DEVICE and mdev.parent_address:
-            name = mdev.parent_address
-        return nodedev_xml.Parent(name, mdev.parent_address, False, None, ())
-
-
-def _is_of(assignment: DeviceAssignment, existing: _Existing, parents: _Parents) -> bool:
+def _is_of(assignment: DeviceAssignment, existing: _Existing, parents: mdev_parents.Parents) -> bool:
     """Whether a device is the assignment's, by what its document says."""
     wanted, mdev = assignment.details, existing.mdev
-    return (mdev.uuid, mdev.type, parents.of(mdev).name) == (assignment.identifier, wanted.type, wanted.parent)
-
-
-def _names(parent: nodedev_xml.Parent) -> frozenset[str]:
-    """What an option may call a parent."""
-    return frozenset(mdev_options.normal_address(name) for name in (parent.name, parent.address) if name)
+    if (mdev.uuid, mdev.type) != (assignment.identifier, wanted.type):
+        return False
+    parent = parents.of(mdev)
+    # While a parent is away its devices have but its address.
+    return parent.name == wanted.parent or (
+        parents.named(parent.name) is None and nodedev_xml.is_name_of(wanted.parent, mdev.parent_address))
 
 
 def _pci_address(parent: nodedev_xml.Parent) -> str | None:
@@ -420,17 +465,6 @@ def _details(existing: _Existing, parent: nodedev_xml.Parent, origin: str) -> Md
     return MdevDetails(
         type=existing.mdev.type, parent=parent.name, parent_address=_pci_address(parent), device_api=device_api,
         iommu_group=existing.mdev.iommu_group if existing.active else None, origin=origin)
-
-
-def _read(handle: connection.NodeDevice) -> _Existing | None:
-    """The mediated device of a handle, or None when it went away meanwhile."""
-    try:
-        text, active = handle.xml(), handle.is_active()
-    except connection.Refused as error:
-        if error.meaning is connection.Meaning.NO_SUCH_DEVICE:
-            return None
-        raise
-    return _Existing(nodedev_xml.parse_mdev(text, f'node device {handle.name}'), handle, active)
 
 
 def _xml(handle: connection.NodeDevice) -> str | None:
