@@ -21,6 +21,9 @@ from devicetrack.virt.libvirt import excerpt
 # Memory devices that are backed by a path: the others (dimm, virtio-mem, sgx-epc) take the host's own memory.
 PATH_BACKED_MEMORY = frozenset(('nvdimm', 'virtio-pmem'))
 
+# Of an address in libvirt's documents: how large a part may be, and how many digits sysfs prints at least.
+_PCI_PARTS = {'domain': (0xffffffff, 4), 'bus': (0xff, 2), 'slot': (0x1f, 2), 'function': (7, 1)}
+
 _RECORD = f'{{{metadata.NAMESPACE}}}{metadata.ELEMENT}'
 # Attributes are found one behind the other, so that nothing inside a value is taken for one.
 _FIRST_TAG = re.compile(r"""<[^\s"'<>]+(?:[^"'<>]|"[^"]*"|'[^']*')*>""")
@@ -30,15 +33,17 @@ _ATTRIBUTES = re.compile(r"""\s([\w:.-]+)\s*=\s*(?:"([^"]*)"|'([^']*)')""")
 class Domain(NamedTuple):
     """What one definition says.
 
-    ``memory_paths`` are the sources of its persistent memory, ``mdev_uuids`` its mediated devices, each in the
-    definition's order. ``live`` says that it is the definition of a running guest. ``record_text`` is our element
-    among its metadata, '' when there is none: it takes longer to read than all else, and few ask for it.
+    ``memory_paths`` are the sources of its persistent memory, ``mdev_uuids`` its mediated devices, ``pci_addresses``
+    its PCI devices in the form of sysfs (``0000:3d:00.4``), each in the definition's order. ``live`` says that it is
+    the definition of a running guest. ``record_text`` is our element among its metadata, '' when there is none: it
+    takes longer to read than all else, and few ask for it.
     """
 
     uuid: str
     live: bool
     memory_paths: tuple[str, ...]
     mdev_uuids: tuple[str, ...]
+    pci_addresses: tuple[str, ...] = ()
     record_text: str = ''
 
     @property
@@ -92,7 +97,8 @@ def parse_all(text: str, document: str = 'domain XML') -> Domain:
         # A definition has an id exactly while its guest runs; asking the hypervisor beside it would be a race.
         root.get('id') is not None,
         () if devices is None else _memory_paths(devices, document),
-        () if devices is None else _mdev_uuids(devices, document),
+        () if devices is None else tuple(mdev_uuid(hostdev, document) for hostdev in hostdevs(devices, 'mdev')),
+        () if devices is None else tuple(pci_address(hostdev, document) for hostdev in hostdevs(devices, 'pci')),
         '' if record is None else etree.tostring(record, encoding='unicode', with_tail=False))
 
 
@@ -101,14 +107,47 @@ def _memory_paths(devices: etree._Element, document: str) -> tuple[str, ...]:
                  for memory in devices.findall('memory') if memory.get('model') in PATH_BACKED_MEMORY)
 
 
-def _mdev_uuids(devices: etree._Element, document: str) -> tuple[str, ...]:
-    found = []
-    for hostdev in devices.findall('hostdev'):
-        if hostdev.get('type') == 'mdev':
-            address = hostdev.find('source/address')
-            found.append(documents.canonical_uuid(
-                None if address is None else address.get('uuid'), document, 'hostdev/source/address/@uuid'))
-    return tuple(found)
+def hostdevs(devices: etree._Element, sort: str) -> list[etree._Element]:
+    """The host devices of a sort (``mdev``, ``pci``) among all devices of a definition."""
+    return [hostdev for hostdev in devices.findall('hostdev') if hostdev.get('type') == sort]
+
+
+def mdev_uuid(hostdev: etree._Element, document: str) -> str:
+    """The mediated device that a host device is.
+
+    :raises InvalidDocument: it is none
+    """
+    address = hostdev.find('source/address')
+    return documents.canonical_uuid(None if address is None else address.get('uuid'), document,
+                                    'hostdev/source/address/@uuid')
+
+
+def pci_address(hostdev: etree._Element, document: str) -> str:
+    """The PCI device that a host device is, in the form of sysfs.
+
+    :raises InvalidDocument: it is none
+    """
+    return '{domain}:{bus}:{slot}.{function}'.format(**pci_parts(hostdev, document))
+
+
+def pci_parts(hostdev: etree._Element, document: str) -> dict[str, str]:
+    """The parts of the address of a PCI device, by their attributes. One that is not said is 0, as libvirt takes it.
+
+    :raises InvalidDocument: it is none
+    """
+    address = hostdev.find('source/address')
+    if address is None or not any(name in address.attrib for name in _PCI_PARTS):
+        raise exception.InvalidDocument(document, 'hostdev/source/address', 'missing')
+    parts = {}
+    for name, (most, digits) in _PCI_PARTS.items():
+        try:
+            part = int(address.get(name, '0'), 0)
+        except ValueError:
+            part = -1
+        if not 0 <= part <= most:
+            raise exception.InvalidDocument(document, f'hostdev/source/address/@{name}', 'no part of a PCI address')
+        parts[name] = f'{part:0{digits}x}'
+    return parts
 
 
 def _record(found: etree._Element, document: str) -> values.GuestRecord:

@@ -35,8 +35,11 @@ _HEAD = re.compile(rf"<domain type='[a-z]+'( id='[0-9]+')?(?: xmlns:[a-z]+='{_PL
                    rf'  <name>[^<]*</name>\n  <uuid>({_UUID})</uuid>\n')
 _MEMORY = re.compile(rf"\n    <memory model='([a-z-]+)'(?:{_ATTRIBUTE})*>\n(?:      <uuid>[^<]*</uuid>\n)?"
                      rf'(?:      <source>\n        <path>({_PLAIN}]+)</path>\n)?')
-_HOSTDEV = re.compile(rf"\n    <hostdev((?:{_ATTRIBUTE})+)>\n"
-                      rf"(?:      <source>\n        <address uuid='({_UUID})'/>\n)?")
+_PCI = (r"domain='0x([0-9a-f]{4}|[1-9a-f][0-9a-f]{4,7})' bus='0x([0-9a-f]{2})' slot='0x([01][0-9a-f])' "
+        r"function='0x([0-7])'")
+_HOSTDEV = re.compile(rf"\n    <hostdev mode='[a-z]+' type='([a-z_]+)'((?:{_ATTRIBUTE})*)>\n"
+                      rf"(?:      <driver(?:{_ATTRIBUTE})*/>\n)?"
+                      rf"(?:      <source>\n        <address (?:uuid='({_UUID})'|{_PCI})/>\n)?")
 _RECORD = f'\n    <devicetrack:{metadata.ELEMENT} xmlns:devicetrack="{metadata.NAMESPACE}"'
 _RECORD_END = f'</devicetrack:{metadata.ELEMENT}>'
 # A namespace that is declared in another way, as with references, may be ours.
@@ -51,6 +54,7 @@ class Excerpt(NamedTuple):
     live: bool
     memory_paths: tuple[str, ...]
     mdev_uuids: tuple[str, ...]
+    pci_addresses: tuple[str, ...]
     record: str
 
 
@@ -89,7 +93,7 @@ def _read(text: str, path_backed: Collection[str]) -> Excerpt:
     return Excerpt(
         head[2], head[1] is not None,
         tuple(path for spot in memories if (path := _path(text, spot, path_backed)) is not None),
-        tuple(uuid for spot in hostdevs if (uuid := _mdev_uuid(text, spot)) is not None),
+        *_addresses(text, hostdevs),
         record)
 
 
@@ -189,8 +193,18 @@ def _path(text: str, spot: int, path_backed: Collection[str]) -> str | None:
     return path
 
 
-def _mdev_uuid(text: str, spot: int) -> str | None:
-    found = _HOSTDEV.match(text, spot)
-    if found is None or (found[2] is None and " type='mdev'" in found[1]):
-        raise _Doubt
-    return found[2] if " type='mdev'" in found[1] else None
+def _addresses(text: str, hostdevs: list[int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The UUIDs of mediated devices, and the addresses of PCI devices."""
+    uuids, addresses = [], []
+    for spot in hostdevs:
+        found = _HOSTDEV.match(text, spot)
+        if found is None or " type='" in found[2]:
+            raise _Doubt
+        sort, _others, uuid, domain, bus, slot, function = found.groups()
+        if sort == 'mdev' and uuid is not None:
+            uuids.append(uuid)
+        elif sort == 'pci' and domain is not None:
+            addresses.append(f'{domain}:{bus}:{slot}.{function}')
+        elif sort in ('mdev', 'pci'):
+            raise _Doubt
+    return tuple(uuids), tuple(addresses)

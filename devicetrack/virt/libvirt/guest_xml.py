@@ -24,11 +24,13 @@ from devicetrack.virt.libvirt import domain_xml
 class Form(abc.ABC):
     """One sort of element by which definitions name devices: what kinds of devices with this element share.
 
-    ``of_one_boot`` says that an address means its device only in the boot of the host in which it was written.
+    ``of_one_boot`` says that an address means its device only in the boot of the host in which it was written, and
+    ``others_too`` that a definition may name devices in this form that are no business of ours: they stay as they are.
     """
 
     tag: str
     of_one_boot: bool
+    others_too = False
 
     @abc.abstractmethod
     def addresses(self, domain: domain_xml.Domain) -> Sequence[str]:
@@ -101,12 +103,10 @@ class _Mdev(Form):
         return domain.mdev_uuids
 
     def elements(self, devices: etree._Element) -> Sequence[etree._Element]:
-        return [element for element in devices.findall('hostdev') if element.get('type') == 'mdev']
+        return domain_xml.hostdevs(devices, 'mdev')
 
     def address(self, element: etree._Element, document: str) -> str:
-        address = element.find('source/address')
-        return documents.canonical_uuid(None if address is None else address.get('uuid'), document,
-                                        'hostdev/source/address/@uuid')
+        return domain_xml.mdev_uuid(element, document)
 
     def retarget(self, element: etree._Element, partner: etree._Element, document: str) -> None:
         if element.get('model') != partner.get('model'):
@@ -117,9 +117,34 @@ class _Mdev(Form):
         address.set('uuid', self.address(partner, document))
 
 
+class _PCI(Form):
+    """PCI devices. The address is the device's name, in every boot; guests have network cards and disks by it too."""
+
+    tag = 'hostdev'
+    of_one_boot = False
+    others_too = True
+
+    def addresses(self, domain: domain_xml.Domain) -> Sequence[str]:
+        return domain.pci_addresses
+
+    def elements(self, devices: etree._Element) -> Sequence[etree._Element]:
+        return domain_xml.hostdevs(devices, 'pci')
+
+    def address(self, element: etree._Element, document: str) -> str:
+        return domain_xml.pci_address(element, document)
+
+    def retarget(self, element: etree._Element, partner: etree._Element, document: str) -> None:
+        address = element.find('source/address')
+        if address is None:
+            raise exception.InvalidDocument(document, 'hostdev/source/address', 'missing')
+        for name, part in domain_xml.pci_parts(partner, document).items():
+            address.set(name, f'0x{part}')
+
+
 MEMORY: Form = _Memory()
 MDEV: Form = _Mdev()
-FORMS = (MEMORY, MDEV)
+PCI: Form = _PCI()
+FORMS = (MEMORY, MDEV, PCI)
 
 
 def recorded(domain: domain_xml.Domain, forms: Mapping[str, Form], boot_id: str,
@@ -154,12 +179,12 @@ def recorded(domain: domain_xml.Domain, forms: Mapping[str, Form], boot_id: str,
     return found
 
 
-def retarget(text: str, document: str, partners: Mapping[Form, Sequence[str]], record: str) -> str:
+def retarget(text: str, document: str, partners: Mapping[Form, Sequence[str | None]], record: str) -> str:
     """A definition with other devices in the places of its own.
 
     :param document: what it is, for messages
-    :param partners: by form, an element for each element of the form, in the definition's order; a form that is left
-        out has none
+    :param partners: by form, an element for each element of the form, in the definition's order, and None for one that
+        stays as it is; a form that is left out has none
     :param record: the element that takes the place of ours among the metadata; '' for none
     :raises InvalidDocument: it cannot be read, has not as many elements, or the guest would see other devices
     """
@@ -168,16 +193,19 @@ def retarget(text: str, document: str, partners: Mapping[Form, Sequence[str]], r
     expected = {}
     for form in FORMS:
         elements = () if devices is None else form.elements(devices)
-        new = [documents.parse(partner, f'partner of a {form.tag} of {document}', form.tag)
-               for partner in partners.get(form, ())]
-        if len(elements) != len(new):
+        texts = partners.get(form, (None,) * len(elements) if form.others_too else ())
+        if len(elements) != len(texts):
             raise exception.InvalidDocument(document, f'devices/{form.tag}',
-                                            f'{len(elements)} of them, and devices for {len(new)}')
+                                            f'{len(elements)} of them, and devices for {len(texts)}')
+        new = [element if partner is None
+               else documents.parse(partner, f'partner of a {form.tag} of {document}', form.tag)
+               for element, partner in zip(elements, texts, strict=True)]
         expected[form] = [form.address(partner, document) for partner in new]
         if len(set(expected[form])) != len(expected[form]):
             raise exception.InvalidDocument(document, f'devices/{form.tag}', 'two of them would be one device')
         for element, partner in zip(elements, new, strict=True):
-            form.retarget(element, partner, document)
+            if partner is not element:
+                form.retarget(element, partner, document)
     _put_record(root, record, document)
     made = etree.tostring(root.getroottree(), encoding='unicode')
     _check(made, document, expected, record)

@@ -201,19 +201,22 @@ class Guests:
         return guest_xml.retarget(text, document, partners, record)
 
     def _partners(self, domain: domain_xml.Domain, boot_id: str | None, document: str,
-                  wanted: Mapping[DeviceKey, str]) -> dict[guest_xml.Form, list[str]]:
-        """An element for each element of a definition, by form and in the definition's order.
+                  wanted: Mapping[DeviceKey, str]) -> dict[guest_xml.Form, list[str | None]]:
+        """An element for each element of a definition, by form and in the definition's order; None for what stays.
 
         :param boot_id: this boot, or None for a live definition, whose addresses are of this boot
         :param wanted: the element that takes the place of each device
         :raises InvalidDocument: the definition does not have each of these devices once, or has others
         """
         recorded = {} if boot_id is None else guest_xml.recorded(domain, self.forms, boot_id, document)
-        partners: dict[guest_xml.Form, list[str]] = {}
+        partners: dict[guest_xml.Form, list[str | None]] = {}
         used: set[DeviceKey] = set()
         for form in guest_xml.FORMS:
             devices = [{key} for key in recorded[form]] if form in recorded else self._identified(form, domain)
             for candidates in devices:
+                if not candidates and form.others_too:
+                    partners.setdefault(form, []).append(None)
+                    continue
                 ours = candidates.intersection(wanted)
                 if len(ours) != 1:
                     raise exception.InvalidDocument(document, f'devices/{form.tag}',

@@ -39,6 +39,10 @@ def mdev(address: str) -> str:
             f'<source><address uuid={saxutils.quoteattr(address)}/></source></hostdev>')
 
 
+def pci(address: str = "domain='0x0000' bus='0x3d' slot='0x00' function='0x4'") -> str:
+    return f"<hostdev mode='subsystem' type='pci' managed='no'><source><address {address}/></source></hostdev>"
+
+
 class CapturedTestCase(base.TestCase):
     scenarios = base.table(
         *((f'libvirt {version}, {kind}', f'libvirt-{version}-domain-{kind}-nvdimm-mdev.xml', kind == 'live')
@@ -59,6 +63,7 @@ class BigGuestTestCase(base.TestCase):
         for found, text in ((small, data.read('libvirt-domain-live-15k.xml')),
                             (rich, data.read('libvirt-domain-live-25k.xml'))):
             self.assertEqual(text.count("type='mdev'"), len(found.mdev_uuids))
+            self.assertEqual(text.count("type='pci' managed"), len(found.pci_addresses))
             self.assertEqual(text.count("model='nvdimm'") + text.count("model='virtio-pmem'"),
                              len(found.memory_paths))
             self.assertIsNone(found.record)
@@ -76,7 +81,7 @@ class MadeUpTestCase(base.TestCase):
         ('an attribute in references', domain("<memory model='&#110;vdimm'><source><path>/p</path></source></memory>"),
          ('/p',), ()),
         ('a UUID in capitals', domain(mdev(MDEV.upper())), (), (MDEV,)),
-        ('other host devices', domain("<hostdev type='pci'><source><address bus='1'/></source></hostdev>"), (), ()),
+        ('other host devices', domain("<hostdev type='usb'><source><vendor id='0x1'/></source></hostdev>"), (), ()),
         ('a definition inside another', domain(rest=f'<metadata><x:copy xmlns:x="x">{domain(mdev(MDEV))}</x:copy>'
                                                     '</metadata>'), (), ()),
         ('comments and instructions', domain('<!-- <memory model="nvdimm"/> --><?x y?>' + mdev(MDEV)), (), (MDEV,)),
@@ -87,6 +92,19 @@ class MadeUpTestCase(base.TestCase):
         found = domain_xml.parse(self.text)
         self.assertEqual((UUID, False, self.paths, self.mdevs),
                          (found.uuid, found.live, found.memory_paths, found.mdev_uuids))
+
+
+class PCITestCase(base.TestCase):
+    scenarios = base.table(
+        ('as libvirt writes it', pci(), '0000:3d:00.4'),
+        ('a large domain', pci("domain='0x10000' bus='0x01' slot='0x1f' function='0x7'"), '10000:01:1f.7'),
+        ('numbers in other forms', pci("domain='0' bus='61' slot='0X0A' function='0x04'"), '0000:3d:0a.4'),
+        ('what is not said', pci("bus='1'"), '0000:01:00.0'),
+        names=('device', 'address'))
+
+    def test_one_form_of_an_address(self) -> None:
+        found = domain_xml.parse(domain(mdev(MDEV) + self.device))
+        self.assertEqual(((self.address,), (MDEV,)), (found.pci_addresses, found.mdev_uuids))
 
 
 BOMB = ('<!DOCTYPE domain [<!ENTITY a "aaaaaaaaaa">'
@@ -117,6 +135,10 @@ class BadDocumentTestCase(base.TestCase):
         ('an NVDIMM with an empty path', domain(nvdimm(' ')), 'source/path'),
         ('an mdev without a source', domain("<hostdev type='mdev'/>"), 'hostdev/source/address/@uuid'),
         ('an mdev that is no UUID', domain(mdev('secret')), 'hostdev/source/address/@uuid'),
+        ('a PCI device without a source', domain("<hostdev type='pci'/>"), 'hostdev/source/address'),
+        ('a PCI device with words in its address', domain(pci("bus='secret'")), 'hostdev/source/address/@bus'),
+        ('a slot that is none', domain(pci("slot='0x20'")), 'hostdev/source/address/@slot'),
+        ('a function below zero', domain(pci("function='-1'")), 'hostdev/source/address/@function'),
         names=('text', 'where'))
 
     def test_it_is_refused_and_not_quoted(self) -> None:
@@ -193,10 +215,13 @@ _TEXT = st.text(st.characters(exclude_categories=('Cs', 'Cc'), exclude_character
 class PropertiesTestCase(testtools.TestCase):
 
     @given(st.lists(st.one_of(_TEXT.map(lambda path: ('path', path)),
-                              st.uuids().map(lambda value: ('mdev', str(value))))))
+                              st.uuids().map(lambda value: ('mdev', str(value))),
+                              st.integers(0, 0xff).map(lambda value: ('pci', f'{value:02x}')))))
     def test_whatever_is_named_is_found_in_its_order(self, named: list[tuple[str, str]]) -> None:
-        text = domain(''.join(nvdimm(value) if kind == 'path' else mdev(value) for kind, value in named))
+        text = domain(''.join(nvdimm(value) if kind == 'path' else mdev(value) if kind == 'mdev'
+                              else pci(f"bus='0x{value}'") for kind, value in named))
         found = domain_xml.parse(text)
+        self.assertEqual([f'0000:{value}:00.0' for kind, value in named if kind == 'pci'], list(found.pci_addresses))
         self.assertEqual([value for kind, value in named if kind == 'path'], list(found.memory_paths))
         self.assertEqual([value for kind, value in named if kind == 'mdev'], list(found.mdev_uuids))
 

@@ -33,6 +33,9 @@ DIMM = ("    <memory model='virtio-mem'>\n      <target>\n        <size unit='Ki
         '    </memory>\n')
 PCI = ("    <hostdev mode='subsystem' type='pci' managed='yes'>\n      <source>\n"
        "        <address domain='0x0000' bus='0x81' slot='0x00' function='0x0'/>\n      </source>\n    </hostdev>\n")
+DRIVEN = PCI.replace('      <source>\n', "      <driver name='vfio'/>\n      <source>\n").replace('0x81', '0x82')
+USB = ("    <hostdev mode='subsystem' type='usb' managed='yes'>\n      <source>\n        <vendor id='0x1'/>\n"
+       '      </source>\n    </hostdev>\n')
 
 
 def nvdimm(path: str = '/dev/dax0.0', model: str = 'nvdimm', more: str = '') -> str:
@@ -93,23 +96,26 @@ class UnderstoodTestCase(base.TestCase):
     """Documents that need no parser, though something in them looks like something else."""
 
     scenarios = base.table(
-        ('nothing', domain(), (), ()),
-        ('no metadata', domain(mdev(), inside=''), (), (MDEV,)),
-        ('a running guest', domain(nvdimm() + mdev(), id=" id='12'"), ('/dev/dax0.0',), (MDEV,)),
-        ('devices of other sorts', domain(DISK + PCI + DIMM + nvdimm('/a', 'virtio-pmem')), ('/a',), ()),
-        ('their order', domain(nvdimm('/b') + mdev() + nvdimm('/a')), ('/b', '/a'), (MDEV,)),
-        ('a path with everything', domain(nvdimm('/a b>"\'é/ü')), ('/a b>"\'é/ü',), ()),
-        ('a record', domain(nvdimm(), NOVA + record()), ('/dev/dax0.0',), ()),
-        ('a record before others', domain(nvdimm(), record() + NOVA), ('/dev/dax0.0',), ()),
+        ('nothing', domain(), (), (), ()),
+        ('no metadata', domain(mdev(), inside=''), (), (MDEV,), ()),
+        ('a running guest', domain(nvdimm() + mdev(), id=" id='12'"), ('/dev/dax0.0',), (MDEV,), ()),
+        ('devices of other sorts', domain(DISK + USB + DIMM + nvdimm('/a', 'virtio-pmem')), ('/a',), (), ()),
+        ('PCI devices', domain(DRIVEN + mdev() + PCI), (), (MDEV,), ('0000:82:00.0', '0000:81:00.0')),
+        ('a PCI device in a large domain', domain(PCI.replace('0x0000', '0x10000')), (), (), ('10000:81:00.0',)),
+        ('their order', domain(nvdimm('/b') + mdev() + nvdimm('/a')), ('/b', '/a'), (MDEV,), ()),
+        ('a path with everything', domain(nvdimm('/a b>"\'é/ü')), ('/a b>"\'é/ü',), (), ()),
+        ('a record', domain(nvdimm(), NOVA + record()), ('/dev/dax0.0',), (), ()),
+        ('a record before others', domain(nvdimm(), record() + NOVA), ('/dev/dax0.0',), (), ()),
         ('devices in the metadata of others', domain(
-            mdev(), '    <x:y xmlns:x="x">\n      <devices>\n      </devices>\n    </x:y>\n'), (), (MDEV,)),
-        ('exclamations and questions', domain(nvdimm('/what?!')), ('/what?!',), ()),
-        names=('text', 'paths', 'mdevs'))
+            mdev(), '    <x:y xmlns:x="x">\n      <devices>\n      </devices>\n    </x:y>\n'), (), (MDEV,), ()),
+        ('exclamations and questions', domain(nvdimm('/what?!')), ('/what?!',), (), ()),
+        names=('text', 'paths', 'mdevs', 'pcis'))
 
     def test_it_is_what_a_parser_says(self) -> None:
         found = read(self.text)
         assert found is not None
-        self.assertEqual((self.paths, self.mdevs), (found.memory_paths, found.mdev_uuids))
+        self.assertEqual((self.paths, self.mdevs, self.pcis),
+                         (found.memory_paths, found.mdev_uuids, found.pci_addresses))
         self.assertEqual(facts(domain_xml.parse_all(self.text)), facts(found))
 
 
@@ -135,6 +141,14 @@ class DoubtTestCase(base.TestCase):
         ('one line', domain(mdev()).replace('\n', '')),
         ('a UUID in capitals', domain(mdev(MDEV.upper()))),
         ('a UUID that is none', domain(mdev('secret'))),
+        ('a type twice', domain(mdev().replace("type='mdev'", "type='mdev' type='pci'"))),
+        ('attributes in another order', domain(mdev().replace("mode='subsystem' type='mdev'",
+                                                              "type='mdev' mode='subsystem'"))),
+        ('a PCI device with another address', domain(PCI.replace("domain='0x0000' ", ''))),
+        ('a domain with zeroes before it', domain(PCI.replace('0x0000', '0x00000'))),
+        ('a slot that is none', domain(PCI.replace("slot='0x00'", "slot='0x20'"))),
+        ('a source with attributes', domain(PCI.replace('<source>', "<source writeFiltering='no'>"))),
+        ('a PCI device that says more first', domain(PCI.replace('      <source>', '      <rom/>\n      <source>'))),
         ('an empty path', domain(nvdimm(' '))),
         ('a path that is not there', domain(nvdimm().replace('path>', 'file>'))),
         ('a device without anything', domain("    <hostdev type='mdev'/>\n")),
@@ -192,15 +206,15 @@ class SpeedTestCase(base.TestCase):
 
 
 _PIECES = st.sampled_from((
-    DISK, DIMM, PCI, nvdimm(), nvdimm('/b', 'virtio-pmem'), mdev(), NOVA, record(), '    <thing>\n', '    </thing>\n',
-    '    <thing/>\n', '/>', '>', '<', '&amp;', '&#60;', '<!-- ', ' -->\n', '<![CDATA[', ']]>', '<?x ', '?>', '\n', '  ',
-    '  <metadata>\n', '  </metadata>\n', '  <devices>\n', '  </devices>\n', '<devices>', '</devices>',
-    '<x:y xmlns:x="x">', '</x:y>', "<hostdev type='mdev'>", '</hostdev>',
+    DISK, DIMM, PCI, DRIVEN, USB, nvdimm(), nvdimm('/b', 'virtio-pmem'), mdev(), NOVA, record(), '    <thing>\n',
+    '    </thing>\n', '    <thing/>\n', '/>', '>', '<', '&amp;', '&#60;', '<!-- ', ' -->\n', '<![CDATA[', ']]>', '<?x ',
+    '?>', '\n', '  ', '  <metadata>\n', '  </metadata>\n', '  <devices>\n', '  </devices>\n', '<devices>',
+    '</devices>', '<x:y xmlns:x="x">', '</x:y>', "<hostdev type='mdev'>", '</hostdev>',
     "<memory model='nvdimm'>", '</memory>', '<memory/>', 'text', 'é',
     domain(mdev(), '')))
 _HOSTILE = st.lists(_PIECES, max_size=6).map(''.join)
 _ELEMENTS = st.recursive(
-    st.sampled_from((DISK, DIMM, PCI, nvdimm(), mdev(), '<!-- <hostdev/> -->', '<![CDATA[</devices>]]>',
+    st.sampled_from((DISK, DIMM, PCI, DRIVEN, USB, nvdimm(), mdev(), '<!-- <hostdev/> -->', '<![CDATA[</devices>]]>',
                      '<?x <memory ?>', 'a/>b', '&amp;', '<thing/>', record(), '<metadata/>',
                      '\n  <devices>\n  </devices>\n')),
     lambda inner: st.tuples(st.sampled_from(('thing', 'metadata', 'devices', 'hostdev', 'memory')),
@@ -222,6 +236,7 @@ class PropertiesTestCase(testtools.TestCase):
             self.assertEqual(len(re.findall(r"<memory [^>]*model='(?:nvdimm|virtio-pmem)'", text)),
                              len(found.memory_paths))
             self.assertEqual(len(re.findall(r"<hostdev [^>]*type='mdev'", text)), len(found.mdev_uuids))
+            self.assertEqual(len(re.findall(r"<hostdev [^>]*type='pci'", text)), len(found.pci_addresses))
         else:
             self.assertEqual(facts(wanted), facts(found))
 

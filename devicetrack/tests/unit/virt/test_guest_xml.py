@@ -43,6 +43,12 @@ def mdev(address: str, model: str = 'vfio-pci') -> str:
             f"<source><address uuid='{address}'/></source></hostdev>")
 
 
+def pci(address: str) -> str:
+    bus, slot, function = address.replace('.', ':').split(':')
+    return ("<hostdev mode='subsystem' type='pci' managed='no'><source>"
+            f"<address domain='0x0000' bus='0x{bus}' slot='0x{slot}' function='0x{function}'/></source></hostdev>")
+
+
 def record(*keys: tuple[str, str], boot: str | None = BEFORE, beside: Sequence[tuple[str, str]] = (),
            instance: str = UUID) -> str:
     def made(pairs: Sequence[tuple[str, str]]) -> list[object]:
@@ -52,8 +58,12 @@ def record(*keys: tuple[str, str], boot: str | None = BEFORE, beside: Sequence[t
     return metadata.element(made(keys), 'g1', made(beside), boot)      # type: ignore[arg-type]
 
 
-def retarget(text: str, memory: Sequence[str] = (), mdevs: Sequence[str] = (), new: str = '') -> str:
-    return guest_xml.retarget(text, 'domain x', {guest_xml.MEMORY: memory, guest_xml.MDEV: mdevs}, new)
+def retarget(text: str, memory: Sequence[str] = (), mdevs: Sequence[str] = (), new: str = '',
+             pcis: Sequence[str | None] | None = None) -> str:
+    partners: dict[guest_xml.Form, Sequence[str | None]] = {guest_xml.MEMORY: memory, guest_xml.MDEV: mdevs}
+    if pcis is not None:
+        partners[guest_xml.PCI] = pcis
+    return guest_xml.retarget(text, 'domain x', partners, new)
 
 
 def canonical(text: str) -> bytes:
@@ -107,6 +117,12 @@ class RetargetTestCase(base.TestCase):
                   "<hostdev mode='subsystem' type='pci'><source><address domain='0'/></source></hostdev>")
         after = retarget(domain(others + mdev(A)), (), [mdev(B)])
         self.assertEqual(canonical(domain(others + mdev(B))), canonical(after))
+
+    def test_of_pci_devices_ours_alone_change(self) -> None:
+        before = pci('5e:00.2') + mdev(A) + pci('3d:00.4').replace('<source>', "<driver name='vfio'/><source>")
+        after = retarget(domain(before), (), [mdev(B)], pcis=[None, pci('41:01.7')])
+        self.assertEqual(canonical(domain(before.replace(A, B).replace(
+            "bus='0x3d' slot='0x00' function='0x4'", "bus='0x41' slot='0x01' function='0x7'"))), canonical(after))
 
     def test_comments_cdata_and_foreign_names_stay(self) -> None:
         before = ("<!-- head --><domain type='kvm' xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'>"
@@ -180,6 +196,7 @@ class RefusedTestCase(base.TestCase):
         ('an mdev without an address', domain("<hostdev type='mdev' model='vfio-pci'/>"), [], [mdev(A)], '', 'hostdev'),
         ('an NVDIMM without a path', domain("<memory model='nvdimm'/>"), [nvdimm('/2')], [], '', 'memory/source'),
         ('a partner that is none', domain(mdev(A)), [], [mdev('secret')], '', 'hostdev'),
+        ('a PCI device without an address', domain("<hostdev type='pci'/>"), [], [], '', 'hostdev/source/address'),
         ('a partner of another form', domain(mdev(A)), [], [nvdimm('/2')], '', 'root element'),
         ('a partner with a document type', domain(mdev(A)), [], ['<!DOCTYPE x>' + mdev(B)], '', 'document type'),
         ('a record that is none', domain(), [], [], '<secret/>', 'root element'),
@@ -191,6 +208,21 @@ class RefusedTestCase(base.TestCase):
         self.assertIn(self.where, error.where)
         self.assertIn('domain x', error.document)
         self.assertNotIn('secret', str(error))
+
+
+class RefusedPCITestCase(base.TestCase):
+
+    scenarios = base.table(
+        ('fewer devices', [pci('3d:00.4'), None, None], 'hostdev'),
+        ('more devices', [pci('3d:00.4')], 'hostdev'),
+        ('the device of another element', [pci('5e:00.2'), None], 'hostdev'),
+        ('a partner of another form', [mdev(A), None], 'hostdev'),
+        names=('pcis', 'where'))
+
+    def test_as_a_whole(self) -> None:
+        error = self.assertRaises(exception.InvalidDocument, retarget, domain(pci('3d:00.5') + pci('5e:00.2')),
+                                  pcis=self.pcis)
+        self.assertIn(self.where, error.where)
 
 
 class RecordedTestCase(base.TestCase):

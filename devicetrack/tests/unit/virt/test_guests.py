@@ -220,6 +220,13 @@ class RewriteTestCase(GuestsTestCase):
                           ('ours', 'c', '/3', False, True)],
                          [(use.kind, use.identifier, use.address, use.live, use.defined) for use in usage.uses])
 
+    def test_a_network_card_of_the_guest_stays(self) -> None:
+        card = "<hostdev mode='subsystem' type='pci'><source><address bus='0x5e' function='0x2'/></source></hostdev>"
+        domain = self.domain(defined=self.old.replace('<devices>', f'<devices>{card}'))
+        self.assertTrue(self.driver.rewrite_guest(self.wanted))
+        self.assertEqual((('/ours/a', '/others/b', '/ours/c'), ('0000:5e:00.2',)),
+                         (self.paths(domain.defined), domain_xml.parse(domain.defined or '').pci_addresses))
+
     def test_a_guest_that_was_saved_gets_both(self) -> None:
         domain = self.domain(defined=self.old, saved=self.old)
         self.assertTrue(self.driver.rewrite_guest(self.wanted))
