@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from oslo_utils import versionutils
 from oslo_versionedobjects import fields as ovo_fields
 
 from devicetrack.objects import base
@@ -12,13 +15,24 @@ class Provider(base.DeviceTrackObject):
     """A resource provider of this host: the node, or a parent device under it.
 
     ``parent_uuid`` is None for the node. ``totals`` is by resource class and counts what exists and what can still
-    be made.
+    be made; ``reserved`` is how many of them nobody may have and no instance holds. ``traits`` are sorted names that
+    say what the devices are.
+
+    1.1 added ``reserved`` and ``traits``.
     """
 
-    VERSION = '1.0'
+    VERSION = '1.1'
     fields = {
         'uuid': ovo_fields.UUIDField(),
         'name': ovo_fields.StringField(),
         'parent_uuid': ovo_fields.UUIDField(nullable=True),
         'totals': ovo_fields.DictOfIntegersField(),
+        'reserved': ovo_fields.DictOfIntegersField(default={}),
+        'traits': ovo_fields.ListOfStringsField(default=[]),
     }
+
+    def obj_make_compatible(self, primitive: dict[str, Any], target_version: str) -> None:
+        super().obj_make_compatible(primitive, target_version)
+        if versionutils.convert_version_to_tuple(target_version) < (1, 1):
+            primitive.pop('reserved', None)
+            primitive.pop('traits', None)

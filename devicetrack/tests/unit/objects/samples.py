@@ -32,6 +32,11 @@ def mdev_details(origin='created'):
                                device_api='vfio-pci', iommu_group=None, origin=origin)
 
 
+def vf_details(origin='created'):
+    return objects.VFDetails(type='558', parent='pci_0000_3d_00_0', parent_address='0000:3d:00.0',
+                             device_api='vfio-pci', origin=origin)
+
+
 def record(**changes):
     made = values.Record(HOST, 'vpmem', 'ns0', INSTANCE, MIGRATION, 'incoming', 'claimed', 0, 'claim-1', 3, PROVIDER,
                          'CUSTOM_PMEM_NAMESPACE_4GB', 'region0', None, details.to_text(vpmem_details()), 1700000000)
@@ -71,7 +76,8 @@ def device():
 
 
 def provider():
-    return objects.Provider(uuid=PROVIDER, name='host_pci_0000_84_00_0', parent_uuid=HOST, totals={'VGPU': 16})
+    return objects.Provider(uuid=PROVIDER, name='host_pci_0000_84_00_0', parent_uuid=HOST, totals={'VGPU': 16},
+                            reserved={'VGPU': 2}, traits=['CUSTOM_DEVICETRACK_VENDOR_NVIDIA'])
 
 
 def migration_context():
@@ -90,5 +96,6 @@ ONE_OF_EACH = {
     'MigrationContext': migration_context,
     'Provider': provider,
     'RequestedDevices': lambda: request().wanted[0],
+    'VFDetails': vf_details,
     'VPMEMDetails': vpmem_details,
 }

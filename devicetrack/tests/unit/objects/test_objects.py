@@ -25,8 +25,9 @@ HASHES = {
     'devicetrack.InstanceResources': '1.0-c5c5ff390888a26069d419003cd27064',
     'devicetrack.MdevDetails': '1.0-e7ea586f79ca4a487bf75dbfb39ba06e',
     'devicetrack.MigrationContext': '1.0-33199976d819fe48e495b9095f87da31',
-    'devicetrack.Provider': '1.0-eadc508a209e8887818bf0f2da5d3dc8',
+    'devicetrack.Provider': '1.1-4318bb38623dc6e8839a8d49364da346',
     'devicetrack.RequestedDevices': '1.0-88c128db6d7d3d8861eeed2f8050ba4b',
+    'devicetrack.VFDetails': '1.0-',
     'devicetrack.VPMEMDetails': '1.0-808c311127a19643fafa92de6aeb67a4',
 }
 
@@ -167,6 +168,7 @@ class DetailsTextTestCase(base.TestCase):
     scenarios = base.table(
         ('vpmem', samples.vpmem_details),
         ('mdev', samples.mdev_details),
+        ('vf', samples.vf_details),
         names=('sample',))
 
     def test_reads_back(self):
@@ -185,10 +187,11 @@ class DetailsTextTestCase(base.TestCase):
 class DetailsOfADeviceTestCase(base.TestCase):
 
     def test_say_whether_the_device_goes_with_its_assignment(self):
-        self.assertEqual((False, True, False), (
+        self.assertEqual((False, True, False, False), (
             samples.vpmem_details().goes_with_its_assignment,
             samples.mdev_details('created').goes_with_its_assignment,
-            samples.mdev_details('adopted').goes_with_its_assignment))
+            samples.mdev_details('adopted').goes_with_its_assignment,
+            samples.vf_details('created').goes_with_its_assignment))
 
 
 class BadDetailsTestCase(base.TestCase):

@@ -1,6 +1,6 @@
 """What peers and stores of other releases hand us: older, newer, unknown.
 
-Every class of ours is 1.0. So a class that only tests have stands for one that has grown twice.
+Nearly every class of ours is 1.0. So a class that only tests have stands for one that has grown twice.
 """
 
 import json
@@ -166,3 +166,23 @@ class AnOlderPeerTestCase(WithLampsTestCase):
     def test_our_names_are_ours(self):
         self.assertEqual('devicetrack.LampDetails', our_base.name_of('LampDetails'))
         self.assertEqual('devicetrack.LampDetails', LampDetails.obj_name())
+
+
+class ProviderTestCase(base.TestCase):
+    """1.1 added ``reserved`` and ``traits``."""
+
+    def test_a_peer_of_1_0_gets_what_it_knows(self):
+        primitive = samples.provider().obj_to_primitive(target_version='1.0')
+        self.assertEqual('1.0', primitive['versioned_object.version'])
+        self.assertEqual({'uuid', 'name', 'parent_uuid', 'totals'}, set(primitive['versioned_object.data']))
+
+    def test_of_a_peer_of_1_0_reserves_nothing_and_has_no_traits(self):
+        provider = objects.Provider.obj_from_primitive(samples.provider().obj_to_primitive(target_version='1.0'))
+        self.assertEqual(({'VGPU': 16}, {}, []), (provider.totals, provider.reserved, provider.traits))
+
+    def test_two_that_were_made_share_nothing(self):
+        first, second = (objects.Provider(uuid=samples.PROVIDER, name='host', parent_uuid=None, totals={})
+                         for _ in range(2))
+        first.reserved['VGPU'] = 1
+        first.traits.append('HW_NUMA_ROOT')
+        self.assertEqual(({}, []), (second.reserved, second.traits))
