@@ -3,6 +3,7 @@
 from devicetrack.objects.assignment import DeviceAssignment
 from devicetrack.objects.details import DeviceDetails
 from devicetrack.objects.details import MdevDetails
+from devicetrack.objects.details import VFDetails
 from devicetrack.objects.details import VPMEMDetails
 from devicetrack.objects.device import Device
 from devicetrack.objects.device_map import DeviceMap
@@ -25,5 +26,6 @@ __all__ = [
     'MigrationContext',
     'Provider',
     'RequestedDevices',
+    'VFDetails',
     'VPMEMDetails',
 ]

@@ -100,6 +100,28 @@ class MdevDetails(DeviceDetails):
         return created
 
 
+@base.register
+class VFDetails(DeviceDetails):
+    """A virtual function with a vGPU type that is set in its vendor's own VFIO interface.
+
+    ``type`` is the number of the type. ``parent`` and ``parent_address`` are the physical function's, as for a mediated
+    device. Given back, what was created has no type and stays where it is.
+    """
+
+    VERSION = '1.0'
+    fields = {
+        'type': ovo_fields.StringField(),
+        'parent': ovo_fields.StringField(),
+        'parent_address': ovo_fields.StringField(),
+        'device_api': ovo_fields.StringField(),
+        'origin': fields.OriginField(),
+    }
+
+    @property
+    def partner_traits(self) -> tuple[Any, ...]:
+        return (self.type,)
+
+
 def to_text(details: DeviceDetails) -> str:
     """The stored form. The same details give the same text, so texts can be compared."""
     return json.dumps(details.obj_to_primitive(), separators=(',', ':'), sort_keys=True)
