@@ -1,0 +1,362 @@
+"""Placement's REST interface: typed requests, typed answers, no policy.
+
+Every call is one request and blocks until it is answered; threads may share a client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Set
+from typing import Any
+from typing import Final
+from typing import TYPE_CHECKING
+from typing import TypeVar
+from urllib import parse
+
+from keystoneauth1 import exceptions as ks_exceptions
+from oslo_config import cfg
+
+from devicetrack.placement import errors
+from devicetrack.placement import session
+from devicetrack.placement.values import Aggregates
+from devicetrack.placement.values import Consumer
+from devicetrack.placement.values import Holding
+from devicetrack.placement.values import Inventories
+from devicetrack.placement.values import Inventory
+from devicetrack.placement.values import Provider
+from devicetrack.placement.values import ProviderAllocations
+from devicetrack.placement.values import Traits
+
+if TYPE_CHECKING:
+    from keystoneauth1 import adapter as ks_adapter
+    import requests
+
+MICROVERSION: Final = '1.39'
+
+_CONCURRENT_UPDATE: Final = 'placement.concurrent_update'
+_INVENTORY_IN_USE: Final = 'placement.inventory.inuse'
+_DUPLICATE: Final = 'placement.duplicate_name'
+_PROVIDER_IN_USE: Final = ('placement.resource_provider.inuse', 'placement.resource_provider.cannot_delete_parent')
+_UNDEFINED: Final = 'placement.undefined_code'
+
+Parsed = TypeVar('Parsed')
+
+
+class _Refusal(Exception):
+    """An answer that is neither a success nor a failure of the server; each call says what it means there."""
+
+    def __init__(self, request: str, status: int, code: str, detail: str) -> None:
+        super().__init__(request, status, code, detail)
+        self.request, self.status, self.code, self.detail = request, status, code, detail
+
+    def conflicts(self, code: str) -> bool:
+        return self.status == 409 and self.code == code
+
+    def plain(self) -> errors.PlacementError:
+        return errors.PlacementRefused(self.request, self.status, self.code, self.detail)
+
+
+class Client:
+    """Placement through a keystoneauth1 adapter, which brings authentication, endpoint, timeouts and retries.
+
+    :param adapter: a request that could not be delivered is sent again as often as the adapter says, except a write of
+        allocations: whether to send that again is for the caller to decide, after reading
+
+    Every method raises :class:`~devicetrack.placement.errors.PlacementUnavailable` when there is no usable answer,
+    :class:`~devicetrack.placement.errors.PlacementTooOld`, and
+    :class:`~devicetrack.placement.errors.PlacementRefused` for whatever its docstring does not name.
+    """
+
+    def __init__(self, adapter: ks_adapter.Adapter) -> None:
+        self._adapter = adapter
+
+    @classmethod
+    def from_conf(cls, conf: cfg.ConfigOpts) -> Client:
+        """The client that ``[placement]`` describes. It connects to nothing yet.
+
+        :raises InvalidConfiguration: the options cannot be used
+        """
+        return cls(session.open_adapter(conf))
+
+    # -- providers ----------------------------------------------------------------------------------------------------
+
+    def get_tree(self, root_uuid: str) -> list[Provider]:
+        """All providers of a tree, or none when there is no such provider. The UUID may be of any of them."""
+        return self._get(f'/resource_providers?in_tree={root_uuid}', _providers)
+
+    def find_provider(self, name: str) -> Provider | None:
+        """The provider of this name, or None."""
+        found = self._get(f'/resource_providers?name={parse.quote(name, safe="")}', _providers)
+        return found[0] if found else None
+
+    def get_provider(self, uuid: str) -> Provider:
+        """:raises UnknownProvider: there is none"""
+        return self._get(f'/resource_providers/{uuid}', _provider, uuid)
+
+    def create_provider(self, uuid: str, name: str, parent_uuid: str | None) -> Provider:
+        """:raises ProviderExists: the name or the UUID is taken"""
+        body: dict[str, Any] = {'uuid': uuid, 'name': name}
+        if parent_uuid is not None:
+            body['parent_provider_uuid'] = parent_uuid
+        try:
+            return self._answer('POST', '/resource_providers', _provider, body)
+        except _Refusal as refusal:
+            if refusal.conflicts(_DUPLICATE):
+                raise errors.ProviderExists(uuid, name) from None
+            raise refusal.plain() from None
+
+    def delete_provider(self, uuid: str) -> None:
+        """Take a provider away.
+
+        :raises ProviderInUse: it has allocations or children
+        :raises UnknownProvider: it is gone already
+        """
+        try:
+            self._send('DELETE', f'/resource_providers/{uuid}')
+        except _Refusal as refusal:
+            if refusal.status == 409 and refusal.code in _PROVIDER_IN_USE:
+                raise errors.ProviderInUse(uuid, refusal.detail) from None
+            raise _of_provider(refusal, uuid) from None
+
+    def get_inventories(self, uuid: str) -> Inventories:
+        """:raises UnknownProvider: there is no such provider"""
+        return self._get(f'/resource_providers/{uuid}/inventories', _inventories, uuid)
+
+    def put_inventories(self, uuid: str, generation: int, inventories: Mapping[str, Inventory]) -> Inventories:
+        """Replace all inventories of a provider; the answer has its new generation.
+
+        :raises ProviderConflict: ``generation`` is not the one of now
+        :raises InventoryInUse: one that has allocations would have gone
+        :raises UnknownProvider: there is no such provider
+        """
+        body = _inventories_body(Inventories(generation, inventories))
+        return self._put(f'/resource_providers/{uuid}/inventories', body, _inventories, uuid)
+
+    def get_traits(self, uuid: str) -> Traits:
+        """:raises UnknownProvider: there is no such provider"""
+        return self._get(f'/resource_providers/{uuid}/traits', _traits, uuid)
+
+    def put_traits(self, uuid: str, generation: int, traits: Set[str]) -> Traits:
+        """Replace all traits of a provider; the answer has its new generation.
+
+        :raises ProviderConflict: ``generation`` is not the one of now
+        :raises UnknownProvider: there is no such provider
+        """
+        body = {'resource_provider_generation': generation, 'traits': sorted(traits)}
+        return self._put(f'/resource_providers/{uuid}/traits', body, _traits, uuid)
+
+    def get_aggregates(self, uuid: str) -> Aggregates:
+        """:raises UnknownProvider: there is no such provider"""
+        return self._get(f'/resource_providers/{uuid}/aggregates', _aggregates, uuid)
+
+    def get_usages(self, uuid: str) -> dict[str, int]:
+        """How much of each resource class of a provider is allocated.
+
+        :raises UnknownProvider: there is no such provider
+        """
+        return self._get(f'/resource_providers/{uuid}/usages', lambda body: dict(body['usages']), uuid)
+
+    def get_provider_allocations(self, uuid: str) -> ProviderAllocations:
+        """Who holds what of a provider.
+
+        :raises UnknownProvider: there is no such provider
+        """
+        return self._get(f'/resource_providers/{uuid}/allocations', _provider_allocations, uuid)
+
+    def ensure_class(self, name: str) -> None:
+        """Make a custom resource class unless there is one."""
+        self._plain('PUT', f'/resource_classes/{parse.quote(name, safe="")}')
+
+    def ensure_trait(self, name: str) -> None:
+        """Make a custom trait unless there is one."""
+        self._plain('PUT', f'/traits/{parse.quote(name, safe="")}')
+
+    # -- allocations --------------------------------------------------------------------------------------------------
+
+    def get_allocations(self, consumer_uuid: str) -> Consumer:
+        """What a consumer holds; one that does not exist holds nothing and has the generation None."""
+        return self._get(f'/allocations/{consumer_uuid}', lambda body: _consumer(consumer_uuid, body))
+
+    def put_allocations(self, consumer: Consumer) -> None:
+        """Replace what a consumer holds. Sent once.
+
+        :raises GenerationConflict: of the consumer, or of a provider; reading both again tells which
+        :raises NoCapacity: no room, or no inventory of a class
+        """
+        self._write('PUT', f'/allocations/{consumer.uuid}', _consumer_body(consumer))
+
+    def post_allocations(self, consumers: Iterable[Consumer]) -> None:
+        """Replace what several consumers hold, all of them or none. Sent once.
+
+        :raises GenerationConflict: of one of the consumers, or of a provider; reading again tells which
+        :raises NoCapacity: no room, or no inventory of a class
+        """
+        self._write('POST', '/allocations', {consumer.uuid: _consumer_body(consumer) for consumer in consumers})
+
+    def delete_allocations(self, consumer_uuid: str) -> bool:
+        """Take everything from a consumer, whatever its generation; False when it had nothing."""
+        try:
+            self._send('DELETE', f'/allocations/{consumer_uuid}')
+        except _Refusal as refusal:
+            if refusal.status == 404:
+                return False
+            raise refusal.plain() from None
+        return True
+
+    def reshape(self, inventories: Mapping[str, Inventories], consumers: Iterable[Consumer]) -> None:
+        """Replace the inventories of providers and what consumers hold, all of it or nothing. Sent once.
+
+        Every consumer with allocations of an inventory that goes must be there. Asks for the role ``service``.
+
+        :raises GenerationConflict: of a provider or a consumer; reading again tells which
+        :raises InventoryInUse: a consumer was left out
+        :raises NoCapacity: the allocations do not fit the new inventories
+        """
+        self._write('POST', '/reshaper', {
+            'inventories': {uuid: _inventories_body(wanted) for uuid, wanted in inventories.items()},
+            'allocations': {consumer.uuid: _consumer_body(consumer) for consumer in consumers}})
+
+    # -- the server ---------------------------------------------------------------------------------------------------
+
+    def check_version(self) -> None:
+        """Raise PlacementTooOld unless the server has :data:`MICROVERSION`. Any other call would too."""
+        found: str = self._get('/', lambda body: str(body['versions'][0]['max_version']))
+        if _version(found) < _version(MICROVERSION):
+            raise errors.PlacementTooOld(MICROVERSION, found)
+
+    # -- requests -----------------------------------------------------------------------------------------------------
+
+    def _get(self, path: str, parsed: Callable[[Any], Parsed], provider: str | None = None) -> Parsed:
+        try:
+            return self._answer('GET', path, parsed)
+        except _Refusal as refusal:
+            raise _of_provider(refusal, provider) from None
+
+    def _put(self, path: str, body: Any, parsed: Callable[[Any], Parsed], provider: str) -> Parsed:
+        """Change a provider under its generation."""
+        try:
+            return self._answer('PUT', path, parsed, body)
+        except _Refusal as refusal:
+            if refusal.conflicts(_CONCURRENT_UPDATE):
+                raise errors.ProviderConflict(refusal.request, (provider,)) from None
+            if refusal.conflicts(_INVENTORY_IN_USE):
+                raise errors.InventoryInUse(refusal.request, refusal.detail) from None
+            raise _of_provider(refusal, provider) from None
+
+    def _write(self, method: str, path: str, body: Any) -> None:
+        """Change allocations under their generations."""
+        try:
+            self._send(method, path, body, again=False)
+        except _Refusal as refusal:
+            if refusal.conflicts(_CONCURRENT_UPDATE):
+                raise errors.GenerationConflict(refusal.request) from None
+            if refusal.conflicts(_INVENTORY_IN_USE):
+                raise errors.InventoryInUse(refusal.request, refusal.detail) from None
+            if refusal.conflicts(_UNDEFINED):           # all other conflicts of allocations have a code
+                raise errors.NoCapacity(refusal.request, refusal.detail) from None
+            raise refusal.plain() from None
+
+    def _plain(self, method: str, path: str) -> None:
+        try:
+            self._send(method, path)
+        except _Refusal as refusal:
+            raise refusal.plain() from None
+
+    def _answer(self, method: str, path: str, parsed: Callable[[Any], Parsed], body: Any = None) -> Parsed:
+        answer = self._send(method, path, body)
+        try:
+            return parsed(answer.json())
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            # Some other program listens there, or one between it and us answered. Unknown is not empty.
+            raise errors.PlacementUnavailable(f'{method} {path}', 'the answer is not one of placement') from error
+
+    def _send(self, method: str, path: str, body: Any = None, again: bool = True) -> requests.Response:
+        """:param again: let the adapter repeat what could not be delivered"""
+        request = f'{method} {path}'
+        options: dict[str, Any] = {} if again else {'connect_retries': 0, 'status_code_retries': 0}
+        if body is not None:
+            options['json'] = body
+        try:
+            answer = self._adapter.request(path, method, raise_exc=False, microversion=MICROVERSION, **options)
+        except ks_exceptions.ClientException as error:
+            raise errors.PlacementUnavailable(request, f'{type(error).__name__}: {error}') from error
+        if answer.status_code < 300:
+            return answer
+        code, detail = _reason(answer)
+        if answer.status_code == 406:
+            raise errors.PlacementTooOld(MICROVERSION, detail)
+        if answer.status_code >= 500 or answer.status_code in (401, 403, 429):
+            raise errors.PlacementUnavailable(request, f'{answer.status_code} {detail}')
+        raise _Refusal(request, answer.status_code, code, detail)
+
+
+def _of_provider(refusal: _Refusal, provider: str | None) -> errors.PlacementError:
+    if refusal.status == 404 and provider is not None:
+        return errors.UnknownProvider(provider)
+    return refusal.plain()
+
+
+def _reason(answer: requests.Response) -> tuple[str, str]:
+    """The code and the text of an error; whoever answers may also be a proxy that knows neither."""
+    try:
+        error = answer.json()['errors'][0]
+        return str(error.get('code', _UNDEFINED)), ' '.join(str(error.get('detail', '')).split())
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return 'none', str(answer.reason)
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split('.'))
+
+
+# -- bodies -----------------------------------------------------------------------------------------------------------
+
+
+def _provider(body: Any) -> Provider:
+    return Provider(body['uuid'], body['name'], body['generation'], body['parent_provider_uuid'],
+                    body['root_provider_uuid'])
+
+
+def _providers(body: Any) -> list[Provider]:
+    return [_provider(provider) for provider in body['resource_providers']]
+
+
+def _inventories(body: Any) -> Inventories:
+    return Inventories(body['resource_provider_generation'], {
+        name: Inventory(*(given[field] for field in Inventory._fields)) for name, given in body['inventories'].items()})
+
+
+def _inventories_body(wanted: Inventories) -> dict[str, Any]:
+    return {'resource_provider_generation': wanted.generation,
+            'inventories': {name: inventory._asdict() for name, inventory in wanted.inventories.items()}}
+
+
+def _traits(body: Any) -> Traits:
+    return Traits(body['resource_provider_generation'], frozenset(body['traits']))
+
+
+def _aggregates(body: Any) -> Aggregates:
+    return Aggregates(body['resource_provider_generation'], frozenset(body['aggregates']))
+
+
+def _provider_allocations(body: Any) -> ProviderAllocations:
+    return ProviderAllocations(body['resource_provider_generation'], {
+        uuid: Holding(held['consumer_generation'], dict(held['resources']))
+        for uuid, held in body['allocations'].items()})
+
+
+def _consumer(uuid: str, body: Any) -> Consumer:
+    allocations = {provider: dict(held['resources']) for provider, held in body['allocations'].items()}
+    if not allocations:
+        return Consumer(uuid, {}, None)
+    return Consumer(uuid, allocations, body['consumer_generation'], body['project_id'], body['user_id'],
+                    body['consumer_type'])
+
+
+def _consumer_body(consumer: Consumer) -> dict[str, Any]:
+    return {'allocations': {provider: {'resources': dict(resources)}
+                            for provider, resources in consumer.resources.items() if resources},
+            'consumer_generation': consumer.generation, 'consumer_type': consumer.type,
+            'project_id': consumer.project_id, 'user_id': consumer.user_id}

@@ -1,0 +1,54 @@
+"""How placement is reached: ``[placement]``, as operators of compute services know it from keystoneauth1.
+
+Authentication is whatever plugin ``auth_type`` names. Options that a service registered itself are read as it did.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from keystoneauth1 import adapter as ks_adapter
+from keystoneauth1 import exceptions as ks_exceptions
+from keystoneauth1 import loading as ks_loading
+from oslo_config import cfg
+
+from devicetrack import conf as registry
+from devicetrack import exception
+from devicetrack.conf.placement import GROUP
+
+# Where the options of keystoneauth1 say nothing: it would wait forever, and try once.
+_TIMEOUT_S: Final = 60
+_CONNECT_RETRIES: Final = 3
+
+
+def _options() -> list[cfg.Opt]:
+    return [*ks_loading.get_auth_common_conf_options(), *ks_loading.get_session_conf_options(),
+            *ks_loading.get_adapter_conf_options(include_deprecated=False)]
+
+
+def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
+    """For the sample: what keystoneauth1 reads, with the options of its ``password`` plugin."""
+    return [(GROUP, [*_options(), *ks_loading.get_auth_plugin_conf_options('password')])]
+
+
+def open_adapter(conf: cfg.ConfigOpts) -> ks_adapter.Adapter:
+    """Make the adapter that ``[placement]`` describes. It connects to nothing yet.
+
+    Requests time out after ``timeout`` seconds, 60 if that is not set, and are sent again ``connect_retries`` times,
+    3 if that is not set, with growing pauses.
+
+    :raises InvalidConfiguration: there is no such plugin, or the options do not go together
+    """
+    registry.register(conf, GROUP, _options())
+    group = conf[GROUP]
+    try:
+        auth = ks_loading.load_auth_from_conf_options(conf, GROUP)
+        if auth is None:
+            raise exception.InvalidConfiguration(f'[{GROUP}] auth_type', group.auth_type, 'name an auth plugin')
+        session = ks_loading.load_session_from_conf_options(
+            conf, GROUP, auth=auth, timeout=_TIMEOUT_S if group.timeout is None else group.timeout)
+        return ks_loading.load_adapter_from_conf_options(
+            conf, GROUP, session=session, service_type=group.service_type or 'placement',
+            connect_retries=_CONNECT_RETRIES if group.connect_retries is None else group.connect_retries)
+    except (ks_exceptions.ClientException, TypeError, ValueError) as error:
+        raise exception.InvalidConfiguration(f'[{GROUP}]', group.auth_type, str(error)) from error
