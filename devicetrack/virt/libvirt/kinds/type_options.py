@@ -1,0 +1,101 @@
+"""What operators say of the types that parents make, read and checked: the same for every kind that has such types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Mapping
+import re
+from typing import Any
+from typing import NamedTuple
+
+from devicetrack import exception
+
+_RESOURCE_CLASS = re.compile(r'VGPU|CUSTOM_[A-Z0-9_]{1,248}')    # placement takes 255 characters
+
+
+class TypeOptions(NamedTuple):
+    """What the operator says of one type. ``addresses`` name parents in the normal form of the kind."""
+
+    id: str
+    addresses: frozenset[str]
+    resource_class: str
+    max_instances: int | None
+
+
+class Words(NamedTuple):
+    """What differs between kinds.
+
+    ``enabled`` is the option that names the types, and ``class_option`` the one of a type's group that names its
+    resource class. ``is_type`` and ``address`` read what an operator writes; the latter gives the normal form of what
+    may name a parent and None for anything else. ``no_type`` and ``no_parent`` say what else it is.
+    """
+
+    enabled: str
+    class_option: str
+    is_type: re.Pattern[str]
+    no_type: str
+    address: Callable[[str], str | None]
+    no_parent: str
+
+
+def read(names: Iterable[str], group: Callable[[str], tuple[str, Any]],
+         words: Words) -> tuple[Mapping[str, TypeOptions], str | None]:
+    """Read the group of each enabled type.
+
+    A parent makes devices of one type, the one that names it. A type without addresses takes every parent that no
+    other type names; with a second type like it, nobody could say which of the two a parent should make. Nova,
+    whose options these are for mediated devices, then silently enables the first type alone; here the mistake is
+    refused.
+
+    :param group: registers the group of a type, and gives its name and what stands in it
+    :returns: the types by name, and the one without addresses or None
+    :raises InvalidConfiguration: an option cannot be used; names it, its value and the reason
+    """
+    types: dict[str, TypeOptions] = {}
+    owners: dict[str, str] = {}
+    for name in map(str.strip, names):
+        if not words.is_type.fullmatch(name):
+            raise exception.InvalidConfiguration(words.enabled, name, words.no_type)
+        if name in types:
+            raise exception.InvalidConfiguration(words.enabled, name, 'the type is named twice')
+        types[name] = _type(name, *group(name), owners, words)
+    without = [one.id for one in types.values() if not one.addresses]
+    if len(without) > 1:
+        raise exception.InvalidConfiguration(
+            words.enabled, ','.join(types),
+            f'{" and ".join(without)} have no device_addresses, and only one type may take the parents that no '
+            f'other names: set [{group(without[1])[0]}] device_addresses')
+    return types, without[0] if without else None
+
+
+def of(types: Mapping[str, TypeOptions], default: str | None, names: frozenset[str]) -> tuple[TypeOptions, ...]:
+    """The type that the parent with these names may make, as a tuple of one or none."""
+    for one in types.values():
+        if one.addresses & names:
+            return (one,)
+    return (types[default],) if default is not None else ()
+
+
+def _type(name: str, group_name: str, group: Any, owners: dict[str, str], words: Words) -> TypeOptions:
+    addresses = set()
+    option = f'[{group_name}] device_addresses'
+    for text in map(str.strip, group.device_addresses):
+        address = words.address(text)
+        if address is None:
+            raise exception.InvalidConfiguration(option, text, words.no_parent)
+        if address in owners:
+            by = 'twice' if owners[address] == group_name else f'by [{owners[address]}] too'
+            raise exception.InvalidConfiguration(option, text, f'the parent is named {by}')
+        owners[address] = group_name
+        addresses.add(address)
+    resource_class = group[words.class_option]
+    if not _RESOURCE_CLASS.fullmatch(resource_class):
+        raise exception.InvalidConfiguration(
+            f'[{group_name}] {words.class_option}', resource_class,
+            'it is neither VGPU nor CUSTOM_ followed by capital letters, digits and underscores')
+    # The service may have registered the option without our lower bound.
+    most = group.max_instances
+    if most is not None and most < 0:
+        raise exception.InvalidConfiguration(f'[{group_name}] max_instances', most, 'it is negative')
+    return TypeOptions(name, frozenset(addresses), resource_class, most)
