@@ -41,6 +41,7 @@ from devicetrack.virt.libvirt import vfio_migration
 from devicetrack.virt.libvirt.kinds import api
 from devicetrack.virt.libvirt.kinds import mdev_options
 from devicetrack.virt.libvirt.kinds import mdev_parents
+from devicetrack.virt.libvirt.kinds import type_options
 
 LOG = logging.getLogger(__name__)
 
@@ -124,7 +125,7 @@ class Mdev(api.DeviceKind):
                         ', '.join(made) or 'nothing')
         self._idle = idle
 
-    def _device(self, existing: _Existing, parent: nodedev_xml.Parent, mdev_type: mdev_options.TypeOptions,
+    def _device(self, existing: _Existing, parent: nodedev_xml.Parent, mdev_type: type_options.TypeOptions,
                 several: bool) -> InventoryDevice:
         mdev = existing.mdev
         unhealthy = None

@@ -12,7 +12,6 @@ from oslo_config import cfg
 from devicetrack.conf import libvirt as options
 from devicetrack.virt.libvirt import nodedev_xml
 from devicetrack.virt.libvirt.kinds import type_options
-from devicetrack.virt.libvirt.kinds.type_options import TypeOptions
 
 ENABLED = f'[{options.DEVICES_GROUP}] enabled_mdev_types'
 
@@ -22,7 +21,7 @@ _PARENT_NAME = re.compile(r'[A-Za-z0-9][A-Za-z0-9_.-]*')
 class MdevOptions(NamedTuple):
     """All options of mediated devices. ``default`` is the type of the parents that no type names, or None."""
 
-    types: Mapping[str, TypeOptions]
+    types: Mapping[str, type_options.TypeOptions]
     default: str | None
     adopt_existing: bool
 
