@@ -25,7 +25,7 @@ class MdevOptions(NamedTuple):
     default: str | None
     adopt_existing: bool
 
-    def types_of(self, parent_names: frozenset[str]) -> tuple[TypeOptions, ...]:
+    def types_of(self, parent_names: frozenset[str]) -> tuple[type_options.TypeOptions, ...]:
         """The type that the parent with these names and addresses may make, as a tuple of one or none."""
         return type_options.of(self.types, self.default, parent_names)
 
