@@ -12,6 +12,7 @@ from devicetrack import conf as registry
 LIBVIRT_GROUP = 'libvirt'
 DEVICES_GROUP = 'devices'
 MDEV_GROUP = 'devicetrack_mdev'
+VF_GROUP = 'devicetrack_vf'
 VPMEM_GROUP = 'devicetrack_vpmem'
 
 LIBVIRT_OPTIONS = [
@@ -60,6 +61,42 @@ longer at most for each device.
 """),
 ]
 
+VF_OPTIONS = [
+    cfg.ListOpt('enabled_types', default=[], help="""
+vGPU types that guests may get on virtual functions, by their numbers: ``nvidia/creatable_vgpu_types`` of a virtual
+function lists number and name. It is for cards whose driver has NVIDIA's own VFIO interface in the place of mediated
+devices. With more than one type each physical function must belong to one of them: name the addresses in
+``[vf_<type>] device_addresses``.
+"""),
+    cfg.BoolOpt('adopt_existing', default=False, help="""
+Whether a virtual function that has an enabled type already, and that no domain and no record names, is handed out; its
+type is kept when its guest is gone. Turn it on where types are set before the service starts, by a unit of systemd for
+example. It is off because nothing says for whom a type was set, and a function without a type does as well.
+"""),
+    cfg.IntOpt('release_wait_s', default=10, min=0, help="""
+How many seconds to wait until no process has a virtual function open that is to be given back. After that it stays held
+and the next audit looks again.
+"""),
+    cfg.StrOpt('sysfs_root', default='/sys', help="""
+Where sysfs is mounted, or a tree that has the same form: for development and tests.
+"""),
+]
+
+VF_TYPE_OPTIONS = [
+    cfg.ListOpt('device_addresses', default=[], help="""
+PCI addresses of the physical functions whose virtual functions get this type (``0000:3d:00.0``). Empty means every one
+that no other type names.
+"""),
+    cfg.StrOpt('resource_class', default='VGPU', help="""
+Resource class that devices of this type are counted as: ``VGPU`` or a name that starts with ``CUSTOM_``.
+"""),
+    cfg.IntOpt('max_instances', min=0, help="""
+At most so many devices of this type on each physical function. Set it to what the card can hold of the type
+(``nvidia-smi vgpu -s -v`` calls it ``Max Instances``) or less: sysfs does not say it, and until the card is full each
+virtual function counts as one that can still get the type.
+"""),
+]
+
 VPMEM_OPTIONS = [
     cfg.StrOpt('ndctl_command', default='ndctl', help="""
 The ndctl program: a name on the path or a file.
@@ -83,13 +120,23 @@ def mdev_group(mdev_type: str) -> str:
     return f'mdev_{mdev_type}'
 
 
+def vf_group(vgpu_type: str) -> str:
+    return f'vf_{vgpu_type}'
+
+
 def register(conf: cfg.ConfigOpts) -> None:
     registry.register(conf, LIBVIRT_GROUP, LIBVIRT_OPTIONS)
     registry.register(conf, DEVICES_GROUP, DEVICES_OPTIONS)
     registry.register(conf, MDEV_GROUP, MDEV_OPTIONS)
+    registry.register(conf, VF_GROUP, VF_OPTIONS)
     registry.register(conf, VPMEM_GROUP, VPMEM_OPTIONS)
 
 
 def register_mdev_type(conf: cfg.ConfigOpts, mdev_type: str) -> None:
     """Register ``[mdev_<type>]``; the group exists once a type is enabled."""
     registry.register(conf, mdev_group(mdev_type), MDEV_TYPE_OPTIONS)
+
+
+def register_vf_type(conf: cfg.ConfigOpts, vgpu_type: str) -> None:
+    """Register ``[vf_<type>]``; the group exists once a type is enabled."""
+    registry.register(conf, vf_group(vgpu_type), VF_TYPE_OPTIONS)

@@ -17,6 +17,8 @@ def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
         (libvirt.DEVICES_GROUP, libvirt.DEVICES_OPTIONS),
         (libvirt.mdev_group('nvidia-35'), libvirt.MDEV_TYPE_OPTIONS),
         (libvirt.MDEV_GROUP, libvirt.MDEV_OPTIONS),
+        (libvirt.VF_GROUP, libvirt.VF_OPTIONS),
+        (libvirt.vf_group('558'), libvirt.VF_TYPE_OPTIONS),
         (libvirt.VPMEM_GROUP, libvirt.VPMEM_OPTIONS),
     ]
 

@@ -1,7 +1,7 @@
-"""What needs root: listing namespaces, and opening one of their devices or a VFIO group. Nothing else here or
-elsewhere does.
+"""What needs root: listing namespaces, opening one of their devices or a VFIO group, and setting the vGPU type of a
+virtual function. Nothing else here or elsewhere does.
 
-A service that runs as root does both itself. Another one does them through oslo.privsep, whose daemon runs the few
+A service that runs as root does all of it itself. Another one does them through oslo.privsep, whose daemon runs the few
 functions below with one capability. A device is opened by the daemon and handed over as an open descriptor
 through a unix socket of the caller's (SCM_RIGHTS, unix(7)), because it is wiped by a child of the service: that
 child then lives as long as its work takes, whatever becomes of the service or of the daemon, and never has more
@@ -29,6 +29,8 @@ NDCTL_TIMEOUT_S = 60
 # The kernel's VFIO groups, by the numbers of their IOMMU groups (Linux: Documentation/driver-api/vfio.rst).
 VFIO = '/dev/vfio'
 
+SYSFS = '/sys'
+
 # A device node belongs to the hypervisor's user while a guest has it, and to root otherwise: opening any needs
 # CAP_DAC_OVERRIDE (capabilities(7)). Reading sysfs, which is what ndctl does for a list, needs no more than
 # root's own.
@@ -37,6 +39,7 @@ context = priv_context.PrivContext(
     capabilities=[capabilities.CAP_DAC_OVERRIDE])
 
 _DAX = re.compile(r'/dev/dax[0-9]+\.[0-9]+')
+_PCI_ADDRESS = re.compile(r'[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]')
 
 
 def run_ndctl(arguments: Sequence[str]) -> tuple[int, str]:
@@ -102,6 +105,23 @@ def is_vfio_group_open(number: int) -> bool:
     return is_open
 
 
+def set_vgpu_type(root: str, address: str, number: int) -> None:
+    """Write the vGPU type of a virtual function; 0 takes it away.
+
+    :param root: where sysfs is; a tree that stands for it is the caller's own, and is written without the daemon
+    :raises OSError: it cannot be written, the vendor's driver refuses it, or the privileged daemon cannot be had
+    """
+    if root != SYSFS or os.geteuid() == 0:
+        _set_vgpu_type(root, address, number)
+        return
+    try:
+        _set_vgpu_type_privileged(address, number)
+    except OSError:
+        raise
+    except Exception as error:
+        raise OSError(errno.EINVAL, f'oslo.privsep: {type(error).__name__} in the daemon') from error
+
+
 @context.entrypoint
 def _run_ndctl_privileged(arguments: list[str]) -> tuple[int, str]:
     return _run_ndctl(arguments)
@@ -121,6 +141,11 @@ def _send_dax(path: str, socket_path: str) -> None:
 @context.entrypoint
 def _is_vfio_group_open_privileged(number: int) -> bool:
     return _is_vfio_group_open(number)
+
+
+@context.entrypoint
+def _set_vgpu_type_privileged(address: str, number: int) -> None:
+    _set_vgpu_type(SYSFS, address, number)
 
 
 def _run_ndctl(arguments: Sequence[str]) -> tuple[int, str]:
@@ -153,3 +178,14 @@ def _is_vfio_group_open(number: int) -> bool:
             return True
         raise
     return False
+
+
+def _set_vgpu_type(root: str, address: str, number: int) -> None:
+    if not _PCI_ADDRESS.fullmatch(address):
+        raise OSError(errno.EINVAL, 'not a PCI address')
+    fd = os.open(os.path.join(root, 'bus/pci/devices', address, 'nvidia/current_vgpu_type'),
+                 os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.write(fd, b'%d\n' % number)
+    finally:
+        os.close(fd)

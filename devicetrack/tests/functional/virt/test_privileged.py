@@ -25,7 +25,7 @@ PROGRAM = textwrap.dedent("""
         return os.open(asked, os.O_RDWR)
 
     privileged._open_dax = open_it
-    privileged.VFIO = os.path.dirname(path)
+    privileged.VFIO = privileged.SYSFS = os.path.dirname(path)
     cfg.CONF([], default_config_files=[], default_config_dirs=[])
     privileged.context.start(priv_context.Method.FORK)
     os.setgid(65534)
@@ -53,6 +53,16 @@ PROGRAM = textwrap.dedent("""
         privileged.is_vfio_group_open(8)
     except OSError as error:
         print('no group:', type(error).__name__)
+    privileged.set_vgpu_type(privileged.SYSFS, '0000:3d:00.4', 558)
+    for address in ('0000:3d:00.5', '../0000:3d:00.4'):
+        try:
+            privileged.set_vgpu_type(privileged.SYSFS, address, 558)
+        except OSError as error:
+            print('no function:', error.strerror)
+    try:
+        privileged.set_vgpu_type(privileged.SYSFS + '/', '0000:3d:00.4', 559)
+    except OSError as error:
+        print('another tree:', type(error).__name__)
 """)
 
 
@@ -66,6 +76,11 @@ class PrivilegedTestCase(base.TestCase):
             file.write('tenants')
         os.chmod(path, 0o600)
         os.link(path, os.path.join(directory, '7'))
+        function = os.path.join(directory, 'bus/pci/devices/0000:3d:00.4/nvidia')
+        os.makedirs(function)
+        with open(os.path.join(function, 'current_vgpu_type'), 'w', opener=lambda name, flags: os.open(
+                name, flags, 0o600)) as file:
+            file.write('0\n')
         with open(ndctl, 'w') as file:
             file.write('#!/bin/sh\nid -u; echo "$*"; exit 3\n')
         os.chmod(ndctl, 0o755)
@@ -74,7 +89,10 @@ class PrivilegedTestCase(base.TestCase):
         self.assertEqual(
             ['alone: refused', "listed: (3, '0\\nlist\\n')", 'no program: NotADirectoryError',
              'another path: PermissionError', 'inheritable: False', "read: b'written'", 'open: False',
-             'no group: FileNotFoundError'],
+             'no group: FileNotFoundError', 'no function: No such file or directory', 'no function: not a PCI address',
+             'another tree: PermissionError'],
             done.stdout.splitlines(), done.stderr)
+        with open(os.path.join(function, 'current_vgpu_type')) as file:
+            self.assertEqual('558\n', file.read())
         with open(path) as file:
             self.assertEqual('written', file.read())
