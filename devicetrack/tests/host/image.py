@@ -1,0 +1,154 @@
+"""A host's root disk, from nothing but a Debian mirror and a Python index.
+
+What goes into it is in recipe/. It is made once for every state of that and kept; machines write on a layer above it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Sequence
+import configparser
+import contextlib
+import fcntl
+import hashlib
+import os
+import pathlib
+import shutil
+import subprocess
+from typing import NamedTuple
+
+SUITES = {12: 'bookworm', 13: 'trixie'}
+
+HERE = pathlib.Path(__file__).parent
+PROJECT = HERE.parents[2]
+RECIPE = HERE / 'recipe'
+
+# Those of setup.cfg; the last is for the tests that run inside.
+EXTRAS = ('libvirt', 'placement', 'test')
+
+# Where Python's packages are inside, and the project, which comes with every run.
+VENV = '/opt/venv'
+PROJECT_INSIDE = '/job/project'
+
+# Room for what tests write; the file is sparse.
+SIZE = '6G'
+
+
+class CannotBuild(Exception):
+    """There can be no image here; says what to do."""
+
+
+class Image(NamedTuple):
+    """What machines boot, and never write to."""
+
+    debian: int
+    directory: pathlib.Path
+
+    @property
+    def disk(self) -> pathlib.Path:
+        return self.directory / 'root.img'
+
+    @property
+    def kernel(self) -> pathlib.Path:
+        return self.directory / 'vmlinuz'
+
+    @property
+    def initrd(self) -> pathlib.Path:
+        return self.directory / 'initrd'
+
+
+def cache() -> pathlib.Path:
+    """Where images are kept."""
+    directory = os.environ.get('DEVICETRACK_HOST_CACHE')
+    return pathlib.Path(directory) if directory else pathlib.Path.home() / '.cache' / 'devicetrack' / 'host'
+
+
+def requirements(setup_cfg: str) -> list[str]:
+    """What setup.cfg, as text, says that must be there for the library and the tests inside."""
+    parser = configparser.ConfigParser()
+    parser.read_string(setup_cfg)
+    lists = [parser['options']['install_requires']]
+    lists += [parser['options.extras_require'][extra] for extra in EXTRAS]
+    return [line for text in lists for line in text.splitlines() if line]
+
+
+def key(debian: int, recipe: pathlib.Path, required: Sequence[str]) -> str:
+    """Of all that decides what is in an image. A mirror's state is not: an image stays until its recipe changes."""
+    seen = hashlib.sha256(repr([debian, *required, VENV, PROJECT_INSIDE, SIZE]).encode())
+    for path in sorted(path for path in recipe.rglob('*') if path.is_file()):
+        content = hashlib.sha256(path.read_bytes()).hexdigest()
+        seen.update(repr([str(path.relative_to(recipe)), os.access(path, os.X_OK), content]).encode())
+    return seen.hexdigest()[:16]
+
+
+def get(debian: int) -> Image:
+    """The image of this release, built if there is none: that takes minutes, and root.
+
+    :raises CannotBuild: it cannot be built here
+    """
+    required = requirements((PROJECT / 'setup.cfg').read_text())
+    image = Image(debian, cache() / f'debian{debian}-{key(debian, RECIPE, required)}')
+    cache().mkdir(mode=0o700, parents=True, exist_ok=True)
+    with _one_builder(debian):
+        if not image.directory.exists():
+            _build(image, required)
+        _keep(image.directory)
+    return image
+
+
+def _keep(directory: pathlib.Path) -> None:
+    """Until this process ends nobody removes what its machines have below their disks."""
+    fcntl.flock(os.open(directory, os.O_RDONLY), fcntl.LOCK_SH)
+
+
+def _is_kept(directory: pathlib.Path) -> bool:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+@contextlib.contextmanager
+def _one_builder(debian: int) -> Iterator[None]:
+    with open(cache() / f'debian{debian}.lock', 'w') as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _build(image: Image, required: Sequence[str]) -> None:
+    if os.geteuid() != 0:
+        raise CannotBuild('An image is built by debootstrap in a chroot, which takes root; run this once as root.')
+    _remove_others(image)
+    new = image.directory.with_suffix('.new')
+    new.mkdir()
+    log = image.directory.with_suffix('.log')
+    with log.open('wb') as output:
+        status = subprocess.run(
+            [RECIPE / 'build', SUITES[image.debian], mirror(), new, SIZE, VENV, PROJECT_INSIDE, *required],
+            stdin=subprocess.DEVNULL, stdout=output, stderr=output).returncode
+    if status:
+        tail = ''.join(log.read_text(errors='replace').splitlines(keepends=True)[-20:])
+        raise CannotBuild(f'{tail}The image was not built; {log} has the rest.')
+    new.rename(image.directory)
+
+
+def _remove_others(image: Image) -> None:
+    """Those of the same release that another recipe made, or that were never finished."""
+    for path in cache().glob(f'debian{image.debian}-*'):
+        if path.is_dir() and not _is_kept(path):
+            shutil.rmtree(path)
+            path.with_suffix('.log').unlink(missing_ok=True)
+
+
+def mirror() -> str:
+    """The Debian mirror that this machine installs its own packages from."""
+    answer = subprocess.run(
+        ['apt-get', 'indextargets', '--format', '$(REPO_URI)', 'Created-By: Packages', 'Label: Debian'],
+        stdout=subprocess.PIPE, text=True, check=True)
+    if not (uris := answer.stdout.split()):
+        raise CannotBuild('apt-get knows no Debian mirror; an image is built from the one that this machine uses.')
+    return uris[0]

@@ -1,0 +1,36 @@
+"""What tests share that drive machines."""
+
+from __future__ import annotations
+
+import testtools
+from testtools import content
+
+from devicetrack.tests.host import machine as machines
+from devicetrack.tests.host import suites
+
+
+class MachineTestCase(testtools.TestCase):
+    """One whose details tell, when it fails, what its machines said."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self._used: dict[str, machines.Machine] = {}
+        self.addOnException(lambda _: self._add_logs())
+
+    @property
+    def release(self) -> int:
+        """The Debian that the hosts have."""
+        return self._hosts().release
+
+    def machine(self, name: str) -> machines.Machine:
+        """The one of this name, running. Other tests have used it, and others will."""
+        self._used[name] = self._hosts().running(name)
+        return self._used[name]
+
+    def _hosts(self) -> suites.Hosts:
+        assert suites.hosts is not None, 'run by: make host-test ARGS=...'
+        return suites.hosts
+
+    def _add_logs(self) -> None:
+        for name, machine in self._used.items():
+            self.addDetail(name, content.text_content(machine.logs()))
