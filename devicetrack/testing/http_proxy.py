@@ -1,0 +1,182 @@
+"""A proxy before an HTTP server that counts requests, and loses or delays those that a test names.
+
+::
+
+    proxy = self.useFixture(http_proxy.HTTPProxy(server.address))
+    proxy.at_next('PUT', '/allocations/', http_proxy.Loss.ANSWER)       # the server does it; the client is cut off
+    proxy.before_next('POST', '/allocations', somebody_else_writes)     # a race, staged
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import contextlib
+import enum
+from http import server as http_server
+import http.client
+import socket
+import socketserver
+import threading
+from typing import Any
+from typing import Final
+from typing import NamedTuple
+from urllib import parse
+
+import fixtures
+
+_TIMEOUT_S: Final = 60
+_OF_ONE_HOP: Final = {'connection', 'keep-alive', 'transfer-encoding', 'content-length', 'host', 'date', 'server'}
+
+
+class Loss(enum.Enum):
+    """What happens to one request."""
+
+    REQUEST = 'it never reaches the server; the client is cut off'
+    ANSWER = 'the server answers it; the client is cut off before it hears of that'
+
+
+class Answer(NamedTuple):
+    status: int
+    reason: str
+    headers: list[tuple[str, str]]
+    content: bytes
+
+
+class HTTPProxy(fixtures.Fixture):
+    """Listens on a loopback port (``url``) and passes requests on to ``address``.
+
+    ``requests`` has what came, in order, as pairs of the method and the path without its query. A connection stays
+    open for many requests, as it does before a real service.
+    """
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        super().__init__()
+        self._address = address
+
+    def _setUp(self) -> None:
+        self.requests: list[tuple[str, str]] = []
+        self._lock = threading.Lock()
+        self._staged: list[tuple[str, str, Loss | Callable[[], Any]]] = []
+        self._connections: set[socket.socket] = set()
+        self._server = _Server(self)
+        self.url = f'http://127.0.0.1:{self._server.server_address[1]}'
+        acceptor = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True, name='HTTP proxy')
+        acceptor.start()
+        self.addCleanup(acceptor.join, _TIMEOUT_S)
+        self.addCleanup(self.cut_idle)
+        self.addCleanup(self._server.server_close)
+        self.addCleanup(self._server.shutdown)
+
+    def at_next(self, method: str, path: str, loss: Loss) -> None:
+        """Lose the next request of this method whose path begins so."""
+        with self._lock:
+            self._staged.append((method, path, loss))
+
+    def before_next(self, method: str, path: str, call: Callable[[], Any]) -> None:
+        """Call something when the next request of this method whose path begins so has come, before it is passed on.
+
+        Several are called one for each such request, in the order in which they were given.
+        """
+        with self._lock:
+            self._staged.append((method, path, call))
+
+    @property
+    def staged(self) -> int:
+        """How much of what was staged has not happened yet."""
+        return len(self._staged)
+
+    def cut_idle(self) -> None:
+        """Cut every connection that there is, as a restart of the server would."""
+        with self._lock:
+            connections = list(self._connections)
+        for connection in connections:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def connected(self, connection: socket.socket) -> None:
+        with self._lock:
+            self._connections.add(connection)
+
+    def disconnected(self, connection: socket.socket) -> None:
+        with self._lock:
+            self._connections.discard(connection)
+
+    def pass_on(self, method: str, path: str, headers: dict[str, str], body: bytes) -> Answer | None:
+        """Ask the server and read its answer; None when the client shall get none."""
+        plain = parse.urlsplit(path).path
+        with self._lock:
+            self.requests.append((method, plain))
+            fate = next((staged for staged in self._staged
+                         if staged[0] == method and plain.startswith(staged[1])), None)
+            if fate is not None:
+                self._staged.remove(fate)
+        what = fate[2] if fate is not None else None
+        if callable(what):
+            what()
+        if what is Loss.REQUEST:
+            return None
+        connection = http.client.HTTPConnection(*self._address, timeout=_TIMEOUT_S)
+        try:
+            connection.request(method, path, body or None, headers)
+            response = connection.getresponse()
+            answer = Answer(response.status, response.reason, response.getheaders(), response.read())
+        except (OSError, http.client.HTTPException):
+            return None                         # nobody is there any more: as if one or the other were lost
+        finally:
+            connection.close()
+        return None if what is Loss.ANSWER else answer
+
+
+class _Server(socketserver.ThreadingMixIn, http_server.HTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 128
+
+    def __init__(self, proxy: HTTPProxy) -> None:
+        self.proxy = proxy
+        super().__init__(('127.0.0.1', 0), _Handler)
+
+    def server_bind(self) -> None:
+        socketserver.TCPServer.server_bind(self)        # the one between asks the DNS for this host's name
+        self.server_name, self.server_port = 'localhost', self.server_address[1]
+
+
+class _Handler(http_server.BaseHTTPRequestHandler):
+    protocol_version = 'HTTP/1.1'
+    disable_nagle_algorithm = True
+    server: _Server
+
+    def setup(self) -> None:
+        super().setup()
+        self.server.proxy.connected(self.connection)
+
+    def finish(self) -> None:
+        self.server.proxy.disconnected(self.connection)
+        with contextlib.suppress(OSError):
+            super().finish()
+
+    def handle_one_request(self) -> None:
+        try:
+            super().handle_one_request()
+        except OSError:                         # the client went away, or was cut off
+            self.close_connection = True
+
+    def _pass_on(self) -> None:
+        body = self.rfile.read(int(self.headers.get('Content-Length', 0)))
+        headers = {name: value for name, value in self.headers.items() if name.lower() not in _OF_ONE_HOP}
+        answer = self.server.proxy.pass_on(self.command, self.path, headers, body)
+        if answer is None:
+            self.close_connection = True
+            return
+        self.send_response(answer.status, answer.reason)
+        for name, value in answer.headers:
+            if name.lower() not in _OF_ONE_HOP:
+                self.send_header(name, value)
+        self.send_header('Content-Length', str(len(answer.content)))
+        self.end_headers()
+        self.wfile.write(answer.content)
+
+    do_GET = do_PUT = do_POST = do_DELETE = _pass_on
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """What is worth knowing is in ``requests``."""

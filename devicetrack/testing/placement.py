@@ -1,0 +1,185 @@
+"""A real placement service, for tests of this project and of others.
+
+::
+
+    class TestReports(base.TestCase):
+        def test_...(self):
+            placement = self.useFixture(placements.Placement())         # of the server that all tests share
+            root = placement.provider(VCPU=8)
+            placement.client.get_inventories(root)
+            self.assertEqual([('GET', f'/resource_providers/{root}/inventories')], placement.requests)
+
+The server is placement's own WSGI application, unmodified, in a process of its own on a loopback port. What is missing
+to run it makes the test fail and say what to install; it never skips.
+"""
+
+from __future__ import annotations
+
+import atexit
+import collections
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from typing import ClassVar
+from typing import Final
+import uuid
+
+import fixtures
+from keystoneauth1 import adapter as ks_adapter
+from keystoneauth1 import session as ks_session
+from keystoneauth1 import token_endpoint
+
+from devicetrack.placement import values
+from devicetrack.placement.client import Client
+from devicetrack.testing import databases
+from devicetrack.testing import http_proxy
+
+TOKEN: Final = 'admin'                      # the user that noauth2 takes for the administrator
+
+_START_TIMEOUT_S: Final = 120
+_REQUEST_TIMEOUT_S: Final = 60
+_READY: Final = 'placement is ready'        # as the program says it
+
+
+class PlacementServer(fixtures.Fixture):
+    """A placement server of this test, or with :meth:`shared` one of this process, with an empty database.
+
+    :param database: None for SQLite, where requests run one at a time; or a server of databases, such as
+        ``databases.PostgreSQLServer.shared()``
+    :param options: options of the section ``[placement]`` of its configuration
+
+    ``address`` and ``url`` stay the same when the server is stopped and started again, and so do its data. The server
+    gets a signal when the thread that started it ends; start it from the main thread.
+    """
+
+    _shared: ClassVar[dict[str, PlacementServer]] = {}
+
+    def __init__(self, database: databases.Server | None = None, **options: object) -> None:
+        super().__init__()
+        self._database, self._options = database, options
+
+    @classmethod
+    def shared(cls, database: databases.Server | None = None) -> PlacementServer:
+        """The server on this kind of database that the tests of this process share; started at the first call."""
+        kind = database.kind if database is not None else 'SQLite'
+        server = cls._shared.get(kind)
+        if server is None or server.process_id != os.getpid():
+            server = cls._shared[kind] = cls(database)
+            server.setUp()
+            atexit.register(server._stop_at_exit)
+        return server
+
+    def _stop_at_exit(self) -> None:
+        if self.process_id == os.getpid():      # and not in a forked child
+            self.cleanUp()
+
+    def _setUp(self) -> None:
+        if importlib.util.find_spec('placement') is None:
+            raise databases.ServerFailed('openstack-placement is not installed: run "make setup", or '
+                                         '"pip install openstack-placement"')
+        self.process_id = os.getpid()
+        self.log: collections.deque[str] = collections.deque(maxlen=200)
+        self._process: subprocess.Popen[str] | None = None
+        self.directory = tempfile.mkdtemp(prefix='devicetrack-placement-', dir='/var/tmp')
+        self.addCleanup(shutil.rmtree, self.directory, ignore_errors=True)
+        self._configure()
+        # Bound and never listened on: while the server is down its port refuses connections and nobody else gets it.
+        kept = socket.socket()
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        kept.bind(('127.0.0.1', 0))
+        self.addCleanup(kept.close)
+        self.address: tuple[str, int] = kept.getsockname()
+        self.url = f'http://127.0.0.1:{self.address[1]}'
+        self.addCleanup(self.stop)
+        self.start()
+
+    def _configure(self) -> None:
+        if self._database is None:
+            url = f'sqlite:///{self.directory}/placement.sqlite'
+        else:
+            name = self._database.create_database()
+            self.addCleanup(self._database.drop_database, name)
+            url = self._database.url(name).render_as_string(hide_password=False)
+        lines = ['[api]', 'auth_strategy = noauth2',
+                 '[placement_database]', f'connection = {url}', 'sync_on_startup = true',
+                 '[placement]', *(f'{name} = {value}' for name, value in self._options.items())]
+        with open(os.path.join(self.directory, 'placement.conf'), 'w', encoding='utf-8') as file:
+            file.write('\n'.join(lines) + '\n')
+
+    def start(self) -> None:
+        """Start the server and wait until it answers."""
+        at_once = 'one' if self._database is None else 'many'
+        process = self._process = subprocess.Popen(
+            ['setpriv', '--pdeathsig', 'KILL', '--', sys.executable, '-m', 'devicetrack.testing.placement_server',
+             str(self.address[1]), at_once],
+            env={**os.environ, 'OS_PLACEMENT_CONFIG_DIR': self.directory}, text=True, errors='replace',
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        answers = threading.Event()
+        threading.Thread(target=self._read_log, args=(process, answers), daemon=True, name='log of placement').start()
+        if not answers.wait(_START_TIMEOUT_S) or process.poll() is not None:
+            self.stop()
+            raise databases.ServerFailed('placement did not start:\n' + '\n'.join(self.log))
+
+    def _read_log(self, process: subprocess.Popen[str], answers: threading.Event) -> None:
+        assert process.stdout is not None
+        with process.stdout as lines:
+            for line in lines:
+                self.log.append(line.rstrip())
+                if _READY in line:
+                    answers.set()
+        process.wait()
+        answers.set()
+
+    def stop(self) -> None:
+        """Kill the server: what it has committed is in its database, and a request under way gets no answer."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+
+
+class Placement(fixtures.Fixture):
+    """One test's way to a placement server: what passes is counted and can be lost, or raced against.
+
+    :param server: the server; None means the one on SQLite that the tests of this process share
+
+    ``url`` takes the token :data:`TOKEN`, which has the roles ``admin`` and ``service``. ``client`` goes through the
+    ``proxy`` (:class:`~devicetrack.testing.http_proxy.HTTPProxy`), ``direct`` does not and plays everybody else.
+    """
+
+    def __init__(self, server: PlacementServer | None = None) -> None:
+        super().__init__()
+        self._given = server
+
+    def _setUp(self) -> None:
+        self.server = self._given or PlacementServer.shared()
+        self.proxy = self.useFixture(http_proxy.HTTPProxy(self.server.address))
+        self.url: str = self.proxy.url
+        self.client = self.open(self.url)
+        self.direct = self.open(self.server.url)
+
+    @property
+    def requests(self) -> list[tuple[str, str]]:
+        """Method and path of every request that passed the proxy."""
+        return self.proxy.requests
+
+    def open(self, url: str) -> Client:
+        """A client of a session of its own, as another process would have."""
+        session = ks_session.Session(token_endpoint.Token(url, TOKEN), timeout=_REQUEST_TIMEOUT_S)
+        self.addCleanup(session.session.close)
+        return Client(ks_adapter.Adapter(session, service_type='placement', connect_retries=1,
+                                         connect_retry_delay=0.01))
+
+    def provider(self, parent: str | None = None, name: str | None = None, **totals: int) -> str:
+        """Make a provider with inventories and give its UUID."""
+        made = str(uuid.uuid4())
+        created = self.direct.create_provider(made, name or f'provider-{made}', parent)
+        self.direct.put_inventories(made, created.generation, {
+            resource_class: values.Inventory(total) for resource_class, total in totals.items()})
+        return made

@@ -1,0 +1,57 @@
+"""The placement service in a process of its own: its unmodified WSGI application on a loopback port.
+
+Started by :class:`devicetrack.testing.placement.PlacementServer` with the port and how many requests may run at once,
+``one`` or ``many``; ``OS_PLACEMENT_CONFIG_DIR`` names the directory of its configuration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterable
+import socketserver
+import sys
+from typing import Any
+from wsgiref import simple_server
+
+from placement import wsgi
+
+
+class _OneByOne(simple_server.WSGIServer):
+    allow_reuse_port = True                 # the fixture keeps the port over a restart
+    request_queue_size = 128
+
+    def server_bind(self) -> None:
+        socketserver.TCPServer.server_bind(self)        # the one between asks the DNS for this host's name
+        self.server_name, self.server_port = 'localhost', self.server_address[1]
+        self.setup_environ()
+
+
+class _ManyAtOnce(socketserver.ThreadingMixIn, _OneByOne):
+    daemon_threads = True
+
+
+class _Handler(simple_server.WSGIRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        """Placement has a log of its own."""
+
+
+def _with_roles(application: Callable[..., Iterable[bytes]]) -> Callable[..., Iterable[bytes]]:
+    """A token has the roles that Keystone would give a compute service's user; noauth2 knows no role ``service``."""
+    def with_roles(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        environ.setdefault('HTTP_X_ROLES', 'admin,service')
+        return application(environ, start_response)
+
+    return with_roles
+
+
+def main(port: str, at_once: str) -> None:
+    application = _with_roles(wsgi.init_application())
+    server = {'one': _OneByOne, 'many': _ManyAtOnce}[at_once](('127.0.0.1', int(port)), _Handler)
+    server.set_app(application)
+    sys.stdout.write('placement is ready\n')            # what the fixture waits for
+    sys.stdout.flush()
+    server.serve_forever()
+
+
+if __name__ == '__main__':
+    main(*sys.argv[1:])
