@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from devicetrack.objects.values import DeviceKey
@@ -104,6 +105,22 @@ class Order(NamedTuple):
     answer: str | None = None
 
 
+class WithheldRow(NamedTuple):
+    """A device or a parent of a host that is withheld (``scope``, ``name``).
+
+    ``reasons`` is JSON text, by reason since when, why and by whose word; the store does not look into it.
+    ``generation`` counts the writes of the row, ``updated_at`` is in seconds since the epoch and only a label.
+    """
+
+    host_uuid: str
+    kind: str
+    scope: str
+    name: str
+    reasons: str
+    generation: int
+    updated_at: int
+
+
 class Store(abc.ABC):
     """Where assignments last. Every method may block; none is called under the ledger's lock."""
 
@@ -148,8 +165,9 @@ class Store(abc.ABC):
     def replace_host(self, before: Host, after: Host) -> None:
         """Put another machine in the place of one that holds nothing. May be repeated.
 
-        The migration contexts and the orders of the one that goes, if there are any left, go with it. Its manager must
-        not run: what it recorded after this would belong to no host.
+        The migration contexts and the orders of the one that goes, if there are any left, go with it. What is withheld
+        there stays withheld: it may be the same machine. Its manager must not run: what it recorded after this would
+        belong to no host.
 
         :raises HostHoldsDevices: it has rows; nothing was written
         :raises HostIdentityChanged: the store knows the host as neither of the two; nothing was written
@@ -219,6 +237,21 @@ class Store(abc.ABC):
         """Answer an order. The first answer stays; a second one changes nothing.
 
         :returns: False when it has an answer already, or is gone
+        :raises StoreUnavailable: nothing was written
+        :raises OutcomeUnknown: it may have been written; call again
+        """
+
+    @abc.abstractmethod
+    def withheld(self, host_uuid: str) -> list[WithheldRow]:
+        """What is withheld on a host, by kind, scope and name. One query."""
+
+    @abc.abstractmethod
+    def set_withheld(self, write: Sequence[WithheldRow], delete: Sequence[WithheldRow] = ()) -> None:
+        """Write and delete rows of what is withheld on a host, in one transaction. May be repeated.
+
+        A row takes the place of whatever there is of its kind, scope and name. For the host's manager alone, and for
+        who stands in for it.
+
         :raises StoreUnavailable: nothing was written
         :raises OutcomeUnknown: it may have been written; call again
         """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 from collections.abc import Callable
 from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 from devicetrack import exception
@@ -135,6 +136,13 @@ class StagedStore(api.Store):
     def answer_order(self, uuid: str, answered_at: int, answer: str) -> bool:
         answered: bool = self._call('answer_order', uuid, answered_at, answer)
         return answered
+
+    def withheld(self, host_uuid: str) -> list[api.WithheldRow]:
+        found: list[api.WithheldRow] = self._call('withheld', host_uuid)
+        return found
+
+    def set_withheld(self, write: Sequence[api.WithheldRow], delete: Sequence[api.WithheldRow] = ()) -> None:
+        self._call('set_withheld', write, delete)
 
     def close(self) -> None:
         self.store.close()

@@ -41,6 +41,11 @@ def orders(rows: Iterable[Sequence[Any]]) -> list[api.Order]:
     return [api.Order._make(row[1:]) for row in rows]
 
 
+def withheld(rows: Iterable[Sequence[Any]]) -> list[api.WithheldRow]:
+    """Rows of ``withheld``, all columns in their order."""
+    return list(map(api.WithheldRow._make, rows))
+
+
 def new(column: str) -> str:
     """The name of the parameter that carries what a column shall become."""
     return _PREFIX_NEW + column

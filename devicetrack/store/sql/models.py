@@ -15,7 +15,7 @@ from devicetrack.objects import values
 from devicetrack.store import api
 
 # The newest revision under migrations/, named here so that checking a store needs no alembic. A test compares.
-REVISION: Final = '0002'
+REVISION: Final = '0003'
 
 metadata: Final = sa.MetaData()
 
@@ -25,8 +25,8 @@ _MARIADB: Final[dict[str, Any]] = {'mysql_engine': 'InnoDB', 'mysql_charset': 'u
 # Documents: MariaDB's own TEXT ends at 64 KiB, where that of the others has no end that matters.
 _DOCUMENT: Final = sa.Text().with_variant(mysql.MEDIUMTEXT(), 'mysql', 'mariadb')
 
-# The columns of hosts, assignments and migration_contexts stand in the order of the fields of what they become: a
-# record is a row and a row is a record.
+# The columns of hosts, assignments, migration_contexts and withheld stand in the order of the fields of what they
+# become: a record is a row and a row is a record.
 hosts: Final = sa.Table(
     'hosts', metadata,
     sa.Column('uuid', sa.String(36), primary_key=True),
@@ -84,8 +84,21 @@ orders: Final = sa.Table(
     sa.Index('ix_orders_host_uuid', 'host_uuid'),
     **_MARIADB)
 
+# What is free of any reason has no row here. The name is of a device or of a parent, as the scope says.
+withheld: Final = sa.Table(
+    'withheld', metadata,
+    sa.Column('host_uuid', sa.String(36), primary_key=True),
+    sa.Column('kind', sa.String(64), primary_key=True),
+    sa.Column('scope', sa.String(16), primary_key=True),
+    sa.Column('name', sa.String(255), primary_key=True),
+    sa.Column('reasons', _DOCUMENT, nullable=False),
+    sa.Column('generation', sa.Integer, nullable=False),
+    sa.Column('updated_at', sa.BigInteger, nullable=False),
+    **_MARIADB)
+
 for _table, _fields in ((hosts, api.Host._fields), (assignments, values.Record._fields),
-                        (migration_contexts, api.StoredContext._fields), (orders, ('number', *api.Order._fields))):
+                        (migration_contexts, api.StoredContext._fields), (orders, ('number', *api.Order._fields)),
+                        (withheld, api.WithheldRow._fields)):
     if tuple(_table.c.keys()) != _fields:                     # python -O must not lose this, so it is no assert
         raise TypeError(f'the columns of {_table.name} are not the fields of what they become, in their order')
 

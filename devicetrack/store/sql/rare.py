@@ -1,10 +1,11 @@
-"""What is seldom written: hosts and orders. Each function is the work of one transaction.
+"""What is seldom written: hosts, orders and what is withheld. Each function is the work of one transaction.
 
 Claims have no part in it, so it goes the plain way, through SQLAlchemy.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import sqlalchemy as sa
@@ -48,6 +49,9 @@ def replace_host(connection: sa.Connection, before: api.Host, after: api.Host) -
         raise exception.HostHoldsDevices(before.name, rows)
     for left in (models.migration_contexts, models.orders):
         connection.execute(sa.delete(left).where(left.c.host_uuid == before.uuid))
+    withheld_there = models.withheld
+    connection.execute(sa.update(withheld_there).where(withheld_there.c.host_uuid == before.uuid)
+                       .values(host_uuid=after.uuid))
     connection.execute(sa.delete(table).where(table.c.uuid == before.uuid))
     connection.execute(sa.insert(table).values(after._asdict()))
 
@@ -93,3 +97,28 @@ def answer_order(connection: sa.Connection, uuid: str, answered_at: int, answer:
     return connection.execute(
         sa.update(table).where(table.c.uuid == uuid, table.c.answered_at.is_(None))
         .values(answered_at=answered_at, answer=answer)).rowcount == 1
+
+
+# -- what is withheld -------------------------------------------------------------------------------------------------
+
+
+def withheld(connection: sa.Connection, host_uuid: str) -> list[api.WithheldRow]:
+    """What is withheld on a host, by kind, scope and name."""
+    table = models.withheld
+    return convert.withheld(connection.execute(sa.select(table).where(table.c.host_uuid == host_uuid)
+                                               .order_by(table.c.kind, table.c.scope, table.c.name)))
+
+
+def set_withheld(connection: sa.Connection, write: Sequence[api.WithheldRow],
+                 delete: Sequence[api.WithheldRow]) -> None:
+    """Put rows in the place of those that have their keys, and delete others."""
+    table = models.withheld
+    # Deleted and inserted: of what the three databases have for "insert or update" no form is the same.
+    connection.execute(
+        sa.delete(table).where(*[table.c[name] == sa.bindparam(f'of_{name}') for name in _KEY_OF_WITHHELD]),
+        [{f'of_{name}': getattr(row, name) for name in _KEY_OF_WITHHELD} for row in (*write, *delete)])
+    if write:
+        connection.execute(sa.insert(table), [row._asdict() for row in write])
+
+
+_KEY_OF_WITHHELD: Final = ('host_uuid', 'kind', 'scope', 'name')

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
+from collections.abc import Sequence
 import contextlib
 import os
 import threading
@@ -172,6 +173,19 @@ class SQLStore(api.Store):
     def answer_order(self, uuid: str, answered_at: int, answer: str) -> bool:
         return self.transact(lambda connection: rare.answer_order(connection, uuid, answered_at, answer))
 
+    def withheld(self, host_uuid: str) -> list[api.WithheldRow]:
+        with self.reading() as connection:
+            return rare.withheld(connection, host_uuid)
+
+    def set_withheld(self, write: Sequence[api.WithheldRow], delete: Sequence[api.WithheldRow] = ()) -> None:
+        for left in reversed(range(committer.ATTEMPTS if write or delete else 0)):
+            try:
+                self.transact(lambda connection: rare.set_withheld(connection, write, delete))
+                return
+            except db_exc.DBDuplicateEntry as error:        # of a commit that was lost, and happened just now
+                if not left:
+                    raise self.unavailable(self.backend.fault(error)) from error
+
     def close(self) -> None:
         if os.getpid() != self._pid:
             self._leave_parent()
@@ -311,5 +325,5 @@ def _selects() -> Mapping[tuple[str, ...], sa.Select[Any]]:
 def _try_to_write(connection: sa.Connection) -> None:
     """Statements that are refused where nothing can be written, and change nothing where it can."""
     connection.execute(sa.update(models.hosts).where(sa.false()).values(name=models.hosts.c.name))
-    for table in (models.assignments, models.migration_contexts, models.orders):
+    for table in (models.assignments, models.migration_contexts, models.orders, models.withheld):
         connection.execute(sa.delete(table).where(sa.false()))

@@ -241,7 +241,8 @@ class TestServer(base.TestCase):
                 lambda: store.replace_host(*[api.Host(uuid, 'compute-1', uuid) for uuid in 'ab']),
                 lambda: store.contexts(records.HOST_UUID), store.orders,
                 lambda: store.add_order(api.Order('a', records.HOST_UUID, 'drain', '{}', 1)),
-                lambda: store.answer_order('a', 1, '{}')]
+                lambda: store.answer_order('a', 1, '{}'), lambda: store.withheld(records.HOST_UUID),
+                lambda: store.set_withheld([api.WithheldRow(records.HOST_UUID, 'vpmem', 'device', 'a', '{}', 1, 1)])]
 
     def assert_unavailable(self, store: api.Store, call: Callable[[], Any], password: str) -> None:
         error = self.assertRaises(exception.StoreUnavailable, call)

@@ -19,6 +19,7 @@ _HOST = api.Host(records.HOST_UUID, 'compute-1', 'digest', 'boot-1')
 _OTHER = api.Host('0' * 36, 'compute-2', 'digest')
 _ROW = record('ns0')
 _ORDER = api.Order('0' * 36, _HOST.uuid, 'drain', '{}', 1)
+_WITHHELD = api.WithheldRow(_HOST.uuid, 'vpmem', 'device', 'ns0', '{}', 1, 1)
 
 _CALLS: list[tuple[str, tuple[Any, ...], Any]] = [
     ('check', (), None),
@@ -33,6 +34,8 @@ _CALLS: list[tuple[str, tuple[Any, ...], Any]] = [
     ('add_order', (_ORDER,), None),
     ('orders', (_HOST.uuid, True), [_ORDER]),
     ('answer_order', (_ORDER.uuid, 2, '{}'), True),
+    ('set_withheld', ([_WITHHELD], []), None),
+    ('withheld', (_HOST.uuid,), [_WITHHELD]),
 ]
 
 

@@ -25,6 +25,8 @@ from devicetrack.tests.functional.store.records import record
 from devicetrack.tests.functional.store.records import update
 
 _ROWS = [record('ns0', numa_node=1, position=3), record('ns1', migration_uuid=records.MIGRATION_UUID, parent='p')]
+_ORDER = api.Order('0' * 36, records.HOST_UUID, 'drain', '{}', 1)
+_WITHHELD = api.WithheldRow(records.HOST_UUID, 'vpmem', 'device', 'ns0', '{}', 1, 1)
 
 
 class UpgradeTestCase(base.TestCase):
@@ -93,9 +95,10 @@ class TestFromFirst(UpgradeTestCase):
         self.store.write(delete(_ROWS[0]))
         self.store.write(insert(record('ns0')))
         self.assertEqual([context(_ROWS[1])], self.store.contexts(records.HOST_UUID))
-        order = api.Order('0' * 36, records.HOST_UUID, 'drain', '{}', 1)
-        self.store.add_order(order)
-        self.assertEqual([order], self.store.orders())
+        self.store.add_order(_ORDER)
+        self.assertEqual([_ORDER], self.store.orders())
+        self.store.set_withheld([_WITHHELD])
+        self.assertEqual([_WITHHELD], self.store.withheld(records.HOST_UUID))
 
     def test_a_store_that_is_open_meanwhile_goes_on(self) -> None:
         """A manager that waits for the operator need not be started again."""
@@ -118,10 +121,45 @@ class TestFromFirst(UpgradeTestCase):
         self.assertCountEqual(_ROWS, self.store.records())
 
 
+class TestFromSecond(UpgradeTestCase):
+    """From revision 0002: besides these, migration contexts and orders."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.make('0002')
+        self.host = api.Host(records.HOST_UUID, 'compute-1', 'digest', 'boot-1')
+        self.context = context(_ROWS[1])
+        for table, rows in (('hosts', [self.host]), ('assignments', _ROWS), ('migration_contexts', [self.context]),
+                            ('orders', [_ORDER])):
+            names = rows[0]._fields
+            self.run_statement(f'INSERT INTO {table} ({", ".join(names)}) '
+                               f'VALUES ({", ".join(":" + name for name in names)})', [row._asdict() for row in rows])
+
+    def test_it_is_refused_until_it_is_synced(self) -> None:
+        error = self.assertRaises(exception.SchemaMismatch, self.store.check)
+        self.assertEqual(('0002', models.REVISION), (error.found, error.wanted))
+        self.assertRaises(exception.SchemaMismatch, self.store.withheld, records.HOST_UUID)
+
+    def test_rows_are_kept_and_nothing_is_withheld(self) -> None:
+        self.assertEqual(models.REVISION, schema.sync(self.store))
+        self.store.check()
+        self.assertEqual([self.host], self.store.hosts())
+        self.assertCountEqual(_ROWS, self.store.records())
+        self.assertEqual(([self.context], [_ORDER], []), (
+            self.store.contexts(records.HOST_UUID), self.store.orders(), self.store.withheld(records.HOST_UUID)))
+        self.store.set_withheld([_WITHHELD])
+        self.assertEqual([_WITHHELD], self.store.withheld(records.HOST_UUID))
+
+    def test_the_tables_are_those_of_a_new_store(self) -> None:
+        schema.sync(self.store)
+        new = self.useFixture(self.database()).store
+        self.assertEqual(_columns(new), _columns(self.store))
+
+
 class TestCutShort(UpgradeTestCase):
     """MariaDB commits after each statement of a migration: one that is cut short leaves the first of them done."""
 
-    scenarios = [(f'after {done}', {'database': databases.MariaDBStore, 'done': done}) for done in range(1, 5)]
+    scenarios = [(f'after {done}', {'database': databases.MariaDBStore, 'done': done}) for done in range(1, 6)]
     done: int
 
     def test_syncing_again_does_the_rest(self) -> None:
