@@ -29,13 +29,23 @@ LEGACY: Final = 'legacy'
 NONE: Final = 'none'
 NUMA_AFFINITY_POLICIES: Final = (REQUIRED, PREFERRED, LEGACY, NONE)
 
-# Why a device may not be handed out.
+# Why a device may not be handed out. It may have several of these reasons, and is free again when none is left.
 DRAINED: Final = 'drained'
 UNHEALTHY: Final = 'unhealthy'
 FOREIGN: Final = 'foreign'
 IN_DOUBT: Final = 'in doubt'
 NOT_ADOPTED: Final = 'not to be adopted'
 WITHHELD_REASONS: Final = (DRAINED, UNHEALTHY, FOREIGN, IN_DOUBT, NOT_ADOPTED)
+
+# What is withheld: one device, or all that a parent has and could make.
+DEVICE: Final = 'device'
+PARENT: Final = 'parent'
+SCOPES: Final = (DEVICE, PARENT)
+
+# Who gave a reason. What an operator said ends when an operator says so, all else when it is seen to be over.
+BY_OPERATOR: Final = 'operator'
+BY_HOST: Final = 'host'
+BY_AUDIT: Final = 'audit'
 
 # How devices are chosen over parents.
 PACK: Final = 'pack'

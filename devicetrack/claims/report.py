@@ -27,6 +27,7 @@ from devicetrack.conf import manager as options
 from devicetrack.engine import demand as demands
 from devicetrack.engine import ledger as ledgers
 from devicetrack.engine import reconcile
+from devicetrack.engine import withholding
 from devicetrack.engine.explanation import Shortage
 from devicetrack.engine.reconcile import Finding
 from devicetrack.engine.reconcile import Views
@@ -258,9 +259,10 @@ def _compare(views: Views) -> list[Finding]:
 
 def _device(unit: ledgers.Unit, names: Mapping[str, str]) -> Line:
     pool = unit.pool
+    reasons = {NOT_MADE_YET, *unit.withheld} if unit.unborn else unit.withheld
     status = {ledgers.HELD: HELD, ledgers.RELEASING: RELEASING}.get(
-        unit.state, FREE if unit.withheld is None else WITHHELD)
+        unit.state, WITHHELD if unit.withheld else FREE)
     return Line(pool.kind, unit.identifier, status, 1, pool.resource_class, names.get(pool.provider_uuid),
                 pool.provider_uuid, pool.parent_name, pool.numa_node,
                 unit.holding.instance_uuid if unit.holding is not None else None,
-                NOT_MADE_YET if unit.unborn else unit.withheld, unit.details)
+                withholding.text(reasons) or None, unit.details)

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import NamedTuple
+from typing import TYPE_CHECKING
+
+from devicetrack import vocabulary
+from devicetrack.engine import withholding
+from devicetrack.engine.demand import Demand
+from devicetrack.engine.selection import allows
+from devicetrack.engine.selection import Pool
+
+if TYPE_CHECKING:
+    from devicetrack.engine.ledger import Unit
 
 
 class Shortage(NamedTuple):
@@ -11,8 +23,9 @@ class Shortage(NamedTuple):
     ``wanted`` counts what the whole request wants of this resource class (from ``provider_uuid``, when it names
     one); ``exist`` the devices there are and the ones that could still be made when the host was last read;
     ``free`` those that could be had now. Of the rest, ``held`` are held by ``instances`` instances, ``releasing``
-    are being wiped or removed, ``withheld`` is by reason, ``wrong_numa_node`` are free but not on a node that the
-    request allows, and each parent in ``full_parents`` can make no more. ``wrong_provider`` devices of the class are
+    are being wiped or removed, ``withheld`` is by reasons, each device once (what a drained parent could still make
+    included), ``wrong_numa_node`` are free but not on a node that the request allows, and each parent in
+    ``full_parents`` can make no more. ``wrong_provider`` devices of the class are
     free at other providers, ``wrong_type`` devices of the same provider count as another class.
     """
 
@@ -60,3 +73,43 @@ class Shortage(NamedTuple):
 
 def _count(number: int, noun: str) -> str:
     return f'{number} {noun}' if number == 1 else f'{number} {noun}s'
+
+
+def shortage(resource_class: str, provider_uuid: str | None, wanted: int, demand: Demand, all_pools: Iterable[Pool],
+             units: Mapping[str, Mapping[str, Unit]]) -> Shortage:
+    """Count what there is for one part of a demand. How many instances hold it is left out.
+
+    :param units: by kind and identifier
+    """
+    all_pools = list(all_pools)
+    pools = [pool for pool in all_pools if pool.resource_class == resource_class]
+    ours = [pool for pool in pools if provider_uuid in (None, pool.provider_uuid)]
+    allowed = [pool for pool in ours if allows(pool.numa_node, demand.numa_nodes, demand.numa_policy)]
+    kinds = {pool.kind for pool in pools}
+    free = sum(pool.room() for pool in allowed)
+    free_anywhere = sum(pool.room() for pool in ours)
+    withheld: dict[str, int] = {}
+    for pool in ours:
+        if pool.total - pool.free_count - pool.held_count - pool.releasing_count:
+            for unit in units.get(pool.kind, {}).values():
+                if unit.pool is pool and unit.holding is None and unit.withheld:
+                    reasons = withholding.text(unit.withheld)
+                    withheld[reasons] = withheld.get(reasons, 0) + 1
+        not_made = pool.free_count + pool.makes() - pool.room()
+        if not_made:
+            withheld[vocabulary.DRAINED] = withheld.get(vocabulary.DRAINED, 0) + not_made
+    return Shortage(
+        resource_class, provider_uuid, wanted,
+        exist=sum(pool.total + pool.makes() for pool in ours),
+        free=free,
+        held=sum(pool.held_count for pool in ours),
+        instances=0,
+        releasing=sum(pool.releasing_count for pool in ours),
+        withheld=tuple(sorted(withheld.items())),
+        wrong_numa_node=free_anywhere - free,
+        wrong_provider=sum(pool.room() for pool in pools if pool not in ours),
+        wrong_type=sum(pool.total for pool in all_pools if pool.resource_class != resource_class
+                       and provider_uuid is not None and pool.provider_uuid == provider_uuid
+                       and (not kinds or pool.kind in kinds)),
+        full_parents=tuple(sorted({pool.parent_name or '' for pool in ours if pool.creatable and not pool.makes()
+                                   and pool.room() <= 0})))

@@ -17,10 +17,11 @@ from devicetrack.engine.demand import Demand
 from devicetrack.engine.demand import Item
 from devicetrack.engine.demand import NOTHING
 from devicetrack.engine.explanation import Shortage
-from devicetrack.engine.selection import allows
-from devicetrack.engine.selection import Parent
+from devicetrack.engine.explanation import shortage
+from devicetrack.engine.pools import Pools
 from devicetrack.engine.selection import Pool
-from devicetrack.engine.selection import Scope
+from devicetrack.engine.withholding import NO_REASON
+from devicetrack.engine.withholding import Standing
 from devicetrack.objects.values import Candidate
 from devicetrack.objects.values import Capacity
 from devicetrack.objects.values import DeviceKey
@@ -32,7 +33,12 @@ FREE: Final = 0
 HELD: Final = 1
 RELEASING: Final = 2
 
+# A reason of a device that is held: one that is free and not there is not known here.
 GONE: Final = 'gone from the host'
+_GONE: Final = frozenset((GONE,))
+
+# What is said of a device anew whenever the host says that it has it, and by which parent.
+_OF_THE_HOST: Final = frozenset((vocabulary.UNHEALTHY, vocabulary.NOT_ADOPTED, vocabulary.DRAINED, GONE))
 
 
 # What was made or given back while somebody read the host: by device, the pool that it counted in.
@@ -49,7 +55,7 @@ class Unit:
         self.state = FREE
         self.unborn = False
         self.queued = False                     # stands in its pool's line of free devices
-        self.withheld: str | None = None        # the reason why it may not be handed out
+        self.withheld = NO_REASON               # the reasons why it may not be handed out
         self.holding: Holding | None = None
 
     @property
@@ -86,16 +92,14 @@ class Ledger:
     """
 
     def __init__(self, policy: str, provider_uuid_of: Callable[[str], str]) -> None:
-        self._policy = policy
         self._provider_uuid_of = provider_uuid_of
-        self._pools: dict[tuple[str, str, str, str | None, int | None], Pool] = {}
-        self._parents: dict[tuple[str, str], Parent] = {}
-        self._scopes: dict[tuple[str, str | None], Scope] = {}
+        self._pools = Pools(policy)
         self._units: dict[str, dict[str, Unit]] = {}
         self._holdings: dict[str, Holding] = {}
         # What an instance holds besides the above: it moves, or an earlier claim of it is still on its way back.
         self._beside: dict[str, tuple[Holding, ...]] = {}
         self._watches: list[Watch] = []
+        self._standing = Standing()
 
     # -- taking -------------------------------------------------------------------------------------------------------
 
@@ -141,7 +145,7 @@ class Ledger:
         return holding
 
     def _choices(self, item: Item) -> tuple[bool, int]:
-        scope = self._scopes.get((item.resource_class, item.provider_uuid))
+        scope = self._pools.scopes.get((item.resource_class, item.provider_uuid))
         return item.provider_uuid is None, len(scope.pools) if scope is not None else 0
 
     def exchange(self, unit: Unit) -> Unit:
@@ -154,7 +158,7 @@ class Ledger:
         """
         holding, pool = unit.holding, unit.pool
         assert holding is not None
-        scope = self._scopes[pool.resource_class, None if holding.anywhere else pool.provider_uuid]
+        scope = self._pools.scopes[pool.resource_class, None if holding.anywhere else pool.provider_uuid]
         numa_nodes, numa_policy = holding.affinity or (frozenset(), vocabulary.NONE)
         if holding.from_rows:
             numa_nodes, numa_policy = frozenset((pool.numa_node,)), vocabulary.REQUIRED
@@ -169,7 +173,7 @@ class Ledger:
 
     def _take_item(self, item: tuple[str, int, str | None], demand: Demand) -> list[Unit] | None:
         resource_class, amount, provider_uuid = item
-        scope = self._scopes.get((resource_class, provider_uuid))
+        scope = self._pools.scopes.get((resource_class, provider_uuid))
         if scope is None:
             return None
         units: list[Unit] = []
@@ -188,7 +192,7 @@ class Ledger:
         while free:
             unit = free.popleft()
             unit.queued = False
-            if unit.state == FREE and unit.withheld is None:    # else it was withheld or removed while it stood here
+            if unit.state == FREE and not unit.withheld:        # else it was withheld or removed while it stood here
                 pool.free_count -= 1
                 break
         else:
@@ -265,8 +269,8 @@ class Ledger:
             return
         self._touch(unit)
         self._leave(unit)
-        if unit.unborn or gone or unit.withheld == GONE:
-            if gone and not unit.unborn and unit.withheld != GONE:
+        if unit.unborn or gone or GONE in unit.withheld:
+            if gone and not unit.unborn and GONE not in unit.withheld:
                 unit.pool.available += 1                        # until the parent is read again
             self._unmake(unit)
             unit.pool.grew()
@@ -296,7 +300,7 @@ class Ledger:
     @staticmethod
     def _enqueue(unit: Unit, first: bool = False) -> None:
         """Let a free unit be chosen, unless it is withheld."""
-        if unit.withheld is not None:
+        if unit.withheld:
             return
         pool = unit.pool
         pool.free_count += 1
@@ -318,20 +322,13 @@ class Ledger:
             pool.held_count -= 1
         elif unit.state == RELEASING:
             pool.releasing_count -= 1
-        elif unit.withheld is None:
+        elif not unit.withheld:
             pool.free_count -= 1
         pool.total -= 1
-        unit.state, unit.holding, unit.withheld = FREE, None, GONE
+        unit.state, unit.holding, unit.withheld = FREE, None, _GONE
         if unit.identifier is not None and self._units[pool.kind].get(unit.identifier) is unit:
             del self._units[pool.kind][unit.identifier]
-        self._siblings_grew(pool)
-
-    def _siblings_grew(self, pool: Pool) -> None:
-        """A pending device less leaves room for every type of the parent."""
-        if pool.parent is not None:
-            for other in self._pools.values() if pool.creatable else ():
-                if other.parent is pool.parent and other.scopes:
-                    other.grew()
+        self._pools.siblings_grew(pool)
 
     # -- what the host says -------------------------------------------------------------------------------------------
 
@@ -348,16 +345,11 @@ class Ledger:
         if unit.unborn:
             unit.unborn = False
             parent.pending -= 1                                 # type: ignore[union-attr]
-            self._use_up(parent)
+            self._pools.use_up(parent)
         if watch is not None and parent is not None and parent.pending == 0 and not any(
-                pool.releasing_count for pool in self._pools.values() if pool.parent is parent) and not any(
+                pool.releasing_count for pool in self._pools.of_parent(parent)) and not any(
                 pool.parent is parent for key, pool in watch.items() if key != unit.key):
             self.read_capacities(capacities)
-
-    def _use_up(self, parent: Parent | None) -> None:
-        for pool in self._pools.values():
-            if pool.parent is parent:
-                pool.available -= 1
 
     def read_capacities(self, capacities: Iterable[Capacity]) -> None:
         """Take over what parents said that they can still make."""
@@ -370,7 +362,7 @@ class Ledger:
             if not new:
                 pool.grew()
         if added:
-            self._index()
+            self._pools.index()
 
     def read_parents(self, inventory: Inventory, watch: Watch) -> None:
         """Take over what parents can still make, and which of the devices that are known here exist.
@@ -383,8 +375,8 @@ class Ledger:
                 continue
             if unit.unborn:
                 self.realized(unit, device.details)
-            elif unit.withheld == GONE:
-                unit.withheld = None
+            elif GONE in unit.withheld:
+                self._withhold(unit, unit.withheld - _GONE)
         self._miss(inventory, watch)
         self._read_parents(inventory, watch)
 
@@ -397,12 +389,12 @@ class Ledger:
                     if unit.state == FREE:
                         self._unmake(unit)
                     else:
-                        unit.withheld = GONE
+                        unit.withheld |= _GONE
 
     def _read_parents(self, inventory: Inventory, watch: Watch) -> None:
         """A parent counts what it had when it was read, ``watch`` what was made or removed since then."""
         seen = {device.key for device in inventory.devices}
-        for pool in self._pools.values():
+        for pool in self._pools:
             if pool.kind in inventory.known_kinds:
                 pool.available = 0
         self.read_capacities(inventory.capacities)
@@ -410,9 +402,9 @@ class Ledger:
         for (kind, identifier), pool in watch.items():
             if (kind, pool.parent_name) in read:
                 unit = self._units.get(kind, {}).get(identifier or '')
-                there = unit is not None and not unit.unborn and unit.withheld != GONE
+                there = unit is not None and not unit.unborn and GONE not in unit.withheld
                 if there and (kind, identifier) not in seen:
-                    self._use_up(pool.parent)
+                    self._pools.use_up(pool.parent)
                 elif not there and (kind, identifier) in seen:
                     pool.available += 1
                     pool.grew()
@@ -438,11 +430,11 @@ class Ledger:
                 unit = Unit(pool, device.identifier, device.details)
                 pool.total += 1
                 self._units.setdefault(device.kind, {})[device.identifier] = unit
-                unit.withheld = _flaw(device)
+                unit.withheld = self._reasons(device, unit)
                 self._enqueue(unit)
         self._miss(inventory, changed)
         self._read_parents(inventory, changed)
-        self._index()
+        self._pools.index()
 
     def _pool_of(self, device: InventoryDevice) -> Pool:
         pool, _new = self._pool(device.kind, self._provider_uuid_of(device.provider), device.resource_class,
@@ -455,11 +447,20 @@ class Ledger:
             self.realized(unit, device.details)                 # whoever made it did not say so yet
         unit.details = device.details
         self._move(unit, self._pool_of(device))
-        flaw = _flaw(device)
-        if flaw is not None:
-            self._withhold(unit, flaw)
-        elif unit.withheld in (vocabulary.UNHEALTHY, vocabulary.NOT_ADOPTED, GONE):
-            self._admit(unit)
+        reasons = self._reasons(device, unit)
+        if reasons != unit.withheld:
+            self._withhold(unit, reasons)
+
+    def _reasons(self, device: InventoryDevice, unit: Unit) -> frozenset[str]:
+        """Why a device must not be handed out, once the host has said what it says now; whoever holds it keeps it."""
+        if device.unhealthy is None and device.adoptable and not unit.withheld and not self._standing:
+            return NO_REASON                                    # nearly all of them
+        reasons = {*unit.withheld - _OF_THE_HOST, *self._standing.of(unit.key, unit.pool.parent_name)}
+        if device.unhealthy is not None:
+            reasons.add(vocabulary.UNHEALTHY)
+        if not device.adoptable:
+            reasons.add(vocabulary.NOT_ADOPTED)
+        return frozenset(reasons)
 
     def hold(self, records: Sequence[Record]) -> Holding:
         """Hold what rows of one instance say, also devices that the host does not have."""
@@ -467,7 +468,7 @@ class Ledger:
         for record in records:
             unit = self._units.get(record.kind, {}).get(record.identifier) or self._unit_of_row(record)
             if unit.state == FREE:
-                if unit.withheld is None and not unit.unborn:
+                if not unit.withheld and not unit.unborn:
                     unit.pool.free_count -= 1
                 unit.pool.held_count += 1
                 unit.state = HELD
@@ -491,13 +492,14 @@ class Ledger:
         unit = self._units.setdefault(record.kind, {})[record.identifier] = Unit(pool, record.identifier,
                                                                                  record.details)
         pool.total += 1
+        unit.withheld = self._standing.of(unit.key, pool.parent_name)
         if pool.creatable:
             unit.unborn = True
             pool.parent.pending += 1                            # type: ignore[union-attr]
         else:
-            unit.withheld = GONE
+            unit.withheld |= _GONE
         if new:
-            self._index()
+            self._pools.index()
         return unit
 
     def holds(self, record: Record) -> bool:
@@ -513,32 +515,10 @@ class Ledger:
 
     def _pool(self, kind: str, provider_uuid: str, resource_class: str, parent: str | None,
               numa_node: int | None) -> tuple[Pool, bool]:
-        key = (kind, provider_uuid, resource_class, parent, numa_node)
-        pool = self._pools.get(key)
-        if pool is not None:
-            return pool, False
-        shared = None
-        if parent is not None:
-            shared = self._parents.setdefault((kind, parent), Parent(parent))
-        pool = self._pools[key] = Pool(kind, provider_uuid, resource_class, shared, numa_node)
-        return pool, True
-
-    def _index(self) -> None:
-        """Bring pools into the order of names and let every scope see them."""
-        ordered = sorted(self._pools.values(), key=lambda pool: (
-            pool.parent_name or '', -1 if pool.numa_node is None else pool.numa_node, pool.provider_uuid,
-            pool.resource_class, pool.kind))
-        self._scopes = {}
-        for index, pool in enumerate(ordered):
-            pool.index = index
-            scopes = []
-            for provider_uuid in (None, pool.provider_uuid):
-                scope = self._scopes.setdefault((pool.resource_class, provider_uuid), Scope(self._policy))
-                scope.pools.append(pool)
-                scopes.append(scope)
-            pool.scopes = tuple(scopes)
-        for scope in self._scopes.values():
-            scope.rebuild()
+        pool, new = self._pools.get(kind, provider_uuid, resource_class, parent, numa_node)
+        if new and pool.parent is not None:
+            pool.parent.drained = (kind, parent) in self._standing.parents
+        return pool, new
 
     def _move(self, unit: Unit, pool: Pool) -> None:
         """Count a unit in another pool: its provider, class, parent or node changed. Its owner does not."""
@@ -557,45 +537,77 @@ class Ledger:
         elif unit.state == RELEASING:
             before.releasing_count -= 1
             pool.releasing_count += 1
-        elif unit.withheld is None:
+        elif not unit.withheld:
             before.free_count -= 1
             self._enqueue(unit)
 
     # -- withheld devices ---------------------------------------------------------------------------------------------
 
     def withhold(self, key: DeviceKey, reason: str) -> None:
-        """Let nobody have a device from now on; whoever holds it keeps it."""
+        """Let nobody have a device from now on, for this reason too; whoever holds it keeps it."""
         unit = self.find(key)
         if unit is not None:
-            self._withhold(unit, reason)
+            self._withhold(unit, unit.withheld | {reason})
 
     def withhold_free(self, key: DeviceKey, reason: str) -> None:
-        """Withhold a device unless somebody holds it or it is withheld already."""
+        """Withhold a device unless somebody holds it."""
         unit = self.find(key)
-        if unit is not None and unit.state == FREE and unit.withheld is None:
-            self._withhold(unit, reason)
+        if unit is not None and unit.state == FREE:
+            self._withhold(unit, unit.withheld | {reason})
 
     def admit(self, key: DeviceKey, reason: str) -> None:
-        """End what :meth:`withhold` began for this reason."""
+        """End what :meth:`withhold` began for this reason. What stands goes on, and so do other reasons."""
         unit = self.find(key)
-        if unit is not None and unit.withheld == reason:
-            self._admit(unit)
+        if unit is not None and not self._stands(unit, reason):
+            self._withhold(unit, unit.withheld - {reason})
 
     def withheld(self, reason: str) -> list[DeviceKey]:
-        """The devices that are withheld for a reason."""
+        """The devices that are withheld for a reason, without those for which it stands."""
         return [DeviceKey(kind, identifier) for kind, units in self._units.items()
-                for identifier, unit in units.items() if unit.withheld == reason]
+                for identifier, unit in units.items()
+                if unit.withheld and reason in unit.withheld and not self._stands(unit, reason)]
 
-    @staticmethod
-    def _withhold(unit: Unit, reason: str) -> None:
-        if unit.state == FREE and unit.withheld is None:
-            unit.pool.free_count -= 1
-        unit.withheld = reason
+    def stand(self, key: DeviceKey, reason: str) -> None:
+        """Withhold a device until :meth:`stand_down`, also while it is not there."""
+        self._standing.add(key, reason)
+        self.withhold(key, reason)
 
-    def _admit(self, unit: Unit) -> None:
-        if unit.withheld is not None:
-            unit.withheld = None
-            if unit.state == FREE:
+    def stand_down(self, key: DeviceKey, reason: str) -> None:
+        """End what :meth:`stand` began. Of a parent that is drained the device stays withheld."""
+        self._standing.discard(key, reason)
+        self.admit(key, reason)
+
+    def drain(self, kind: str, parent: str) -> None:
+        """Let nobody have a device of a parent, which makes no more, until :meth:`undrain`; also if it is not there."""
+        self._standing.parents[kind, parent] = None
+        self._of_parent(kind, parent, True)
+
+    def undrain(self, kind: str, parent: str) -> None:
+        """End what :meth:`drain` began. Devices that are withheld themselves stay so."""
+        self._standing.parents.pop((kind, parent), None)
+        self._of_parent(kind, parent, False)
+
+    def _of_parent(self, kind: str, name: str, drained: bool) -> None:
+        parent = self._pools.parent(kind, name)
+        if parent is None:
+            return
+        parent.drained = drained
+        for unit in self._units.get(kind, {}).values():
+            if unit.pool.parent is parent:
+                self._withhold(unit, unit.withheld - {vocabulary.DRAINED} | self._standing.of(unit.key, name))
+        for pool in self._pools.of_parent(parent):
+            pool.grew()
+
+    def _stands(self, unit: Unit, reason: str) -> bool:
+        return bool(self._standing) and reason in self._standing.of(unit.key, unit.pool.parent_name)
+
+    def _withhold(self, unit: Unit, reasons: frozenset[str]) -> None:
+        """Let a unit have these reasons and no others."""
+        before, unit.withheld = unit.withheld, reasons or NO_REASON
+        if unit.state == FREE:
+            if reasons and not before:
+                unit.pool.free_count -= 1
+            elif before and not reasons:
                 self._enqueue(unit)
 
     # -- questions ----------------------------------------------------------------------------------------------------
@@ -618,13 +630,17 @@ class Ledger:
         return [unit for units in self._units.values() for unit in units.values()]
 
     def resource_classes(self) -> frozenset[str]:
-        return frozenset(pool.resource_class for pool in self._pools.values())
+        return frozenset(pool.resource_class for pool in self._pools)
 
     def provider_uuids(self) -> frozenset[str]:
-        return frozenset(pool.provider_uuid for pool in self._pools.values())
+        return frozenset(pool.provider_uuid for pool in self._pools)
+
+    def parents(self) -> list[tuple[str, str]]:
+        """Kind and name of every parent that there ever was."""
+        return self._pools.parents()
 
     def pools(self) -> list[Pool]:
-        return sorted(self._pools.values(), key=lambda pool: pool.index)
+        return sorted(self._pools, key=lambda pool: pool.index)
 
     def owners(self, resource_class: str, provider_uuid: str | None) -> int:
         """How many instances hold devices of a class. Needs no lock: it counts a copy and only explains."""
@@ -647,37 +663,4 @@ class Ledger:
         return [shortage for shortage in all_of if not shortage.fits] or all_of
 
     def _shortage(self, resource_class: str, provider_uuid: str | None, wanted: int, demand: Demand) -> Shortage:
-        pools = [pool for pool in self._pools.values() if pool.resource_class == resource_class]
-        ours = [pool for pool in pools if provider_uuid in (None, pool.provider_uuid)]
-        allowed = [pool for pool in ours if allows(pool.numa_node, demand.numa_nodes, demand.numa_policy)]
-        kinds = {pool.kind for pool in pools}
-        free = sum(pool.room() for pool in allowed)
-        free_anywhere = sum(pool.room() for pool in ours)
-        withheld: dict[str, int] = {}
-        for pool in ours:
-            if pool.total - pool.free_count - pool.held_count - pool.releasing_count:
-                for unit in self._units.get(pool.kind, {}).values():
-                    if unit.pool is pool and unit.state == FREE and unit.withheld is not None:
-                        withheld[unit.withheld] = withheld.get(unit.withheld, 0) + 1
-        return Shortage(
-            resource_class, provider_uuid, wanted,
-            exist=sum(pool.total - pool.free_count + pool.room() for pool in ours),
-            free=free,
-            held=sum(pool.held_count for pool in ours),
-            instances=0,
-            releasing=sum(pool.releasing_count for pool in ours),
-            withheld=tuple(sorted(withheld.items())),
-            wrong_numa_node=free_anywhere - free,
-            wrong_provider=sum(pool.room() for pool in pools if pool not in ours),
-            wrong_type=sum(pool.total for pool in self._pools.values() if pool.resource_class != resource_class
-                           and provider_uuid is not None and pool.provider_uuid == provider_uuid
-                           and (not kinds or pool.kind in kinds)),
-            full_parents=tuple(sorted({pool.parent_name or '' for pool in ours
-                                       if pool.creatable and pool.room() <= 0})))
-
-
-def _flaw(device: InventoryDevice) -> str | None:
-    """Why a device must not be handed out, by the host's word; whoever holds it keeps it."""
-    if device.unhealthy:
-        return vocabulary.UNHEALTHY
-    return None if device.adoptable else vocabulary.NOT_ADOPTED
+        return shortage(resource_class, provider_uuid, wanted, demand, self._pools, self._units)

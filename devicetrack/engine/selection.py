@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 class Parent:
     """A parent device. ``pending`` counts the devices that were claimed on it and do not exist yet.
 
-    All types that the parent can make share it: what one device of a type takes from another type is not known
-    before the parent is read again, so each counts as one of every type until then.
+    One that is ``drained`` makes no more. All types that the parent can make share it: what one device of a type takes
+    from another type is not known before the parent is read again, so each counts as one of every type until then.
     """
 
-    __slots__ = ('name', 'pending')
+    __slots__ = ('name', 'pending', 'drained')
 
     def __init__(self, name: str) -> None:
-        self.name, self.pending = name, 0
+        self.name, self.pending, self.drained = name, 0, False
 
 
 class Pool:
@@ -62,10 +62,14 @@ class Pool:
 
     def room(self) -> int:
         """How many devices can be taken from here now."""
-        if not self.creatable:
+        if not self.creatable or self.parent.drained:           # type: ignore[union-attr]
             return self.free_count
         creatable = self.available - self.parent.pending        # type: ignore[union-attr]
         return self.free_count + creatable if creatable > 0 else self.free_count
+
+    def makes(self) -> int:
+        """How many more devices the parent could make, drained or not."""
+        return max(0, self.available - self.parent.pending) if self.creatable else 0    # type: ignore[union-attr]
 
     def grew(self) -> None:
         """Say to every scope that there may be more room than before."""

@@ -34,6 +34,7 @@ from devicetrack.claims.claim import Claim
 from devicetrack.claims.manager import ClaimManager
 from devicetrack.conf import opts
 from devicetrack.engine import ledger as ledgers
+from devicetrack.engine import withholding
 from devicetrack.objects import details
 from devicetrack.objects import DeviceRequest
 from devicetrack.objects.values import DeviceKey
@@ -46,7 +47,7 @@ from devicetrack.virt import fake
 
 FREE = 'free'
 HELD = 'held'                                   # in the ledger, without a row
-WITHHELD = 'withheld: '                         # and the reason
+WITHHELD = 'withheld: '                         # and the reasons
 
 PMEM = 'CUSTOM_PMEM_NAMESPACE_4GB'
 VGPU = 'VGPU'
@@ -305,14 +306,14 @@ class Host(fixtures.Fixture):
         """What every device is, by identifier.
 
         The state of its row, or else what the ledger says: :data:`FREE`, :data:`HELD`, or :data:`WITHHELD` and the
-        reason.
+        reasons.
         """
         states = {record.identifier: record.state for record in self.records()}
         for unit in self._units():
             if unit.state != ledgers.FREE:
                 states.setdefault(unit.identifier or 'not named yet', HELD)
-            elif unit.withheld is not None:
-                states.setdefault(str(unit.identifier), WITHHELD + unit.withheld)
+            elif unit.withheld:
+                states.setdefault(str(unit.identifier), WITHHELD + withholding.text(unit.withheld))
             else:
                 states.setdefault(str(unit.identifier), FREE)
         return states

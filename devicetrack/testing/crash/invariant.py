@@ -90,7 +90,7 @@ def at_rest(world: World, views: Mapping[str, LedgerView]) -> list[str]:
 def _forgotten(rows: Mapping[DeviceKey, Record], view: LedgerView) -> list[str]:
     wrong = [f'{unit.identifier} is held for {unit.instance_uuid} without a row' for unit in view.units
              if unit.instance_uuid is not None and (unit.kind, unit.identifier) not in rows]
-    wrong += [f'{unit.identifier} is withheld: {unit.withheld}' for unit in view.units if unit.withheld is not None]
+    wrong += [f'{unit.identifier} is withheld: {unit.withheld}' for unit in view.units if unit.withheld]
     if view.doubts:
         wrong.append(f'{view.doubts} commits are in doubt still')
     return wrong

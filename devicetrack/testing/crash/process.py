@@ -25,6 +25,7 @@ from oslo_config import cfg
 from devicetrack import exception
 from devicetrack.claims.manager import ClaimManager
 from devicetrack.engine import ledger as ledgers
+from devicetrack.engine import withholding
 from devicetrack.store import api
 from devicetrack.testing.crash import moments
 from devicetrack.virt import driver as virt_driver
@@ -83,7 +84,7 @@ class UnitView(NamedTuple):
     kind: str
     identifier: str | None
     instance_uuid: str | None
-    withheld: str | None
+    withheld: str                               # the reasons, '' when there are none
 
 
 class LedgerView(NamedTuple):
@@ -110,7 +111,7 @@ def view_of(manager: ClaimManager) -> LedgerView | None:
     return LedgerView(
         tuple(UnitView(unit.pool.kind, unit.identifier,
                        None if unit.state == ledgers.FREE or unit.holding is None else unit.holding.instance_uuid,
-                       unit.withheld) for unit in units.values()),
+                       withholding.text(unit.withheld)) for unit in units.values()),
         room, len(manager.doubts))
 
 

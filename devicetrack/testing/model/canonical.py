@@ -135,7 +135,7 @@ class _View:
         of_unit = None
         if unit is not None:
             holding = unit.holding
-            of_unit = (unit.state, unit.unborn, unit.withheld, holding and (
+            of_unit = (unit.state, unit.unborn, sorted(unit.withheld), holding and (
                 naming.guests[holding.instance_uuid], holding.from_rows, holding.in_doubt))
         users = tuple(sorted((naming.guests[domain.uuid], key in live, key in defined)
                              for domain, live, defined, _ in self.domains if key in live or key in defined))

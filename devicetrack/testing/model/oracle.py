@@ -10,6 +10,7 @@ from typing import Final
 
 from devicetrack import vocabulary
 from devicetrack.engine import ledger as ledgers
+from devicetrack.engine import withholding
 from devicetrack.objects.values import DeviceKey
 from devicetrack.testing.model.world import ModelHost
 from devicetrack.testing.model.world import Row
@@ -141,8 +142,8 @@ def _idle_ledger(host: ModelHost, owned: set[DeviceKey]) -> Iterator[str]:
     for key in sorted(held - owned, key=str):
         yield f'{key[1]} of host {host.name} is held and has no row'
     for unit in manager.ledger.units():
-        if unit.withheld is not None and unit.key not in owned:
-            yield f'{unit.identifier} of host {host.name} is withheld: {unit.withheld}'
+        if unit.withheld and unit.key not in owned:
+            yield f'{unit.identifier} of host {host.name} is withheld: {withholding.text(unit.withheld)}'
     room = sum(pool.room() for pool in manager.ledger.pools())
     machine = host.machine
     there = sum(1 for device in machine.devices.values() if device.kind == 'vpmem') \

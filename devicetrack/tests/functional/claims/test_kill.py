@@ -62,7 +62,7 @@ class KillTestCase(base.TestCase):
         units = {unit.identifier: unit for unit in manager.ledger.units()}
         self.assertEqual(set(NAMES), set(units))
         for name, unit in units.items():
-            self.assertIsNone(unit.withheld)
+            self.assertFalse(unit.withheld)
             if name in owners:
                 self.assertEqual(owners[name], unit.holding.instance_uuid)
             else:

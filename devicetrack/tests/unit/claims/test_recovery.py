@@ -217,7 +217,7 @@ class ForeignTestCase(HostTestCase):
                     host.machine.unknown_domains['foreign'] = 'garbage'
             host.machine.before('get_usage', look, times=2)
             host.audit()
-            self.assertIn(host.states()['d0'], (FOREIGN, IN_DOUBT))
+            self.assertEqual(FOREIGN, host.states()['d0'])
             self.assertRaises(exception.NoFit, host.claim, Instance(), pmem=1)
 
     def test_it_is_never_free_in_between_when_it_was_unhealthy(self):
@@ -288,7 +288,7 @@ class UnknownUsageTestCase(HostTestCase):
         host.audit()
         host.machine.unknown_domains['foreign'] = 'garbage'
         host.audit()
-        self.assertEqual({'d0': FOREIGN}, host.states())
+        self.assertEqual({'d0': 'withheld: foreign, in doubt'}, host.states())
 
 
 class UnknownInventoryTestCase(HostTestCase):

@@ -77,6 +77,6 @@ def everything(ledger):
         sorted((repr(key), unit.state, unit.withheld, unit.unborn, id(unit.holding))
                for key, unit in ((unit.key, unit) for unit in ledger.units())),
         [(pool.index, pool.room(), pool.free_count, pool.held_count, pool.releasing_count, pool.total,
-          [unit.identifier for unit in pool.free if unit.state == ledgers.FREE and unit.withheld is None])
+          [unit.identifier for unit in pool.free if unit.state == ledgers.FREE and not unit.withheld])
          for pool in ledger.pools()],
         sorted(holding.instance_uuid for holding in ledger.holdings()))

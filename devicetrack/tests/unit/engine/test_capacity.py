@@ -112,7 +112,7 @@ class CapacityMachine(stateful.RuleBasedStateMachine):
     def what_exists_or_is_promised_is_counted_once(self):
         # What a reading showed to be gone takes no room, though it is held until its removal is proven.
         promised = {unit.identifier for unit in self.ledger.units()
-                    if unit.state != ledgers.FREE and unit.withheld != ledgers.GONE}
+                    if unit.state != ledgers.FREE and ledgers.GONE not in unit.withheld}
         free = {unit.identifier for unit in self.ledger.units() if unit.state == ledgers.FREE}
         room = sum(pool.room() for pool in self.ledger.pools())
         assert room == UNITS - len(self.world | promised) + len(free)

@@ -211,7 +211,7 @@ class HoldingTestCase(base.TestCase):
     def test_of_a_row_whose_device_is_missing(self):
         gone = namespace('gone')
         holding = self.ledger.hold([hosts.row(gone, 'i')])
-        self.assertEqual((ledgers.GONE, ledgers.HELD), (holding.units[0].withheld, holding.units[0].state))
+        self.assertEqual(({ledgers.GONE}, ledgers.HELD), (holding.units[0].withheld, holding.units[0].state))
         self.ledger.free(holding.units[0])
         self.assertIsNone(self.ledger.find(gone and values.DeviceKey('vpmem', 'gone')))
 
@@ -219,7 +219,7 @@ class HoldingTestCase(base.TestCase):
         gone = namespace('gone')
         holding = self.ledger.hold([hosts.row(gone, 'i')])
         self.ledger.read_inventory(inventory(self.device, namespace('b'), gone))
-        self.assertIsNone(holding.units[0].withheld)
+        self.assertFalse(holding.units[0].withheld)
         self.ledger.free(holding.units[0])
         self.assertEqual(3, self.ledger.pools()[0].room())
 
@@ -350,7 +350,7 @@ class InventoryTestCase(base.TestCase):
     def test_a_held_device_that_vanishes_stays_held(self):
         holding = self.ledger.take('i', wants((PMEM, 1)))
         self.ledger.read_inventory(inventory(self.b))
-        self.assertEqual((ledgers.HELD, ledgers.GONE), (holding.units[0].state, holding.units[0].withheld))
+        self.assertEqual((ledgers.HELD, {ledgers.GONE}), (holding.units[0].state, holding.units[0].withheld))
 
     def test_nothing_vanishes_from_a_kind_that_could_not_be_read(self):
         self.ledger.read_inventory(inventory(known=('mdev',)))
@@ -404,7 +404,7 @@ class InventoryTestCase(base.TestCase):
         old = inventory(capacity('p0', 2))
         ledger.realized(holding.units[0], 'details')
         ledger.read_inventory(old, watch)
-        self.assertIsNone(holding.units[0].withheld)
+        self.assertFalse(holding.units[0].withheld)
         self.assertEqual(1, ledger.pools()[0].room())
 
 
@@ -416,32 +416,152 @@ class WithheldTestCase(base.TestCase):
         self.key = values.DeviceKey('vpmem', 'a')
 
     def test_nobody_gets_it(self):
-        self.ledger.withhold(self.key, vocabulary.DRAINED)
+        self.ledger.withhold(self.key, vocabulary.FOREIGN)
         self.assertRaises(exception.NoFit, self.ledger.take, 'i', wants((PMEM, 1)))
-        self.assertEqual([self.key], self.ledger.withheld(vocabulary.DRAINED))
+        self.assertEqual([self.key], self.ledger.withheld(vocabulary.FOREIGN))
 
     def test_only_its_own_reason_admits_it(self):
-        self.ledger.withhold(self.key, vocabulary.DRAINED)
-        self.ledger.admit(self.key, vocabulary.FOREIGN)
+        self.ledger.withhold(self.key, vocabulary.FOREIGN)
+        self.ledger.admit(self.key, vocabulary.IN_DOUBT)
         self.assertRaises(exception.NoFit, self.ledger.take, 'i', wants((PMEM, 1)))
-        self.ledger.admit(self.key, vocabulary.DRAINED)
+        self.ledger.admit(self.key, vocabulary.FOREIGN)
         self.ledger.take('i', wants((PMEM, 1)))
+
+    def test_it_is_free_when_no_reason_is_left(self):
+        for reason in (vocabulary.FOREIGN, vocabulary.IN_DOUBT):
+            self.ledger.withhold_free(self.key, reason)
+        self.ledger.admit(self.key, vocabulary.FOREIGN)
+        error = self.assertRaises(exception.NoFit, self.ledger.take, 'i', wants((PMEM, 1)))
+        self.assertEqual((('in doubt', 1),), error.shortages[0].withheld)
+        self.ledger.admit(self.key, vocabulary.IN_DOUBT)
+        self.ledger.take('i', wants((PMEM, 1)))
+
+    def test_the_host_takes_back_only_what_it_said(self):
+        self.ledger.withhold(self.key, vocabulary.IN_DOUBT)
+        for device, reasons in ((namespace('a', unhealthy='hot')._replace(adoptable=False),
+                                 {'in doubt', 'unhealthy', 'not to be adopted'}), (namespace('a'), {'in doubt'})):
+            self.ledger.read_inventory(inventory(device))
+            self.assertEqual(reasons, self.ledger.find(self.key).withheld)
+
+    def test_devices_that_are_well_share_one_empty_set(self):
+        self.ledger.withhold(self.key, vocabulary.IN_DOUBT)
+        self.ledger.admit(self.key, vocabulary.IN_DOUBT)
+        ledger = hosts.ledger(namespace('b'))
+        self.assertIs(self.ledger.find(self.key).withheld, ledger.units()[0].withheld)
 
     def test_who_has_it_keeps_it(self):
         holding = self.ledger.take('i', wants((PMEM, 1)))
-        self.ledger.withhold(self.key, vocabulary.DRAINED)
+        self.ledger.withhold(self.key, vocabulary.FOREIGN)
         self.assertIs(holding, self.ledger.holding('i'))
         self.ledger.free(holding.units[0])
         self.assertRaises(exception.NoFit, self.ledger.take, 'k', wants((PMEM, 1)))
 
     def test_a_held_one_is_not_withheld_as_free(self):
         self.ledger.take('i', wants((PMEM, 1)))
-        self.ledger.withhold_free(self.key, vocabulary.FOREIGN)
-        self.assertEqual([], self.ledger.withheld(vocabulary.FOREIGN))
+        self.ledger.withhold_free(self.key, vocabulary.IN_DOUBT)
+        self.assertEqual([], self.ledger.withheld(vocabulary.IN_DOUBT))
 
     def test_an_unknown_one_is_no_error(self):
-        for change in (self.ledger.withhold, self.ledger.withhold_free, self.ledger.admit):
-            change(values.DeviceKey('vpmem', 'nobody'), vocabulary.DRAINED)
+        for change in (self.ledger.withhold, self.ledger.withhold_free, self.ledger.admit, self.ledger.stand_down):
+            change(values.DeviceKey('vpmem', 'nobody'), vocabulary.FOREIGN)
+
+
+class StandingTestCase(base.TestCase):
+    """What an operator said, of a device or of a parent."""
+
+    def setUp(self):
+        super().setUp()
+        self.ledger = hosts.ledger(namespace('a'), capacity('p0', 2), hosts.mdev('m', 'p0'))
+        self.key = values.DeviceKey('vpmem', 'a')
+
+    def room(self, resource_class=PMEM):
+        return sum(pool.room() for pool in self.ledger.pools() if pool.resource_class == resource_class)
+
+    def test_nothing_but_standing_down_ends_it(self):
+        self.ledger.stand(self.key, vocabulary.DRAINED)
+        self.ledger.admit(self.key, vocabulary.DRAINED)
+        self.ledger.read_inventory(inventory(namespace('a')))
+        self.assertEqual((0, []), (self.room(), self.ledger.withheld(vocabulary.DRAINED)))
+        self.ledger.stand_down(self.key, vocabulary.DRAINED)
+        self.assertEqual(1, self.room())
+
+    def test_it_outlasts_the_device(self):
+        self.ledger.stand(self.key, vocabulary.DRAINED)
+        for devices in ((), (namespace('a', unhealthy='hot'),), (namespace('a'),)):
+            self.ledger.read_inventory(inventory(*devices))
+            self.assertEqual(0, self.room())
+
+    def test_it_is_there_before_the_device(self):
+        key = values.DeviceKey('vpmem', 'b')
+        self.ledger.stand(key, vocabulary.DRAINED)
+        self.ledger.read_inventory(inventory(namespace('a'), namespace('b')))
+        self.assertEqual((1, {'drained'}), (self.room(), self.ledger.find(key).withheld))
+
+    def test_it_is_there_for_a_device_that_only_a_row_names(self):
+        key = values.DeviceKey('vpmem', 'b')
+        self.ledger.stand(key, vocabulary.DRAINED)
+        self.ledger.hold([hosts.row(namespace('b'), 'i')])
+        self.assertEqual({'drained', ledgers.GONE}, self.ledger.find(key).withheld)
+
+    def test_a_parent_makes_no_more_and_its_devices_are_withheld(self):
+        self.assertEqual(3, self.room(VGPU))
+        self.ledger.drain('mdev', 'p0')
+        error = self.assertRaises(exception.NoFit, self.ledger.take, 'i', wants((VGPU, 1)))
+        [shortage] = error.shortages
+        self.assertEqual((3, 0, (('drained', 3),), ()), (shortage.exist, shortage.free, shortage.withheld,
+                                                         shortage.full_parents))
+        self.assertEqual(f'1 {VGPU} wanted, 0 of 3 free: 3 withheld (drained)', str(shortage))
+        self.ledger.undrain('mdev', 'p0')
+        self.assertEqual(3, self.room(VGPU))
+        self.ledger.take('i', wants((VGPU, 3)))
+
+    def test_what_comes_back_to_a_drained_parent_is_withheld(self):
+        holding = self.ledger.take('i', wants((VGPU, 2)))
+        hosts.name_all(self.ledger, holding)
+        self.ledger.drain('mdev', 'p0')
+        for unit in holding.units:
+            self.ledger.free(unit)
+        self.assertEqual(0, self.room(VGPU))
+
+    def test_another_kind_with_a_parent_of_this_name_goes_on(self):
+        self.ledger.drain('vpmem', 'p0')
+        self.assertEqual(3, self.room(VGPU))
+
+    def test_a_parent_that_comes_later_is_drained(self):
+        self.ledger.drain('mdev', 'p1')
+        self.ledger.read_inventory(inventory(capacity('p1', 2), hosts.mdev('n', 'p1')))
+        self.assertEqual(0, self.room(VGPU))
+
+    def test_a_device_of_its_own_stays_drained_when_its_parent_is_not(self):
+        key = values.DeviceKey('mdev', 'm')
+        self.ledger.drain('mdev', 'p0')
+        self.ledger.stand(key, vocabulary.DRAINED)
+        self.ledger.undrain('mdev', 'p0')
+        self.assertEqual(2, self.room(VGPU))
+        self.ledger.drain('mdev', 'p0')
+        self.ledger.stand_down(key, vocabulary.DRAINED)
+        self.assertEqual(0, self.room(VGPU))
+        self.ledger.undrain('mdev', 'p0')
+        self.assertEqual(3, self.room(VGPU))
+
+    def test_a_device_that_moves_follows_its_parents(self):
+        self.ledger.drain('vpmem', 'region0')
+        self.assertEqual(0, self.room())
+        self.ledger.read_inventory(inventory(namespace('a', parent='region1')))
+        self.assertEqual(1, self.room())
+        self.ledger.read_inventory(inventory(namespace('a')))
+        self.assertEqual(0, self.room())
+
+    def test_what_is_made_or_removed_meanwhile_makes_no_room(self):
+        holding = self.ledger.take('i', wants((VGPU, 3)))
+        hosts.name_all(self.ledger, holding)
+        for unit in holding.units:
+            self.ledger.realized(unit, 'details')
+        self.ledger.drain('mdev', 'p0')
+        for unit in holding.units:
+            self.ledger.free(unit, gone=True)
+        self.ledger.read_capacities([capacity('p0', 3)])
+        self.assertEqual(0, self.room(VGPU))
 
 
 class AllowsTestCase(base.TestCase):

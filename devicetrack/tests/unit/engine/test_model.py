@@ -75,6 +75,8 @@ class LedgerMachine(stateful.RuleBasedStateMachine):
         self.ledger = ledgers.Ledger(policy, provider)
         self.ledger.read_inventory(self.world.inventory())
         self.recorded = {}                      # by instance, the holdings that would have rows
+        self.stands = {}                        # by device, what an operator says of it
+        self.drained = set()                    # and parents that are drained
 
     # -- claims -------------------------------------------------------------------------------------------------------
 
@@ -98,7 +100,7 @@ class LedgerMachine(stateful.RuleBasedStateMachine):
         for (name, _, wanted), unit in zip([item for item in items for _ in range(item[1])], holding.units,
                                            strict=True):
             assert unit.pool.resource_class == name and wanted in (None, unit.pool.provider_uuid)
-            assert unit.withheld is None and unit.state == ledgers.HELD
+            assert not unit.withheld and unit.state == ledgers.HELD
             if affinity:
                 assert selection.allows(unit.pool.numa_node, affinity['numa_nodes'], affinity['numa_policy'])
         if keep:
@@ -192,12 +194,28 @@ class LedgerMachine(stateful.RuleBasedStateMachine):
         if self.world.mdevs:
             del self.world.mdevs[data.draw(st.sampled_from(sorted(self.world.mdevs)))]
 
-    @stateful.rule(data=st.data(), reason=st.sampled_from([vocabulary.DRAINED, vocabulary.FOREIGN]),
+    @stateful.rule(data=st.data(), reason=st.sampled_from([vocabulary.IN_DOUBT, vocabulary.FOREIGN]),
                    how=st.sampled_from(['withhold', 'withhold_free', 'admit', 'admit']))
     def withhold_or_admit(self, data, reason, how):
         keys = sorted(unit.key for unit in self.ledger.units())
         if keys:
             getattr(self.ledger, how)(values.DeviceKey(*data.draw(st.sampled_from(keys))), reason)
+
+    @stateful.rule(data=st.data(), reason=st.sampled_from([vocabulary.DRAINED, vocabulary.IN_DOUBT]))
+    def an_operator_says_something_of_a_device(self, data, reason):
+        key = values.DeviceKey(*data.draw(st.sampled_from(sorted(
+            {unit.key for unit in self.ledger.units()} | self.stands.keys()) or [('vpmem', 'n0')])))
+        if reason in self.stands.get(key, set()):
+            self.stands[key].remove(reason)
+            self.ledger.stand_down(key, reason)
+        else:
+            self.stands.setdefault(key, set()).add(reason)
+            self.ledger.stand(key, reason)
+
+    @stateful.rule(parent=st.sampled_from([('mdev', 'p0'), ('mdev', 'p2'), ('vpmem', 'r0')]))
+    def an_operator_drains_a_parent_or_not_any_more(self, parent):
+        (self.ledger.undrain if parent in self.drained else self.ledger.drain)(*parent)
+        self.drained ^= {parent}
 
     # -- the record ---------------------------------------------------------------------------------------------------
 
@@ -222,6 +240,11 @@ class LedgerMachine(stateful.RuleBasedStateMachine):
         rows = {instance: [self.row(unit, instance) for unit in holding.units]
                 for instance, holding in self.recorded.items()}
         self.ledger = ledgers.Ledger(self.policy, provider)
+        for key, reasons in self.stands.items():
+            for reason in reasons:
+                self.ledger.stand(key, reason)
+        for parent in self.drained:
+            self.ledger.drain(*parent)
         self.ledger.read_inventory(self.world.inventory())
         self.recorded = {instance: self.ledger.hold(records) for instance, records in rows.items()}
 
@@ -238,17 +261,28 @@ class LedgerMachine(stateful.RuleBasedStateMachine):
         units = self.every_unit()
         for pool in self.ledger.pools():
             ours = [unit for unit in units if unit.pool is pool]
-            free = [unit for unit in ours if unit.state == ledgers.FREE and unit.withheld is None]
+            free = [unit for unit in ours if unit.state == ledgers.FREE and not unit.withheld]
             assert pool.total == len(ours)
             assert pool.free_count == len(free)
             assert pool.held_count == sum(unit.state == ledgers.HELD for unit in ours)
             assert pool.releasing_count == sum(unit.state == ledgers.RELEASING for unit in ours)
             assert pool.room() >= 0
-            line = [unit for unit in pool.free if unit.state == ledgers.FREE and unit.withheld is None]
+            line = [unit for unit in pool.free if unit.state == ledgers.FREE and not unit.withheld]
             assert len(set(map(id, line))) == len(line) and set(map(id, line)) == set(map(id, free))
             if pool.parent is not None:
                 assert pool.parent.pending == sum(
                     unit.unborn for unit in units if unit.pool.parent is pool.parent)
+
+    @stateful.invariant()
+    def what_an_operator_says_stands(self):
+        for unit in self.ledger.units():
+            drained = (unit.pool.kind, unit.pool.parent_name) in self.drained
+            said = self.stands.get(values.DeviceKey(*unit.key), set())
+            assert said <= unit.withheld
+            assert (vocabulary.DRAINED in unit.withheld) == (drained or vocabulary.DRAINED in said)
+        for pool in self.ledger.pools():
+            if (pool.kind, pool.parent_name) in self.drained:
+                assert pool.room() == 0
 
     @stateful.invariant()
     def no_unit_is_held_twice(self):
@@ -267,7 +301,7 @@ class LedgerMachine(stateful.RuleBasedStateMachine):
         for resource_class in (PMEM, SMALL, VGPU, VGPU_B):
             for wanted in (None, provider('p0'), provider('')):
                 for affinity in AFFINITIES_TO_CHECK:
-                    scope = self.ledger._scopes.get((resource_class, wanted))
+                    scope = self.ledger._pools.scopes.get((resource_class, wanted))
                     best = scope.best(affinity.get('numa_nodes', frozenset()), affinity.get('numa_policy', 'none')) \
                         if scope is not None else None
                     assert best is self.right_choice((resource_class, 1, wanted), affinity)

@@ -1,0 +1,77 @@
+"""The pools of one host, in the order of names, and the scopes that look over them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from devicetrack.engine.selection import Parent
+from devicetrack.engine.selection import Pool
+from devicetrack.engine.selection import Scope
+
+
+class Pools:
+    """Every pool that there ever was, and by (resource class, provider's UUID or None) the scope of the pools there.
+
+    :param policy: ``pack`` or ``spread``
+    """
+
+    def __init__(self, policy: str) -> None:
+        self._policy = policy
+        self._pools: dict[tuple[str, str, str, str | None, int | None], Pool] = {}
+        self._parents: dict[tuple[str, str], Parent] = {}
+        self.scopes: dict[tuple[str, str | None], Scope] = {}
+
+    def __iter__(self) -> Iterator[Pool]:
+        return iter(self._pools.values())
+
+    def get(self, kind: str, provider_uuid: str, resource_class: str, parent: str | None,
+            numa_node: int | None) -> tuple[Pool, bool]:
+        """A pool, and whether it is new: then scopes do not see it before :meth:`index`."""
+        key = (kind, provider_uuid, resource_class, parent, numa_node)
+        pool = self._pools.get(key)
+        if pool is not None:
+            return pool, False
+        shared = None
+        if parent is not None:
+            shared = self._parents.setdefault((kind, parent), Parent(parent))
+        pool = self._pools[key] = Pool(kind, provider_uuid, resource_class, shared, numa_node)
+        return pool, True
+
+    def index(self) -> None:
+        """Bring pools into the order of names and let every scope see them."""
+        ordered = sorted(self, key=lambda pool: (
+            pool.parent_name or '', -1 if pool.numa_node is None else pool.numa_node, pool.provider_uuid,
+            pool.resource_class, pool.kind))
+        self.scopes = {}
+        for index, pool in enumerate(ordered):
+            pool.index = index
+            scopes = []
+            for provider_uuid in (None, pool.provider_uuid):
+                scope = self.scopes.setdefault((pool.resource_class, provider_uuid), Scope(self._policy))
+                scope.pools.append(pool)
+                scopes.append(scope)
+            pool.scopes = tuple(scopes)
+        for scope in self.scopes.values():
+            scope.rebuild()
+
+    def parent(self, kind: str, name: str) -> Parent | None:
+        return self._parents.get((kind, name))
+
+    def parents(self) -> list[tuple[str, str]]:
+        """Kind and name of every parent."""
+        return sorted(self._parents)
+
+    def of_parent(self, parent: Parent | None) -> list[Pool]:
+        return [pool for pool in self if pool.parent is parent]
+
+    def use_up(self, parent: Parent | None) -> None:
+        """One device more was made, which counts as one of every type until the parent is read again."""
+        for pool in self.of_parent(parent):
+            pool.available -= 1
+
+    def siblings_grew(self, pool: Pool) -> None:
+        """A pending device less leaves room for every type of the parent."""
+        if pool.parent is not None and pool.creatable:
+            for other in self.of_parent(pool.parent):
+                if other.scopes:
+                    other.grew()
