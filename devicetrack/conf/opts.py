@@ -6,6 +6,7 @@ from oslo_config import cfg
 
 from devicetrack.conf import libvirt
 from devicetrack.conf import manager
+from devicetrack.conf import placement
 from devicetrack.conf import store
 
 
@@ -20,10 +21,11 @@ def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
         (libvirt.VF_GROUP, libvirt.VF_OPTIONS),
         (libvirt.vf_group('558'), libvirt.VF_TYPE_OPTIONS),
         (libvirt.VPMEM_GROUP, libvirt.VPMEM_OPTIONS),
+        (placement.GROUP, placement.OPTIONS),
     ]
 
 
 def register_options(conf: cfg.ConfigOpts) -> None:
     """Register every option that is not registered already. Do it before the configuration files are read."""
-    for subject in (manager, store, libvirt):
+    for subject in (manager, store, libvirt, placement):
         subject.register(conf)

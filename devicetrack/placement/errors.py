@@ -7,12 +7,22 @@ passed on for people to read.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from devicetrack.exception import DeviceTrackError
 
+if TYPE_CHECKING:
+    from devicetrack.placement.allocations import Verdict
+
 
 class PlacementError(DeviceTrackError):
-    """Base of every error about placement."""
+    """Base of every error about placement.
+
+    ``verdict`` is what an operation of :class:`~devicetrack.placement.allocations.AllocationClient` says with it, and
+    None elsewhere.
+    """
+
+    verdict: Verdict | None = None
 
 
 class PlacementUnavailable(PlacementError):
@@ -98,7 +108,7 @@ class UnknownConsumer(PlacementError):
 
 
 class ConsumerExists(PlacementError):
-    """The consumer of a new instance holds something that this call did not put there. Nothing was changed."""
+    """A consumer that is to be new holds something that this call did not put there. Nothing was changed."""
 
     def __init__(self, consumer: str) -> None:
         super().__init__(consumer)

@@ -1,0 +1,336 @@
+"""Changes of what consumers hold, under their generations.
+
+What an operation does when somebody else changed the same consumer is its policy::
+
+    allocations = AllocationClient(client, Policies(delete=Policy.RETRY), leftovers)
+    try:
+        allocations.move(instance.uuid, migration.uuid, new)
+    except errors.NoCapacity:
+        ...                                 # another host
+    except errors.ConsumerConflict as conflict:
+        ...                                 # conflict.verdict says how it stands
+
+Every operation may be called again: what happened already is recognized, and succeeds. All of them block, and none is
+called under the ledger's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from collections.abc import Iterable
+from collections.abc import Sequence
+import enum
+from typing import NamedTuple
+from typing import Protocol
+
+from oslo_config import cfg
+from oslo_log import log as logging
+
+from devicetrack.conf import placement as options
+from devicetrack.placement import errors
+from devicetrack.placement import operations
+from devicetrack.placement.client import Client
+from devicetrack.placement.operations import Operation
+from devicetrack.placement.operations import Views
+from devicetrack.placement.values import Consumer
+from devicetrack.placement.values import Resources
+
+LOG = logging.getLogger(__name__)
+
+
+class Policy(enum.Enum):
+    """What an operation does when it finds something else than it believed."""
+
+    FAIL = 'fail'               # the caller decides
+    RETRY = 'retry'             # read again, and repeat if what it is about to change is as it was believed to be
+    MERGE = 'merge'             # read again, and repeat with what others put there
+
+
+class Policies(NamedTuple):
+    """A policy for each operation. A spawn never merges; a delete or confirm that merges takes what it finds."""
+
+    spawn: Policy = Policy.FAIL
+    move: Policy = Policy.FAIL
+    confirm: Policy = Policy.FAIL
+    revert: Policy = Policy.FAIL
+    delete: Policy = Policy.FAIL
+    evacuate: Policy = Policy.FAIL
+    change: Policy = Policy.FAIL
+
+    @classmethod
+    def from_conf(cls, conf: cfg.ConfigOpts) -> Policies:
+        """As ``[placement] on_conflict_…`` says."""
+        options.register(conf)
+        group = conf[options.GROUP]
+        return cls(*(Policy(group[options.ON_CONFLICT + name]) for name in cls._fields))
+
+
+class Outcome(enum.Enum):
+    """How things stand after an operation."""
+
+    DONE = 'done'
+    REPEATED = 'it was so already; nothing was written'
+    UNCHANGED = 'nothing was changed'
+    PENDING = 'the move stays as it is, neither ended nor lost: call again'
+    UNKNOWN = 'it may have happened, or may yet: call again, which finds out'
+
+
+class Verdict(NamedTuple):
+    """What became of an operation: returned when it succeeds, else the ``verdict`` of its error.
+
+    ``revert_possible`` is of a confirm that failed: whether the move can be reverted instead; None when nobody knows.
+    """
+
+    operation: str
+    outcome: Outcome
+    revert_possible: bool | None = None
+
+
+class Leftover(NamedTuple):
+    """A migration whose allocations must go, sooner or later."""
+
+    instance_uuid: str
+    migration_uuid: str
+
+
+class Leftovers(Protocol):
+    """Where a confirm writes down what it must remove, until it is removed. It must outlive the process."""
+
+    def record(self, leftover: Leftover) -> None:
+        """Keep it; keeping it twice is keeping it."""
+
+    def remove(self, leftover: Leftover) -> None:
+        """Forget it, if it is there."""
+
+
+class AllocationClient:
+    """What a compute service's operations do to allocations in placement.
+
+    :param policies: for each operation, what it does about conflicts
+    :param leftovers: where confirms are written down until they are through; None: nowhere
+    :param attempts: how often an operation writes at most, for conflicts and lost answers together
+
+    Errors of every operation, beside those that its docstring names:
+
+    - ConsumerConflict: somebody else changed a consumer, and the policy does not go on
+    - ProviderConflict: somebody else changed a provider, and the policy does not go on
+    - UnknownProvider: placement has no such provider
+    - PlacementUnavailable, PlacementTooOld, PlacementRefused
+
+    Unless the error's ``verdict`` says otherwise nothing was changed.
+    """
+
+    def __init__(self, client: Client, policies: Policies | None = None, leftovers: Leftovers | None = None,
+                 attempts: int = 4) -> None:
+        self._client, self._leftovers, self._attempts = client, leftovers, attempts
+        self._policies = policies or Policies()
+        if self._policies.spawn is Policy.MERGE:
+            raise ValueError('a spawn is never merged into what is there')
+
+    @classmethod
+    def from_conf(cls, conf: cfg.ConfigOpts, leftovers: Leftovers | None = None) -> AllocationClient:
+        """As ``[placement]`` says.
+
+        :raises InvalidConfiguration: the options cannot be used
+        """
+        policies = Policies.from_conf(conf)
+        return cls(Client.from_conf(conf), policies, leftovers, conf[options.GROUP].allocation_attempts)
+
+    # -- operations ---------------------------------------------------------------------------------------------------
+
+    def get(self, consumer_uuid: str) -> Consumer:
+        """What a consumer holds now."""
+        return self._client.get_allocations(consumer_uuid)
+
+    def spawn(self, instance_uuid: str, resources: Resources, project_id: str, user_id: str) -> Verdict:
+        """Give a new instance what it needs.
+
+        :raises ConsumerExists: there is such a consumer, and this did not make it
+        :raises NoCapacity: choose another host
+        """
+        return self._carry_out(operations.Spawn(instance_uuid, resources, project_id, user_id))
+
+    def move(self, instance_uuid: str, migration_uuid: str, new: Resources, own: Resources | None = None) -> Verdict:
+        """Let the migration hold what the instance holds, and give the instance what it needs where it goes.
+
+        For resizes, cold and live migrations, also on one host.
+
+        :param own: what the instance is believed to hold; None: whatever is found first
+        :raises ConsumerExists: the migration's consumer exists, and not as this would have made it
+        :raises UnknownConsumer: the instance holds nothing
+        :raises NoCapacity: choose another host
+        """
+        return self._carry_out(operations.Move(instance_uuid, migration_uuid, new, own))
+
+    def confirm(self, instance_uuid: str, migration_uuid: str) -> Verdict:
+        """Let go of what the migration holds. Also the end of a live migration.
+
+        What fails stays pending and written down; ``verdict.revert_possible`` of the error says whether the move can be
+        reverted instead. :meth:`remove_leftover` goes on with it when the move is over for the service too.
+        """
+        leftover = Leftover(instance_uuid, migration_uuid)
+        if self._leftovers is not None:         # first, so that a process killed below leaves a note of it
+            self._leftovers.record(leftover)
+        try:
+            verdict = self._carry_out(operations.Confirm(migration_uuid))
+        except errors.PlacementError as error:
+            assert error.verdict is not None
+            error.verdict = error.verdict._replace(revert_possible=self._is_revert_possible(leftover))
+            raise
+        self._forget(leftover)
+        return verdict
+
+    def remove_leftover(self, leftover: Leftover) -> Verdict:
+        """End a confirm that was left pending, whatever the migration holds by now.
+
+        Only for a move that the service calls completed: nothing is left to revert to.
+        """
+        verdict = self._carry_out(operations.Confirm(leftover.migration_uuid), Policy.MERGE)
+        self._forget(leftover)
+        return verdict
+
+    def revert(self, instance_uuid: str, migration_uuid: str, old: Resources | None = None,
+               own: Resources | None = None) -> Verdict:
+        """Give back to the instance what the migration holds. Also the rollback of a live migration.
+
+        :param old: at least what the instance holds then, as far as known; without it a revert that happened cannot be
+            told from a confirm, and calling again raises UnknownConsumer
+        :param own: what the move gave to the instance; None: whatever is found first
+        :raises UnknownConsumer: the migration holds nothing, or the instance does not
+        :raises NoCapacity: the source's provider has shrunk
+        """
+        verdict = self._carry_out(operations.Revert(instance_uuid, migration_uuid, own, old))
+        self._forget(Leftover(instance_uuid, migration_uuid))
+        return verdict
+
+    def delete(self, consumer_uuid: str, force: bool = False) -> Verdict:
+        """Take everything from a consumer.
+
+        An instance that moves has two: its own and the migration's.
+
+        :param force: without asking whether somebody changed it
+        """
+        operation = operations.Delete(consumer_uuid)
+        if not force:
+            return self._carry_out(operation)
+        try:
+            had = self._client.delete_allocations(consumer_uuid)
+        except errors.PlacementError as error:
+            error.verdict = Verdict(operation.name, Outcome.UNKNOWN)
+            raise
+        return Verdict(operation.name, Outcome.DONE if had else Outcome.REPEATED)
+
+    def evacuate(self, instance_uuid: str, new: Resources) -> Verdict:
+        """Let the instance hold the destination's too. Of a provider that both ends share, the larger amount suffices.
+
+        :raises UnknownConsumer: the instance holds nothing
+        :raises NoCapacity: choose another host
+        """
+        return self._carry_out(operations.Evacuate(instance_uuid, new))
+
+    def finish_evacuation(self, instance_uuid: str, providers: Collection[str]) -> Verdict:
+        """Let go of what the instance holds of the source, when it is over.
+
+        :param providers: those of the source's tree
+        """
+        return self._carry_out(operations.FinishEvacuation(instance_uuid, providers))
+
+    def change(self, consumer_uuid: str, generation: int, own: Resources, wanted: Resources) -> Verdict:
+        """Change our part of what a consumer holds, for a need that came from outside; what is beyond it stays.
+
+        :param generation: the consumer's, from :meth:`get`, when our part was as ``own`` says
+        :param own: our part as we know it; never what others hold
+        :param wanted: our part as it shall be
+        :raises UnknownConsumer: the consumer holds nothing
+        :raises NoCapacity: there is no room for it
+        """
+        return self._carry_out(operations.Change(consumer_uuid, generation, own, wanted))
+
+    # -- how ----------------------------------------------------------------------------------------------------------
+
+    def _carry_out(self, operation: Operation, policy: Policy | None = None) -> Verdict:
+        """Read, write, and after a conflict or a lost answer read again and decide."""
+        run = _Run(self._client, operation, policy or getattr(self._policies, operation.name), self._attempts)
+        try:
+            return Verdict(operation.name, run())
+        except errors.PlacementError as error:
+            outcome = Outcome.UNKNOWN if run.unsure else Outcome.UNCHANGED
+            error.verdict = Verdict(operation.name, Outcome.PENDING if operation.ends_move else outcome)
+            raise
+
+    def _forget(self, leftover: Leftover) -> None:
+        if self._leftovers is not None:
+            self._leftovers.remove(leftover)
+
+    def _is_revert_possible(self, leftover: Leftover) -> bool | None:
+        try:
+            return all(self._client.get_allocations(uuid).exists for uuid in leftover)
+        except errors.PlacementError:
+            return None
+
+
+class _Run:
+    """One operation on its way. ``unsure``: a write had no answer, and nothing proves what became of it."""
+
+    def __init__(self, client: Client, operation: Operation, policy: Policy, attempts: int) -> None:
+        self._client, self._operation, self._policy, self._attempts = client, operation, policy, attempts
+        self.unsure = False
+
+    def __call__(self) -> Outcome:
+        operation = self._operation
+        views = {uuid: Consumer(uuid, {}, None) for uuid in operation.consumers} | self._read(operation.read_first)
+        operation.begin(views)
+        failure: errors.PlacementError | None = None
+        written = 0
+        while not operation.is_done(views):
+            writes = operation.plan(views)
+            self._check_policy(failure, views, written)
+            failure = self._write(writes)
+            written += 1
+            if failure is None:
+                return Outcome.DONE
+            self.unsure = self.unsure or isinstance(failure, errors.PlacementUnavailable)
+            before, views = views, self._read(operation.consumers)
+            if any(operations.is_own_write(consumer, views[consumer.uuid]) for consumer in writes):
+                return Outcome.DONE             # all or none were written, so one proves it
+            failure = self._named(failure, before, views)
+        return Outcome.DONE if written else Outcome.REPEATED
+
+    def _check_policy(self, failure: errors.PlacementError | None, views: Views, written: int) -> None:
+        """Raise unless the policy lets the operation write now."""
+        if failure is not None:
+            if written >= self._attempts or (
+                    self._policy is Policy.FAIL and isinstance(failure, errors.GenerationConflict)):
+                raise failure
+            LOG.info('%s: %s; trying again', self._operation.name, failure)
+        if self._policy is not Policy.MERGE and not self._operation.is_as_believed(views):
+            raise failure or errors.ConsumerConflict(self._operation.name, self._operation.read_first)
+
+    def _write(self, writes: Sequence[Consumer]) -> errors.PlacementError | None:
+        """Write; gives back the error that another attempt may mend."""
+        try:
+            if len(writes) == 1:
+                self._client.put_allocations(writes[0])
+            else:
+                self._client.post_allocations(writes)
+        except (errors.GenerationConflict, errors.PlacementUnavailable) as error:
+            return error
+        except errors.PlacementRefused as error:
+            if error.status == 400:             # no code says of which of them, or whether it was another mistake
+                for provider in {provider for consumer in writes for provider in consumer.resources}:
+                    self._client.get_provider(provider)
+            raise
+        return None
+
+    def _read(self, consumers: Iterable[str]) -> dict[str, Consumer]:
+        return {uuid: self._client.get_allocations(uuid) for uuid in consumers}
+
+    def _named(self, failure: errors.PlacementError, before: Views, after: Views) -> errors.PlacementError:
+        """Say who moved, now that both were read again."""
+        moved = [uuid for uuid, view in after.items() if view.generation != before[uuid].generation]
+        if moved:
+            return errors.ConsumerConflict(self._operation.name, moved)
+        if isinstance(failure, errors.GenerationConflict):
+            return errors.ProviderConflict(self._operation.name, sorted(
+                {provider for view in after.values() for provider in view.resources}))
+        return failure

@@ -1,0 +1,282 @@
+"""What each operation on allocations writes, and how it is known that it happened. Pure.
+
+An operation is told what is there and says what shall be. :mod:`devicetrack.placement.allocations` reads, writes and
+repeats.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Collection
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import ClassVar
+from typing import TypeAlias
+
+from devicetrack.placement import errors
+from devicetrack.placement import merging
+from devicetrack.placement import values
+from devicetrack.placement.values import Consumer
+from devicetrack.placement.values import Resources
+
+# What consumers hold, by their UUID.
+Views: TypeAlias = Mapping[str, Consumer]
+
+
+class Operation(abc.ABC):
+    """A change of what some consumers hold.
+
+    ``name`` is that of its policy. ``read_first`` names the consumers without which nothing can be said; the others are
+    taken for new until a conflict says that they are not. :meth:`begin` is called once, with the first views.
+    """
+
+    name: ClassVar[str]
+    ends_move: ClassVar[bool] = False           # when it fails, the move stays pending
+
+    def __init__(self, consumers: Sequence[str], read_first: Sequence[str]) -> None:
+        self.consumers, self.read_first = tuple(consumers), tuple(read_first)
+
+    def begin(self, views: Views) -> None:
+        """Take what is there for what is believed, where the caller did not say."""
+
+    @abc.abstractmethod
+    def is_done(self, views: Views) -> bool:
+        """Whether what this is for is there already, by an earlier call whose answer was lost, or by anybody."""
+
+    @abc.abstractmethod
+    def is_as_believed(self, views: Views) -> bool:
+        """Whether what this is about to change is as it was believed to be."""
+
+    @abc.abstractmethod
+    def plan(self, views: Views) -> list[Consumer]:
+        """What to write, under the generations of the views.
+
+        :raises UnknownConsumer: there is nothing to work on
+        :raises ConsumerExists: there is something where nothing may be
+        """
+
+
+def is_own_write(written: Consumer, found: Consumer) -> bool:
+    """Whether a consumer is exactly as our write made it. One that holds nothing proves nothing: anybody could."""
+    return found.exists and found == written._replace(
+        resources=merging.plain(written.resources), generation=(written.generation or 0) + 1)
+
+
+class Spawn(Operation):
+    """A new instance gets what it needs."""
+
+    name = 'spawn'
+
+    def __init__(self, instance: str, resources: Resources, project_id: str, user_id: str) -> None:
+        super().__init__((instance,), ())
+        self._wanted = Consumer(instance, merging.plain(resources), None, project_id, user_id, values.INSTANCE)
+
+    def is_done(self, views: Views) -> bool:
+        return is_own_write(self._wanted, views[self._wanted.uuid])
+
+    def is_as_believed(self, views: Views) -> bool:
+        return not views[self._wanted.uuid].exists
+
+    def plan(self, views: Views) -> list[Consumer]:
+        if views[self._wanted.uuid].exists:
+            raise errors.ConsumerExists(self._wanted.uuid)
+        return [self._wanted]
+
+
+class Move(Operation):
+    """The migration takes over what the instance holds, and the instance gets the new.
+
+    :param own: what the instance is believed to hold. Merged, what it holds beyond that stays with the instance.
+    """
+
+    name = 'move'
+
+    def __init__(self, instance: str, migration: str, new: Resources, own: Resources | None) -> None:
+        super().__init__((instance, migration), (instance,))
+        self._instance, self._migration = instance, migration
+        self._new = merging.plain(new)
+        self._own = None if own is None else merging.plain(own)
+
+    def begin(self, views: Views) -> None:
+        if self._own is None:
+            self._own = views[self._instance].resources
+
+    def is_done(self, views: Views) -> bool:
+        # Nobody but a move writes a migration's consumer, and it is written as new: one of the first generation is
+        # what a move made of it.
+        migration = views[self._migration]
+        return migration.generation == 1 and views[self._instance].resources == self._new
+
+    def is_as_believed(self, views: Views) -> bool:
+        return views[self._instance].resources == self._own
+
+    def plan(self, views: Views) -> list[Consumer]:
+        assert self._own is not None
+        instance, migration = views[self._instance], views[self._migration]
+        if migration.exists:
+            raise errors.ConsumerExists(self._migration)
+        if not instance.exists:
+            raise errors.UnknownConsumer(self._instance)
+        return [instance._replace(resources=merging.merge(self._own, instance.resources, self._new)),
+                instance._replace(uuid=self._migration, generation=None, type=values.MIGRATION,
+                                  resources=merging.common(self._own, instance.resources))]
+
+
+class Confirm(Operation):
+    """What the migration holds goes."""
+
+    name = 'confirm'
+    ends_move = True
+
+    def __init__(self, migration: str) -> None:
+        super().__init__((migration,), (migration,))
+        self._migration = migration
+        self._believed: Resources = {}
+
+    def begin(self, views: Views) -> None:
+        self._believed = views[self._migration].resources
+
+    def is_done(self, views: Views) -> bool:
+        return not views[self._migration].exists
+
+    def is_as_believed(self, views: Views) -> bool:
+        return views[self._migration].resources == self._believed
+
+    def plan(self, views: Views) -> list[Consumer]:
+        return [views[self._migration]._replace(resources={})]
+
+
+class Delete(Confirm):
+    """All that a consumer holds goes."""
+
+    name = 'delete'
+    ends_move = False
+
+
+class Revert(Operation):
+    """The instance gets back what the migration holds.
+
+    :param own: what the move gave to the instance. Merged, what it holds beyond that stays.
+    :param old: at least what the instance holds when it is reverted; tells a revert that happened from a confirm
+    """
+
+    name = 'revert'
+    ends_move = True
+
+    def __init__(self, instance: str, migration: str, own: Resources | None, old: Resources | None) -> None:
+        super().__init__((instance, migration), (instance, migration))
+        self._instance, self._migration = instance, migration
+        self._own = None if own is None else merging.plain(own)
+        self._old = old
+        self._believed: Resources = {}
+
+    def begin(self, views: Views) -> None:
+        self._believed = views[self._migration].resources
+        if self._own is None:
+            self._own = views[self._instance].resources
+
+    def is_done(self, views: Views) -> bool:
+        return (self._old is not None and not views[self._migration].exists
+                and merging.contains(views[self._instance].resources, self._old))
+
+    def is_as_believed(self, views: Views) -> bool:
+        return (views[self._instance].resources == self._own
+                and views[self._migration].resources == self._believed)
+
+    def plan(self, views: Views) -> list[Consumer]:
+        assert self._own is not None
+        instance, migration = views[self._instance], views[self._migration]
+        for consumer in (migration, instance):
+            if not consumer.exists:
+                raise errors.UnknownConsumer(consumer.uuid)
+        return [instance._replace(resources=merging.merge(self._own, instance.resources, migration.resources)),
+                migration._replace(resources={})]
+
+
+class Part(Operation):
+    """A change of a part of what one consumer holds; the rest stays as it is found."""
+
+    def __init__(self, consumer: str) -> None:
+        super().__init__((consumer,), (consumer,))
+        self._consumer = consumer
+        self._first: Resources = {}
+
+    def begin(self, views: Views) -> None:
+        self._first = views[self._consumer].resources
+
+    @abc.abstractmethod
+    def changed(self, resources: Resources) -> Resources:
+        """What it shall hold when it holds this."""
+
+    def is_done(self, views: Views) -> bool:
+        consumer = views[self._consumer]
+        return consumer.exists and self.changed(consumer.resources) == consumer.resources
+
+    def plan(self, views: Views) -> list[Consumer]:
+        consumer = views[self._consumer]
+        if not consumer.exists:
+            raise errors.UnknownConsumer(self._consumer)
+        return [consumer._replace(resources=self.changed(consumer.resources))]
+
+
+class Evacuate(Part):
+    """The instance holds the destination's as well."""
+
+    name = 'evacuate'
+
+    def __init__(self, instance: str, new: Resources) -> None:
+        super().__init__(instance)
+        self._new = merging.plain(new)
+
+    def changed(self, resources: Resources) -> Resources:
+        return merging.either(resources, self._new)
+
+    def is_as_believed(self, views: Views) -> bool:
+        return merging.agree(views[self._consumer].resources, self._first, self._new)
+
+
+class FinishEvacuation(Part):
+    """What the instance holds of the source's providers goes."""
+
+    name = 'evacuate'
+
+    def __init__(self, instance: str, providers: Collection[str]) -> None:
+        super().__init__(instance)
+        self._providers = frozenset(providers)
+
+    def changed(self, resources: Resources) -> Resources:
+        return merging.without(resources, self._providers)
+
+    def is_done(self, views: Views) -> bool:
+        return not views[self._consumer].exists or super().is_done(views)
+
+    def is_as_believed(self, views: Views) -> bool:
+        return self._part(views[self._consumer].resources) == self._part(self._first)
+
+    def _part(self, resources: Resources) -> Resources:
+        return {provider: amounts for provider, amounts in resources.items() if provider in self._providers}
+
+
+class Change(Part):
+    """Our part of what a consumer holds becomes another.
+
+    :param generation: the consumer's when our part was as ``own`` says; tells a change that happened from one of others
+    """
+
+    name = 'change'
+
+    def __init__(self, consumer: str, generation: int, own: Resources, wanted: Resources) -> None:
+        super().__init__(consumer)
+        self._generation, self._own, self._wanted = generation, own, wanted
+
+    def changed(self, resources: Resources) -> Resources:
+        return merging.merge(self._own, resources, self._wanted)
+
+    def is_done(self, views: Views) -> bool:
+        consumer = views[self._consumer]
+        return super().is_done(views) or (
+            consumer.generation == self._generation + 1
+            and merging.agree(consumer.resources, self._wanted, self._wanted, self._own))
+
+    def is_as_believed(self, views: Views) -> bool:
+        return merging.agree(views[self._consumer].resources, self._own, self._own, self._wanted)
