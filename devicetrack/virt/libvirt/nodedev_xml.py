@@ -73,6 +73,11 @@ def pci_address(text: str) -> str | None:
     return '{}:{}:{}.{}'.format(*named.groups()) if named else None
 
 
+def pci_name(address: str) -> str:
+    """libvirt's node-device name of a PCI device, by its address in the form of sysfs."""
+    return 'pci_' + _NOT_IN_NAMES.sub('_', address)
+
+
 def parse_parent(text: str, document: str = 'node device XML') -> Parent | None:
     """Read a node device that may make mediated devices; None when it makes none.
 

@@ -11,6 +11,7 @@ from devicetrack.conf import libvirt as libvirt_options
 from devicetrack.testing import fixtures as our_fixtures
 from devicetrack.tests import base
 from devicetrack.virt.libvirt.kinds import mdev_options
+from devicetrack.virt.libvirt.kinds import vf_options
 from devicetrack.virt.libvirt.kinds import vpmem_options
 
 ENABLED = '[devices] enabled_mdev_types'
@@ -146,3 +147,58 @@ class NegativeMaximumTestCase(base.TestCase):
         conf.set_override('enabled_mdev_types', ['a'], group='devices')
         error = self.assertRaises(exception.InvalidConfiguration, mdev_options.read, conf)
         self.assertEqual(('[mdev_a] max_instances', -1), (error.option, error.value))
+
+
+def vf(case: base.TestCase, types: list[str], **of_type: dict[str, Any]) -> vf_options.VFOptions:
+    case.configuration.set('devicetrack_vf', enabled_types=types)
+    for name in types:
+        libvirt_options.register_vf_type(case.conf, name.strip() or 'x')
+    for name, values in of_type.items():
+        case.configuration.set(f'vf_{name}', **values)
+    return vf_options.read(case.conf)
+
+
+class VFTypesTestCase(base.TestCase):
+
+    def test_by_number_for_the_cards_that_they_name_and_one_for_the_others(self) -> None:
+        read = vf(self, [' 558', '559 '], **{
+            '559': {'device_addresses': ['0000:3D:00.0', 'pci_0000_41_00_0'], 'resource_class': 'CUSTOM_BIG',
+                    'max_instances': 24}})
+        self.assertEqual(['559', '559', '558'], [
+            found.id for address in ('0000:3d:00.0', '0000:41:00.0', '0000:84:00.0')
+            if (found := read.type_of(address)) is not None])
+        self.assertEqual([('VGPU', None), ('CUSTOM_BIG', 24)],
+                         [(one.resource_class, one.max_instances) for one in read.types.values()])
+
+    def test_without_one_for_the_others_they_have_none(self) -> None:
+        read = vf(self, ['558'], **{'558': {'device_addresses': ['0000:3d:00.0']}})
+        self.assertIsNone(read.type_of('0000:84:00.0'))
+
+    def test_what_is_not_said(self) -> None:
+        read = vf(self, [])
+        self.assertEqual(({}, None, False, '/sys'),
+                         (read.types, read.default, read.adopt_existing, read.sysfs_root))
+
+
+class BadVFTypesTestCase(base.TestCase):
+    scenarios = base.table(
+        ('an empty type', [''], {}, '[devicetrack_vf] enabled_types', '', 'not the number of a vGPU type'),
+        ('a name', ['NVIDIA L40-1B'], {}, '[devicetrack_vf] enabled_types', 'NVIDIA L40-1B',
+         'not the number of a vGPU type'),
+        ('no type at all', ['0'], {}, '[devicetrack_vf] enabled_types', '0', 'not the number of a vGPU type'),
+        ('a type twice', ['558', '558'], {}, '[devicetrack_vf] enabled_types', '558', 'twice'),
+        ('two without addresses', ['558', '559'], {}, '[devicetrack_vf] enabled_types', '558,559',
+         'set [vf_559] device_addresses'),
+        ('a name of a virtual parent', ['558'], {'558': {'device_addresses': ['mtty_mtty']}},
+         '[vf_558] device_addresses', 'mtty_mtty', 'not a PCI address'),
+        ('two types on one card', ['558', '559'],
+         {'558': {'device_addresses': ['0000:3d:00.0']}, '559': {'device_addresses': ['0000:3d:00.0']}},
+         '[vf_559] device_addresses', '0000:3d:00.0', 'by [vf_558] too'),
+        ('another standard class', ['558'], {'558': {'resource_class': 'VCPU'}}, '[vf_558] resource_class', 'VCPU',
+         'neither VGPU nor CUSTOM_'),
+        names=('types', 'of_type', 'option', 'value', 'reason'))
+
+    def test_are_refused_with_option_value_and_reason(self) -> None:
+        error = self.assertRaises(exception.InvalidConfiguration, vf, self, self.types, **self.of_type)
+        self.assertEqual((self.option, self.value), (error.option, error.value))
+        self.assertIn(self.reason, error.reason)

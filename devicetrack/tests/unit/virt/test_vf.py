@@ -1,0 +1,378 @@
+"""Virtual functions with vGPU types, on cards without cards."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+import uuid
+
+import fixtures
+
+from devicetrack import exception
+from devicetrack.conf import libvirt as libvirt_options
+from devicetrack.objects import details
+from devicetrack.testing import vgpu
+from devicetrack.tests import base
+from devicetrack.tests.drivers import contract
+from devicetrack.virt.libvirt import connection
+from devicetrack.virt.libvirt import domain_xml
+from devicetrack.virt.libvirt import guest_xml
+from devicetrack.virt.libvirt import privileged
+from devicetrack.virt.libvirt.kinds import vf
+
+CARD, OTHER = '0000:3d:00.0', '0000:41:00.0'
+TYPES = {'558': ('NVIDIA L40-1B', 2), '559': ('NVIDIA L40-2B', 1)}
+
+
+class VFTestCase(base.TestCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.cards = self.useFixture(vgpu.Cards())
+        self.functions = self.cards.add(CARD, 4, TYPES, numa_node=1)
+        self.instance = str(uuid.uuid4())
+        self.kind = self.make_kind()
+
+    def make_kind(self, types: tuple[str, ...] = ('558',), release_wait_s: int = 0, of_type: Any = None,
+                  **values: Any) -> vf.VF:
+        configuration = self.configuration
+        configuration.set('devicetrack_vf', sysfs_root=self.cards.root, enabled_types=list(types),
+                          release_wait_s=release_wait_s, **values)
+        for name in types:
+            libvirt_options.register_vf_type(self.conf, name)
+        for name, options in (of_type or {}).items():
+            configuration.set(f'vf_{name}', **options)
+        self.kind = vf.VF(self.conf, connection.Connection('', None))
+        return self.kind
+
+    def devices(self) -> dict[str, Any]:
+        return {device.identifier: device for device in self.kind.stock().devices}
+
+    def assigned(self, function: str, origin: str | None = None) -> Any:
+        """A device of the stock, recorded for the instance."""
+        device = self.devices()[function]
+        text = device.details
+        if origin is not None:
+            text = text.replace('"origin":"created"', f'"origin":"{origin}"')
+        return contract.assignment(self.instance, 'vf', function, device.parent, text)
+
+    def types(self) -> list[str]:
+        return [self.cards.type_of(function) for function in self.functions]
+
+
+class StockTestCase(VFTestCase):
+
+    def test_every_function_that_can_be_given_the_type(self) -> None:
+        found = self.devices()
+        self.assertEqual(self.functions, list(found))
+        self.assertEqual({('vf', 'pci_0000_3d_00_0', 'VGPU', 'pci_0000_3d_00_0', 1, None, True)}, {
+            (device.kind, device.provider, device.resource_class, device.parent, device.numa_node, device.unhealthy,
+             device.adoptable) for device in found.values()})
+        known = details.from_text(found[self.functions[0]].details)
+        self.assertEqual(('558', 'pci_0000_3d_00_0', CARD, 'vfio-pci', 'created'),
+                         (known.type, known.parent, known.parent_address, known.device_api, known.origin))
+        self.assertEqual(('558',), known.partner_traits)
+
+    def test_a_full_card_has_those_with_the_type_alone(self) -> None:
+        for function in self.functions[1:3]:
+            self.cards.set_type(function, '558')
+        self.assertEqual(self.functions[1:3], list(self.devices()))
+
+    def test_another_type_takes_the_card(self) -> None:
+        self.cards.set_type(self.functions[0], '559')
+        self.assertEqual({}, self.devices())
+
+    def test_at_most_so_many_of_a_card(self) -> None:
+        self.make_kind(of_type={'558': {'max_instances': 2}})
+        self.assertEqual(self.functions[:2], list(self.devices()))
+        self.cards.set_type(self.functions[3], '558')
+        self.assertEqual({self.functions[0], self.functions[3]}, set(self.devices()))
+        self.cards.set_type(self.functions[2], '558')
+        self.assertEqual(set(self.functions[2:]), set(self.devices()))
+        self.make_kind(of_type={'558': {'max_instances': 0}})
+        self.assertEqual(set(self.functions[2:]), set(self.devices()))
+
+    def test_a_card_makes_the_type_that_names_it(self) -> None:
+        others = self.cards.add(OTHER, 1, TYPES)
+        self.make_kind(('558', '559'), of_type={
+            '559': {'device_addresses': ['pci_0000_41_00_0'], 'resource_class': 'CUSTOM_BIG'}})
+        found = self.devices()
+        self.assertEqual([*self.functions, *others], list(found))
+        self.assertEqual((None, 'CUSTOM_BIG', '559'), (
+            found[others[0]].numa_node, found[others[0]].resource_class,
+            details.from_text(found[others[0]].details).type))
+        self.assertEqual({'VGPU', 'CUSTOM_BIG'}, self.kind.resource_classes)
+
+    def test_a_card_that_no_type_names_makes_none(self) -> None:
+        self.make_kind(of_type={'558': {'device_addresses': [OTHER]}})
+        self.assertEqual({}, self.devices())
+
+    def test_without_types_nothing_is_configured(self) -> None:
+        self.assertTrue(self.kind.configured)
+        self.assertFalse(self.make_kind(()).configured)
+
+    def test_a_type_that_somebody_set_is_left_to_him(self) -> None:
+        self.cards.set_type(self.functions[0], '558')
+        device = self.devices()[self.functions[0]]
+        self.assertEqual((False, 'created'), (device.adoptable, details.from_text(device.details).origin))
+
+    def test_or_adopted_where_that_is_wanted(self) -> None:
+        self.make_kind(adopt_existing=True)
+        self.cards.set_type(self.functions[0], '558')
+        found = self.devices()
+        self.assertEqual([(True, 'adopted'), (True, 'created')], [
+            (found[name].adoptable, details.from_text(found[name].details).origin) for name in self.functions[:2]])
+
+    def test_one_that_cannot_be_read_is_not_well(self) -> None:
+        self.cards.fail(self.functions[0])
+        found = self.devices()
+        self.assertIn('cannot be read', found[self.functions[0]].unhealthy)
+        self.assertIsNone(found[self.functions[1]].unhealthy)
+
+    def test_what_cannot_be_listed_is_unknown(self) -> None:
+        self.configuration.set('devicetrack_vf', sysfs_root=os.path.join(self.cards.root, 'nosuch'))
+        kind = vf.VF(self.conf, connection.Connection('', None))
+        self.assertRaises(exception.CommandFailed, kind.stock)
+
+    def test_a_type_of_no_function_is_a_warning_once(self) -> None:
+        log = self.useFixture(fixtures.FakeLogger())
+        self.make_kind(('7', '558'), of_type={'7': {'device_addresses': [OTHER]}})
+        for _again in range(2):
+            self.kind.stock()
+        self.assertEqual(1, log.output.count('enabled_types = 7'))
+        self.assertIn('[vf_7] device_addresses', log.output)
+        self.assertIn('558 (NVIDIA L40-1B), 559 (NVIDIA L40-2B)', log.output)
+        self.assertNotIn('enabled_types = 558', log.output)
+
+
+class UsageTestCase(VFTestCase):
+
+    def test_an_address_means_its_function_and_no_other_pci_device(self) -> None:
+        text = ''.join(f"<hostdev type='pci'><source><address bus='0x{bus}' function='0x4'/></source></hostdev>"
+                       for bus in ('3d', '5e'))
+        domain = domain_xml.parse(f'<domain><uuid>{self.instance}</uuid><devices>{text}</devices></domain>')
+        addresses = self.kind.addresses(domain)
+        self.assertEqual({'0000:3d:00.4': '0000:3d:00.4', '0000:5e:00.4': None}, self.kind.identify(addresses))
+
+    def test_one_that_no_option_names_is_known_too(self) -> None:
+        self.make_kind(())
+        self.assertEqual({self.functions[0]: self.functions[0]}, self.kind.identify(self.functions[:1]))
+
+    def test_of_no_address_nobody_is_asked(self) -> None:
+        self.configuration.set('devicetrack_vf', sysfs_root=os.path.join(self.cards.root, 'nosuch'))
+        kind = vf.VF(self.conf, connection.Connection('', None))
+        self.assertEqual({}, kind.identify(()))
+        self.assertRaises(exception.CommandFailed, kind.identify, self.functions)
+
+
+class RealizeTestCase(VFTestCase):
+
+    def test_the_type_is_set_once(self) -> None:
+        wanted = self.assigned(self.functions[1])
+        text = details.to_text(wanted.details)
+        for _again in range(2):
+            self.assertEqual((('vf', self.functions[1]), text, ()), tuple(self.kind.realize(wanted)))
+        self.assertEqual(['0', '558', '0', '0'], self.types())
+        self.assertEqual([(self.functions[1], '558')], self.cards.written)
+
+    def test_on_a_full_card_it_is_said(self) -> None:
+        wanted = [self.assigned(function) for function in self.functions[:3]]
+        for one in wanted[:2]:
+            self.kind.realize(one)
+        error = self.assertRaises(exception.ParentFull, self.kind.realize, wanted[2])
+        self.assertEqual(('vf', 'pci_0000_3d_00_0', '558'), (error.kind, error.parent, error.device_type))
+        self.assertEqual(2, len(self.cards.written))
+
+    def test_on_a_card_with_another_type_too(self) -> None:
+        wanted = self.assigned(self.functions[0])
+        self.cards.set_type(self.functions[1], '559')
+        self.assertRaises(exception.ParentFull, self.kind.realize, wanted)
+
+    def test_a_card_that_gets_full_in_that_moment_is_full(self) -> None:
+        wanted = self.assigned(self.functions[0])
+        for number, others in (('558', 2), ('559', 1)):             # ENOSPC, EINVAL
+            self.cards.boot()
+            self._before_the_next_write(*((function, number) for function in self.functions[1:others + 1]))
+            self.assertRaises(exception.ParentFull, self.kind.realize, wanted)
+            self.assertEqual('0', self.cards.type_of(self.functions[0]))
+
+    def test_a_type_that_somebody_sets_in_that_moment_counts(self) -> None:
+        wanted = self.assigned(self.functions[0])
+        self._before_the_next_write((self.functions[0], '558'))
+        self.kind.realize(wanted)
+        self.assertEqual('558', self.cards.type_of(self.functions[0]))
+
+    def test_another_type_is_another_device(self) -> None:
+        wanted = self.assigned(self.functions[0])
+        self.cards.set_type(self.functions[0], '559')
+        self.assertRaises(exception.DeviceGone, self.kind.realize, wanted)
+        self.assertRaises(exception.DeviceGone, self.kind.guest_elements, [wanted])
+        self.assertEqual('559', self.cards.type_of(self.functions[0]))
+
+    def test_and_one_set_in_that_moment(self) -> None:
+        wanted = self.assigned(self.functions[0])
+        self._before_the_next_write((self.functions[0], '559'))
+        self.assertRaises(exception.DeviceGone, self.kind.realize, wanted)
+
+    def test_what_the_driver_refuses_for_another_reason_fails(self) -> None:
+        wanted = self.assigned(self.functions[0])
+        with self.cards.opened(self.functions[0]):
+            error = self.assertRaises(exception.RealizeFailed, self.kind.realize, wanted)
+        self.assertIn('Device or resource busy', str(error))
+
+    def test_a_type_that_does_not_stay_fails(self) -> None:
+        wanted = self.assigned(self.functions[0])
+        self.patch(privileged, '_set_vgpu_type', lambda *_arguments: None)
+        error = self.assertRaises(exception.RealizeFailed, self.kind.realize, wanted)
+        self.assertIn('was set and is not there', str(error))
+
+    def test_one_that_went_away_is_gone(self) -> None:
+        wanted = self.assigned(self.functions[0])
+        self.cards.remove(self.functions[0])
+        self.assertRaises(exception.DeviceGone, self.kind.realize, wanted)
+
+    def test_one_of_another_card_is_another_device(self) -> None:
+        wanted = self.assigned(self.functions[0])
+        wanted.details.parent_address = OTHER
+        for call in (self.kind.realize, lambda one: self.kind.unclaim(one, 0)):
+            error = self.assertRaises(exception.DeviceGone, call, wanted)
+            self.assertIn(f'it belongs to {CARD}, and {OTHER} was recorded', str(error))
+
+    def test_one_that_cannot_be_read_is_not_realized(self) -> None:
+        wanted = self.assigned(self.functions[0])
+        self.cards.fail(self.functions[0])
+        self.assertRaises(exception.CommandFailed, self.kind.realize, wanted)
+
+    def test_a_boot_takes_the_type_and_realizing_brings_it_back(self) -> None:
+        wanted = self.assigned(self.functions[0])
+        self.kind.realize(wanted)
+        self.cards.boot()
+        error = self.assertRaises(exception.DeviceGone, self.kind.guest_elements, [wanted])
+        self.assertIn('it has no vGPU type', str(error))
+        self.kind.realize(wanted)
+        self.assertEqual('558', self.cards.type_of(self.functions[0]))
+
+    def test_an_adopted_type_that_a_boot_took_is_ours_from_then_on(self) -> None:
+        self.make_kind(adopt_existing=True)
+        self.cards.set_type(self.functions[0], '558')
+        wanted = self.assigned(self.functions[0])
+        self.assertEqual('adopted', details.from_text(self.kind.realize(wanted).details).origin)
+        self.cards.boot()
+        self.assertEqual('created', details.from_text(self.kind.realize(wanted).details).origin)
+
+    def _before_the_next_write(self, *others: tuple[str, str]) -> None:
+        """Let somebody else set types of functions first."""
+        store, waiting = privileged._set_vgpu_type, list(others)
+
+        def write(root: str, address: str, number: int) -> None:
+            while waiting:
+                function, other = waiting.pop()
+                store(root, function, int(other))
+            store(root, address, number)
+
+        self.patch(privileged, '_set_vgpu_type', write)
+
+
+class UnclaimTestCase(VFTestCase):
+
+    def realized(self, function: str = '') -> Any:
+        wanted = self.assigned(function or self.functions[0])
+        self.kind.realize(wanted)
+        self.cards.written.clear()
+        return wanted
+
+    def test_the_type_is_taken_away_and_the_card_has_its_room(self) -> None:
+        wanted = self.realized()
+        self.realized(self.functions[1])
+        for _again in range(2):
+            self.kind.unclaim(wanted, 0)
+        self.assertEqual([(self.functions[0], '0')], self.cards.written)
+        self.assertEqual(self.functions, sorted(self.devices()))
+
+    def test_without_a_type_nothing_is_written(self) -> None:
+        wanted = self.realized()
+        self.cards.boot()
+        self.kind.unclaim(wanted, 0)
+        self.assertEqual([], self.cards.written)
+
+    def test_nor_over_another_type(self) -> None:
+        wanted = self.realized()
+        self.cards.boot()
+        self.cards.set_type(self.functions[0], '559')
+        self.cards.written.clear()
+        error = self.assertRaises(exception.DeviceGone, self.kind.unclaim, wanted, 0)
+        self.assertIn('it has the vGPU type 559, and 558 was recorded', str(error))
+        self.assertEqual([], self.cards.written)
+
+    def test_an_adopted_one_keeps_its_type(self) -> None:
+        self.make_kind(adopt_existing=True)
+        self.cards.set_type(self.functions[0], '558')
+        wanted = self.realized()
+        self.kind.unclaim(wanted, 0)
+        self.assertEqual([], self.cards.written)
+
+    def test_but_not_while_it_is_open(self) -> None:
+        self.make_kind(adopt_existing=True)
+        self.cards.set_type(self.functions[0], '558')
+        wanted = self.realized()
+        with self.cards.opened(self.functions[0]):
+            error = self.assertRaises(exception.DeviceInUse, self.kind.unclaim, wanted, 0)
+        self.assertIn('a process of the host has it open', str(error))
+
+    def test_and_nobody_knows_is_no_answer(self) -> None:
+        self.make_kind(adopt_existing=True)
+        self.cards.set_type(self.functions[0], '558')
+        wanted = self.realized()
+        self.patch(privileged, 'VFIO', self.temp_dir())
+        error = self.assertRaises(exception.UnclaimFailed, self.kind.unclaim, wanted, 0)
+        self.assertIn('nobody says whether a process has it open', str(error))
+
+    def test_one_that_went_away_took_its_type_along(self) -> None:
+        wanted, adopted = self.realized(), self.realized(self.functions[1])
+        adopted.details.origin = 'adopted'
+        for one in (wanted, adopted):
+            self.cards.remove(one.identifier)
+            self.kind.unclaim(one, 0)
+        self.assertEqual([], self.cards.written)
+
+    def test_what_is_open_is_waited_for(self) -> None:
+        self.make_kind(release_wait_s=60)
+        wanted, opened = self.realized(), self.cards.opened(self.functions[0])
+        opened.__enter__()
+        self.patch(time, 'sleep', lambda _seconds: opened.__exit__(None, None, None))
+        self.kind.unclaim(wanted, 0)
+        self.assertEqual([(self.functions[0], '0')] * 2, self.cards.written)
+        self.assertEqual('0', self.cards.type_of(self.functions[0]))
+
+    def test_but_not_for_ever(self) -> None:
+        wanted = self.realized()
+        with self.cards.opened(self.functions[0]):
+            error = self.assertRaises(exception.DeviceInUse, self.kind.unclaim, wanted, 0)
+        self.assertIn('after 0 s still', str(error))
+        self.assertEqual('558', self.cards.type_of(self.functions[0]))
+
+    def test_what_the_driver_refuses_stays_held(self) -> None:
+        wanted = self.realized()
+
+        def refuse(_root: str, _address: str, _number: int) -> None:
+            raise OSError(5, 'Input/output error')
+
+        self.patch(privileged, '_set_vgpu_type', refuse)
+        error = self.assertRaises(exception.UnclaimFailed, self.kind.unclaim, wanted, 0)
+        self.assertIn('Input/output error', str(error))
+
+
+class GuestElementTestCase(VFTestCase):
+
+    def test_names_the_function_and_leaves_its_driver_alone(self) -> None:
+        wanted = [self.assigned(function) for function in self.functions[1::-1]]
+        for one in wanted:
+            self.kind.realize(one)
+        elements = self.kind.guest_elements(wanted)
+        self.assertEqual("<hostdev mode='subsystem' type='pci' managed='no'><source><address domain='0x0000' "
+                         "bus='0x3d' slot='0x00' function='0x5'/></source></hostdev>", elements[0])
+        devices = ''.join(elements)
+        domain = domain_xml.parse(f'<domain><uuid>{self.instance}</uuid><devices>{devices}</devices></domain>')
+        self.assertEqual(tuple(self.functions[1::-1]), domain.pci_addresses)
+        self.assertIs(guest_xml.PCI, self.kind.form)

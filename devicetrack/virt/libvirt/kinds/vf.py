@@ -1,0 +1,263 @@
+"""Virtual functions with a vGPU type, by NVIDIA's own VFIO interface (:mod:`devicetrack.virt.libvirt.vgpu_sysfs`).
+
+A device is a virtual function, and its PCI address is its name. One is in stock while it has the type that the options
+give its physical function, or can be given it now: when a card is full, the functions without a type that are left are
+no devices. Realizing sets the type and giving back takes it away, so that the card has its room again; the function
+itself stays with its driver and is never bound to another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
+import errno
+import itertools
+import logging
+import time
+from typing import Any
+
+from devicetrack import exception
+from devicetrack import vocabulary
+from devicetrack.conf import libvirt as options
+from devicetrack.objects import details
+from devicetrack.objects import DeviceAssignment
+from devicetrack.objects import VFDetails
+from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import InventoryDevice
+from devicetrack.objects.values import Realized
+from devicetrack.virt.libvirt import connection
+from devicetrack.virt.libvirt import domain_xml
+from devicetrack.virt.libvirt import guest_xml
+from devicetrack.virt.libvirt import nodedev_xml
+from devicetrack.virt.libvirt import vfio_migration
+from devicetrack.virt.libvirt import vgpu_sysfs
+from devicetrack.virt.libvirt.kinds import api
+from devicetrack.virt.libvirt.kinds import type_options
+from devicetrack.virt.libvirt.kinds import vf_options
+
+LOG = logging.getLogger(__name__)
+
+
+class VF(api.DeviceKind):
+    """The device kind ``vf``."""
+
+    name = 'vf'
+    form = guest_xml.PCI
+
+    def __init__(self, conf: Any, hypervisor: connection.Connection) -> None:
+        super().__init__(conf, hypervisor)
+        self.options = vf_options.read(conf)
+        self.tree = vgpu_sysfs.Tree(self.options.sysfs_root)
+        self._idle: set[str] = set()            # types that were said to be for no card
+
+    @property
+    def configured(self) -> bool:
+        return bool(self.options.types)
+
+    @property
+    def resource_classes(self) -> frozenset[str]:
+        return frozenset(vgpu_type.resource_class for vgpu_type in self.options.types.values())
+
+    def live_migration_obstacle(self) -> str | None:
+        versions = self.hypervisor.versions()
+        return None if versions is None else vfio_migration.obstacle(versions)
+
+    # -- stock --------------------------------------------------------------------------------------------------------
+
+    def stock(self) -> api.Stock:
+        functions = self.tree.functions()
+        devices: list[InventoryDevice] = []
+        there: set[str] = set()
+        by_parent = sorted(functions, key=lambda function: function.parent)
+        for parent, siblings in itertools.groupby(by_parent, key=lambda function: function.parent):
+            vgpu_type = self.options.type_of(parent)
+            if vgpu_type is not None:
+                found = self._devices(parent, vgpu_type, list(siblings))
+                devices += found
+                there.update((vgpu_type.id,) if found else ())
+        self._warn_of_types_that_nothing_has(functions, there)
+        return api.Stock(tuple(devices))
+
+    def _devices(self, parent: str, vgpu_type: type_options.TypeOptions,
+                 siblings: Sequence[vgpu_sysfs.Function]) -> list[InventoryDevice]:
+        """The devices of one physical function."""
+        have = [function for function in siblings if function.problem or function.current == vgpu_type.id]
+        can = [function for function in siblings if not function.problem and _can_be_given(function, vgpu_type.id)]
+        if vgpu_type.max_instances is not None:
+            can = can[:max(0, vgpu_type.max_instances - len(have))]
+        return [self._device(function, parent, vgpu_type) for function in (*have, *can)]
+
+    def _device(self, function: vgpu_sysfs.Function, parent: str,
+                vgpu_type: type_options.TypeOptions) -> InventoryDevice:
+        name = nodedev_xml.pci_name(parent)
+        has_type = function.current != vgpu_sysfs.NO_TYPE
+        # A type that is not to be adopted is one of ours as long as somebody owns the function, and gone after that.
+        adopted = has_type and self.options.adopt_existing
+        return InventoryDevice(
+            self.name, function.address, name, vgpu_type.resource_class, name, function.numa_node,
+            _details_text(vgpu_type.id, parent, vocabulary.ADOPTED if adopted else vocabulary.CREATED),
+            function.problem, adopted or not has_type)
+
+    def _warn_of_types_that_nothing_has(self, functions: Sequence[vgpu_sysfs.Function], there: Collection[str]) -> None:
+        """Once, until it changes: an audit reads the stock every minute.
+
+        It may be a mistake in the option, or a card whose virtual functions are enabled later.
+        """
+        idle = {vgpu_type for vgpu_type in self.options.types if vgpu_type not in there}
+        for vgpu_type in sorted(idle - self._idle):
+            named = bool(self.options.types[vgpu_type].addresses)
+            made = sorted({f'{number} ({name})' for function in functions
+                           for number, name in function.creatable.items()})
+            LOG.warning('%s = %s: no virtual function %s has it or can be given it; those of this host can be given %s',
+                        vf_options.ENABLED, vgpu_type,
+                        f'below what [{options.vf_group(vgpu_type)}] device_addresses names' if named
+                        else 'of this host', ', '.join(made) or 'nothing')
+        self._idle = idle
+
+    # -- usage --------------------------------------------------------------------------------------------------------
+
+    def addresses(self, domain: domain_xml.Domain) -> Sequence[str]:
+        return domain.pci_addresses
+
+    def identify(self, addresses: Iterable[str]) -> Mapping[str, str | None]:
+        # Not those in stock alone: a function that no option names any more may still have an owner.
+        wanted = list(addresses)
+        known = self.tree.known(wanted) if wanted else ()
+        return {address: address if address in known else None for address in wanted}
+
+    # -- realize ------------------------------------------------------------------------------------------------------
+
+    def realize(self, assignment: DeviceAssignment) -> Realized:
+        wanted = assignment.details
+        function, origin = self._there(assignment), wanted.origin
+        if function.current == vgpu_sysfs.NO_TYPE:
+            # Whoever sets the type takes it away: also that of one which lost, at a boot, a type that was adopted.
+            function, origin = self._given_its_type(assignment, function), vocabulary.CREATED
+        self._check_type(assignment, function)
+        return Realized(DeviceKey(self.name, assignment.identifier),
+                        _details_text(wanted.type, wanted.parent_address, origin))
+
+    def _given_its_type(self, assignment: DeviceAssignment, function: vgpu_sysfs.Function) -> vgpu_sysfs.Function:
+        wanted = assignment.details
+        if not _can_be_given(function, wanted.type):
+            raise self._full(assignment)
+        refused = None
+        try:
+            self.tree.set_type(assignment.identifier, wanted.type)
+        except OSError as error:
+            refused = error
+        function = self._there(assignment)
+        if function.current == vgpu_sysfs.NO_TYPE:
+            # Another function of the card may have got its room since it was read.
+            if refused is not None and (refused.errno == errno.ENOSPC or not _can_be_given(function, wanted.type)):
+                raise self._full(assignment) from refused
+            raise exception.RealizeFailed(
+                self.name, assignment.identifier, 'its vGPU type was set and is not there' if refused is None
+                else f'its vGPU type cannot be set: {refused.strerror}') from refused
+        return function
+
+    def _full(self, assignment: DeviceAssignment) -> exception.ParentFull:
+        wanted = assignment.details
+        return exception.ParentFull(self.name, wanted.parent, wanted.type, 'it says that it has no more')
+
+    def _there(self, assignment: DeviceAssignment) -> vgpu_sysfs.Function:
+        """The assignment's virtual function.
+
+        :raises DeviceGone: there is none of its address, or another card has it
+        """
+        function = self.tree.function(assignment.identifier)
+        if function is None:
+            raise exception.DeviceGone(self.name, assignment.identifier, 'no virtual function has its address')
+        if function.parent != assignment.details.parent_address:
+            raise exception.DeviceGone(self.name, assignment.identifier,
+                                       f'it belongs to {function.parent}, and {assignment.details.parent_address} was '
+                                       'recorded')
+        if function.problem is not None:
+            raise exception.CommandFailed('reading sysfs', function.problem)
+        return function
+
+    def _check_type(self, assignment: DeviceAssignment, function: vgpu_sysfs.Function) -> None:
+        """See that a function has the type that was recorded, if it has any.
+
+        :raises DeviceGone: it has another one
+        """
+        if function.current not in (vgpu_sysfs.NO_TYPE, assignment.details.type):
+            raise exception.DeviceGone(
+                self.name, assignment.identifier,
+                f'it has the vGPU type {function.current}, and {assignment.details.type} was recorded')
+
+    # -- unclaim ------------------------------------------------------------------------------------------------------
+
+    def unclaim(self, assignment: DeviceAssignment, lock_fd: int) -> None:
+        given_back = self._is_clear if assignment.details.origin == vocabulary.CREATED else self._is_closed
+        if not self._wait_for(lambda: given_back(assignment)):
+            raise exception.DeviceInUse(
+                self.name, assignment.identifier,
+                f'a process of the host has it open, after {self.options.release_wait_s} s still')
+
+    def _is_away(self, assignment: DeviceAssignment) -> bool:
+        """Whether a function is not there: its type and whoever had it open went with it."""
+        return not self.tree.known((assignment.identifier,))
+
+    def _is_clear(self, assignment: DeviceAssignment) -> bool:
+        """Whether a function has no type any more, which is taken away when it is the recorded one."""
+        if self._is_away(assignment):
+            return True
+        function = self._there(assignment)
+        self._check_type(assignment, function)
+        if function.current == vgpu_sysfs.NO_TYPE:
+            return True
+        try:
+            self.tree.set_type(assignment.identifier, vgpu_sysfs.NO_TYPE)
+        except OSError as error:
+            # EPERM: it has none any more, which is read then; or, by what operators report, it is still in use.
+            if error.errno not in (errno.EBUSY, errno.EPERM):
+                raise exception.UnclaimFailed(self.name, assignment.identifier,
+                                              f'its vGPU type cannot be taken away: {error.strerror}') from error
+        return self._there(assignment).current == vgpu_sysfs.NO_TYPE
+
+    def _is_closed(self, assignment: DeviceAssignment) -> bool:
+        try:
+            return not self.tree.is_open(assignment.identifier)
+        except OSError as error:
+            if self._is_away(assignment):
+                return True
+            raise exception.UnclaimFailed(self.name, assignment.identifier,
+                                          f'nobody says whether a process has it open: {error.strerror}') from error
+
+    def _wait_for(self, done: Callable[[], bool]) -> bool:
+        deadline = time.monotonic() + self.options.release_wait_s
+        while not done():
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(0.1)
+        return True
+
+    # -- guest --------------------------------------------------------------------------------------------------------
+
+    def guest_elements(self, assignments: Sequence[DeviceAssignment]) -> Sequence[str]:
+        return [self._guest_element(assignment) for assignment in assignments]
+
+    def _guest_element(self, assignment: DeviceAssignment) -> str:
+        function = self._there(assignment)
+        self._check_type(assignment, function)
+        if function.current == vgpu_sysfs.NO_TYPE:
+            raise exception.DeviceGone(self.name, assignment.identifier, 'it has no vGPU type')
+        domain, bus, rest = function.address.split(':')
+        slot, number = rest.split('.')
+        # Not managed: libvirt would bind it to another driver than its own.
+        return ("<hostdev mode='subsystem' type='pci' managed='no'><source>"
+                f"<address domain='0x{domain}' bus='0x{bus}' slot='0x{slot}' function='0x{number}'/>"
+                '</source></hostdev>')
+
+
+def _can_be_given(function: vgpu_sysfs.Function, vgpu_type: str) -> bool:
+    return function.current == vgpu_sysfs.NO_TYPE and vgpu_type in function.creatable
+
+
+def _details_text(vgpu_type: str, parent: str, origin: str) -> str:
+    return details.to_text(VFDetails(type=vgpu_type, parent=nodedev_xml.pci_name(parent), parent_address=parent,
+                                     device_api='vfio-pci', origin=origin))
