@@ -95,10 +95,10 @@ class Contract(base.TestCase):
 
     def test_the_inventory_has_what_exists_and_what_can_be_made(self) -> None:
         inventory = self.driver.get_inventory()
-        self.assertEqual({'vpmem', 'mdev'}, inventory.known_kinds)
+        self.assertEqual({'vpmem', 'mdev', *('vf' for _function in self.world.functions[:1])}, inventory.known_kinds)
         self.assertEqual((), inventory.unknown)
-        self.assertEqual({DeviceKey('vpmem', 'ns0'), DeviceKey('vpmem', 'ns1'), DeviceKey('mdev', self.world.mdev)},
-                         set(self.devices()))
+        self.assertEqual({DeviceKey('vpmem', 'ns0'), DeviceKey('vpmem', 'ns1'), DeviceKey('mdev', self.world.mdev),
+                          *(DeviceKey('vf', function) for function in self.world.functions)}, set(self.devices()))
         self.assertEqual((worlds.TYPE, 2, 1), (self.capacity().device_type, self.capacity().available,
                                                self.capacity().numa_node))
 
@@ -171,7 +171,8 @@ class Contract(base.TestCase):
     # -- realize ------------------------------------------------------------------------------------------------------
 
     def test_realizing_what_exists_finds_it_every_time(self) -> None:
-        for kind, identifier in (('vpmem', 'ns0'), ('mdev', self.world.mdev)):
+        for kind, identifier in (('vpmem', 'ns0'), ('mdev', self.world.mdev),
+                                 *(('vf', function) for function in self.world.functions)):
             wanted = self.assigned(kind, identifier)
             for _again in range(2):
                 realized = self.driver.realize(wanted)
@@ -301,6 +302,24 @@ class Contract(base.TestCase):
 
     def test_unclaiming_nothing_is_nothing(self) -> None:
         self.assertEqual({}, self.driver.unclaim([]))
+
+    def test_a_virtual_function_has_its_type_until_it_is_given_back(self) -> None:
+        for function in self.world.functions[:1]:
+            key, wanted = DeviceKey('vf', function), self.assigned('vf', function)
+            self.assertRaises(exception.DeviceGone, self.driver.guest_config, [wanted])
+            with self.world.hold(key):
+                self.assertRaises(exception.DeviceBusy, self.driver.realize, wanted)
+            self.driver.realize(wanted)
+            self.start(wanted)
+            self.assertEqual({key}, set(self.uses()))
+            self.assertIsInstance(self.driver.unclaim([wanted])[key], exception.DeviceInUse)
+            self.world.stop_guest(self.instance)
+            self.assertIsInstance(self.driver.unclaim([wanted])[key], exception.DeviceInUse)
+            self.assertEqual(worlds.FUNCTION_TYPE, self.world.type_of(function))
+            self.world.delete_guest(self.instance)
+            for _again in range(2):
+                self.assertEqual({key: None}, self.driver.unclaim([wanted]))
+                self.assertEqual('0', self.world.type_of(function))
 
     # -- guests that are there ----------------------------------------------------------------------------------------
 
@@ -476,6 +495,17 @@ class Contract(base.TestCase):
             self.assertNotIn('identifier="ns1"', str(text))
             self.assertNotIn(str(text), repr(definitions))
         self.assertEqual(before, self.world.definition(self.instance))
+
+    def test_a_guest_takes_along_another_virtual_function(self) -> None:
+        for one, other in zip(self.world.functions[:1], self.world.functions[1:], strict=False):
+            ours, partner = self.assigned('vf', one), self.assigned('vf', other)
+            for wanted in (ours, partner):
+                self.driver.realize(wanted)
+            self.start(self.assigned('vpmem', 'ns1'), ours)
+            definitions = self.driver.migration_definitions(self.mapped(
+                ('vf', one, partner), ('vpmem', 'ns1', self.assigned('vpmem', 'ns0'))))
+            for text in definitions:
+                self.assertEqual([other], [name for name in self.world.named_in(str(text)) if ':' in name])
 
     def test_a_transient_guest_has_no_persistent_definition(self) -> None:
         self.start(self.assigned('vpmem', 'ns1'), define=False)

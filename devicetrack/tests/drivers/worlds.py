@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Sequence
 import contextlib
 import os
 from typing import Any
+import urllib.parse
 import uuid
 
 import fixtures
@@ -18,15 +20,18 @@ from devicetrack.objects.values import GuestConfig
 from devicetrack.objects.values import MigrationDefinitions
 from devicetrack.testing import fixtures as our_fixtures
 from devicetrack.testing import libvirt as libvirt_fixtures
+from devicetrack.testing import vgpu
 from devicetrack.virt import driver as interface
 from devicetrack.virt import fake
 from devicetrack.virt.libvirt import domain_xml
 from devicetrack.virt.libvirt import driver as libvirt_driver
 from devicetrack.virt.libvirt.kinds import mdev
+from devicetrack.virt.libvirt.kinds import vf
 from devicetrack.virt.libvirt.kinds import vpmem
 
 NAMESPACES = ('ns0', 'ns1')
 TYPE = 'nvidia-35'
+FUNCTION_TYPE = '558'
 SIZE = 8 << 20
 
 
@@ -34,12 +39,14 @@ class World(fixtures.Fixture, abc.ABC):
     """A host with the namespaces :data:`NAMESPACES`, one parent of type :data:`TYPE` and one mdev on it.
 
     What drivers differ in is declared: ``creates`` says whether mediated devices can be made here, ``arrives`` whether
-    a guest can arrive by a live migration.
+    a guest can arrive by a live migration. ``functions`` are virtual functions that can be given a type, where the
+    driver knows such devices.
     """
 
     creates: bool
     arrives: bool
     mdev: str
+    functions: Sequence[str] = ()
 
     @abc.abstractmethod
     def driver(self) -> interface.VirtDriver:
@@ -96,6 +103,10 @@ class World(fixtures.Fixture, abc.ABC):
     @abc.abstractmethod
     def remove(self, namespace: str) -> None:
         """Take a namespace away."""
+
+    def type_of(self, function: str) -> str:
+        """The vGPU type of a virtual function, '0' for none."""
+        raise NotImplementedError
 
     @abc.abstractmethod
     def hold(self, key: DeviceKey) -> contextlib.AbstractContextManager[Any]:
@@ -185,6 +196,10 @@ class LibvirtTestWorld(World):
         self.configuration.set('libvirt', pmem_namespaces=[f'4GB:{"|".join(NAMESPACES)}'])
         self.configuration.set('devicetrack_vpmem', directory=self.files, wipe_wait_s=0)
         self.configuration.set('devices', enabled_mdev_types=[TYPE])
+        self.cards = self.useFixture(vgpu.Cards())
+        self.functions = self.cards.add('0000:3d:00.0', 2, {FUNCTION_TYPE: ('NVIDIA L40-24Q', 2)}, numa_node=1)
+        self.configuration.set('devicetrack_vf', sysfs_root=self.cards.root, enabled_types=[FUNCTION_TYPE],
+                               release_wait_s=0)
         self._reachable = True
         self._boot = 0
 
@@ -232,7 +247,10 @@ class LibvirtTestWorld(World):
 
     def named_in(self, definition: str) -> list[str]:
         found = domain_xml.parse(definition)
-        return [*found.memory_paths, *found.mdev_uuids]
+        return [*found.memory_paths, *found.mdev_uuids, *found.pci_addresses]
+
+    def type_of(self, function: str) -> str:
+        return self.cards.type_of(function)
 
     def write(self, namespace: str, data: bytes) -> None:
         with open(os.path.join(self.files, namespace), 'r+b') as file:
@@ -253,7 +271,8 @@ class LibvirtTestWorld(World):
     def hold(self, key: DeviceKey) -> contextlib.AbstractContextManager[Any]:
         locks = os.path.join(self.configuration.state_path, 'locks')
         os.makedirs(locks, exist_ok=True)
-        return filelock.FileLock(os.path.join(locks, f'{key.kind}-{key.identifier}.lock'))
+        name = urllib.parse.quote(f'{key.kind}-{key.identifier}', safe='')
+        return filelock.FileLock(os.path.join(locks, f'{name}.lock'))
 
     def unreachable(self) -> None:
         self._reachable = False
@@ -267,7 +286,8 @@ class _BootedDriver(libvirt_driver.LibvirtDriver):
     """The driver on a host that a test can boot."""
 
     def __init__(self, world: LibvirtTestWorld, configuration: our_fixtures.Configuration, connect: Any) -> None:
-        super().__init__('host', configuration.conf, configuration.state_path, [mdev.Mdev, vpmem.VPMEM], connect)
+        super().__init__('host', configuration.conf, configuration.state_path, [mdev.Mdev, vf.VF, vpmem.VPMEM],
+                         connect)
         self._world = world
 
     def boot_id(self) -> str:
