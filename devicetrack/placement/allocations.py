@@ -292,9 +292,9 @@ class _Run:
             self.unsure = self.unsure or isinstance(failure, errors.PlacementUnavailable)
             before, views = views, self._read(operation.consumers)
             if any(operations.is_own_write(consumer, views[consumer.uuid]) for consumer in writes):
-                return Outcome.DONE             # all or none were written, so one proves it
+                break                           # all or none were written, so one proves it
             failure = self._named(failure, before, views)
-        return Outcome.DONE if written else Outcome.REPEATED
+        return Outcome.DONE if self.unsure else Outcome.REPEATED
 
     def _check_policy(self, failure: errors.PlacementError | None, views: Views, written: int) -> None:
         """Raise unless the policy lets the operation write now."""

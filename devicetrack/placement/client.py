@@ -17,6 +17,7 @@ from urllib import parse
 
 from keystoneauth1 import exceptions as ks_exceptions
 from oslo_config import cfg
+from oslo_log import log as logging
 
 from devicetrack.placement import errors
 from devicetrack.placement import session
@@ -32,6 +33,8 @@ from devicetrack.placement.values import Traits
 if TYPE_CHECKING:
     from keystoneauth1 import adapter as ks_adapter
     import requests
+
+LOG = logging.getLogger(__name__)
 
 MICROVERSION: Final = '1.39'
 
@@ -275,13 +278,16 @@ class Client:
     def _send(self, method: str, path: str, body: Any = None, again: bool = True) -> requests.Response:
         """:param again: let the adapter repeat what could not be delivered"""
         request = f'{method} {path}'
-        options: dict[str, Any] = {} if again else {'connect_retries': 0, 'status_code_retries': 0}
+        options: dict[str, Any] = {'log': False}        # bodies name projects and users
+        if not again:
+            options |= {'connect_retries': 0, 'status_code_retries': 0}
         if body is not None:
             options['json'] = body
         try:
             answer = self._adapter.request(path, method, raise_exc=False, microversion=MICROVERSION, **options)
         except ks_exceptions.ClientException as error:
             raise errors.PlacementUnavailable(request, f'{type(error).__name__}: {error}') from error
+        LOG.debug('%s: %s', request, answer.status_code)
         if answer.status_code < 300:
             return answer
         code, detail = _reason(answer)

@@ -35,6 +35,16 @@ class Loss(enum.Enum):
     ANSWER = 'the server answers it; the client is cut off before it hears of that'
 
 
+class _Staged(NamedTuple):
+    method: str
+    path: str
+    call: Callable[[], Any] | None
+    loss: Loss | None
+
+
+_PASSES: Final = _Staged('', '', None, None)
+
+
 class Answer(NamedTuple):
     status: int
     reason: str
@@ -56,7 +66,7 @@ class HTTPProxy(fixtures.Fixture):
     def _setUp(self) -> None:
         self.requests: list[tuple[str, str]] = []
         self._lock = threading.Lock()
-        self._staged: list[tuple[str, str, Loss | Callable[[], Any]]] = []
+        self._staged: list[_Staged] = []
         self._connections: set[socket.socket] = set()
         self._server = _Server(self)
         self.url = f'http://127.0.0.1:{self._server.server_address[1]}'
@@ -69,16 +79,19 @@ class HTTPProxy(fixtures.Fixture):
 
     def at_next(self, method: str, path: str, loss: Loss) -> None:
         """Lose the next request of this method whose path begins so."""
-        with self._lock:
-            self._staged.append((method, path, loss))
+        self._stage(_Staged(method, path, None, loss))
 
-    def before_next(self, method: str, path: str, call: Callable[[], Any]) -> None:
+    def before_next(self, method: str, path: str, call: Callable[[], Any], loss: Loss | None = None) -> None:
         """Call something when the next request of this method whose path begins so has come, before it is passed on.
 
-        Several are called one for each such request, in the order in which they were given.
+        :param loss: lose that request too
         """
+        self._stage(_Staged(method, path, call, loss))
+
+    def _stage(self, staged: _Staged) -> None:
+        """What is staged several times happens to one request after the other, in the order in which it was staged."""
         with self._lock:
-            self._staged.append((method, path, call))
+            self._staged.append(staged)
 
     @property
     def staged(self) -> int:
@@ -107,13 +120,12 @@ class HTTPProxy(fixtures.Fixture):
         with self._lock:
             self.requests.append((method, plain))
             fate = next((staged for staged in self._staged
-                         if staged[0] == method and plain.startswith(staged[1])), None)
-            if fate is not None:
+                         if staged.method == method and plain.startswith(staged.path)), _PASSES)
+            if fate is not _PASSES:
                 self._staged.remove(fate)
-        what = fate[2] if fate is not None else None
-        if callable(what):
-            what()
-        if what is Loss.REQUEST:
+        if fate.call is not None:
+            fate.call()
+        if fate.loss is Loss.REQUEST:
             return None
         connection = http.client.HTTPConnection(*self._address, timeout=_TIMEOUT_S)
         try:
@@ -124,7 +136,7 @@ class HTTPProxy(fixtures.Fixture):
             return None                         # nobody is there any more: as if one or the other were lost
         finally:
             connection.close()
-        return None if what is Loss.ANSWER else answer
+        return None if fate.loss is Loss.ANSWER else answer
 
 
 class _Server(socketserver.ThreadingMixIn, http_server.HTTPServer):

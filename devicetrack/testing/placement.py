@@ -108,6 +108,7 @@ class PlacementServer(fixtures.Fixture):
             url = self._database.url(name).render_as_string(hide_password=False)
         lines = ['[api]', 'auth_strategy = noauth2',
                  '[placement_database]', f'connection = {url}', 'sync_on_startup = true',
+                 'sqlite_synchronous = false',          # a killed process loses nothing by that
                  '[placement]', *(f'{name} = {value}' for name, value in self._options.items())]
         with open(os.path.join(self.directory, 'placement.conf'), 'w', encoding='utf-8') as file:
             file.write('\n'.join(lines) + '\n')

@@ -1,0 +1,62 @@
+"""Operations on allocations while the placement server is down, or is started again between their requests."""
+
+from __future__ import annotations
+
+from concurrent import futures
+import threading
+
+from devicetrack.placement import errors
+from devicetrack.placement.allocations import Outcome
+from devicetrack.testing import placement as placements
+from devicetrack.tests import base
+from devicetrack.tests.functional.placement import worlds
+
+_TIMEOUT_S = 60
+
+
+class TestServer(base.TestCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.server = self.useFixture(placements.PlacementServer())
+        self.cases = {**worlds.CASES, 'forced delete': worlds.FORCED}
+        self.worlds = {name: self.useFixture(worlds.World(self.server)) for name in self.cases}
+        for name, case in self.cases.items():
+            case.prepare(self.worlds[name])
+
+    def test_while_it_is_down_nothing_is_changed_and_afterwards_all_goes_on(self):
+        outcomes = {'confirm': Outcome.PENDING, 'revert': Outcome.PENDING,
+                    'spawn': Outcome.UNKNOWN, 'forced delete': Outcome.UNKNOWN}     # these write without a read
+        self.server.stop()
+        for name, case in self.cases.items():
+            world = self.worlds[name]
+            error = self.assertRaises(errors.PlacementUnavailable, case.call, world, world.client())
+            self.assertEqual((name, outcomes.get(name, Outcome.UNCHANGED)), (name, error.verdict.outcome))
+        self.server.start()
+        for name, case in self.cases.items():
+            world = self.worlds[name]
+            self.assertEqual((name, case.before(world)), (name, world.held()))
+            self.assertEqual((name, Outcome.DONE), (name, case.call(world, world.client()).outcome))
+            self.assertEqual((name, case.after(world)), (name, world.held()))
+
+    def test_started_again_before_it_writes(self):
+        arrived = threading.Barrier(len(self.cases) + 1)
+        started = threading.Event()
+
+        def wait() -> None:
+            arrived.wait(_TIMEOUT_S)
+            started.wait(_TIMEOUT_S)
+
+        with futures.ThreadPoolExecutor(len(self.cases)) as pool:
+            running = {}
+            for name, case in self.cases.items():
+                world = self.worlds[name]
+                world.proxy.before_next(*case.writes, wait)
+                running[name] = pool.submit(case.call, world, world.client())
+            arrived.wait(_TIMEOUT_S)                # all have read, none has written
+            self.server.stop()
+            self.server.start()
+            started.set()
+        for name, case in self.cases.items():
+            self.assertEqual((name, Outcome.DONE), (name, running[name].result().outcome))
+            self.assertEqual((name, case.after(self.worlds[name])), (name, self.worlds[name].held()))
