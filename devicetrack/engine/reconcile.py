@@ -331,7 +331,8 @@ class _Comparison:
         itself = {name: values for name, values in different.items() if name in ITSELF}
         if itself:
             self._replaced.add(key)
-            return [self._finding(UNHEALTHY, CRITICAL, key, f'another device has its name: {_told(itself)}',
+            return [self._finding(UNHEALTHY, CRITICAL, key, f'another device has its name: {_told(itself)}; owner '
+                                  f'{record.instance_uuid}',
                                   'bring the recorded device back; this one is neither handed out nor wiped')]
         # Realizing the device writes what it finds. Until the guest runs, and after a boot, that is still to come; of a
         # device that is to be given back nobody needs to know.
@@ -340,6 +341,12 @@ class _Comparison:
             return []
         return [self._finding(DETAILS_DIFFER, NOTE, key, _told(different), 'take over what the host says',
                               repair=UPDATE_DETAILS if self._certain(key) else None)]
+
+    @functools.cached_property
+    def _parents(self) -> frozenset[tuple[str, str | None]]:
+        """Parents that make devices, or have some."""
+        return frozenset({(capacity.kind, capacity.parent) for capacity in self.inventory.capacities}
+                         | {(device.kind, device.parent) for device in self.inventory.devices})
 
     @functools.cached_property
     def _waits_for_its_definition(self) -> frozenset[str]:
@@ -362,6 +369,8 @@ class _Comparison:
                                 + (', and a domain names it' if used else ''),
                                 'remove it from the domain' if used else 'none: the next audit goes on with it',
                                 repair=RETRY_RELEASE if free_of_guests else None)
+            if not there and not _is_made(record):
+                yield from self._gone(key, record, 'nothing proves what became of its bytes; ')
             return
         if word in INSTANCE_OVER:
             # One that was offloaded comes back by a new claim, and the service's word may be older than that.
@@ -374,10 +383,17 @@ class _Comparison:
                 and uuid in usage.domains and uuid not in self._waits_for_its_definition):
             yield self._finding(RECORDED_UNUSED, WARNING, key, f'the domain of {uuid} does not name it',
                                 'see whether the instance still needs it')
-        if not there and record.kind in self.inventory.known_kinds and not (
-                _is_made(record) and (record.state == vocabulary.CLAIMED or self.views.boot_changed)):
-            yield self._finding(GONE, CRITICAL if used else WARNING, key, f'the host does not have it; owner {uuid}',
-                                'bring the device back')
+        if not there:
+            to_be_made = _is_made(record) and (record.state == vocabulary.CLAIMED or self.views.boot_changed)
+            if not to_be_made:
+                yield from self._gone(key, record)
+            elif (record.kind, record.parent) not in self._parents:
+                yield from self._gone(key, record, f'its parent {record.parent}, which is to make it, is not there; ')
+
+    def _gone(self, key: _Key, record: Record, why: str = '') -> Iterable[Finding]:
+        if record.kind in self.inventory.known_kinds:
+            yield self._finding(GONE, CRITICAL if key in self.named else WARNING, key, 'the host does not have it; '
+                                f'{why}owner {record.instance_uuid}', 'bring it back, or forget it for good')
 
     # -- what moves ---------------------------------------------------------------------------------------------------
 
@@ -435,7 +451,9 @@ class _Comparison:
     def stock(self) -> Iterable[Finding]:
         for key, device in self.devices.items():
             if device.unhealthy and key not in self._replaced:
-                yield self._finding(UNHEALTHY, WARNING, key, device.unhealthy,
+                owner = self.owners.get(key)
+                yield self._finding(UNHEALTHY, WARNING, key, device.unhealthy
+                                    + (f'; owner {owner.instance_uuid}' if owner is not None else ''),
                                     'mend the device; it comes back by itself')
             if not device.adoptable and key not in self.owners and key not in self.named and not self.usage.unknown:
                 yield self._finding(LEFT_OVER, NOTE, key, self._left_over(device),

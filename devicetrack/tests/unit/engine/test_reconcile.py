@@ -15,6 +15,7 @@ from devicetrack.tests.unit.engine.hosts import namespace
 DEVICE = namespace('a')
 KEY = DEVICE.key
 UNHEALTHY = namespace('a', unhealthy='hot')
+GPU = hosts.capacity('gpu', 0)
 NAMESPACE_UUID = '8a5a2d6c-6c9d-4e8e-9d52-0e6a8c6b7f11'
 ANOTHER_UUID = '31c3b3a5-8a6e-4b60-b1a2-6a8f5d8e0c55'
 
@@ -106,9 +107,20 @@ class CompareTestCase(base.TestCase):
         ('gone', views(there=(), rows=[row()]), [('gone from the host', 'warning')]),
         ('a claimed namespace is gone', views(there=(), rows=[row(state='claimed')]),
          [('gone from the host', 'warning')]),
-        ('not made yet', views(there=(), rows=[made(state='claimed')]), []),
+        ('not made yet', views(there=[GPU], rows=[made(state='claimed')]), []),
+        ('not made yet, and its parent is gone', views(there=(), rows=[made(state='claimed')]),
+         [('gone from the host', 'warning')]),
+        ('not made yet, and its parent has others', views(there=[mdev('n')], rows=[made(state='claimed')]), []),
         ('made, and gone', views(there=(), rows=[made()]), [('gone from the host', 'warning')]),
-        ('made, and not made again after a boot', views(there=(), rows=[made()], boot_changed=True), []),
+        ('made, and not made again after a boot', views(there=[GPU], rows=[made()], boot_changed=True), []),
+        ('its parent is gone after a boot', views(there=(), rows=[made()], boot_changed=True),
+         [('gone from the host', 'warning')]),
+        ('the same, and its kind could not be read', views(there=(), rows=[made()], boot_changed=True, known=('vpmem',),
+                                                           unknown=[values.Unknown('mdev', 'no answer')]),
+         [('view unknown', 'warning')]),
+        ('gone on its way back', views(there=(), rows=[row(state='releasing')]),
+         [('gone from the host', 'warning'), ('release pending', 'note')]),
+        ('removed on its way back', views(there=(), rows=[made(state='releasing')]), [('release pending', 'note')]),
         ('its kind could not be read', views(there=(), rows=[row()], known=('mdev',),
                                              unknown=[values.Unknown('vpmem', 'ndctl failed')]),
          [('view unknown', 'warning')]),
@@ -126,6 +138,11 @@ class CompareTestCase(base.TestCase):
 
     def test_finds(self):
         self.assertEqual(self.expected, [(finding.kind, finding.severity) for finding in reconcile.compare(self.seen)])
+
+    def test_names_the_owner_of_what_is_gone_or_unhealthy(self):
+        for finding in reconcile.compare(self.seen):
+            if finding.kind in (reconcile.GONE, reconcile.UNHEALTHY):
+                self.assertEqual(finding.recorded_owner is not None, finding.detail.endswith('; owner i'))
 
     def test_a_repair_is_one_that_there_is(self):
         for finding in reconcile.compare(self.seen):
@@ -226,18 +243,18 @@ class DetailsTestCase(base.TestCase):
         ('another label: the claim chose it', [hosts.row(pmem(), 'i', 'active')], [pmem(label='BIG')], False, []),
         ('another namespace', [hosts.row(pmem(), 'i', 'active')], [pmem(namespace_uuid=ANOTHER_UUID)], False,
          [('unhealthy', 'critical', f'another device has its name: namespace_uuid is {ANOTHER_UUID} and was recorded '
-           f'as {NAMESPACE_UUID}', None)]),
+           f'as {NAMESPACE_UUID}; owner i', None)]),
         ('another size, and a reason of its own', [hosts.row(pmem(), 'i', 'claimed')],
          [pmem(size_bytes=1 << 30)._replace(unhealthy='hot')], True,
          [('unhealthy', 'critical', 'another device has its name: size_bytes is 1073741824 and was recorded as '
-           '4294967296', None)]),
+           '4294967296; owner i', None)]),
         ('another type, on its way back', [made(state='releasing')], [mdev(type='nvidia-36')], False,
-         [('unhealthy', 'critical', 'another device has its name: type is nvidia-36 and was recorded as nvidia-35',
-           None), ('release pending', 'note', 'on its way back from i', None)]),
+         [('unhealthy', 'critical', 'another device has its name: type is nvidia-36 and was recorded as nvidia-35; '
+           'owner i', None), ('release pending', 'note', 'on its way back from i', None)]),
         ('another sort of details', [hosts.row(pmem(), 'i', 'active')],
          [pmem()._replace(details=mdev().details)], False,
          [('unhealthy', 'critical', 'another device has its name: type is devicetrack.MdevDetails and was recorded as '
-           'devicetrack.VPMEMDetails', None)]),
+           'devicetrack.VPMEMDetails; owner i', None)]),
         ('a row that cannot be read', [hosts.row(DEVICE, 'i', 'active')], [pmem()], False,
          [('details differ', 'note', 'this release cannot read what the row or the host says of it', None)]),
         names=('rows', 'there', 'boot_changed', 'expected'))
