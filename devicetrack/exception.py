@@ -176,6 +176,17 @@ class NotForgotten(DeviceTrackError):
         return f'device {self.device} is not forgotten: {self.reason}'
 
 
+class NotAdmitted(DeviceTrackError):
+    """A device that was forgotten cannot be handed out as it is now. It stays withheld; ``reason`` says why."""
+
+    def __init__(self, device: str, reason: str) -> None:
+        super().__init__(device, reason)
+        self.device, self.reason = device, reason
+
+    def __str__(self) -> str:
+        return f'device {self.device} stays withheld: {self.reason}'
+
+
 class ForkedManager(DeviceTrackError):
     """A claim manager was called in a forked child. Nothing was done; only the process that made it may call it."""
 

@@ -73,12 +73,13 @@ def withhold(ledger: ledgers.Ledger, looks: Sequence[Views]) -> None:
             if key not in suspected:
                 ledger.admit(key, vocabulary.FOREIGN)
         doubtful = ledger.withheld(vocabulary.IN_DOUBT)
-        recorded = {record.key for record in looks[-1].records} if doubtful else set()
+        # Of a device that is held for the owner that its row names nobody doubts any more whose it is.
+        taken = {record.key for record in looks[-1].records if not ledger.holds(record)} if doubtful else set()
         for key in doubtful:
-            if key not in recorded and (key not in suspected or key in confirmed):
+            if key not in taken and (key not in suspected or key in confirmed):
                 ledger.admit(key, vocabulary.IN_DOUBT)
     for key in confirmed:
-        ledger.withhold_free(key, vocabulary.FOREIGN)
+        ledger.withhold(key, vocabulary.FOREIGN)
     if all(unknown for _, unknown in seen):
         for unit in ledger.units():
             ledger.withhold_free(DeviceKey(unit.pool.kind, unit.identifier or ''), vocabulary.IN_DOUBT)

@@ -25,6 +25,7 @@ from devicetrack.claims import moving
 from devicetrack.claims import orders
 from devicetrack.claims import providers as provider_resolvers
 from devicetrack.claims import recovery
+from devicetrack.claims import withheld
 from devicetrack.claims.claim import Claim
 from devicetrack.claims.service import ComputeService
 from devicetrack.claims.steps import Steps
@@ -32,11 +33,13 @@ from devicetrack.engine import demand as demands
 from devicetrack.engine import moves
 from devicetrack.engine.explanation import Shortage
 from devicetrack.engine.reconcile import Finding
+from devicetrack.engine.withholding import Place
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import DeviceMap
 from devicetrack.objects import DeviceRequest
 from devicetrack.objects import InstanceResources
 from devicetrack.objects import Provider
+from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestConfig
 from devicetrack.objects.values import MigrationDefinitions
 from devicetrack.store import api as store_api
@@ -487,6 +490,48 @@ class ClaimManager(Steps):
             moving.mark_old(self, instance, migration.uuid)
         return self.driver.migration_definitions(device_map)
 
+    # -- what operators say -------------------------------------------------------------------------------------------
+
+    @_when_ready
+    def drain(self, kind: str, name: str, parent: bool = False, reason: str = '') -> withheld.Withheld:
+        """Let nobody have a device from now on, or with ``parent`` anything that a parent has or could make.
+
+        Whoever has it keeps it. It lasts, over restarts too and while the device is away, until :meth:`undrain`.
+        Idempotent.
+
+        :returns: why it is withheld, and the rows of those who have it still
+        :raises BadRequest: this host has no such device or parent
+        :raises NothingWritten: it is not drained
+        :raises OutcomeUnknown: it is drained, and the next audit sees that the store knows
+        """
+        return withheld.drain(self, Place.named(kind, name, parent), reason)
+
+    @_when_ready
+    def undrain(self, kind: str, name: str, parent: bool = False) -> withheld.Withheld:
+        """End what :meth:`drain` began. Idempotent. Other reasons stay.
+
+        :raises BadRequest: it is not drained, and this host has no such device or parent
+        :raises StoreError: it stays drained
+        """
+        return withheld.undrain(self, Place.named(kind, name, parent))
+
+    @_when_ready
+    def admit(self, kind: str, identifier: str) -> withheld.Withheld:
+        """End the doubt about a device that was forgotten and came back, or may: somebody knows that it is clean.
+
+        :raises BadRequest: it was not forgotten
+        :raises NotAdmitted: somebody owns or uses it, or that cannot be told
+        :raises HypervisorUnreachable, StoreError: no answer; it stays withheld
+        """
+        return withheld.admit(self, DeviceKey(kind, identifier))
+
+    @_when_ready
+    def list_withheld(self) -> list[withheld.Withheld]:
+        """Every device and parent that is withheld, why, and who has it still."""
+        with self._lock:
+            reasons = self._ledger.reasons()
+        return withheld.listed(self.withheld.marks, reasons, self.store.records(self._host_uuid))
+
     # -- audit and questions ------------------------------------------------------------------------------------------
 
     @_when_ready
@@ -515,7 +560,7 @@ class ClaimManager(Steps):
     def providers(self) -> list[Provider]:
         """The resource providers of this host with what exists and can still be made, by resource class."""
         with self._lock:
-            pools = [(pool.provider_uuid, pool.resource_class, pool.total - pool.free_count + pool.room())
+            pools = [(pool.provider_uuid, pool.resource_class, pool.total + pool.makes())
                      for pool in self._ledger.pools()]
         totals: dict[str, dict[str, int]] = {}
         for uuid, resource_class, total in pools:
@@ -525,4 +570,3 @@ class ClaimManager(Steps):
         return [Provider(uuid=uuid, name=f'{self.nodename}_{name}' if name else self.nodename,
                          parent_uuid=root if name else None, totals=totals.get(uuid, {}))
                 for name, uuid in sorted(self._provider_names.items())]
-

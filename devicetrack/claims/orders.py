@@ -20,7 +20,10 @@ import uuid
 from oslo_log import log as logging
 
 from devicetrack import exception
+from devicetrack import vocabulary
 from devicetrack.claims import repairs
+from devicetrack.claims import withheld
+from devicetrack.engine.withholding import Place
 from devicetrack.objects.values import DeviceKey
 from devicetrack.store.api import Order
 
@@ -31,6 +34,9 @@ LOG = logging.getLogger(__name__)
 
 REPAIR: Final = 'repair'
 FORGET: Final = 'forget'
+DRAIN: Final = 'drain'
+UNDRAIN: Final = 'undrain'
+ADMIT: Final = 'admit'
 
 # What an answer says became of an order.
 DONE: Final = 'done'
@@ -90,18 +96,25 @@ def carry_out(manager: Steps) -> bool:
 
 
 def _carry_out(manager: Steps, order: Order) -> Answer:
-    work = _WORK.get(order.verb)
-    if work is None:
+    if order.verb not in _WORK:
         return Answer(REFUSED, f'this release knows no order {order.verb}: it knows {", ".join(sorted(_WORK))}')
     try:
-        return work(manager, _arguments(order))
-    except (exception.BadRequest, exception.NotForgotten, exception.NotAssigned) as error:
+        return do(manager, order.verb, _arguments(order))
+    except (exception.BadRequest, exception.NotForgotten, exception.NotAssigned, exception.NotAdmitted) as error:
         return Answer(REFUSED, str(error))
     except exception.DeviceTrackError as error:
         return Answer(FAILED, str(error))
     except Exception as error:
         LOG.exception('Order %s failed', order.uuid)
         return Answer(FAILED, f'unexpected {type(error).__name__}: the log of the service has more')
+
+
+def do(manager: Steps, verb: str, arguments: Mapping[str, Any]) -> Answer:
+    """Do what an order with this verb would have done.
+
+    :raises DeviceTrackError: it was not done
+    """
+    return _WORK[verb](manager, arguments)
 
 
 def _arguments(order: Order) -> Mapping[str, Any]:
@@ -141,4 +154,24 @@ def _forget(manager: Steps, arguments: Mapping[str, Any]) -> Answer:
     return Answer(DONE, f'{key.kind}/{key.identifier} of instance {record.instance_uuid} is forgotten')
 
 
-_WORK: Final[Mapping[str, Callable[[Steps, Mapping[str, Any]], Answer]]] = {REPAIR: _repair, FORGET: _forget}
+def _drain(manager: Steps, arguments: Mapping[str, Any]) -> Answer:
+    return Answer(DONE, str(withheld.drain(manager, _place(arguments), _text(arguments, 'reason'))))
+
+
+def _undrain(manager: Steps, arguments: Mapping[str, Any]) -> Answer:
+    return Answer(DONE, str(withheld.undrain(manager, _place(arguments))))
+
+
+def _admit(manager: Steps, arguments: Mapping[str, Any]) -> Answer:
+    return Answer(DONE, str(withheld.admit(manager, DeviceKey(_text(arguments, 'kind'), _text(arguments, 'name')))))
+
+
+def _place(arguments: Mapping[str, Any]) -> Place:
+    scope = _text(arguments, 'scope')
+    if scope not in vocabulary.SCOPES:
+        raise exception.BadRequest('scope', scope, f'must be one of {", ".join(vocabulary.SCOPES)}')
+    return Place(_text(arguments, 'kind'), scope, _text(arguments, 'name'))
+
+
+_WORK: Final[Mapping[str, Callable[[Steps, Mapping[str, Any]], Answer]]] = {
+    REPAIR: _repair, FORGET: _forget, DRAIN: _drain, UNDRAIN: _undrain, ADMIT: _admit}

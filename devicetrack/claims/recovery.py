@@ -14,9 +14,12 @@ from devicetrack import vocabulary
 from devicetrack.claims import doubt
 from devicetrack.claims import interrupted
 from devicetrack.claims import looking
+from devicetrack.claims import withheld
 from devicetrack.engine import reconcile
 from devicetrack.engine.reconcile import Finding
 from devicetrack.engine.reconcile import Views
+from devicetrack.engine.withholding import Marks
+from devicetrack.engine.withholding import Place
 
 if TYPE_CHECKING:
     from devicetrack.claims.steps import Steps
@@ -28,13 +31,18 @@ def start(manager: Steps) -> list[Finding]:
     """Build the ledger of a manager that starts, and go on with what the last one left."""
     with looking.uncollected():
         views = looking.read(manager)
-        _refuse_mistakes(views)
+        manager.withheld = withheld.load(manager.store, manager.host_uuid)
+        marks = manager.withheld.marks
+        _refuse_mistakes(views, marks)
         with manager.lock:
+            withheld.enforce(manager.ledger, marks)
             manager.ledger.read_inventory(views.inventory)
             for records in looking.by_instance(views.records):
                 manager.ledger.hold(records)
+            withheld.resume(manager.ledger, marks, views)
             doubt.withhold(manager.ledger, (views,))
         manager.refresh()
+        withheld.note(manager, views)
         _judge(manager, views)
         if not interrupted.waits(manager, views):
             return _remember(manager, reconcile.compare(views))
@@ -43,16 +51,17 @@ def start(manager: Steps) -> list[Finding]:
     return _remember(manager, reconcile.compare(views))
 
 
-def _refuse_mistakes(views: Views) -> None:
-    """A device that an option names, that the host does not have and that nobody ever owned is a mistake in the option.
+def _refuse_mistakes(views: Views, marks: Marks) -> None:
+    """A device that an option names, that the host does not have and that nobody ever knew is a mistake in the option.
 
-    One with an owner went away; that is a finding, and the rest of the host works.
+    One with an owner went away; that is a finding, and the rest of the host works. One that was drained may be away to
+    be mended.
 
     :raises InvalidConfiguration: names the first mistake
     """
-    owned = {record.key for record in views.records}
+    known = {Place.of(record.key) for record in views.records} | marks.keys()
     for missing in views.inventory.missing:
-        if missing.key not in owned:
+        if Place.of(missing.key) not in known:
             raise exception.InvalidConfiguration(missing.option, missing.key.identifier, missing.reason)
 
 
@@ -63,8 +72,8 @@ def audit(manager: Steps) -> list[Finding]:
         looks = [looking.read(manager)]
         found = reconcile.compare(looks[0])
         with manager.lock:
-            withheld = manager.ledger.withheld(vocabulary.FOREIGN) or manager.ledger.withheld(vocabulary.IN_DOUBT)
-        if found or withheld:
+            doubted = manager.ledger.withheld(vocabulary.FOREIGN) or manager.ledger.withheld(vocabulary.IN_DOUBT)
+        if found or doubted:
             found = _of_idle(manager, found)
             looks.append(looking.read(manager))
             found = reconcile.confirmed(found, reconcile.compare(looks[1]))
@@ -74,6 +83,7 @@ def audit(manager: Steps) -> list[Finding]:
             doubt.withhold(manager.ledger, looks)
     manager.refresh()
     doubt.follow_rows(manager, views.records)
+    withheld.note(manager, views)
     _judge(manager, views)
     if interrupted.go_on(manager, views):
         found = _left(manager, found)

@@ -19,13 +19,17 @@ from oslo_concurrency import lockutils
 from oslo_log import log as logging
 
 from devicetrack import exception
+from devicetrack import vocabulary
 from devicetrack.claims import looking
+from devicetrack.claims import withheld
 from devicetrack.engine import ledger as ledgers
 from devicetrack.engine import reconcile
 from devicetrack.engine import repair
 from devicetrack.engine.reconcile import Finding
 from devicetrack.engine.reconcile import Views
 from devicetrack.engine.repair import Repair
+from devicetrack.engine.withholding import Place
+from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestRecord
@@ -206,6 +210,9 @@ def _unchanged(manager: Steps, repairs: Sequence[Repair]) -> _Errors:
 def forget(manager: Steps, key: DeviceKey, instance_uuid: str) -> Record:
     """End the row of a device that the host does not have any more. Nothing is wiped: there is nothing to wipe.
 
+    If it comes back, it is in doubt until somebody says that it is clean. That is noted first: after an error it may be
+    noted of a device that keeps its row.
+
     :param instance_uuid: its owner, as somebody confirmed it
     :returns: the row as it was
     :raises NotAssigned: nobody holds the device
@@ -218,6 +225,10 @@ def forget(manager: Steps, key: DeviceKey, instance_uuid: str) -> Record:
         for _look in range(2):
             _refuse(looking.read(manager), manager.driver.guest_records(), record)
         _refuse_present(manager.driver, record)
+        if not _leaves_nothing(record):
+            with manager.marking:
+                withheld.say(manager, Place.of(key), vocabulary.IN_DOUBT, withheld.FORGOTTEN.format(instance_uuid),
+                             int(time.time()))
         contexts: tuple[ContextChange, ...] = ()
         if record.migration_uuid is not None and len(manager.records_of(instance_uuid)) == 1:
             contexts = (ContextChange(manager.host_uuid, instance_uuid, None, None),)
@@ -241,9 +252,19 @@ def forget_of_machine(store: Store, host: Host, machine_id: str, key: DeviceKey,
     if host.machine_id == machine_id:
         raise exception.NotForgotten(_name(key), f'host {host.name} is this machine')
     record = _owned(store, host.uuid, host.name, key, instance_uuid)
+    if not _leaves_nothing(record):
+        withheld.forget(store, host.uuid, key, instance_uuid)
     store.write(Changes(delete=(record,)))
     _tell_forgotten(host.name, record)
     return record
+
+
+def _leaves_nothing(record: Record) -> bool:
+    """Whether a device of this name that comes back is certainly another one."""
+    try:
+        return details.from_text(record.details).goes_with_its_assignment
+    except (exception.UnknownObject, exception.MalformedObject):
+        return False
 
 
 def _tell_forgotten(host: str, record: Record) -> None:
@@ -277,10 +298,6 @@ def _refuse(views: Views, guests: Iterable[GuestRecord], record: Record) -> None
         refuse(f'nobody reads the {key.kind} devices of this host: see its options')
     if any(device.key == key for device in inventory.devices):
         refuse('the host has it, or another device of its name: release its instance, which wipes it')
-    for missing in inventory.missing:
-        if missing.key == key:
-            refuse(f'{missing.option} names it still, so it would be handed out as it is when the host has it again: '
-                   'take it out there, and restart the service')
     recording = {guest.instance_uuid for guest in guests
                  if any((device.kind, device.identifier) == key and not device.beside for device in guest.devices)}
     for use in usage.uses:

@@ -19,10 +19,12 @@ from oslo_utils import uuidutils
 
 from devicetrack import exception
 from devicetrack import vocabulary
+from devicetrack.claims import doubt
 from devicetrack.claims import host as host_identity
 from devicetrack.claims import looking
 from devicetrack.claims import providers as provider_resolvers
 from devicetrack.claims import repairs
+from devicetrack.claims import withheld
 from devicetrack.conf import manager as options
 from devicetrack.engine import demand as demands
 from devicetrack.engine import ledger as ledgers
@@ -31,8 +33,9 @@ from devicetrack.engine import withholding
 from devicetrack.engine.explanation import Shortage
 from devicetrack.engine.reconcile import Finding
 from devicetrack.engine.reconcile import Views
+from devicetrack.engine.withholding import Marks
+from devicetrack.engine.withholding import Place
 from devicetrack.objects import DeviceRequest
-from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Inventory
 from devicetrack.store import api as store_api
 from devicetrack.virt.driver import VirtDriver
@@ -54,11 +57,12 @@ class Line(NamedTuple):
     """One line of a host's inventory.
 
     ``status`` is one of :data:`STATUSES`. A device has ``amount`` 1. A line that is ``creatable`` has no
-    ``identifier``: its parent can make ``amount`` more, which types of one parent share. A line that is ``missing`` is
+    ``identifier``: its parent can make ``amount`` more, which types of one parent share; of a parent that is drained
+    the line is ``withheld``. A line that is ``missing`` is
     a device that an option names in vain, and ``reason`` says which option. A line that is ``unknown`` names in
-    ``kind`` what could not be read and in ``reason`` why. The ``amount`` of both is 0. ``reason`` says also why a
-    device is withheld. ``provider`` is the stable name of the parent that placement counts the device at, '' for the
-    node, None when only a row says where. ``details`` is the stored text of the details, '' where there are none.
+    ``kind`` what could not be read and in ``reason`` why. The ``amount`` of both is 0. ``reason`` has also every reason
+    why a device is withheld. ``provider`` is the stable name of the parent that placement counts the device at, '' for
+    the node, None when only a row says where. ``details`` is the stored text of the details, '' where there are none.
     """
 
     kind: str
@@ -153,21 +157,23 @@ class Observer:
 
     def audit(self) -> list[Finding]:
         """Look twice, and report what both looks show: what only passes by is no finding."""
+        marks = self._marks()
         first, second = self.read(), self.read()
-        return reconcile.confirmed(_compare(first), _compare(second))
+        return reconcile.confirmed(_compare(first, marks), _compare(second, marks))
 
     def inventory(self) -> list[Line]:
         """Every device that the host has or a row names, what can still be made, and what could not be read."""
         views = self.read()
-        ledger, uuids = self._ledger(views)
+        ledger, uuids = self._ledger(views, self._marks())
         names = {uuid: name for name, uuid in uuids.items()}
         lines = [_device(unit, names) for unit in ledger.units()]
         for pool in ledger.pools():
-            amount = pool.room() - pool.free_count
-            if pool.creatable and amount > 0:
-                lines.append(Line(pool.kind, None, CREATABLE, amount, pool.resource_class,
-                                  names.get(pool.provider_uuid), pool.provider_uuid, pool.parent_name, pool.numa_node,
-                                  None, None, pool.details))
+            if pool.makes():
+                drained = pool.room() == pool.free_count
+                lines.append(Line(pool.kind, None, WITHHELD if drained else CREATABLE, pool.makes(),
+                                  pool.resource_class, names.get(pool.provider_uuid), pool.provider_uuid,
+                                  pool.parent_name, pool.numa_node, None, vocabulary.DRAINED if drained else None,
+                                  pool.details))
         lines.sort(key=lambda line: (line.kind, line.parent or '', line.identifier is None, line.identifier or '',
                                      line.resource_class or ''))
         listed = {(line.kind, line.identifier) for line in lines}
@@ -178,6 +184,15 @@ class Observer:
         for unknown in (*views.usage.unknown, *views.inventory.unknown):
             lines.append(Line(unknown.what, None, UNKNOWN, 0, None, None, None, None, None, None, unknown.reason, ''))
         return lines
+
+    def withheld(self) -> list[withheld.Withheld]:
+        """Every device and parent that is withheld, why, and who has it still."""
+        views, marks = self.read(), self._marks()
+        ledger, _uuids = self._ledger(views, marks)
+        return withheld.listed(marks, ledger.reasons(), views.records)
+
+    def _marks(self) -> Marks:
+        return withheld.load(self._store, self.host.uuid).marks
 
     def provider_uuid(self, provider: str) -> str:
         """The UUID of a provider that is named by it, or by the stable name of its parent device.
@@ -200,7 +215,7 @@ class Observer:
         :raises BadRequest: the request means nothing on this host
         """
         views = self.read()
-        ledger, uuids = self._ledger(views)
+        ledger, uuids = self._ledger(views, self._marks())
         demand = demands.from_request(request, ledger.provider_uuids() | set(uuids.values()))
         if not demand.items:
             raise exception.BadRequest('request', None, 'it asks for no device')
@@ -216,11 +231,12 @@ class Observer:
                         for unknown in (*views.usage.unknown, *views.inventory.unknown))
         return Explanation(fits, parts, unknown, {uuid: name for name, uuid in uuids.items()})
 
-    def _ledger(self, views: Views) -> tuple[ledgers.Ledger, dict[str, str]]:
+    def _ledger(self, views: Views, marks: Marks) -> tuple[ledgers.Ledger, dict[str, str]]:
         """A ledger of what the views say, as a manager that starts would have it; and UUIDs by provider name."""
         inventory = views.inventory
         uuids = {name: self._providers.uuid_of(name) for name in _providers(inventory) | {''}}
         ledger = ledgers.Ledger(self._policy, uuids.__getitem__)
+        withheld.enforce(ledger, marks)
         ledger.read_inventory(inventory)
         # A row names the provider that its claim knew: the service's own resolver may call it otherwise than we do, and
         # a device counts where its parent counts now.
@@ -233,12 +249,8 @@ class Observer:
             holding = ledger.hold(records)
             ledger.releasing(unit for record, unit in zip(records, holding.units, strict=True)
                              if record.state == vocabulary.RELEASING)
-        for use in views.usage.uses:
-            if use.identifier is not None:
-                ledger.withhold_free(DeviceKey(use.kind, use.identifier), vocabulary.FOREIGN)
-        if views.usage.unknown:
-            for unit in ledger.units():
-                ledger.withhold_free(DeviceKey(unit.pool.kind, unit.identifier or ''), vocabulary.IN_DOUBT)
+        withheld.resume(ledger, marks, views)
+        doubt.withhold(ledger, (views,))
         return ledger, uuids
 
 
@@ -248,13 +260,13 @@ def _providers(inventory: Inventory) -> set[str]:
             | {capacity.provider for capacity in inventory.capacities})
 
 
-def _compare(views: Views) -> list[Finding]:
-    """What differs, and what keeps a manager from starting: a device that an option names and nobody ever had."""
-    owned = {record.key for record in views.records}
+def _compare(views: Views, marks: Marks) -> list[Finding]:
+    """What differs, and what keeps a manager from starting: a device that an option names and nobody ever knew."""
+    known = {Place.of(record.key) for record in views.records} | marks.keys()
     return reconcile.compare(views) + [
         Finding(reconcile.GONE, reconcile.WARNING, missing.key, None, (), 0, f'{missing.option} names it: '
                 f'{missing.reason}', 'nothing', 'mend the option, or make the device: no manager starts with it')
-        for missing in views.inventory.missing if missing.key not in owned]
+        for missing in views.inventory.missing if Place.of(missing.key) not in known]
 
 
 def _device(unit: ledgers.Unit, names: Mapping[str, str]) -> Line:

@@ -21,6 +21,7 @@ from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.claims import doubt
 from devicetrack.claims import providers as provider_resolvers
+from devicetrack.claims import withheld
 from devicetrack.claims.ledger_lock import LedgerLock
 from devicetrack.claims.service import ComputeService
 from devicetrack.conf import manager as options
@@ -75,6 +76,8 @@ class Steps:
         self._ledger = self.new_ledger()
         self._working = lockutils.Semaphores()
         self._doubts: list[doubt.Doubt] = []
+        self.withheld = withheld.Register()
+        self.marking = threading.Lock()         # held while what is withheld changes, there and in the store
         self._reading = threading.Lock()
         self.brought_back: set[str] = set()     # instances that are ready after the host booted, while not all are
         self.first_seen: dict[tuple[str, DeviceKey], int] = {}  # by finding, when this process first saw it

@@ -1,12 +1,14 @@
-"""``devicetrack-manage device``: devices that are gone for good."""
+"""``devicetrack-manage device``: what an operator says of devices: that they are drained, gone for good, or clean."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
 from typing import Any
+from typing import NamedTuple
 
 from devicetrack import exception
+from devicetrack import vocabulary
 from devicetrack.claims import host as host_identity
 from devicetrack.claims import orders
 from devicetrack.claims import repairs
@@ -19,14 +21,125 @@ from devicetrack.objects.values import Record
 from devicetrack.store.api import Host
 
 FORGOTTEN = 'forgotten'
+DRAINED = 'drained'
+UNDRAINED = 'undrained'
+ADMITTED = 'admitted'
 ORDERED = 'ordered'
 
 
-class Forget(base.ShowOne):
+class Told(NamedTuple):
+    """What became of what a host's manager was told. ``order`` is None when it was done here and now."""
+
+    outcome: str
+    text: str | None
+    order: str | None
+
+
+class Telling(base.ShowOne):
+    """Base of commands that tell the manager of a host something; one that is down is stood in for."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        options.add_host(parser)
+        order_commands.add_wait(parser)
+        return parser
+
+    def tell(self, host: Host, verb: str, done: str, wait_s: float, **arguments: Any) -> Told:
+        """Do what the order says, or leave it.
+
+        :param done: the outcome when that is done
+        """
+        try:
+            manager = self.app.claim_manager(host.name)
+        except exception.HostInUse:
+            order = order_commands.leave(self, self.app.checked_store, orders.make(host.uuid, verb, **arguments),
+                                         wait_s)
+            answer = orders.answer_of(order)
+            if answer is None:
+                return Told(ORDERED, None, order.uuid)
+            return Told(done if answer.outcome == orders.DONE else answer.outcome, answer.text, order.uuid)
+        return Told(done, orders.do(manager, verb, arguments).text, None)
+
+    @staticmethod
+    def key(name: options.DeviceName) -> DeviceKey:
+        if name.kind is None:
+            raise base.UsageError(f'{name} has no kind: say KIND/{name}')
+        return DeviceKey(name.kind, name.identifier)
+
+
+class _Draining(Telling):
+    """Base of the two that say of a device or of a parent whether it is drained."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument('device', metavar='KIND/NAME', type=options.device_name,
+                            help='The device, with its kind: vpmem/ns0. With --parent the parent, with the kind of its '
+                                 'devices: mdev/pci_0000_84_00_0.')
+        parser.add_argument('--parent', action='store_true',
+                            help='All that the parent of this name has and could make.')
+        return parser
+
+    def told(self, parsed_args: argparse.Namespace, verb: str, done: str, **more: str) -> Mapping[str, Any]:
+        kind, name = self.key(parsed_args.device)
+        scope = vocabulary.PARENT if parsed_args.parent else vocabulary.DEVICE
+        host = self.app.observer(parsed_args.host).host
+        told = self.tell(host, verb, done, parsed_args.wait, kind=kind, scope=scope, name=name, **more)
+        return {'outcome': told.outcome, 'host': host.name, 'kind': kind, 'scope': scope, 'name': name,
+                'text': told.text, 'order': told.order}
+
+
+class Drain(_Draining):
+    """Let nobody have a device from now on, or with --parent anything of a parent. Who has it keeps it.
+
+    It lasts, over restarts too and while the device is away, until "device undrain"; "withheld list" shows who has it
+    still. Beside a manager that works it leaves an order. Exit code 3 while that has no answer.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument('--reason', default='', metavar='TEXT', help='Why, for whoever reads it later.')
+        return parser
+
+    def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
+        return self.told(parsed_args, orders.DRAIN, DRAINED, reason=parsed_args.reason)
+
+
+class Undrain(_Draining):
+    """Let a device, or with --parent all of a parent, be handed out again. What is withheld for other reasons stays so.
+
+    Beside a manager that works it leaves an order. Exit code 3 while that has no answer.
+    """
+
+    def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
+        return self.told(parsed_args, orders.UNDRAIN, UNDRAINED)
+
+
+class Admit(Telling):
+    """Let a device that was forgotten be handed out again as it is: you know that it is clean, for nobody wipes it.
+
+    Refused while an instance has it, a domain names it, or that cannot be told. Beside a manager that works it leaves
+    an order. Exit code 3 while that has no answer.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument('device', metavar='KIND/IDENTIFIER', type=options.device_name,
+                            help='The device, with its kind: vpmem/ns0.')
+        return parser
+
+    def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
+        kind, name = self.key(parsed_args.device)
+        host = self.app.observer(parsed_args.host).host
+        told = self.tell(host, orders.ADMIT, ADMITTED, parsed_args.wait, kind=kind, name=name)
+        return {'outcome': told.outcome, 'host': host.name, 'kind': kind, 'identifier': name, 'text': told.text,
+                'order': told.order}
+
+
+class Forget(Telling):
     """End the assignment of a device that the host does not have any more. Nothing is wiped.
 
-    Refused while the host has the device, an option names it, a domain may name it, or a view cannot be read. Beside a
-    manager that works it leaves an order. Exit code 3 while that has no answer.
+    Refused while the host has the device, a domain may name it, or a view cannot be read. If it comes back it is
+    withheld until "device admit". Beside a manager that works it leaves an order. Exit code 3 while that has no answer.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -36,18 +149,14 @@ class Forget(base.ShowOne):
         parser.add_argument('--confirm', metavar='INSTANCE',
                             help='The UUID of the instance that owns the device, to confirm that this one is meant. '
                                  'Without it the assignment is shown and nothing is done.')
-        options.add_host(parser)
         parser.add_argument('--machine-gone', action='store_true',
                             help='The machine of --host, which is not this one, is gone for good with everything on '
                                  'it: ask no one there.')
-        order_commands.add_wait(parser)
         return parser
 
     def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
         name: options.DeviceName = parsed_args.device
-        if name.kind is None:
-            raise base.UsageError(f'{name} has no kind: say KIND/{name}')
-        key = DeviceKey(name.kind, name.identifier)
+        key = self.key(name)
         store = self.app.checked_store
         host = self._host_that_is_gone(parsed_args) if parsed_args.machine_gone \
             else self.app.observer(parsed_args.host).host
@@ -58,24 +167,16 @@ class Forget(base.ShowOne):
         if parsed_args.confirm is None:
             raise base.UsageError(f'{name} is {record.role} and {record.state} for instance {record.instance_uuid}: '
                                   f'to forget it, confirm that with --confirm {record.instance_uuid}')
-        outcome, order_uuid = FORGOTTEN, None
+        told = Told(FORGOTTEN, None, None)
         if parsed_args.machine_gone:
             repairs.forget_of_machine(store, host, self._machine_id(), key, parsed_args.confirm)
         else:
-            try:
-                manager = self.app.claim_manager(host.name)
-            except exception.HostInUse:
-                order = order_commands.leave(self, store, orders.make(
-                    host.uuid, orders.FORGET, kind=key.kind, identifier=key.identifier,
-                    instance_uuid=parsed_args.confirm), parsed_args.wait)
-                answer, order_uuid = orders.answer_of(order), order.uuid
-                outcome = ORDERED if answer is None else FORGOTTEN if answer.outcome == orders.DONE else answer.outcome
-            else:
-                repairs.forget(manager, key, parsed_args.confirm)
-        return {'outcome': outcome, 'host': host.name, 'kind': record.kind, 'identifier': record.identifier,
+            told = self.tell(host, orders.FORGET, FORGOTTEN, parsed_args.wait, kind=key.kind,
+                             identifier=key.identifier, instance_uuid=parsed_args.confirm)
+        return {'outcome': told.outcome, 'host': host.name, 'kind': record.kind, 'identifier': record.identifier,
                 'instance_uuid': record.instance_uuid, 'role': record.role, 'state': record.state,
                 'resource_class': record.resource_class, 'provider_uuid': record.provider_uuid,
-                'generation': record.generation, 'order': order_uuid}
+                'generation': record.generation, 'order': told.order}
 
     def _host_that_is_gone(self, parsed_args: argparse.Namespace) -> Host:
         if parsed_args.host is None:

@@ -567,6 +567,11 @@ class Ledger:
                 for identifier, unit in units.items()
                 if unit.withheld and reason in unit.withheld and not self._stands(unit, reason)]
 
+    def reasons(self) -> dict[DeviceKey, frozenset[str]]:
+        """The reasons of every device that has any."""
+        return {DeviceKey(kind, identifier): unit.withheld for kind, units in self._units.items()
+                for identifier, unit in units.items() if unit.withheld}
+
     def stand(self, key: DeviceKey, reason: str) -> None:
         """Withhold a device until :meth:`stand_down`, also while it is not there."""
         self._standing.add(key, reason)

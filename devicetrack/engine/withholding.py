@@ -7,7 +7,6 @@ they are seen to say otherwise: a view that could not be read ends nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
@@ -41,6 +40,10 @@ class Place(NamedTuple):
     def of(cls, key: DeviceKey) -> Place:
         return cls(key.kind, vocabulary.DEVICE, key.identifier)
 
+    @classmethod
+    def named(cls, kind: str, name: str, parent: bool) -> Place:
+        return cls(kind, vocabulary.PARENT if parent else vocabulary.DEVICE, name)
+
     def __str__(self) -> str:
         return f'{"parent " if self.scope == vocabulary.PARENT else ""}{self.kind}/{self.name}'
 
@@ -67,9 +70,13 @@ Causes = Mapping[str, Cause]
 Marks = Mapping[Place, Causes]
 
 
+def in_order(reasons: Iterable[str]) -> list[str]:
+    """Reasons as people see them, always in the same order."""
+    return sorted(reasons, key=lambda reason: (_ORDER.get(reason, len(_ORDER)), reason))
+
+
 def text(reasons: Iterable[str]) -> str:
-    """Reasons for a person, always in the same order."""
-    return ', '.join(sorted(reasons, key=lambda reason: (_ORDER.get(reason, len(_ORDER)), reason)))
+    return ', '.join(in_order(reasons))
 
 
 def to_json(causes: Causes) -> str:
@@ -113,18 +120,19 @@ class Standing:
             self.devices[key] = reasons
 
 
-def after_audit(marks: Marks, withheld: Mapping[DeviceKey, Collection[str]], is_known: Callable[[DeviceKey], bool],
+def after_audit(marks: Marks, withheld: Mapping[DeviceKey, Collection[str]], known: Collection[DeviceKey],
                 details: Mapping[tuple[DeviceKey, str], str], now: int) -> dict[Place, dict[str, Cause]]:
     """What is to be stored after an audit: what was stored before it, as far as that still holds, and what is new.
 
-    :param withheld: by device that is known here, its reasons; those without any may be left out
-    :param is_known: whether the ledger has a device, or would have if it were there: else nothing was seen of it
+    :param withheld: the reasons of devices that have any
+    :param known: of devices with marks, those that the ledger has, or would have if they were there: of all others
+        nothing was seen
     :param details: why, for a reason of a device, where the audit could see that
     """
     after: dict[Place, dict[str, Cause]] = {}
     for place, causes in marks.items():
         key = DeviceKey(place.kind, place.name)
-        seen = place.scope == vocabulary.DEVICE and is_known(key)
+        seen = place.scope == vocabulary.DEVICE and key in known
         kept = {reason: cause for reason, cause in causes.items()
                 if cause.stands or not seen or reason in withheld.get(key, ())}
         if kept:

@@ -14,8 +14,8 @@ from devicetrack.engine.ledger import Ledger
 # What a manager was handed, what is the same in every process of it, and locks, which nobody holds between two calls.
 # All else is memory.
 _NOT_MEMORY: Final = frozenset((
-    'host', 'nodename', 'driver', 'store', 'service', '_conf', '_lock', '_working', '_reading', '_auditing', '_pid',
-    '_host_lock', '_claim_prefix', '_claim_numbers', '_ledger'))
+    'host', 'nodename', 'driver', 'store', 'service', '_conf', '_lock', '_working', '_reading', 'marking', '_auditing',
+    '_pid', '_host_lock', '_claim_prefix', '_claim_numbers', '_ledger'))
 
 
 def of(manager: ClaimManager) -> bytes:

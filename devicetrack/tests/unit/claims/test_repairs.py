@@ -13,10 +13,10 @@ from devicetrack.claims import orders
 from devicetrack.claims import repairs
 from devicetrack.engine import repair
 from devicetrack.objects.values import DeviceKey
-from devicetrack.objects.values import Missing
 from devicetrack.store.api import Changes
 from devicetrack.store.api import Host
 from devicetrack.store.api import Order
+from devicetrack.store.api import WithheldRow
 from devicetrack.testing import fixtures
 from devicetrack.testing.fixtures import FREE
 from devicetrack.tests import base
@@ -226,10 +226,6 @@ class ForgetTestCase(RepairTestCase):
         self.useFixture(patches.MockPatchObject(self.machine, 'inventory', lambda: without))
         self.refused('though no option names it')
 
-    def test_an_option_names_it(self) -> None:
-        self.machine.missing = (Missing(D0, '[libvirt] pmem_namespaces', 'there is none'),)
-        self.refused('[libvirt] pmem_namespaces names it still')
-
     def test_its_guest_is_still_defined(self) -> None:
         self.machine.start_guest(self.instance.uuid, ['<device kind="vpmem" address="/dev/fakedax0"/>'])
         self.refused('a device that is not there')
@@ -261,8 +257,13 @@ class ForgetTestCase(RepairTestCase):
         gone = Host(ANOTHER, 'compute-9', 'another machine')
         store.add_host(gone)
         store.write(Changes(insert=(self.host.records()[0]._replace(host_uuid=ANOTHER),)))
+        drained = WithheldRow(ANOTHER, fake.VPMEM, 'device', 'd0', '{"drained": {"since": 1, "detail": "", "by": '
+                              '"operator"}}', 3, 1)
+        store.set_withheld([drained])
         repairs.forget_of_machine(store, gone, there.machine_id, D0, self.instance.uuid)
         self.assertEqual(([], 1), (store.records(ANOTHER), len(self.host.records())))
+        [row] = store.withheld(ANOTHER)
+        self.assertEqual(({'drained', 'in doubt'}, 4), (set(json.loads(row.reasons)), row.generation))
 
 
 class OrderTestCase(RepairTestCase):
@@ -310,9 +311,43 @@ class OrderTestCase(RepairTestCase):
         self.assertEqual([], self.findings)
         self.assertIn('not assigned', self.order(orders.FORGET, arguments).text)
 
+    def test_a_device_and_a_parent_are_drained_and_not_any_more(self) -> None:
+        instance = self.host.spawn(pmem=1)
+        of_device = {'kind': 'vpmem', 'scope': 'device', 'name': 'd0'}
+        of_parent = {'kind': 'mdev', 'scope': 'parent', 'name': 'gpu'}
+        answer = self.order(orders.DRAIN, {**of_device, 'reason': 'firmware'})
+        self.assertEqual((orders.DONE, f'vpmem/d0 is withheld: drained (firmware); instance {instance.uuid} has d0, '
+                          'active'), (answer.outcome, answer.text))
+        self.assertEqual('parent mdev/gpu is withheld: drained',
+                         self.order(orders.DRAIN, {**of_parent, 'reason': ''}).text)
+        self.assertRaises(exception.NoFit, self.host.claim, fixtures.Instance(), None, 0, 1)
+        for arguments in (of_device, of_parent):
+            self.assertEqual(orders.DONE, self.order(orders.UNDRAIN, arguments).outcome)
+        self.host.claim(fixtures.Instance(), vgpu=1)
+
+    def test_a_forgotten_device_is_admitted(self) -> None:
+        instance = self.host.spawn(pmem=1)
+        self.machine.delete_guest(instance.uuid)
+        self.machine.remove(D0)
+        repairs.forget(self.host.manager, D0, instance.uuid)
+        self.machine.unknown_domains['x'] = 'torn'
+        arguments = {'kind': 'vpmem', 'name': 'd0'}
+        answer = self.order(orders.ADMIT, arguments)
+        self.assertEqual((orders.REFUSED, True), (answer.outcome, 'cannot be read' in answer.text))
+        self.machine.clear()
+        self.assertEqual('vpmem/d0 is not withheld', self.order(orders.ADMIT, arguments).text)
+
+    def test_a_drain_that_the_store_refuses_failed(self) -> None:
+        self.host.store.before('set_withheld', exception.StoreUnavailable('it', 'full'))
+        answer = self.order(orders.DRAIN, {'kind': 'vpmem', 'scope': 'device', 'name': 'd0', 'reason': ''})
+        self.assertEqual((orders.FAILED, 'it: full'), (answer.outcome, answer.text))
+        self.assertEqual(FREE, self.host.states()['d0'])
+
     def test_orders_that_mean_nothing_are_refused(self) -> None:
         for verb, text in (('abolish', '{}'), (orders.FORGET, '{}'), (orders.FORGET, '{'), (orders.REPAIR, '[]'),
-                           (orders.FORGET, '{"kind": 1}')):
+                           (orders.FORGET, '{"kind": 1}'), (orders.DRAIN, '{}'), (orders.ADMIT, '{"kind": "vpmem"}'),
+                           (orders.DRAIN, '{"kind": "vpmem", "scope": "rack", "name": "d0", "reason": ""}'),
+                           (orders.UNDRAIN, '{"kind": "vpmem", "scope": "device", "name": "d9"}')):
             self.assertEqual(orders.REFUSED, self.order(verb, text=text).outcome)
 
     def test_a_bad_order_stops_neither_the_audit_nor_the_next_order(self) -> None:

@@ -11,6 +11,7 @@ from devicetrack.engine import reconcile
 from devicetrack.engine.reconcile import Finding
 from devicetrack.objects import DeviceRequest
 from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import Missing
 from devicetrack.store import api as store_api
 from devicetrack.store.api import Changes
 from devicetrack.testing import fixtures
@@ -84,6 +85,29 @@ class InventoryTestCase(base.TestCase):
         host.machine.change(DeviceKey(fake.VPMEM, 'd0'), unhealthy='read-only')
         self.assertEqual({'d0': (report.WITHHELD, vocabulary.UNHEALTHY)}, self.statuses(host))
 
+    def test_what_is_drained_says_so_with_every_other_reason(self) -> None:
+        host = self.useFixture(fixtures.Host(devices=2, parents={'gpu': 3}))
+        host.spawn(vgpu=1)
+        host.manager.drain('vpmem', 'd0')
+        host.manager.drain('mdev', 'gpu', parent=True)
+        host.machine.change(DeviceKey(fake.VPMEM, 'd0'), unhealthy='read-only')
+        statuses = self.statuses(host)
+        self.assertEqual(((report.WITHHELD, 'drained, unhealthy'), (report.FREE, None), (report.WITHHELD, 'drained')),
+                         (statuses['d0'], statuses['d1'], statuses['2 more']))
+        self.assertEqual((report.HELD, 'drained'), statuses[host.mdevs()[0]])
+
+    def test_what_is_withheld_is_what_the_manager_says(self) -> None:
+        host = self.useFixture(fixtures.Host(devices=3, parents={'gpu': 3}))
+        host.spawn(pmem=1, vgpu=1)
+        host.manager.drain('vpmem', 'd0', reason='firmware')
+        host.manager.drain('mdev', 'gpu', parent=True)
+        host.machine.change(DeviceKey(fake.VPMEM, 'd1'), unhealthy='read-only')
+        observer = observer_of(host)
+        self.assertEqual([0], [one.causes['unhealthy'].since for one in observer.withheld()
+                               if 'unhealthy' in one.causes])
+        host.audit()
+        self.assertEqual(host.manager.list_withheld(), observer.withheld())
+
     def test_with_an_unreadable_guest_nothing_is_free(self) -> None:
         host = self.useFixture(fixtures.Host(devices=1))
         host.machine.unknown_domains['e9d3fd0c-6a0a-4c4f-9c8f-6d5c3f6d0a01'] = 'no root element'
@@ -125,6 +149,15 @@ class ExplainTestCase(base.TestCase):
         self.assertEqual([True, True], [part.fits for part in explanation.parts])
         self.assertFalse(explanation.fits)
 
+    def test_a_drained_parent_is_no_full_one(self) -> None:
+        host = self.useFixture(fixtures.Host(parents={'gpu': 4}))
+        host.manager.drain('mdev', 'gpu', parent=True)
+        request = DeviceRequest.of((VGPU, 1))
+        explanation = observer_of(host).explain(request)
+        self.assertEqual((False, f'1 {VGPU} wanted, 0 of 4 free: 4 withheld (drained)'),
+                         (explanation.fits, str(explanation.parts[0])))
+        self.assertEqual(host.manager.explain(request), list(explanation.parts))
+
     def test_names_what_could_not_be_read(self) -> None:
         host = self.useFixture(fixtures.Host(devices=1))
         host.machine.unknown_kinds[fake.VPMEM] = 'ndctl failed'
@@ -162,6 +195,15 @@ class AuditTestCase(base.TestCase):
         host = self.useFixture(fixtures.Host(devices=2, parents={'gpu': 1}))
         host.spawn(pmem=1, vgpu=1)
         self.assertEqual([], observer_of(host).audit())
+
+    def test_a_drained_device_that_is_away_is_no_mistake_in_an_option(self) -> None:
+        host = self.useFixture(fixtures.Host(devices=2))
+        host.manager.drain('vpmem', 'd0')
+        host.machine.remove(DeviceKey(fake.VPMEM, 'd0'))
+        host.machine.missing = (Missing(DeviceKey(fake.VPMEM, 'd0'), '[x] y', 'there is none'),)
+        self.assertEqual([], observer_of(host).audit())
+        host.manager.undrain('vpmem', 'd0')
+        self.assertEqual([reconcile.GONE], [finding.kind for finding in observer_of(host).audit()])
 
     def test_finds_what_the_manager_finds(self) -> None:
         host = self.useFixture(fixtures.Host(devices=2))

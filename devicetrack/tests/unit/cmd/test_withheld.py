@@ -1,0 +1,144 @@
+"""Commands that drain, undrain and admit, and the one that lists what is withheld."""
+
+from __future__ import annotations
+
+from devicetrack.cmd import base as cmd_base
+from devicetrack.cmd import withheld
+from devicetrack.objects.values import DeviceKey
+from devicetrack.testing.fixtures import FREE
+from devicetrack.tests.unit.cmd import program
+from devicetrack.tests.unit.cmd.test_repair import RepairCommandTestCase
+from devicetrack.virt import fake
+
+D0, D1 = (DeviceKey(fake.VPMEM, name) for name in ('d0', 'd1'))
+DRAINED = 'withheld: drained'
+
+
+class DrainTestCase(RepairCommandTestCase):
+
+    def test_with_the_manager_down_it_is_done_at_once(self) -> None:
+        instance = self.host.spawn(pmem=1)
+        self.host.manager.close()
+        answer = self.run_to(cmd_base.OK, 'device', 'drain', 'vpmem/d0', '--reason', 'firmware')
+        self.assertEqual({
+            'outcome': 'drained', 'host': 'compute-7', 'kind': 'vpmem', 'scope': 'device', 'name': 'd0',
+            'text': f'vpmem/d0 is withheld: drained (firmware); instance {instance.uuid} has d0, active',
+            'order': None}, answer.data)
+        self.run_to(cmd_base.OK, 'device', 'drain', 'mdev/gpu', '--parent')
+        self.host.restart()
+        self.host.delete(instance)
+        self.assertEqual(({'d0': DRAINED, 'd1': FREE}, 1), (self.host.states(), self.host.free()))
+        self.host.manager.close()
+        for arguments in (('vpmem/d0',), ('mdev/gpu', '--parent')):
+            self.assertEqual('undrained', self.run_to(cmd_base.OK, 'device', 'undrain', *arguments).data['outcome'])
+        self.host.restart()
+        self.assertEqual(({'d0': FREE, 'd1': FREE}, 4), (self.host.states(), self.host.free()))
+
+    def test_with_the_manager_up_it_is_ordered(self) -> None:
+        answer = self.run_to(cmd_base.ATTENTION, 'device', 'drain', 'vpmem/d0')
+        self.assertEqual(('ordered', None), (answer.data['outcome'], answer.data['text']))
+        self.assertIn('waits for its next audit', answer.err)
+        self.assertEqual({'d0': FREE, 'd1': FREE}, self.host.states())
+        self.host.audit()
+        self.assertEqual({'d0': DRAINED, 'd1': FREE}, self.host.states())
+        shown = self.program.ask('order', 'show', answer.data['order'])
+        self.assertEqual(('drain', 'done', 'vpmem/d0 is withheld: drained'),
+                         tuple(shown[name] for name in ('verb', 'outcome', 'text')))
+
+    def test_the_answer_is_waited_for(self) -> None:
+        self.while_waiting(self.host.audit)
+        for arguments, outcome, state in ((('drain', 'vpmem/d0'), 'drained', DRAINED),
+                                          (('undrain', 'vpmem/d0'), 'undrained', FREE)):
+            answer = self.run_to(cmd_base.OK, 'device', *arguments, '--wait', '60')
+            self.assertEqual((outcome, state), (answer.data['outcome'], self.host.states()['d0']))
+            self.assertIn(answer.data['text'], answer.err)
+
+    def test_what_this_host_does_not_have(self) -> None:
+        self.while_waiting(self.host.audit)
+        answer = self.run_to(cmd_base.ERROR, 'device', 'drain', 'mdev/card', '--parent', '--wait', '60')
+        self.assertEqual('refused', answer.data['outcome'])
+        self.assertIn('this host has gpu', answer.err)
+        self.host.manager.close()
+        for command in ('drain', 'undrain'):
+            done = self.program.run('device', command, 'vpmem/d9')
+            self.assertEqual((cmd_base.USAGE, True), (done.code, 'this host has d0, d1' in done.err))
+
+    def test_the_kind_has_to_be_said(self) -> None:
+        for command in ('drain', 'undrain', 'admit'):
+            self.assertEqual(cmd_base.USAGE, self.program.run('device', command, 'd0').code)
+        self.assertEqual([], self.waiting())
+
+
+class AdmitTestCase(RepairCommandTestCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+        instance = self.host.spawn(pmem=1)
+        self.machine.delete_guest(instance.uuid)
+        self.machine.remove(D0)
+        self.while_waiting(self.host.audit)
+        self.run_to(cmd_base.OK, 'device', 'forget', 'vpmem/d0', '--confirm', instance.uuid, '--wait', '60')
+        self.machine.add_namespace('d0')
+        self.host.audit()
+
+    def admit(self, code: int, *arguments: str) -> program.Answer:
+        return self.run_to(code, 'device', 'admit', 'vpmem/d0', *arguments)
+
+    def test_by_the_manager_and_without(self) -> None:
+        self.assertEqual('withheld: in doubt', self.host.states()['d0'])
+        self.assertEqual('ordered', self.admit(cmd_base.ATTENTION).data['outcome'])
+        self.host.audit()
+        self.assertEqual((FREE, []), (self.host.states()['d0'], self.program.ask('withheld', 'list')))
+        self.assertEqual('refused', self.admit(cmd_base.ERROR, '--wait', '60').data['outcome'])
+
+    def test_with_the_manager_down(self) -> None:
+        self.host.manager.close()
+        self.assertEqual({'outcome': 'admitted', 'host': 'compute-7', 'kind': 'vpmem', 'identifier': 'd0',
+                          'text': 'vpmem/d0 is not withheld', 'order': None}, self.admit(cmd_base.OK).data)
+        self.host.restart()
+        self.assertEqual(FREE, self.host.states()['d0'])
+
+    def test_a_refusal_says_why(self) -> None:
+        self.machine.unknown_domains['x'] = 'torn'
+        self.assertIn('domain x cannot be read (torn)', self.admit(cmd_base.ERROR, '--wait', '60').err)
+        self.host.manager.close()
+        answer = self.program.run('device', 'admit', 'vpmem/d0')
+        self.assertEqual((cmd_base.ERROR, True), (answer.code, 'domain x cannot be read (torn)' in answer.err))
+
+
+class ListTestCase(RepairCommandTestCase):
+
+    def test_a_line_for_each_reason_with_who_is_left(self) -> None:
+        instance = self.host.spawn(pmem=1, vgpu=2)
+        self.host.manager.drain('vpmem', 'd0', reason='firmware')
+        self.host.manager.drain('mdev', 'gpu', parent=True)
+        self.machine.change(D0, unhealthy='read-only')
+        self.machine.change(D1, adoptable=False)
+        self.host.audit()
+        lines = self.program.ask('withheld', 'list')
+        self.assertEqual(list(withheld.List.columns), list(lines[0]))
+        self.assertEqual([
+            ('mdev', 'parent', 'gpu', 'drained', 'operator', '', [f'{instance.uuid} (active, active)']),
+            ('vpmem', 'device', 'd0', 'drained', 'operator', 'firmware', [f'{instance.uuid} (active)']),
+            ('vpmem', 'device', 'd0', 'unhealthy', 'host', 'read-only', [f'{instance.uuid} (active)']),
+            ('vpmem', 'device', 'd1', 'not to be adopted', 'host', '', [])],
+            [tuple(line[name] for name in ('kind', 'scope', 'name', 'reason', 'by', 'detail', 'instances'))
+             for line in lines])
+        self.assertEqual([True, True, True, False], [isinstance(line['since'], int) for line in lines])
+        self.assertEqual([{'instance_uuid': instance.uuid, 'identifier': 'd0', 'role': 'current', 'state': 'active'}],
+                         lines[1]['left'])
+
+    def test_for_people_it_has_times(self) -> None:
+        self.host.manager.drain('vpmem', 'd0')
+        answer = self.program.run('withheld', 'list')
+        self.assertEqual(cmd_base.OK, answer.code)
+        self.assertRegex(answer.out, r'20\d\d-\d\d-\d\d \d\d:\d\d:\d\dZ')
+
+    def test_inventory_and_explain_say_all_reasons(self) -> None:
+        self.host.manager.drain('vpmem', 'd0')
+        self.machine.change(D0, unhealthy='read-only')
+        lines = {line['identifier']: line['reason'] for line in self.program.ask('inventory', 'list')}
+        self.assertEqual('drained, unhealthy', lines['d0'])
+        answer = self.run_to(cmd_base.ATTENTION, 'explain', '--resource', 'CUSTOM_PMEM_NAMESPACE_4GB=2')
+        self.assertEqual({'drained, unhealthy': 1}, answer.data[0]['withheld'])
+        self.assertIn('1 withheld (drained, unhealthy)', answer.data[0]['explanation'])

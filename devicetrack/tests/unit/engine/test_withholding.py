@@ -1,0 +1,89 @@
+"""What withholds a device: the words, the stored text, and what is stored after an audit."""
+
+import json
+
+from devicetrack import vocabulary
+from devicetrack.engine import withholding
+from devicetrack.engine.withholding import Cause
+from devicetrack.engine.withholding import Place
+from devicetrack.objects.values import DeviceKey
+from devicetrack.tests import base
+
+KEY = DeviceKey('vpmem', 'a')
+A, PARENT = Place.of(KEY), Place.named('vpmem', 'a', True)
+DRAINED = Cause(1, 'firmware', 'operator')
+FORGOTTEN = Cause(1, 'forgotten', 'operator')
+HOT = Cause(2, 'hot', 'host')
+USED = Cause(3, 'named by domain x', 'audit')
+UNREAD = Cause(4, 'unread', 'audit')
+NOW = 9
+
+
+class WordsTestCase(base.TestCase):
+
+    def test_reasons_have_an_order(self):
+        self.assertEqual('drained, unhealthy, foreign, in doubt, not to be adopted, a newer one, another',
+                         withholding.text({'another', 'in doubt', 'foreign', 'a newer one', 'unhealthy',
+                                           'not to be adopted', 'drained'}))
+
+    def test_none_is_nothing(self):
+        self.assertEqual('', withholding.text(()))
+
+    def test_places(self):
+        self.assertEqual(('vpmem/a', 'parent vpmem/a'), (str(A), str(PARENT)))
+
+    def test_what_a_place_has(self):
+        for place, device, has in ((A, ('vpmem', 'a', 'p'), True), (A, ('vpmem', 'b', 'a'), False),
+                                   (PARENT, ('vpmem', 'b', 'a'), True), (PARENT, ('vpmem', 'a', None), False),
+                                   (PARENT, ('mdev', 'b', 'a'), False)):
+            self.assertEqual(has, place.has(*device), device)
+
+
+class StoredTextTestCase(base.TestCase):
+
+    def test_there_and_back(self):
+        causes = {'drained': DRAINED, 'unhealthy': HOT, 'a newer one': Cause(5, 'ö', 'somebody')}
+        stored = withholding.to_json(causes)
+        self.assertEqual(causes, withholding.from_json(stored, vocabulary.DEVICE))
+        self.assertEqual({'since': 1, 'detail': 'firmware', 'by': 'operator'}, json.loads(stored)['drained'])
+
+    def test_what_cannot_be_read_withholds_until_somebody_has_seen_to_it(self):
+        for text in ('', '{', '[]', '1', '{"drained": 1}', '{"drained": {"since": "x", "detail": "", "by": ""}}'):
+            for scope, reason in ((vocabulary.DEVICE, 'in doubt'), (vocabulary.PARENT, 'drained')):
+                [(found, cause)] = withholding.from_json(text, scope).items()
+                self.assertEqual((reason, True), (found, cause.stands), text)
+
+
+class AfterAuditTestCase(base.TestCase):
+    """``said`` is what the ledger says of the device; ``known`` whether it could."""
+
+    scenarios = base.table(
+        ('nothing', {}, (), True, {}),
+        ('it became unhealthy', {}, ('unhealthy',), True, {A: {'unhealthy': Cause(NOW, 'why unhealthy', 'host')}}),
+        ('it became foreign', {}, ('foreign',), True, {A: {'foreign': Cause(NOW, 'why foreign', 'audit')}}),
+        ('and both', {A: {'unhealthy': HOT}}, ('unhealthy', 'foreign'), True,
+         {A: {'unhealthy': HOT._replace(detail='why unhealthy'), 'foreign': Cause(NOW, 'why foreign', 'audit')}}),
+        ('it is well again', {A: {'unhealthy': HOT, 'foreign': USED}}, (), True, {}),
+        ('a part of it is well again', {A: {'drained': DRAINED, 'unhealthy': HOT}}, ('drained',), True,
+         {A: {'drained': DRAINED}}),
+        ('nobody can say', {A: {'unhealthy': HOT, 'in doubt': UNREAD}}, (), False,
+         {A: {'unhealthy': HOT, 'in doubt': UNREAD}}),
+        ('drained, and nothing says so', {A: {'drained': DRAINED}}, (), True, {A: {'drained': DRAINED}}),
+        ('forgotten, and nothing says so', {A: {'in doubt': FORGOTTEN}}, (), True, {A: {'in doubt': FORGOTTEN}}),
+        ('forgotten, and in doubt', {A: {'in doubt': FORGOTTEN}}, ('in doubt',), True, {A: {'in doubt': FORGOTTEN}}),
+        ('a parent', {PARENT: {'drained': DRAINED}}, ('drained',), True, {PARENT: {'drained': DRAINED}}),
+        ('what an option says, and what is gone', {}, ('not to be adopted', 'gone from the host'), True, {}),
+        ('a reason of a newer release', {A: {'haunted': Cause(1, '', 'operator'), 'cursed': Cause(1, '', 'audit')}},
+         (), True, {A: {'haunted': Cause(1, '', 'operator')}}),
+        names=('marks', 'said', 'known', 'expected'))
+
+    def after(self, marks):
+        details = {(KEY, reason): f'why {reason}' for reason in ('unhealthy', 'foreign')}
+        return withholding.after_audit(marks, {KEY: frozenset(self.said)} if self.said else {},
+                                       [KEY] if self.known else [], details, NOW)
+
+    def test_what_is_stored(self):
+        self.assertEqual(self.expected, self.after(self.marks))
+
+    def test_the_same_audit_again_changes_nothing(self):
+        self.assertEqual(self.expected, self.after(self.expected))
