@@ -22,6 +22,7 @@ from devicetrack.engine.pools import Pools
 from devicetrack.engine.selection import Pool
 from devicetrack.engine.withholding import NO_REASON
 from devicetrack.engine.withholding import Standing
+from devicetrack.objects import details
 from devicetrack.objects.values import Candidate
 from devicetrack.objects.values import Capacity
 from devicetrack.objects.values import DeviceKey
@@ -36,6 +37,7 @@ RELEASING: Final = 2
 # A reason of a device that is held: one that is free and not there is not known here.
 GONE: Final = 'gone from the host'
 _GONE: Final = frozenset((GONE,))
+_NOT_ADOPTED: Final = frozenset((vocabulary.NOT_ADOPTED,))
 
 # What is said of a device anew whenever the host says that it has it, and by which parent.
 _OF_THE_HOST: Final = frozenset((vocabulary.UNHEALTHY, vocabulary.NOT_ADOPTED, vocabulary.DRAINED, GONE))
@@ -375,6 +377,8 @@ class Ledger:
                 continue
             if unit.unborn:
                 self.realized(unit, device.details)
+            elif unit.state == FREE:
+                self._withhold(unit, unit.withheld | self._reasons(device, unit))
             elif GONE in unit.withheld:
                 self._withhold(unit, unit.withheld - _GONE)
         self._miss(inventory, watch)
@@ -458,7 +462,8 @@ class Ledger:
         reasons = {*unit.withheld - _OF_THE_HOST, *self._standing.of(unit.key, unit.pool.parent_name)}
         if device.unhealthy is not None:
             reasons.add(vocabulary.UNHEALTHY)
-        if not device.adoptable:
+        # Somebody else made it, or its owner did: of a device that is held, its row knows.
+        if not device.adoptable and (unit.state == FREE or vocabulary.NOT_ADOPTED in unit.withheld):
             reasons.add(vocabulary.NOT_ADOPTED)
         return frozenset(reasons)
 
@@ -472,6 +477,8 @@ class Ledger:
                     unit.pool.free_count -= 1
                 unit.pool.held_count += 1
                 unit.state = HELD
+            if vocabulary.NOT_ADOPTED in unit.withheld and details.is_made(record.details):
+                self._withhold(unit, unit.withheld - _NOT_ADOPTED)
             units.append(unit)
         holding = self._holdings.get(records[0].instance_uuid)
         if holding is None:

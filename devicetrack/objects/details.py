@@ -20,6 +20,8 @@ from devicetrack import vocabulary
 from devicetrack.objects import base
 from devicetrack.objects import fields
 
+_MADE = f'"origin":"{vocabulary.CREATED}"'
+
 
 class DeviceDetails(base.DeviceTrackObject):
     """Base of the details of every device kind.
@@ -162,6 +164,11 @@ def from_text(text: str) -> DeviceDetails:
                  'versioned_object.version': cls.VERSION, 'versioned_object.data': data}
     read: DeviceDetails = cls.obj_from_primitive(primitive)
     return read
+
+
+def is_made(text: str) -> bool:
+    """Whether a stored text says that the device was made for its owner; by a look, for there may be thousands."""
+    return _MADE in text
 
 
 def is_current(text: str) -> bool:

@@ -328,6 +328,21 @@ class ExchangeTestCase(base.TestCase):
                           wants((VGPU, 1), numa_nodes=nodes, numa_policy='required'))
 
 
+    def test_takes_none_that_is_not_to_be_handed_out_since_its_parent_was_read(self):
+        devices = [mdev(name, 'p0') for name in ('a', 'b', 'c', 'd')]
+        ledger = hosts.ledger(*devices)
+        unit = ledger.take('i', wants((VGPU, 1))).units[0]
+        devices[1] = devices[1]._replace(adoptable=False)
+        devices[2] = devices[2]._replace(unhealthy='hot')
+        ledger.read_parents(inventory(*devices), {})
+        self.assertEqual('d', ledger.exchange(unit).identifier)
+
+    def test_and_nothing_is_free_by_what_is_read_then(self):
+        ledger = hosts.ledger(mdev('a', 'p0', unhealthy='hot'))
+        ledger.read_parents(inventory(mdev('a', 'p0')), {})
+        self.assertRaises(exception.NoFit, ledger.take, 'i', wants((VGPU, 1)))
+
+
 class InventoryTestCase(base.TestCase):
 
     def setUp(self):
@@ -442,6 +457,25 @@ class WithheldTestCase(base.TestCase):
                                  {'in doubt', 'unhealthy', 'not to be adopted'}), (namespace('a'), {'in doubt'})):
             self.ledger.read_inventory(inventory(device))
             self.assertEqual(reasons, self.ledger.find(self.key).withheld)
+
+    def test_what_was_made_for_its_owner_is_nobody_elses_when_it_is_given_back(self):
+        theirs = namespace('a')._replace(adoptable=False, details='{"origin":"created"}')
+        for known in (False, True):
+            ledger = hosts.ledger(theirs if not known else namespace('a'))
+            holding = ledger.hold([hosts.row(theirs, 'i')])
+            ledger.read_inventory(inventory(theirs))
+            unit = holding.units[0]
+            self.assertEqual(frozenset(), unit.withheld)
+            ledger.free(unit)
+            self.assertIs(unit, ledger.take('k', wants((PMEM, 1))).units[0])
+
+    def test_what_was_adopted_is_somebody_elses_again(self):
+        theirs = namespace('a')._replace(adoptable=False, details='{"origin":"adopted"}')
+        ledger = hosts.ledger(theirs)
+        unit = ledger.hold([hosts.row(theirs, 'i')]).units[0]
+        ledger.free(unit)
+        self.assertEqual({'not to be adopted'}, unit.withheld)
+        self.assertRaises(exception.NoFit, ledger.take, 'k', wants((PMEM, 1)))
 
     def test_devices_that_are_well_share_one_empty_set(self):
         self.ledger.withhold(self.key, vocabulary.IN_DOUBT)
