@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Mapping
+from collections.abc import Sequence
 import contextlib
 import os
 from typing import Any
@@ -20,6 +21,7 @@ from devicetrack.testing import libvirt as libvirt_fixtures
 from devicetrack.testing.staged_store import StagedStore
 from devicetrack.virt.libvirt import domain_xml
 from devicetrack.virt.libvirt.driver import LibvirtDriver
+from devicetrack.virt.libvirt.kinds import api
 from devicetrack.virt.libvirt.kinds import mdev
 from devicetrack.virt.libvirt.kinds import vpmem
 
@@ -114,11 +116,14 @@ class LibvirtHost(fixtures.Host):
     :param directory: for those files
     :param kind: the type of its guests
     :param mdev_types: the types of mediated devices that may be handed out
+    :param kinds: the device kinds; what others need is in the host's configuration
     """
 
     def __init__(self, connect: Callable[[], Any], namespaces: Mapping[str, Collection[str]], directory: str,
-                 kind: str = TEST, mdev_types: Collection[str] = (), size: int = 4 << 20, **host: Any) -> None:
+                 kind: str = TEST, mdev_types: Collection[str] = (), size: int = 4 << 20,
+                 kinds: Sequence[type[api.DeviceKind]] = (mdev.Mdev, vpmem.VPMEM), **host: Any) -> None:
         super().__init__(**host)
+        self._kinds = kinds
         self._connect, self._namespaces, self._directory = connect, namespaces, directory
         self._kind, self._mdev_types, self._size = kind, mdev_types, size
         self.names = tuple(name for names in namespaces.values() for name in names)
@@ -142,8 +147,7 @@ class LibvirtHost(fixtures.Host):
         self.store = StagedStore(self.useFixture(fixtures.SQLiteStore(self.conf)).store)
 
     def another_manager(self) -> ClaimManager:
-        driver = LibvirtDriver(self.name, self.conf, self.configuration.state_path, [mdev.Mdev, vpmem.VPMEM],
-                               self._connect)
+        driver = LibvirtDriver(self.name, self.conf, self.configuration.state_path, self._kinds, self._connect)
         if self._kind == QEMU:                  # else all parts share the connection that is the host
             self.addCleanup(driver.close)
         self.machine.driver = driver
