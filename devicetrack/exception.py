@@ -287,6 +287,22 @@ class MigrationSuperseded(DeviceTrackError):
         return f'migration {self.migration_uuid} is older than {self.newer_uuid}, which has a claim here'
 
 
+class MigrationUndecided(DeviceTrackError):
+    """The instance moves on this host, or its move failed, and the compute service does not say which.
+
+    Its guest is to have the new devices in the one case, in the other the old ones with its data. Nothing was done; try
+    again when the service answers.
+    """
+
+    def __init__(self, instance_uuid: str, migration_uuid: str) -> None:
+        super().__init__(instance_uuid, migration_uuid)
+        self.instance_uuid, self.migration_uuid = instance_uuid, migration_uuid
+
+    def __str__(self) -> str:
+        return (f'the guest of instance {self.instance_uuid} is to have its new devices or, if migration '
+                f'{self.migration_uuid} failed, the old ones; the compute service does not say now which: try again')
+
+
 class InstanceNotClaimed(DeviceTrackError):
     """The instance holds nothing here that the call could work on. Nothing was done."""
 

@@ -91,37 +91,32 @@ def _settle_running(manager: Steps, instance_uuid: str, usage: Usage) -> None:
 
 def _settle_moves(manager: Steps, records: Sequence[Record], views: Views) -> None:
     """Bring rows of one instance to where its migrations, its guest and the service say that it is."""
+    manager.give_back(_advance_moves(manager, records, views))
+
+
+def _advance_moves(manager: Steps, records: Sequence[Record], views: Views) -> list[Record]:
+    """The transaction of that alone.
+
+    :returns: the rows whose devices go back, for ``give_back``
+    """
     settlement = moves.settle(_situation(manager, records, views))
     for migration_uuid in settlement.failed:
         looking.fail_migration(manager, migration_uuid)
-    if settlement.is_needed:
-        manager.carry_out(settlement)
+    return manager.advance(settlement)
 
 
 def settle_moves(manager: Steps, instance_uuid: str) -> None:
-    """Do at once for one instance what the next audit would do. For who holds its ``working`` lock."""
+    """Do at once for one instance what the next audit would do. For who holds its ``working`` lock.
+
+    What cannot be given back now waits for that audit.
+
+    :raises StoreError: nothing was changed, or nobody knows
+    """
     usage = manager.driver.get_usage()
     records = manager.records_of(instance_uuid)
     views = Views(usage, NO_INVENTORY, tuple(records), looking.instances(manager),
                   looking.migrations(manager, looking.named_migrations(records)))
-    _try(instance_uuid, _settle_moves, manager, records, views)
-
-
-def settle_ended(manager: Steps, instance_uuid: str, records: Sequence[Record]) -> bool:
-    """Before a guest starts: end moves that the service says are over, of which nobody has told this host yet.
-
-    Else a guest whose move failed would start on what was claimed for it. For who holds the ``working`` lock.
-
-    :returns: whether there was any
-    """
-    named = looking.named_migrations(records)
-    if not named:
-        return False
-    known = looking.migrations(manager, named) or {}
-    over = any(known[uuid].verdict in (moves.DONE, moves.UNDONE) for uuid in named if uuid in known)
-    if over:
-        settle_moves(manager, instance_uuid)
-    return over
+    _try(instance_uuid, manager.give_back, _advance_moves(manager, records, views))
 
 
 def _situation(manager: Steps, records: Sequence[Record], views: Views) -> moves.Situation:

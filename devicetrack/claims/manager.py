@@ -248,13 +248,15 @@ class ClaimManager(Steps):
             new ones
         :raises InstanceNotClaimed: its devices are on their way back already
         :raises RowsMissing: the store is older than the instance's guest, which has devices that it does not know of
+        :raises MigrationUndecided: the instance moves on this host, or did, and the service does not say which
+        :raises StoreError: a move that is over could not be ended
         :raises DeviceError, ParentFull, NoFit: a device could not be made ready; all of them stay held and recorded
         :raises HypervisorUnreachable: no answer; devices may be half made, the next call goes on
         """
         with self.working(instance.uuid):
             self._check_complete(instance)
             records = self.records_of(instance.uuid)
-            if interrupted.settle_ended(self, instance.uuid, records):
+            if moving.settle_ended(self, instance.uuid, records, before_move):
                 records = self.records_of(instance.uuid)
             used = self.used_by_guest(records, before_move)
             if records and all(record.state == vocabulary.RELEASING for record in records):

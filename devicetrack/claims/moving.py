@@ -282,6 +282,44 @@ def mark_old(manager: ClaimManager, instance: Any, migration_uuid: str) -> None:
         (record, migration_uuid) for record in records if moves.leaves_with(record, records))))
 
 
+def settle_ended(manager: ClaimManager, instance_uuid: str, records: Sequence[Record], before_move: bool) -> bool:
+    """Before a guest starts: end moves that the service says are over, of which nobody has told this host yet.
+
+    Else a guest whose move failed would start on what was claimed for it. For who holds the ``working`` lock.
+
+    :returns: whether there was any
+    :raises MigrationUndecided: the guest's devices depend on it, and neither the service nor ``before_move`` says it
+    :raises StoreError: as :func:`.interrupted.settle_moves`
+    """
+    named = looking.named_migrations(records)
+    if not named:
+        return False
+    known = looking.migrations(manager, named)
+    if known is None:
+        # A service that tells of no migrations at all ends its moves by calls: what it did not end goes on.
+        if hasattr(manager.service, 'migrations') and not before_move:
+            _check_decided(manager, instance_uuid, records)
+        return False
+    over = any(known[uuid].verdict in (moves.DONE, moves.UNDONE) for uuid in named if uuid in known)
+    if over:
+        interrupted.settle_moves(manager, instance_uuid)
+    return over
+
+
+def _check_decided(manager: ClaimManager, instance_uuid: str, records: Sequence[Record]) -> None:
+    """See that the guest is to have the same devices whether its move is over or not.
+
+    So it is at either end of a move between two hosts, each of which has one set of devices, and on one host once the
+    guest has run on the new ones.
+    """
+    stored = stored_context(manager, instance_uuid)
+    if stored is None or stored.old_resources is None or stored.old_resources.host_uuid != manager.host_uuid:
+        return
+    if not any(record.role == vocabulary.CURRENT and record.migration_uuid == stored.migration_uuid
+               for record in records):
+        raise exception.MigrationUndecided(instance_uuid, stored.migration_uuid)
+
+
 def drop_at_source(manager: ClaimManager, instance: Any, migration: Any) -> None:
     """A move is confirmed: what the instance left goes back, what it has is at rest."""
     with manager.working(instance.uuid):

@@ -14,7 +14,7 @@ class ComputeService(Protocol):
 
     An answer of None, an exception or a word that is not listed means unknown: nothing is given back because of it.
     All but :meth:`instances` may be left out by a service that has no such thing. The manager calls from a start, from
-    an audit and from a claim for a move; never under its lock.
+    an audit, from a claim for a move and from ``realize``; never under its lock.
     """
 
     def instances(self) -> Mapping[str, str] | None:

@@ -1,0 +1,71 @@
+"""Guests that are to start while nobody says, or nobody can record, whether their move is over."""
+
+from typing import Any
+
+from devicetrack import exception
+from devicetrack.tests.unit.claims import test_moving
+
+
+class UndecidedMoveTestCase(test_moving.RegionTestCase):
+
+    def test_a_guest_does_not_start_while_the_service_does_not_say_whether_its_move_failed(self):
+        for before, after in ((1, 1), (1, 0), (0, 1)):
+            region = self.region(devices=2)
+            instance = region.spawn('one', pmem=before)
+            devices = self.one.machine.domains[instance.uuid].live
+            migration = region.migration(instance, 'one')
+            self.one.resize(instance, pmem=after, migration=migration)
+            rows = region.rows(instance)
+            migration.status = 'error'
+            self.one.machine.stop_guest(instance.uuid)
+            silences: list[Any] = [None, RuntimeError('no database')]
+            for self.one.service.moves in silences:
+                error = self.assertRaises(exception.MigrationUndecided, self.one.boot, instance)
+                self.assertEqual((instance.uuid, migration.uuid), (error.instance_uuid, error.migration_uuid))
+            self.assertEqual(rows, region.rows(instance))
+            self.one.service.moves = region.migrations
+            self.one.boot(instance)
+            self.assertEqual(devices, self.one.machine.domains[instance.uuid].live)
+            self.assertEqual([], region.audit())
+
+    def test_what_does_not_depend_on_the_move_starts_also_while_the_service_is_silent(self):
+        region = self.region(devices=3)
+        there, done, named = (region.spawn('one', pmem=1) for _ in range(3))
+        before = self.one.machine.domains[named.uuid].live
+        region.confirm(done, region.resize(done, 'two', pmem=1))
+        region.resize(done, 'two', pmem=1)              # a guest that ran on its new devices
+        to_there = region.migration(there, 'two')
+        self.two.resize(there, pmem=1, migration=to_there)
+        self.one.resize(named, pmem=1, migration=region.migration(named, 'one'))
+        self.one.service.moves = self.two.service.moves = None
+        self.two.boot(done)
+        region.finish_resize(there, to_there)
+        self.one.boot(named, before_move=True)
+        self.assertEqual(before, self.one.machine.domains[named.uuid].live)
+
+    def test_a_service_that_tells_of_no_migrations_ends_moves_by_calls(self):
+        region = self.region(devices=2)
+        instance = region.spawn('one', pmem=1)
+        self.one.manager.service = None
+        region.resize(instance, 'one', pmem=1)
+        self.assertEqual([('d0', 'old', 'active'), ('d1', 'current', 'active')], region.rows(instance)['one'])
+
+    def test_a_guest_does_not_start_when_the_end_of_its_failed_move_cannot_be_recorded(self):
+        def unavailable(host):
+            host.store.before('write', exception.StoreUnavailable('store', 'gone'))
+
+        for staged, error in ((unavailable, exception.StoreUnavailable),
+                              (lambda host: host.store.lose_commit(), exception.OutcomeUnknown),
+                              (lambda host: host.store.lose_answer(), exception.OutcomeUnknown)):
+            region = self.region(devices=2)
+            instance = region.spawn('one', pmem=1)
+            before = self.one.machine.domains[instance.uuid].live
+            migration = region.migration(instance, 'one')
+            self.one.resize(instance, pmem=1, migration=migration)
+            migration.status = 'error'
+            self.one.machine.stop_guest(instance.uuid)
+            staged(self.one)
+            self.assertRaises(error, self.one.boot, instance)
+            self.one.boot(instance)
+            self.assertEqual(before, self.one.machine.domains[instance.uuid].live)
+            self.assertEqual([], region.audit())
