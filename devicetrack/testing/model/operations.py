@@ -496,8 +496,12 @@ def live_over_at_dest(world: World, name: str) -> None:
 
 @operation(lambda world: ((guest.name,) for guest, move in _moving(world, (states.LIVE,), states.ARRIVED)))
 def live_over_unheard(world: World, name: str) -> None:
-    """The service says that a live migration is completed, and neither host was told."""
+    """The service says that a live migration is completed, and neither host was told.
+
+    Nobody says to it what the guest has now, so it takes what the claim said: another claim reads it.
+    """
     guest, move = _named(world, name)
+    guest.resources = guest.context.new_resources
     guest.host, guest.context = move.dest, None
     _end(move, 'completed')
 
