@@ -174,7 +174,6 @@ class AllocationClient:
         try:
             verdict = self._carry_out(operations.Confirm(migration_uuid))
         except errors.PlacementError as error:
-            assert error.verdict is not None
             error.verdict = error.verdict._replace(revert_possible=self._is_revert_possible(leftover))
             raise
         self._forget(leftover)
@@ -293,7 +292,7 @@ class _Run:
             before, views = views, self._read(operation.consumers)
             if any(operations.is_own_write(consumer, views[consumer.uuid]) for consumer in writes):
                 break                           # all or none were written, so one proves it
-            failure = self._named(failure, before, views)
+            failure = self._named(failure, writes, before, views)
         return Outcome.DONE if self.unsure else Outcome.REPEATED
 
     def _check_policy(self, failure: errors.PlacementError | None, views: Views, written: int) -> None:
@@ -302,7 +301,7 @@ class _Run:
             if written >= self._attempts or (
                     self._policy is Policy.FAIL and isinstance(failure, errors.GenerationConflict)):
                 raise failure
-            LOG.info('%s: %s; trying again', self._operation.name, failure)
+            LOG.info('%s; trying again', failure)
         if self._policy is not Policy.MERGE and not self._operation.is_as_believed(views):
             raise failure or errors.ConsumerConflict(self._operation.name, self._operation.read_first)
 
@@ -325,12 +324,13 @@ class _Run:
     def _read(self, consumers: Iterable[str]) -> dict[str, Consumer]:
         return {uuid: self._client.get_allocations(uuid) for uuid in consumers}
 
-    def _named(self, failure: errors.PlacementError, before: Views, after: Views) -> errors.PlacementError:
+    def _named(self, failure: errors.PlacementError, writes: Sequence[Consumer], before: Views,
+               after: Views) -> errors.PlacementError:
         """Say who moved, now that both were read again."""
         moved = [uuid for uuid, view in after.items() if view.generation != before[uuid].generation]
         if moved:
             return errors.ConsumerConflict(self._operation.name, moved)
         if isinstance(failure, errors.GenerationConflict):
             return errors.ProviderConflict(self._operation.name, sorted(
-                {provider for view in after.values() for provider in view.resources}))
+                {provider for consumer in (*writes, *after.values()) for provider in consumer.resources}))
         return failure

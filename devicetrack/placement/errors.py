@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 class PlacementError(DeviceTrackError):
     """Base of every error about placement.
 
-    ``verdict`` is what an operation of :class:`~devicetrack.placement.allocations.AllocationClient` says with it, and
-    None elsewhere.
+    ``verdict`` is what an operation of :class:`~devicetrack.placement.allocations.AllocationClient` says with it; an
+    error that was raised elsewhere has none.
     """
 
-    verdict: Verdict | None = None
+    verdict: Verdict
 
 
 class PlacementUnavailable(PlacementError):

@@ -54,8 +54,9 @@ class PlacementServer(fixtures.Fixture):
         ``databases.PostgreSQLServer.shared()``
     :param options: options of the section ``[placement]`` of its configuration
 
-    ``address`` and ``url`` stay the same when the server is stopped and started again, and so do its data. The server
-    gets a signal when the thread that started it ends; start it from the main thread.
+    ``database_url`` is that of its database. ``address`` and ``url`` stay the same when the server is stopped and
+    started again, and so do its data. The server gets a signal when the thread that started it ends; start it from the
+    main thread.
     """
 
     _shared: ClassVar[dict[str, PlacementServer]] = {}
@@ -65,12 +66,12 @@ class PlacementServer(fixtures.Fixture):
         self._database, self._options = database, options
 
     @classmethod
-    def shared(cls, database: databases.Server | None = None) -> PlacementServer:
-        """The server on this kind of database that the tests of this process share; started at the first call."""
-        kind = database.kind if database is not None else 'SQLite'
+    def shared(cls, database: databases.Server | None = None, **options: object) -> PlacementServer:
+        """The server of this kind that the tests of this process share; started at the first call."""
+        kind = f'{database.kind if database is not None else "SQLite"} {sorted(options.items())}'
         server = cls._shared.get(kind)
         if server is None or server.process_id != os.getpid():
-            server = cls._shared[kind] = cls(database)
+            server = cls._shared[kind] = cls(database, **options)
             server.setUp()
             atexit.register(server._stop_at_exit)
         return server
@@ -101,14 +102,15 @@ class PlacementServer(fixtures.Fixture):
 
     def _configure(self) -> None:
         if self._database is None:
-            url = f'sqlite:///{self.directory}/placement.sqlite'
+            self.database_url = f'sqlite:///{self.directory}/placement.sqlite'
         else:
             name = self._database.create_database()
             self.addCleanup(self._database.drop_database, name)
-            url = self._database.url(name).render_as_string(hide_password=False)
+            self.database_url = self._database.url(name).render_as_string(hide_password=False)
         lines = ['[api]', 'auth_strategy = noauth2',
-                 '[placement_database]', f'connection = {url}', 'sync_on_startup = true',
+                 '[placement_database]', f'connection = {self.database_url}', 'sync_on_startup = true',
                  'sqlite_synchronous = false',          # a killed process loses nothing by that
+                 'max_overflow = 100',                  # a request takes two connections, and waits 30 s for the second
                  '[placement]', *(f'{name} = {value}' for name, value in self._options.items())]
         with open(os.path.join(self.directory, 'placement.conf'), 'w', encoding='utf-8') as file:
             file.write('\n'.join(lines) + '\n')

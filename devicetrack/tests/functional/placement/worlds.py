@@ -55,8 +55,8 @@ class World(fixtures.Fixture):
         self.placement = self.useFixture(placements.Placement(self._server))
         self.proxy = self.placement.proxy
         self.direct = self.placement.direct
-        self.source = self.placement.provider(**{CPU: 4, GPU: 2, NET: 10})
-        self.dest = self.placement.provider(**{CPU: 4, GPU: 2, NET: 10})
+        self.source = self.placement.provider(VCPU=4, VGPU=2, NET_BW_EGR_KILOBIT_PER_SEC=10)
+        self.dest = self.placement.provider(VCPU=4, VGPU=2, NET_BW_EGR_KILOBIT_PER_SEC=10)
         self.old: values.Resources = {self.source: {CPU: 2, GPU: 1}}
         self.new: values.Resources = {self.dest: {CPU: 2, GPU: 1}}
         self.instance, self.migration = str(uuid.uuid4()), str(uuid.uuid4())
