@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Iterable
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 import uuid
 
@@ -42,13 +44,15 @@ class Node:
     def uuid_of(self, name: str) -> str:
         return str(uuid.uuid5(uuid.UUID(self.uuid), name)) if name else self.uuid
 
-    def provider(self, name: str = '', reserved: int = 0, traits: Iterable[str] = (), **totals: int) -> Provider:
+    def provider(self, name: str = '', counts: Mapping[str, int] = MappingProxyType({}), reserved: int = 0,
+                 traits: Iterable[str] = (), **more: int) -> Provider:
+        totals = {**counts, **more}
         return Provider(uuid=self.uuid_of(name), name=f'{self.name}_{name}' if name else self.name,
                         parent_uuid=self.uuid if name else None, totals=totals,
                         reserved={one: reserved for one in totals if reserved}, traits=sorted(traits))
 
     def cards(self, count: int, **totals: int) -> list[Provider]:
-        return [self.provider(), *(self.provider(f'card{number:03}', **(totals or {VGPU: 4}))
+        return [self.provider(), *(self.provider(f'card{number:03}', totals or {VGPU: 4})
                                    for number in range(count))]
 
 
@@ -119,7 +123,7 @@ class ReporterTestCase(base.TestCase):
 class TestReport(ReporterTestCase):
     def test_makes_the_tree_with_classes_and_traits_that_are_missing(self) -> None:
         flavor_of_memory = f'CUSTOM_PMEM_NAMESPACE_{uuid.uuid4().hex.upper()}'
-        report = self.sync(self.node.provider(**{flavor_of_memory: 3}, reserved=1),
+        report = self.sync(self.node.provider('', {flavor_of_memory: 3}, reserved=1),
                            self.node.provider('card', VGPU=4, traits=[NVIDIA]),
                            self.node.provider('numa0', traits=[names.NUMA_ROOT]))
         self.assertEqual(({flavor_of_memory: ours(3, 1)}, {tree.mark(tree.COUNTS, flavor_of_memory)}), self.said())
@@ -173,7 +177,7 @@ class TestReport(ReporterTestCase):
             self.somebody_sets(name, GOLD)
             self.somebody_aggregates(name)
         aggregates = [self.direct.get_aggregates(self.node.uuid_of(name)).aggregates for name in ('', 'card000')]
-        report = self.sync(self.node.provider(**{PMEM: 2}), self.node.provider('card000', VGPU=2))
+        report = self.sync(self.node.provider('', {PMEM: 2}), self.node.provider('card000', VGPU=2))
         self.assertEqual({'VCPU': processors, PMEM: ours(2)}, self.said()[0])
         self.assertEqual({'CUSTOM_THEIRS': Inventory(5), VGPU: ours(2)}, self.said('card000')[0])
         self.assertEqual(({}, {GOLD, tree.MADE}), self.said('card001'))     # gone, and not theirs alone to take away
@@ -206,7 +210,8 @@ class TestReport(ReporterTestCase):
     def test_of_what_was_tried_only_writes_nothing_and_says_what_would_be_done(self) -> None:
         self.sync(*self.node.cards(2))
         self.allocate('card001', VGPU=1)
-        wanted = [self.node.provider(**{PMEM: 2}), self.node.provider('card000', VGPU=2), self.node.provider('card002')]
+        wanted = [self.node.provider('', {PMEM: 2}), self.node.provider('card000', VGPU=2),
+                  self.node.provider('card002')]
         tried = self.sync(*wanted, dry_run=True)
         self.assertEqual([], self.writes)
         self.assertEqual({VGPU: ours(4)}, self.said('card000')[0])
@@ -253,9 +258,9 @@ class TestVanished(ReporterTestCase):
         self.assertEqual({VGPU: ours(4, 4)}, self.said('card001')[0])
 
     def test_class_that_gets_an_allocation_at_this_moment_stays(self) -> None:
-        self.sync(self.node.provider(**{PMEM: 2, VGPU: 2}))
+        self.sync(self.node.provider('', {PMEM: 2, VGPU: 2}))
         self.placement.proxy.before_next('PUT', self.path('', '/inventories'), lambda: self.allocate('', VGPU=1))
-        report = self.sync(self.node.provider(**{PMEM: 2}))
+        report = self.sync(self.node.provider('', {PMEM: 2}))
         self.assertEqual([(VGPU, 1)], [(left.resource_class, left.used) for left in report.left])
         self.assertEqual({PMEM: ours(2), VGPU: ours(2, 2)}, self.said()[0])
 
@@ -376,18 +381,18 @@ class TestLost(ReporterTestCase):
 
 
 class Dying(Client):
-    """The client of a process that ends at its second write."""
+    """The client of a process that ends at its second write to a provider."""
 
     def __init__(self, client: Client) -> None:
         super().__init__(client._adapter)
         self.alive = True
 
-    def _send(self, method: str, *args: Any, **options: Any) -> Any:
-        if method != 'GET':
+    def _send(self, method: str, path: str, *args: Any, **options: Any) -> Any:
+        if method != 'GET' and path.startswith('/resource_providers'):
             if not self.alive:
                 raise KeyboardInterrupt()
             self.alive = False
-        return super()._send(method, *args, **options)
+        return super()._send(method, path, *args, **options)
 
 
 class TestInterrupted(ReporterTestCase):
@@ -395,16 +400,18 @@ class TestInterrupted(ReporterTestCase):
 
     def room(self) -> collections.Counter[str]:
         """What the scheduler may hand out, by class."""
-        return collections.Counter({
-            name: inventory.total - inventory.reserved for one in self.direct.get_tree(self.node.uuid)
-            for name, inventory in self.direct.get_inventories(one.uuid).inventories.items()})
+        found: collections.Counter[str] = collections.Counter()
+        for one in self.direct.get_tree(self.node.uuid):
+            for name, inventory in self.direct.get_inventories(one.uuid).inventories.items():
+                found[name] += inventory.total - inventory.reserved
+        return found
 
     def test_after_any_write_a_later_process_goes_on(self) -> None:
         """And at no moment is more free than there was before or will be afterwards."""
-        old = [self.node.provider(**{PMEM: 3}), self.node.provider('card', VGPU=4, traits=[NVIDIA]),
-               self.node.provider('gone', VGPU=1), self.node.provider('held', **{VGPU: 2, self.OLD_CLASS: 2})]
-        new = [self.node.provider(**{PMEM: 1}), self.node.provider('card', VGPU=2, reserved=1),
-               self.node.provider('numa0', **{PMEM: 2}, traits=[names.NUMA_ROOT])]
+        old = [self.node.provider('', {PMEM: 3}), self.node.provider('card', VGPU=4, traits=[NVIDIA]),
+               self.node.provider('gone', VGPU=1), self.node.provider('held', {VGPU: 2, self.OLD_CLASS: 2})]
+        new = [self.node.provider('', {PMEM: 1}), self.node.provider('card', VGPU=2, reserved=1),
+               self.node.provider('numa0', {PMEM: 2}, traits=[names.NUMA_ROOT])]
         PlacementReporter(self.direct).sync(old)
         self.allocate('held', VGPU=1)
         for providers, below in ((new, {'card', 'held', 'numa0'}), (old, {'card', 'held', 'gone'})):
@@ -443,7 +450,7 @@ class TestServerDown(base.TestCase):
 
 class TestLayout(ReporterTestCase):
     def test_flat_counts_everything_at_the_node(self) -> None:
-        report = self.sync(self.node.provider(**{PMEM: 1}), *self.node.cards(2)[1:], layout=tree.FLAT)
+        report = self.sync(self.node.provider('', {PMEM: 1}), *self.node.cards(2)[1:], layout=tree.FLAT)
         self.assertEqual((tree.FLAT, {PMEM: ours(1), VGPU: ours(8)}), (report.layout, self.said()[0]))
         self.assertEqual({self.node.name}, self.there())
 

@@ -1,0 +1,249 @@
+"""Keeps placement's tree of one node as its host is."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Mapping
+import threading
+from typing import Final
+from typing import NamedTuple
+
+from oslo_log import log as logging
+
+from devicetrack.objects import Provider
+from devicetrack.placement import errors
+from devicetrack.placement import tree
+from devicetrack.placement import values
+from devicetrack.placement.client import Client
+
+LOG = logging.getLogger(__name__)
+
+# What a report does at the moment, how many providers it has done that with, and with how many it will.
+Progress = Callable[[str, int, int], None]
+READING: Final = 'read'
+WRITING: Final = 'written'
+
+# Somebody else was there between our reading and our writing: what is right now may be something else.
+_MOVED: Final = (errors.ProviderConflict, errors.InventoryInUse, errors.ProviderInUse, errors.ProviderExists,
+                 errors.UnknownProvider)
+
+
+class Report(NamedTuple):
+    """What a report did, or with ``dry_run`` what it would do.
+
+    ``left`` ought to go and cannot yet. ``refused`` are errors by the UUID of the provider that could not be reported;
+    the next report tries again. ``layout`` may be another than was asked for: see
+    :func:`devicetrack.placement.tree.possible`.
+    """
+
+    root: tree.Node
+    changes: tuple[tree.Change, ...]
+    left: tuple[tree.Left, ...]
+    refused: Mapping[str, errors.PlacementError]
+    layout: str
+
+    @property
+    def difference(self) -> tree.Difference:
+        return tree.Difference(self.changes, self.left)
+
+
+class PlacementReporter:
+    """Reports the providers of one node. Threads may share it; reports are made one after the other.
+
+    It remembers what it read by the providers' generations. So a report that finds nothing changed is one request, and
+    one that finds providers changed, by allocations for example, reads those again.
+
+    :param attempts: how often a provider is written to in one report when others change it at the same time
+    """
+
+    def __init__(self, client: Client, attempts: int = 5) -> None:
+        self._client, self._attempts = client, attempts
+        self._lock = threading.Lock()
+        self._seen: dict[str, tree.Node] = {}
+        self._strangers: set[str] = set()       # providers of the tree that have nothing to do with us
+        self._names: set[str] = set()           # classes and traits that placement has
+        self._left: frozenset[tree.Left] = frozenset()
+
+    def sync(self, providers: Collection[Provider], layout: str = tree.NESTED, classes: Collection[str] = (),
+             complete: bool = True, dry_run: bool = False, progress: Progress | None = None) -> Report:
+        """Have placement say what these providers say. Blocks for as long as placement takes.
+
+        A provider that placement refuses, or that others change as often as we write, keeps none of the others from
+        being reported.
+
+        :param providers: the node and everything below it, as ``ClaimManager.providers()`` gives them
+        :param layout: where devices are counted: ``flat``, ``nested`` or ``announced``
+        :param classes: classes that count devices of this host although it has none now
+        :param complete: False when a part of the host could not be read: nothing is taken away for being missing
+        :param dry_run: only say what would be done
+        :raises PlacementUnavailable: no usable answer; what was written until then stays, the next report goes on
+        :raises ProviderExists: placement has another provider of the node's name
+        """
+        with self._lock:
+            report = self._sync(providers, layout, tree.counted(providers) | frozenset(classes), complete, dry_run,
+                                progress or _quietly)
+            self._log(report, dry_run)
+        return report
+
+    def _sync(self, providers: Collection[Provider], layout: str, classes: frozenset[str], complete: bool,
+              dry_run: bool, progress: Progress) -> Report:
+        written: list[tree.Change] = []
+        refused: dict[str, errors.PlacementError] = {}
+        conflicts: collections.Counter[str] = collections.Counter()
+        while True:
+            actual, wanted, now = self._compared(providers, layout, classes, progress)
+            difference = tree.diff(actual, wanted, classes, complete)
+            root = actual.nodes.get(wanted.root, wanted.nodes[wanted.root])
+            if dry_run:
+                return Report(root, *difference, {}, now)
+            changes = [change for change in difference.changes if change.node.uuid not in refused]
+            of = len(written) + len(changes)
+            for change in changes:
+                uuid = change.node.uuid
+                try:
+                    self._write(change)
+                except _MOVED as error:
+                    self._seen.pop(uuid, None)
+                    conflicts[uuid] += 1
+                    if conflicts[uuid] >= self._attempts:
+                        if uuid == wanted.root and change.before is None:
+                            raise               # and there is nothing that the others could stand below
+                        refused[uuid] = error
+                    # What comes after may count on it: devices that move have to leave before they arrive.
+                    break
+                except errors.PlacementRefused as error:
+                    self._names.clear()
+                    refused[uuid] = error
+                else:
+                    written.append(change)
+                    progress(WRITING, len(written), of)
+            else:
+                return Report(root, tuple(written), difference.left, refused, now)
+
+    def _log(self, report: Report, dry_run: bool) -> None:
+        if dry_run:
+            return
+        for uuid, error in report.refused.items():
+            LOG.warning('Provider %(uuid)s was not reported: %(error)s', {'uuid': uuid, 'error': error})
+        for left in report.left:
+            if left not in self._left:          # every report finds it again
+                LOG.warning('%s', left)
+        self._left = frozenset(report.left)
+        if report.changes:
+            LOG.info('Placement was told of changes of %(node)s; providers that changed: %(count)s', {
+                'node': report.root.name, 'count': len(report.changes)})
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def _compared(self, providers: Collection[Provider], layout: str, classes: frozenset[str],
+                  progress: Progress) -> tuple[tree.Tree, tree.Tree, str]:
+        """What placement says, what it should say, and the layout of that."""
+        wanted = tree.desired(providers, layout)
+        self._seen = self._read(wanted, progress)
+        actual = self._asked(wanted, classes)
+        possible = tree.possible(actual, providers, layout)
+        if possible != layout:
+            wanted = tree.desired(providers, possible)
+            actual = self._asked(wanted, classes)
+        return actual, wanted, possible
+
+    def _read(self, wanted: tree.Tree, progress: Progress) -> dict[str, tree.Node]:
+        """All providers of the tree; one whose generation is the one that we saw is as we saw it."""
+        listed = self._client.get_tree(wanted.root)
+        nodes = {}
+        changed = []
+        for provider in listed:
+            seen = self._seen.get(provider.uuid)
+            if provider.uuid in self._strangers - wanted.known:
+                nodes[provider.uuid] = _node(provider)
+            elif (seen is not None and seen.generation == provider.generation
+                  and provider.uuid not in self._strangers):
+                nodes[provider.uuid] = seen
+            else:
+                changed.append(provider)
+        for number, provider in enumerate(changed, 1):
+            try:
+                nodes[provider.uuid] = self._read_one(provider, wanted)
+            except errors.UnknownProvider:
+                continue                        # somebody took it away just now
+            progress(READING, number, len(changed))
+        return nodes
+
+    def _read_one(self, provider: values.Provider, wanted: tree.Tree) -> tree.Node:
+        traits = self._client.get_traits(provider.uuid)
+        node = _node(provider)._replace(traits=frozenset(traits.traits))
+        if not tree.is_ours(node, wanted):
+            self._strangers.add(provider.uuid)
+            return _node(provider)
+        self._strangers.discard(provider.uuid)
+        inventories = self._client.get_inventories(provider.uuid)
+        # The older one: what was written between the two makes our write a conflict, and the next look a new one.
+        return node._replace(inventories=inventories.inventories,
+                             generation=min(traits.generation, inventories.generation))
+
+    def _asked(self, wanted: tree.Tree, classes: frozenset[str]) -> tree.Tree:
+        """The tree with what else has to be known where something is to go."""
+        nodes = {}
+        for uuid, node in self._seen.items():
+            try:
+                if node.aggregated is None and uuid not in wanted.nodes and tree.MADE in node.traits:
+                    node = self._seen[uuid] = node._replace(
+                        aggregated=bool(self._client.get_aggregates(uuid).aggregates))
+                # Never remembered: where an allocation went, the provider has the generation that it had before.
+                if tree.to_go(node, wanted, classes):
+                    node = node._replace(used=self._client.get_usages(uuid))
+            except errors.UnknownProvider:
+                pass                            # whoever writes to it will be told
+            nodes[uuid] = node
+        return tree.Tree(wanted.root, nodes)
+
+    # -- writing ------------------------------------------------------------------------------------------------------
+
+    def _write(self, change: tree.Change) -> None:
+        before, after = change
+        if after is None:
+            assert before is not None
+            self._client.delete_provider(before.uuid)
+            del self._seen[before.uuid]
+            return
+        if before is None:
+            before = _node(self._client.create_provider(after.uuid, after.name, after.parent_uuid))
+            self._seen[after.uuid] = before
+        self._ensure(before, after)
+        # The traits that mark an inventory as ours are there before it, and go after it: a later process knows it.
+        if before.inventories != after.inventories:
+            before = self._write_traits(before, before.traits | after.traits)
+            assert before.generation is not None
+            answer = self._client.put_inventories(after.uuid, before.generation, after.inventories)
+            before = before._replace(inventories=after.inventories, generation=answer.generation)
+            self._seen[after.uuid] = before
+        self._write_traits(before, after.traits)
+
+    def _write_traits(self, node: tree.Node, traits: frozenset[str]) -> tree.Node:
+        if traits != node.traits:
+            assert node.generation is not None
+            answer = self._client.put_traits(node.uuid, node.generation, traits)
+            node = self._seen[node.uuid] = node._replace(traits=traits, generation=answer.generation)
+        return node
+
+    def _ensure(self, before: tree.Node, after: tree.Node) -> None:
+        """Make classes and traits that placement does not have."""
+        for ensure, names in ((self._client.ensure_class, after.inventories.keys() - before.inventories.keys()),
+                              (self._client.ensure_trait, after.traits - before.traits)):
+            for name in sorted(names - self._names):
+                if name.startswith(_CUSTOM):
+                    ensure(name)
+                self._names.add(name)
+
+
+_CUSTOM: Final = 'CUSTOM_'
+
+
+def _node(provider: values.Provider) -> tree.Node:
+    return tree.Node(provider.uuid, provider.name, provider.parent_uuid, generation=provider.generation)
+
+
+def _quietly(what: str, done: int, of: int) -> None:
+    """Tell nobody."""
