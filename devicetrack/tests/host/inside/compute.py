@@ -4,8 +4,8 @@
 line on standard output. Its database is with whoever gives the orders: every order brings the instances and migrations
 as they are now.
 
-An order with ``stop`` says ``{"at": …}`` when it is there, and goes no further: then is the time to kill the process,
-or to cut the power.
+An order with ``stop`` says ``{"at": …}`` when it is there, and goes no further, while other orders are carried out.
+When enough of them wait, it is time to kill the process, or to cut the power.
 """
 
 from __future__ import annotations
@@ -58,15 +58,13 @@ def say(answer: object) -> None:
     sys.stdout.flush()
 
 
-class Stops:
-    """Where the order that is carried out now is to be stopped."""
+class Stops(threading.local):
+    """Where the order that this thread carries out is to be stopped."""
 
-    def __init__(self) -> None:
-        self.wanted: str | None = None
+    wanted: str | None = None
 
     def reach(self, point: str) -> None:
         if self.wanted == point:
-            self.wanted = None
             say({'at': point})
             threading.Event().wait()            # for good
 
@@ -330,6 +328,19 @@ def _texts(findings: Sequence[Any]) -> list[str]:
     return [str(finding) for finding in findings]
 
 
+def carry_out(compute: Compute, name: str, arguments: Mapping[str, Any]) -> None:
+    try:
+        say(getattr(compute, name)(**arguments))
+    except Exception as error:
+        logging.exception('An order failed')
+        say({'error': type(error).__name__, 'text': str(error), 'trace': traceback.format_exc()})
+
+
+def carry_out_until(compute: Compute, stops: Stops, point: str, name: str, arguments: Mapping[str, Any]) -> None:
+    stops.wanted = point
+    carry_out(compute, name, arguments)
+
+
 def main(host: str, configuration: str) -> None:
     logging.basicConfig(filename=LOG, level=logging.INFO, format='%(asctime)s %(process)d %(name)s %(message)s')
     stops = Stops()
@@ -338,13 +349,13 @@ def main(host: str, configuration: str) -> None:
     say({'there': os.getpid()})
     for line in sys.stdin:
         order: dict[str, Any] = json.loads(line)
-        stops.wanted = order.pop('stop', None)
+        name, point = order.pop('order'), order.pop('stop', None)
         compute.know(order.pop('instances', {}), order.pop('migrations', {}))
-        try:
-            say(getattr(compute, order.pop('order'))(**order))
-        except Exception as error:
-            logging.exception('An order failed')
-            say({'error': type(error).__name__, 'text': str(error), 'trace': traceback.format_exc()})
+        if point is None:
+            carry_out(compute, name, order)
+        else:
+            # It goes no further than the point; other orders go on beside it.
+            threading.Thread(target=carry_out_until, args=(compute, stops, point, name, order), daemon=True).start()
 
 
 if __name__ == '__main__':

@@ -135,7 +135,8 @@ wipe_rate_mib_s = {wipe_rate_mib_s}
 
     def _send(self, name: str, arguments: dict[str, Any]) -> None:
         assert self._process is not None, 'the service does not run'
-        self._process.send(json.dumps({'order': name, **arguments, **self.database.seen_from(self.name)}).encode() + b'\n')
+        order = {'order': name, **arguments, **self.database.seen_from(self.name)}
+        self._process.send(json.dumps(order).encode() + b'\n')
 
     def _answer(self) -> dict[str, Any]:
         for line in self._lines:

@@ -62,84 +62,64 @@ class InterruptedTestCase(base.MachineTestCase):
         self.assertEqual(sorted(row[:2] for of_instance in rows for row in of_instance),
                          sorted(row[:2] for row in look['rows']))
 
+    def namespaces(self, rows: list[list[str]]) -> list[str]:
+        return [row[1] for row in rows if row[0] == 'vpmem']
+
     def assert_clean(self, *names: str) -> None:
         for name in names:
             self.assertTrue(self.host.order('contents', name=name)['all'], name)
 
-    # -- the tests ----------------------------------------------------------------------------------------------------
+    # -- the test -----------------------------------------------------------------------------------------------------
 
-    def test_killed(self) -> None:
-        self._life(self.kill, 'defined', 'made')
-
-    def test_power_cut(self) -> None:
-        self._life(self.cut, 'made', 'booted')
-
-    def _life(self, interrupt: Callable[[], None], while_creating: str, while_resizing: str) -> None:
+    def test_in_the_middle_of_everything(self) -> None:
+        """First the service is killed, then the host is cut."""
         instance = self.database.instance(self.host.name)
         rows = self.host.order('boot', instance=instance, pmem=1, vgpu=1)['rows']
-        [namespace] = [row[1] for row in rows if row[0] == 'vpmem']
+        [namespace] = self.namespaces(rows)
         self.assertTrue(self.host.order('fill', name=namespace, byte=OURS)['all'])
         self.assert_runs(instance, rows)
-        self._creating(interrupt, while_creating, instance, rows)
-        self._resizing(interrupt, while_resizing, instance, rows, namespace)
-        self._wiping(interrupt, instance, namespace)
-
-    def _comes_back(self, interrupt: Callable[[], None], instance: str, rows: list[list[str]], also: int) -> None:
-        """Interrupt, and see that what the instance has is still there, the kernel's part before anybody asked for it.
-
-        :param also: so many more mediated devices may be there
-        """
-        interrupt()
-        found = self.host.start()
-        uuids = {row[1] for row in rows if row[0] == 'mdev'}
-        self.assertLessEqual(uuids, set(found['before']['mdevs']))
-        self.assertLessEqual(len(found['before']['mdevs']), len(uuids) + also)
-        shown = self.host.order('show', instance=instance)
-        self.assertEqual([row[:2] for row in rows], [row[:2] for row in shown['rows']][:len(rows)])
-
-    def _creating(self, interrupt: Callable[[], None], point: str, instance: str, rows: list[list[str]]) -> None:
-        other = self.database.instance(self.host.name)
-        self.host.order_until(point, 'boot', instance=other, pmem=1, vgpu=1)
-        self._comes_back(interrupt, instance, rows, also=1)
-        self.assertEqual(['claimed', 'claimed'],
-                         [row[3] for row in self.host.order('show', instance=other)['rows']])
-        self.host.order('delete', instance=other)
-        self.database.instances[other]['word'] = 'deleted'
-        self.assert_exists(rows)
-        self._runs_again(instance, rows)
-
-    def _runs_again(self, instance: str, rows: list[list[str]]) -> None:
-        if instance not in self.host.order('look')['running']:
-            self.host.order('power_on', instance=instance)
-        self.assert_runs(instance, rows)
-        self.assertEqual([], self.host.order('audit')['findings'])
-
-    def _resizing(self, interrupt: Callable[[], None], point: str, instance: str, rows: list[list[str]],
-                  namespace: str) -> None:
-        migration = self.database.migration(instance, self.host.name, self.host.name)
-        self.host.order_until(point, 'resize', instance=instance, migration=migration, pmem=1, vgpu=1)
-        self._comes_back(interrupt, instance, rows, also=1)
-        new = [row for row in self.host.order('show', instance=instance)['rows'] if row[2] != 'old']
-        self.assertEqual(['mdev', 'vpmem'], sorted(row[0] for row in new))
-        [incoming] = [row[1] for row in new if row[0] == 'vpmem']
-        self.assertNotEqual(namespace, incoming)
-        self.host.order('fill', name=incoming, byte=OURS + 1)
-        self.database.set_status(migration, 'reverting')
-        self.host.order('revert', instance=instance, migration=migration)
-        self.database.set_status(migration, 'reverted')
-        self.assert_exists(rows)
-        self._runs_again(instance, rows)
-        self.assertTrue(self.host.order('contents', name=namespace, byte=OURS)['all'])
-        self.assert_clean(incoming)
-
-    def _wiping(self, interrupt: Callable[[], None], instance: str, namespace: str) -> None:
-        self.host.order_until('wiping', 'delete', instance=instance)
-        interrupt()
-        if interrupt == self.cut:               # else the wiper, a process of its own, goes on to the end
-            self.assertTrue(self.host.order('contents', name=namespace, byte=OURS)['any'])
-        self.host.start()
+        for interrupt, while_creating, while_resizing in (
+                (self.kill, 'defined', 'made'), (self.cut, 'made', 'booted')):
+            self._interrupted(interrupt, while_creating, while_resizing, instance, rows, namespace)
         self.host.order('delete', instance=instance)
         self.database.instances[instance]['word'] = 'deleted'
         self.assert_exists()
-        self.assertEqual([], self.host.order('audit')['findings'])
         self.assert_clean(*conductor.NAMESPACES)
+        self.assertEqual([], self.host.order('audit')['findings'])
+
+    def _interrupted(self, interrupt: Callable[[], None], while_creating: str, while_resizing: str,
+                     instance: str, rows: list[list[str]], namespace: str) -> None:
+        created, deleted = (self.database.instance(self.host.name) for _ in range(2))
+        [wiped] = self.namespaces(self.host.order('boot', instance=deleted, pmem=1)['rows'])
+        self.host.order('fill', name=wiped, byte=OURS)
+        migration = self.database.migration(instance, self.host.name, self.host.name)
+        self.host.order_until(while_creating, 'boot', instance=created, pmem=1, vgpu=1)
+        self.host.order_until(while_resizing, 'resize', instance=instance, migration=migration, pmem=1, vgpu=1)
+        self.host.order_until('wiping', 'delete', instance=deleted)
+        interrupt()
+        if interrupt == self.cut:               # else the wiper, a process of its own, goes on to the end
+            self.assertTrue(self.host.order('contents', name=wiped, byte=OURS)['any'])
+        found = self.host.start()
+
+        # What starts with the host was there before anybody asked for it.
+        [mdev] = [row[1] for row in rows if row[0] == 'mdev']
+        self.assertIn(mdev, found['before']['mdevs'])
+        self.assertLessEqual(len(found['before']['mdevs']), 3)
+        moving = self.host.order('show', instance=instance)['rows']
+        self.assertEqual(4, len(moving))
+        self.assertEqual([], [row for row in rows if row[:2] not in [own[:2] for own in moving]])
+        self.assertEqual(['claimed', 'claimed'],
+                         [row[3] for row in self.host.order('show', instance=created)['rows']])
+
+        # The service goes on with each of the three.
+        self.database.set_status(migration, 'reverting')
+        self.host.order('revert', instance=instance, migration=migration)
+        self.database.set_status(migration, 'reverted')
+        for gone in (created, deleted):
+            self.host.order('delete', instance=gone)
+            self.database.instances[gone]['word'] = 'deleted'
+        self.assert_exists(rows)
+        self.assert_runs(instance, rows)
+        self.assertTrue(self.host.order('contents', name=namespace, byte=OURS)['all'])
+        self.assert_clean(*(name for name in conductor.NAMESPACES if name != namespace))
+        self.assertEqual([], self.host.order('audit')['findings'])
