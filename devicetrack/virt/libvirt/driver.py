@@ -147,7 +147,8 @@ class LibvirtDriver(driver.VirtDriver):
                 if kind.name in needed:
                     unknown.append(Unknown(f'{kind.name} devices that domains name', str(error)))
         uses = (Use(name, identifier or means.get(name, {}).get(address), address, uuid, is_running, live, defined)
-                for name, identifier, address, uuid, is_running, live, defined in named)
+                for name, identifier, address, uuid, is_running, live, defined in named
+                if identifier or name not in means or address in means[name])
         return Usage(tuple(uses), frozenset(domains), frozenset(running), tuple(unknown),
                      self._guests.arriving(running))
 

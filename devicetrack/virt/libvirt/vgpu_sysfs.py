@@ -92,6 +92,10 @@ class Tree:
             raise exception.CommandFailed(f'listing {self._devices}', 'there is no such directory')
         return {address for address in addresses if self._has(address)}
 
+    def others(self, addresses: Iterable[str]) -> set[str]:
+        """Those of the addresses that something else has: another PCI device, or a function without these files."""
+        return {address for address in addresses if os.path.lexists(os.path.join(self._devices, address))}
+
     def set_type(self, address: str, number: str) -> None:
         """Give a virtual function a type, or take it away by :data:`NO_TYPE`.
 

@@ -192,6 +192,12 @@ class UsageTestCase(DriverTestCase):
         use, = self.driver.get_usage().uses
         self.assertEqual((None, '/z'), (use.identifier, use.address))
 
+    def test_what_is_no_business_of_the_kind_is_not_named(self) -> None:
+        self.raw.domains = [Domain(A, xml(A, '/a', '/z', live=True))]
+        self.patch(self.kind, 'identify', lambda addresses: {address: address for address in addresses
+                                                             if address != '/z'})
+        self.assertEqual(['/a'], [use.address for use in self.driver.get_usage().uses])
+
     def test_no_connection_is_no_answer(self) -> None:
         self.raw.domains = libvirt_error(libvirt.VIR_ERR_INTERNAL_ERROR, 'closed', libvirt.VIR_FROM_RPC)
         error = self.assertRaises(exception.HypervisorUnreachable, self.driver.get_usage)

@@ -148,12 +148,15 @@ class StockTestCase(VFTestCase):
 
 class UsageTestCase(VFTestCase):
 
-    def test_an_address_means_its_function_and_no_other_pci_device(self) -> None:
-        text = ''.join(f"<hostdev type='pci'><source><address bus='0x{bus}' function='0x4'/></source></hostdev>"
-                       for bus in ('3d', '5e'))
-        domain = domain_xml.parse(f'<domain><uuid>{self.instance}</uuid><devices>{text}</devices></domain>')
+    def test_an_address_means_its_function_and_other_pci_devices_are_none_of_ours(self) -> None:
+        self.cards.add('0000:5e:00.0', 0, {})
+        devices = ''.join(
+            f"<hostdev type='pci'><source><address bus='0x{bus}' function='0x{function}'/></source></hostdev>"
+            for bus, function in (('3d', 4), ('5e', 0), ('5e', 2)))
+        domain = domain_xml.parse(f'<domain><uuid>{self.instance}</uuid><devices>{devices}</devices></domain>')
         addresses = self.kind.addresses(domain)
-        self.assertEqual({'0000:3d:00.4': '0000:3d:00.4', '0000:5e:00.4': None}, self.kind.identify(addresses))
+        self.assertEqual(3, len(addresses))
+        self.assertEqual({'0000:3d:00.4': '0000:3d:00.4', '0000:5e:00.2': None}, self.kind.identify(addresses))
 
     def test_one_that_no_option_names_is_known_too(self) -> None:
         self.make_kind(())

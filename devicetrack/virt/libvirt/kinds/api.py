@@ -98,6 +98,7 @@ class DeviceKind(abc.ABC):
     def identify(self, addresses: Iterable[str]) -> Mapping[str, str | None]:
         """Say which device each address means now; None for one that means no device of this host.
 
+        An address that is left out is certainly that of another sort of device, which is no business of this kind.
         It is called at least once for every answer about usage, and with all addresses of all domains together.
 
         :raises DriverError: it cannot be said, and who uses what is unknown

@@ -124,9 +124,11 @@ class VF(api.DeviceKind):
 
     def identify(self, addresses: Iterable[str]) -> Mapping[str, str | None]:
         # Not those in stock alone: a function that no option names any more may still have an owner.
-        wanted = list(addresses)
-        known = self.tree.known(wanted) if wanted else ()
-        return {address: address if address in known else None for address in wanted}
+        wanted = set(addresses)
+        known = self.tree.known(wanted) if wanted else set()
+        # What is not there may be one of them all the same, whose card is away.
+        others = self.tree.others(wanted - known)
+        return {address: address if address in known else None for address in wanted - others}
 
     # -- realize ------------------------------------------------------------------------------------------------------
 
