@@ -10,6 +10,7 @@ from oslo_versionedobjects import fixture as ovo_fixture
 from devicetrack import exception
 from devicetrack import objects
 from devicetrack.objects import details
+from devicetrack.objects import traits
 from devicetrack.tests import base
 from devicetrack.tests.unit.objects import samples
 
@@ -192,6 +193,25 @@ class DetailsOfADeviceTestCase(base.TestCase):
             samples.mdev_details('created').goes_with_its_assignment,
             samples.mdev_details('adopted').goes_with_its_assignment,
             samples.vf_details('created').goes_with_its_assignment))
+
+
+class TraitsTestCase(base.TestCase):
+
+    def test_say_what_a_device_is(self):
+        self.assertEqual((), samples.vpmem_details().traits)
+        self.assertEqual(('CUSTOM_DEVICETRACK_MDEV_TYPE_NVIDIA_35', 'CUSTOM_DEVICETRACK_DEVICE_API_VFIO_PCI',
+                          'CUSTOM_DEVICETRACK_VENDOR_NVIDIA'), samples.mdev_details().traits)
+        self.assertEqual(('CUSTOM_DEVICETRACK_VF_TYPE_558', 'CUSTOM_DEVICETRACK_DEVICE_API_VFIO_PCI',
+                          'CUSTOM_DEVICETRACK_VENDOR_NVIDIA'), samples.vf_details().traits)
+
+    def test_a_vendor_that_is_not_known_is_not_made_up(self):
+        mdev = samples.mdev_details()
+        mdev.type = 'mtty-1'
+        self.assertEqual(('CUSTOM_DEVICETRACK_MDEV_TYPE_MTTY_1', 'CUSTOM_DEVICETRACK_DEVICE_API_VFIO_PCI'),
+                         mdev.traits)
+
+    def test_a_name_that_would_be_too_long_is_cut(self):
+        self.assertEqual(traits.LONGEST, len(traits.ours('mdev_type', 'x' * 300)))
 
 
 class BadDetailsTestCase(base.TestCase):
