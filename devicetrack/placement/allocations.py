@@ -29,6 +29,7 @@ from oslo_log import log as logging
 from devicetrack.conf import placement as options
 from devicetrack.placement import errors
 from devicetrack.placement import operations
+from devicetrack.placement import values
 from devicetrack.placement.client import Client
 from devicetrack.placement.operations import Operation
 from devicetrack.placement.operations import Views
@@ -293,6 +294,10 @@ class _Run:
             if any(operations.is_own_write(consumer, views[consumer.uuid]) for consumer in writes):
                 break                           # all or none were written, so one proves it
             failure = self._named(failure, writes, before, views)
+            half_made = [consumer.uuid for consumer in writes if consumer.generation is None]
+            if half_made and isinstance(failure, errors.ProviderConflict):
+                views |= {uuid: Consumer(uuid, {}, values.HALF_MADE) for uuid in half_made}
+                failure = None                  # one more attempt finds out
         return Outcome.DONE if self.unsure else Outcome.REPEATED
 
     def _check_policy(self, failure: errors.PlacementError | None, views: Views, written: int) -> None:
@@ -327,7 +332,8 @@ class _Run:
     def _named(self, failure: errors.PlacementError, writes: Sequence[Consumer], before: Views,
                after: Views) -> errors.PlacementError:
         """Say who moved, now that both were read again."""
-        moved = [uuid for uuid, view in after.items() if view.generation != before[uuid].generation]
+        moved = [uuid for uuid, view in after.items()
+                 if view.generation != (before[uuid].generation or None)]       # half made is as good as not there
         if moved:
             return errors.ConsumerConflict(self._operation.name, moved)
         if isinstance(failure, errors.GenerationConflict):

@@ -80,7 +80,7 @@ class Spawn(Operation):
     def plan(self, views: Views) -> list[Consumer]:
         if views[self._wanted.uuid].exists:
             raise errors.ConsumerExists(self._wanted.uuid)
-        return [self._wanted]
+        return [self._wanted._replace(generation=views[self._wanted.uuid].generation)]
 
 
 class Move(Operation):
@@ -118,7 +118,7 @@ class Move(Operation):
         if not instance.exists:
             raise errors.UnknownConsumer(self._instance)
         return [instance._replace(resources=merging.merge(self._own, instance.resources, self._new)),
-                instance._replace(uuid=self._migration, generation=None, type=values.MIGRATION,
+                instance._replace(uuid=self._migration, generation=migration.generation, type=values.MIGRATION,
                                   resources=merging.common(self._own, instance.resources))]
 
 

@@ -11,6 +11,9 @@ from typing import TypeAlias
 INSTANCE: Final = 'INSTANCE'
 MIGRATION: Final = 'MIGRATION'
 
+# The generation of a consumer that a server was making when it was killed: refused as new, and not shown when read.
+HALF_MADE: Final = 0
+
 # By provider UUID and resource class, how much.
 Resources: TypeAlias = Mapping[str, Mapping[str, int]]
 
@@ -88,4 +91,4 @@ class Consumer(NamedTuple):
 
     @property
     def exists(self) -> bool:
-        return self.generation is not None
+        return bool(self.generation)

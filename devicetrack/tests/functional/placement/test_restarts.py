@@ -5,8 +5,11 @@ from __future__ import annotations
 from concurrent import futures
 import threading
 
+import sqlalchemy as sa
+
 from devicetrack.placement import errors
 from devicetrack.placement.allocations import Outcome
+from devicetrack.testing import databases
 from devicetrack.testing import placement as placements
 from devicetrack.tests import base
 from devicetrack.tests.functional.placement import worlds
@@ -60,3 +63,35 @@ class TestServer(base.TestCase):
         for name, case in self.cases.items():
             self.assertEqual((name, Outcome.DONE), (name, running[name].result().outcome))
             self.assertEqual((name, case.after(self.worlds[name])), (name, self.worlds[name].held()))
+
+
+class TestKilled(base.TestCase):
+    """The server is killed in the middle of every write: it has made new consumers by then, and nothing of them."""
+
+    def test_all_goes_on_when_it_is_started_again(self):
+        database = databases.PostgreSQLServer.shared()
+        server = self.useFixture(placements.PlacementServer(database))
+        made = {name: self.useFixture(worlds.World(server)) for name in worlds.CASES}
+        for name, case in worlds.CASES.items():
+            case.prepare(made[name])
+        engine = sa.create_engine(server.database_url, poolclass=sa.pool.NullPool)
+        started = threading.Event()
+        with futures.ThreadPoolExecutor(len(made)) as pool, engine.connect() as holding, engine.connect(
+                ).execution_options(isolation_level='AUTOCOMMIT') as watching:
+            self.addCleanup(started.set)
+            holding.execute(sa.text('SELECT 1 FROM resource_providers FOR UPDATE'))     # each write ends with these
+            running = {}
+            for name, case in worlds.CASES.items():
+                made[name].proxy.before_next(*case.writes, lambda world=made[name], case=case: world.proxy.before_next(
+                    'GET', '/allocations/', lambda: started.wait(_TIMEOUT_S)))
+                running[name] = pool.submit(case.call, made[name], made[name].client())
+            while watching.scalar(sa.text('SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = :lock'),
+                                  {'lock': 'Lock'}) < len(made):
+                self.assertFalse(any(call.done() for call in running.values()))
+            server.stop()
+            holding.rollback()
+            server.start()
+            started.set()
+        for name, case in worlds.CASES.items():
+            self.assertEqual((name, Outcome.DONE), (name, running[name].result().outcome))
+            self.assertEqual((name, case.after(made[name])), (name, made[name].held()))
