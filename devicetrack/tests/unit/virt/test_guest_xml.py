@@ -225,6 +225,14 @@ class RefusedPCITestCase(base.TestCase):
         self.assertIn(self.where, error.where)
 
 
+class BarePCITestCase(base.TestCase):
+
+    def test_an_element_without_an_address_is_given_none(self) -> None:
+        error = self.assertRaises(exception.InvalidDocument, retarget, domain("<hostdev type='pci'/>"),
+                                  pcis=[pci('3d:00.4')])
+        self.assertEqual('hostdev/source/address', error.where)
+
+
 class RecordedTestCase(base.TestCase):
 
     def recorded(self, devices: str, element: str) -> Mapping[guest_xml.Form, Sequence[DeviceKey]]:

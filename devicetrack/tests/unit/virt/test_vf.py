@@ -19,6 +19,7 @@ from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import domain_xml
 from devicetrack.virt.libvirt import guest_xml
 from devicetrack.virt.libvirt import privileged
+from devicetrack.virt.libvirt import vfio_migration
 from devicetrack.virt.libvirt.kinds import vf
 
 CARD, OTHER = '0000:3d:00.0', '0000:41:00.0'
@@ -364,6 +365,15 @@ class UnclaimTestCase(VFTestCase):
         self.patch(privileged, '_set_vgpu_type', refuse)
         error = self.assertRaises(exception.UnclaimFailed, self.kind.unclaim, wanted, 0)
         self.assertIn('Input/output error', str(error))
+
+
+class LiveMigrationTestCase(VFTestCase):
+
+    def test_needs_what_every_vfio_device_needs(self) -> None:
+        said: list[vfio_migration.Versions | None] = [None, vfio_migration.Versions(9_000_000, 7_002_000, '6.8.0')]
+        self.patch(self.kind.hypervisor, 'versions', lambda: said.pop(0))
+        self.assertIsNone(self.kind.live_migration_obstacle())
+        self.assertIn('QEMU 7.2.0', self.kind.live_migration_obstacle() or '')
 
 
 class GuestElementTestCase(VFTestCase):

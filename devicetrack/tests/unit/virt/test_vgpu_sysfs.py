@@ -71,6 +71,16 @@ class FunctionsTestCase(TreeTestCase):
         self.assertIsNone(well.problem)
 
 
+    def test_one_that_goes_away_while_it_is_read_is_none(self) -> None:
+        self.cards.add(CARD, 2, {})
+        os.unlink(os.path.join(self.cards.root, 'bus/pci/devices', ADDRESS, 'physfn'))
+        self.assertEqual(['0000:3d:00.5'], [function.address for function in self.tree.functions()])
+
+    def test_one_that_cannot_be_looked_for_is_no_answer(self) -> None:
+        self.cards.add(CARD, 1, {})
+        self.assertRaises(exception.CommandFailed, self.tree.function, 'x' * 300)
+
+
 class TypesTestCase(TreeTestCase):
     """What sibling functions list while types are set, and what other versions of the driver write."""
 
