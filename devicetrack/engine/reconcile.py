@@ -331,8 +331,10 @@ class _Comparison:
         itself = {name: values for name, values in different.items() if name in ITSELF}
         if itself:
             self._replaced.add(key)
-            return [self._finding(UNHEALTHY, CRITICAL, key, f'another device has its name: {_told(itself)}; owner '
-                                  f'{record.instance_uuid}',
+            # A namespace that is disabled says so, and of what it is only what it shows as long as it is.
+            problem = self.devices[key].unhealthy
+            return [self._finding(UNHEALTHY, CRITICAL, key, f'another device has its name: {_told(itself)}; '
+                                  f'{f"{problem}; " if problem else ""}owner {record.instance_uuid}',
                                   'bring the recorded device back; this one is neither handed out nor wiped')]
         # Realizing the device writes what it finds. Until the guest runs, and after a boot, that is still to come; of a
         # device that is to be given back nobody needs to know.

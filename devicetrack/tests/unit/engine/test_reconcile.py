@@ -247,7 +247,7 @@ class DetailsTestCase(base.TestCase):
         ('another size, and a reason of its own', [hosts.row(pmem(), 'i', 'claimed')],
          [pmem(size_bytes=1 << 30)._replace(unhealthy='hot')], True,
          [('unhealthy', 'critical', 'another device has its name: size_bytes is 1073741824 and was recorded as '
-           '4294967296; owner i', None)]),
+           '4294967296; hot; owner i', None)]),
         ('another type, on its way back', [made(state='releasing')], [mdev(type='nvidia-36')], False,
          [('unhealthy', 'critical', 'another device has its name: type is nvidia-36 and was recorded as nvidia-35; '
            'owner i', None), ('release pending', 'note', 'on its way back from i', None)]),
