@@ -1,0 +1,36 @@
+"""The page about conflicts names everything that there is, and nothing else."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+
+from devicetrack.placement import errors
+from devicetrack.placement.allocations import Outcome
+from devicetrack.placement.allocations import Policies
+from devicetrack.placement.allocations import Policy
+from devicetrack.tests import base
+
+PAGE = pathlib.Path(__file__).parents[4] / 'doc' / 'source' / 'user' / 'placement-conflicts.rst'
+
+
+class TestConflictsPage(base.TestCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.page = PAGE.read_text(encoding='utf-8')
+
+    def rows(self, pattern: str) -> set[str]:
+        return {name.strip() for line in re.findall(rf'^   \* - {pattern}', self.page, re.M) for name in line.split(',')}
+
+    def test_every_error(self):
+        there_are = {name for name, error in vars(errors).items()
+                     if isinstance(error, type) and error.__module__ == errors.__name__}
+        self.assertEqual(there_are - {'PlacementError'}, self.rows(r'([A-Z][A-Za-z, ]+)$') - {'Operation', 'Error'})
+
+    def test_every_operation(self):
+        self.assertEqual({*Policies._fields, 'finish_evacuation'}, self.rows('``([a-z_]+)``'))
+
+    def test_every_outcome_and_policy(self):
+        self.assertEqual({outcome.name for outcome in Outcome}, self.rows('``([A-Z]+)``$'))
+        self.assertEqual({policy.value for policy in Policy}, set(re.findall(r'^``([a-z]+)``$', self.page, re.M)))
