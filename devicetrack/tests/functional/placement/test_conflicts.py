@@ -268,6 +268,12 @@ class TestWhatWasBelieved(base.TestCase):
         self.assertEqual(Outcome.DONE, self.move().outcome)
         self.assertEqual(self.world.old, self.world.held()['migration'])
 
+    def test_a_revert_whose_answer_was_lost_is_known_by_what_it_wrote(self):
+        worlds.CASES['revert'].prepare(self.world)
+        self.world.proxy.at_next('POST', '/allocations', Loss.ANSWER)
+        self.assertEqual(Outcome.DONE, self.revert().outcome)
+        self.assertEqual({'instance': self.world.old}, self.world.held())
+
     def test_a_lost_answer_and_a_change_by_others_leave_it_open(self):
         self.world.write(self.world.instance, self.world.old)
         self.world.proxy.before_next('GET', '/allocations/', lambda: self.world.proxy.before_next(
