@@ -1,6 +1,7 @@
 # make demo    boot guests that race for devices, kill the service, see that nothing is lost
 # make test    unit and functional tests, and the objects beside Nova's
 # make crash-test  kill a service at every step of everything it does, on three databases
+# make host-test   the library on real compute hosts: virtual machines with namespaces and mediated devices
 # make model-check  every order of operations and crashes up to a depth (DEPTH=n), each mutant of it found
 # make bench   the table of speeds
 # make docs    the documentation, into doc/build/html and releasenotes/build/html
@@ -17,7 +18,7 @@ EXTRAS = libvirt,placement,test
 ARGS =
 DEPTH =
 
-.PHONY: help demo test crash-test model-check bench docs lint setup clean
+.PHONY: help demo test crash-test host-test model-check bench docs lint setup clean
 .NOTPARALLEL:
 
 help:
@@ -33,6 +34,10 @@ $(VENV)/.packages: $(VENV)/.made bindep.txt tools/install-packages
 
 $(VENV)/.packages-test: $(VENV)/.packages
 	tools/install-packages $(BIN)/bindep test
+	@touch $@
+
+$(VENV)/.packages-host: $(VENV)/.packages
+	tools/install-packages $(BIN)/bindep host
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.packages setup.cfg setup.py pyproject.toml
@@ -53,6 +58,9 @@ model-check: $(VENV)/.installed
 crash-test: $(VENV)/.installed $(VENV)/.packages-test
 	$(BIN)/python -m devicetrack.tests.crash $(ARGS)
 
+host-test: $(VENV)/.installed $(VENV)/.packages-host
+	$(BIN)/python -m devicetrack.tests.host $(ARGS)
+
 bench: $(VENV)/.installed $(VENV)/.packages-test
 	$(BIN)/python -m benchmarks $(ARGS)
 
@@ -63,6 +71,6 @@ lint: $(VENV)/.packages
 	$(BIN)/tox run -e lint
 
 clean:
-	rm -rf $(VENV) .tox .stestr .stestr-nova .mypy_cache .ruff_cache .hypothesis cover .coverage*
+	rm -rf $(VENV) .tox .stestr .stestr-host .stestr-nova .mypy_cache .ruff_cache .hypothesis cover .coverage*
 	rm -rf build dist devicetrack.egg-info doc/build releasenotes/build
 	rm -f etc/devicetrack/devicetrack.conf.sample doc/source/_static/devicetrack.conf.sample

@@ -1,0 +1,74 @@
+"""``make host-test``."""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from typing import Any
+
+from devicetrack.tests.host import image as images
+from devicetrack.tests.host import suites
+from devicetrack.tests.host.results import Results
+
+RESULTS = images.PROJECT / '.stestr-host'
+
+
+def main() -> int:
+    options = _options()
+    # So that nothing is left behind.
+    signal.signal(signal.SIGTERM, _end)
+    releases = list(images.SUITES) if options.debian == 'all' else [int(options.debian)]
+    with Results(RESULTS, _say) as results:
+        for release in releases:
+            _say(f'Debian {release}')
+            try:
+                image = images.get(release)
+            except images.CannotBuild as error:
+                _say(str(error))
+                return 1
+            _run(image, options, results)
+    _say(f'{results.passed} passed, {results.failed} failed')
+    return 1 if results.failed or not results.passed else 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog='make host-test', description='Try the library on compute hosts, which are virtual machines.')
+    parser.add_argument('pattern', nargs='?', default='', metavar='REGEX', help='of names of tests; all by default')
+    parser.add_argument('--debian', choices=[*map(str, images.SUITES), 'all'], default='all',
+                        help='what the hosts run; all by default, for that is where they differ')
+    parser.add_argument('--keep', action='store_true', help="leave the machines' disks and consoles, and say where")
+    return parser.parse_args()
+
+
+def _run(image: images.Image, options: argparse.Namespace, results: Results) -> None:
+    began = time.monotonic()
+    directory = pathlib.Path(tempfile.mkdtemp(prefix='run-', dir=images.cache()))
+    hosts = suites.Hosts(image, directory)
+    try:
+        suites.run(hosts, options.pattern, results)
+    finally:
+        hosts.off()
+        if options.keep:
+            _say(f'kept: {directory}')
+        else:
+            shutil.rmtree(directory)
+    _say(f'Debian {image.debian} took {time.monotonic() - began:.0f} s')
+
+
+def _end(number: int, _frame: Any) -> None:
+    raise SystemExit(128 + number)
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f'{text}\n')
+    sys.stdout.flush()
+
+
+if __name__ == '__main__':
+    sys.exit(main())
