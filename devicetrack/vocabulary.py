@@ -56,8 +56,18 @@ SELECTION_POLICIES: Final = (PACK, SPREAD)
 MAX_AMOUNT: Final = 1_000_000
 
 _NOT_IN_A_CLASS = re.compile('[^A-Z0-9_]')
+_NUMA_PROVIDER = re.compile('numa[0-9]+')
 
 
 def pmem_resource_class(label: str) -> str:
     """The resource class that counts persistent-memory namespaces with an operator's label."""
     return 'CUSTOM_PMEM_NAMESPACE_' + _NOT_IN_A_CLASS.sub('_', label.upper())
+
+
+def numa_provider(numa_node: int) -> str:
+    """The stable name of the provider that counts the devices of a NUMA node, where such are counted by node."""
+    return f'numa{numa_node}'
+
+
+def is_numa_provider(name: str) -> bool:
+    return _NUMA_PROVIDER.fullmatch(name) is not None

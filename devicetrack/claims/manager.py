@@ -21,6 +21,7 @@ from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.claims import host as host_identity
 from devicetrack.claims import interrupted
+from devicetrack.claims import inventory
 from devicetrack.claims import moving
 from devicetrack.claims import orders
 from devicetrack.claims import providers as provider_resolvers
@@ -560,15 +561,9 @@ class ClaimManager(Steps):
 
     @_when_ready
     def providers(self) -> list[Provider]:
-        """The resource providers of this host with what exists and can still be made, by resource class."""
-        with self._lock:
-            pools = [(pool.provider_uuid, pool.resource_class, pool.total + pool.makes())
-                     for pool in self._ledger.pools()]
-        totals: dict[str, dict[str, int]] = {}
-        for uuid, resource_class, total in pools:
-            of_provider = totals.setdefault(uuid, {})
-            of_provider[resource_class] = of_provider.get(resource_class, 0) + total
-        root = self._provider_names['']
-        return [Provider(uuid=uuid, name=f'{self.nodename}_{name}' if name else self.nodename,
-                         parent_uuid=root if name else None, totals=totals.get(uuid, {}))
-                for name, uuid in sorted(self._provider_names.items())]
+        """The resource providers of this host: what exists and can still be made, and what of it nobody may have.
+
+        One whose parent device is not there any more is not among them; :attr:`complete` says whether all of the host
+        could be read.
+        """
+        return inventory.of(self)

@@ -21,6 +21,7 @@ from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.claims import doubt
 from devicetrack.claims import host as host_identity
+from devicetrack.claims import inventory as inventories
 from devicetrack.claims import looking
 from devicetrack.claims import providers as provider_resolvers
 from devicetrack.claims import repairs
@@ -36,7 +37,7 @@ from devicetrack.engine.reconcile import Views
 from devicetrack.engine.withholding import Marks
 from devicetrack.engine.withholding import Place
 from devicetrack.objects import DeviceRequest
-from devicetrack.objects.values import Inventory
+from devicetrack.objects import Provider
 from devicetrack.store import api as store_api
 from devicetrack.virt.driver import VirtDriver
 
@@ -202,12 +203,23 @@ class Observer:
         if uuidutils.is_uuid_like(provider):
             return provider
         inventory = self._driver.get_inventory()
-        known = _providers(inventory) - {''}
+        known = inventory.providers - {''}
         if provider not in known:
             some = ' (a part of them could not be read)' if inventory.unknown else ''
             raise exception.BadRequest('provider', provider, 'no parent device of this host has this name; it has '
                                        f'{", ".join(sorted(known)) or "none"}{some}')
         return self._providers.uuid_of(provider)
+
+    def providers(self, nodename: str | None = None) -> tuple[list[Provider], bool]:
+        """The resource providers of the host, as its manager lists them, and whether nothing of it was unknown.
+
+        What only the manager's memory has is missing from what is reserved.
+        """
+        views = self.read()
+        ledger, uuids = self._ledger(views, self._marks())
+        closed = bool(looking.lost_rows(views))
+        return (inventories.providers(uuids, nodename or self.host.name, inventories.counts(ledger, closed=closed)),
+                not views.inventory.unknown)
 
     def explain(self, request: DeviceRequest) -> Explanation:
         """Say whether a request would fit now and, for each part of it, what there is.
@@ -234,7 +246,7 @@ class Observer:
     def _ledger(self, views: Views, marks: Marks) -> tuple[ledgers.Ledger, dict[str, str]]:
         """A ledger of what the views say, as a manager that starts would have it; and UUIDs by provider name."""
         inventory = views.inventory
-        uuids = {name: self._providers.uuid_of(name) for name in _providers(inventory) | {''}}
+        uuids = {name: self._providers.uuid_of(name) for name in inventory.providers | {''}}
         ledger = ledgers.Ledger(self._policy, uuids.__getitem__)
         withheld.enforce(ledger, marks)
         ledger.read_inventory(inventory)
@@ -252,12 +264,6 @@ class Observer:
         withheld.resume(ledger, marks, views)
         doubt.withhold(ledger, (views,))
         return ledger, uuids
-
-
-def _providers(inventory: Inventory) -> set[str]:
-    """The stable names of the providers of what there is and of what can be made."""
-    return ({device.provider for device in inventory.devices}
-            | {capacity.provider for capacity in inventory.capacities})
 
 
 def _compare(views: Views, marks: Marks) -> list[Finding]:

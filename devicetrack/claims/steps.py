@@ -71,6 +71,8 @@ class Steps:
         self.boot_id: str | None = None         # the host's boot that guests' definitions were last brought to
         self._provider_names: dict[str, str] = {}               # by stable name, its UUID
         self._provider_uuids: frozenset[str] = frozenset()
+        self.present: dict[str, str] = {}       # of those names the ones that the host has something of now
+        self.complete = False                   # whether the last reading of the host left nothing unknown
         self._classes: frozenset[str] = frozenset()
         self._lock = LedgerLock()
         self._ledger = self.new_ledger()
@@ -442,8 +444,11 @@ class Steps:
     def read_inventory(self) -> Inventory:
         """Read what the host has, and resolve its providers, which may block."""
         inventory = self.driver.get_inventory()
-        self.resolve({device.provider for device in inventory.devices}
-                     | {capacity.provider for capacity in inventory.capacities} | {''})
+        names = inventory.providers | {''}
+        self.resolve(names)
+        self.complete = not inventory.unknown
+        known = names if self.complete else names | self.present.keys()
+        self.present = {name: self._provider_names[name] for name in known}
         return inventory
 
     def resolve(self, names: Collection[str]) -> None:

@@ -443,6 +443,7 @@ class Ledger:
     def _pool_of(self, device: InventoryDevice) -> Pool:
         pool, _new = self._pool(device.kind, self._provider_uuid_of(device.provider), device.resource_class,
                                 device.parent, device.numa_node)
+        pool.details = pool.details or device.details
         return pool
 
     def _read_device(self, device: InventoryDevice, unit: Unit) -> None:

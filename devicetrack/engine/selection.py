@@ -48,7 +48,7 @@ class Pool:
                  numa_node: int | None) -> None:
         self.kind, self.provider_uuid, self.resource_class = kind, provider_uuid, resource_class
         self.parent, self.numa_node = parent, numa_node
-        self.details = ''                       # what a device made here starts with
+        self.details = ''                       # what a device made here starts with, else those of a device of it
         self.creatable = False                  # whether the parent makes devices of this pool at all
         self.available = 0                      # how many more it could make when it was last read
         self.free: deque[ledger.Unit] = deque()

@@ -132,6 +132,12 @@ class Inventory(NamedTuple):
     unknown: tuple[Unknown, ...] = ()
     missing: tuple[Missing, ...] = ()
 
+    @property
+    def providers(self) -> frozenset[str]:
+        """The stable names of the providers of what there is and of what can be made."""
+        return frozenset((*(device.provider for device in self.devices),
+                          *(capacity.provider for capacity in self.capacities)))
+
 
 class Use(NamedTuple):
     """A domain names a device, by the hypervisor's word.
