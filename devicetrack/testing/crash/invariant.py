@@ -90,7 +90,8 @@ def at_rest(world: World, views: Mapping[str, LedgerView]) -> list[str]:
 def _forgotten(rows: Mapping[DeviceKey, Record], view: LedgerView) -> list[str]:
     wrong = [f'{unit.identifier} is held for {unit.instance_uuid} without a row' for unit in view.units
              if unit.instance_uuid is not None and (unit.kind, unit.identifier) not in rows]
-    wrong += [f'{unit.identifier} is withheld: {unit.withheld}' for unit in view.units if unit.withheld]
+    wrong += [f'{unit.identifier} is withheld: {unit.withheld}' for unit in view.units
+              if unit.withheld not in ('', vocabulary.DRAINED)]
     if view.doubts:
         wrong.append(f'{view.doubts} commits are in doubt still')
     return wrong
@@ -98,7 +99,7 @@ def _forgotten(rows: Mapping[DeviceKey, Record], view: LedgerView) -> list[str]:
 
 def at_the_end(world: World, views: Mapping[str, LedgerView], findings: Mapping[str, list[Any]],
                room: Mapping[str, Mapping[str, int]], owners: Owners) -> list[str]:
-    """When the operation is over: besides the above, every device is free or owned as the service's data says.
+    """When the operation is over: besides the above, every device is free, drained or owned as the service's data says.
 
     :param findings: what the last audit of each host found
     :param room: by host and resource class, how many devices could be had before there was any instance
@@ -123,8 +124,11 @@ def at_the_end(world: World, views: Mapping[str, LedgerView], findings: Mapping[
         expected = {instance: devices for instance, devices in expected.items() if devices}
         if found != expected:
             wrong.append(f'host {host.name}: owners are {found} and should be {expected}')
-        if host.name in views and views[host.name].room != left:
-            wrong.append(f'host {host.name}: {views[host.name].room} can be had and should be {left}')
+        if host.name in views:
+            view = views[host.name]
+            found_left = {name: room + view.drained[name] for name, room in view.room.items()}
+            if found_left != left:
+                wrong.append(f'host {host.name}: {found_left} can be had, or is drained, and should be {left}')
         wrong += [f'host {host.name}: the audit found {finding}' for finding in findings.get(host.name, ())
                   if finding.severity != reconcile.NOTE]
     return wrong

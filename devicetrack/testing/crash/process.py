@@ -7,6 +7,7 @@ process that forked it, at the other end of a line.
 from __future__ import annotations
 
 import abc
+import collections
 from collections.abc import Callable
 from collections.abc import Iterator
 import contextlib
@@ -23,6 +24,7 @@ from typing import NamedTuple
 from oslo_config import cfg
 
 from devicetrack import exception
+from devicetrack import vocabulary
 from devicetrack.claims.manager import ClaimManager
 from devicetrack.engine import ledger as ledgers
 from devicetrack.engine import withholding
@@ -88,11 +90,15 @@ class UnitView(NamedTuple):
 
 
 class LedgerView(NamedTuple):
-    """A ledger from outside: its devices, how many can still be had of each class, and commits that are in doubt."""
+    """A ledger from outside: its devices, how many can still be had of each class, and commits that are in doubt.
+
+    ``drained`` is how many more could be had of each class if nothing were drained.
+    """
 
     units: tuple[UnitView, ...]
     room: dict[str, int]
     doubts: int
+    drained: dict[str, int]
 
 
 def view_of(manager: ClaimManager) -> LedgerView | None:
@@ -105,14 +111,19 @@ def view_of(manager: ClaimManager) -> LedgerView | None:
     units = {id(unit): unit for unit in ledger.units()}
     for holding in ledger.holdings():
         units.update((id(unit), unit) for unit in holding.units)
-    room: dict[str, int] = {}
+    room: collections.Counter[str] = collections.Counter()
+    drained: collections.Counter[str] = collections.Counter()
     for pool in ledger.pools():
-        room[pool.resource_class] = room.get(pool.resource_class, 0) + pool.room()
+        room[pool.resource_class] += pool.room()
+        drained[pool.resource_class] += pool.free_count + pool.makes() - pool.room()
+    for unit in units.values():
+        if unit.state == ledgers.FREE and unit.withheld == {vocabulary.DRAINED}:
+            drained[unit.pool.resource_class] += 1
     return LedgerView(
         tuple(UnitView(unit.pool.kind, unit.identifier,
                        None if unit.state == ledgers.FREE or unit.holding is None else unit.holding.instance_uuid,
                        withholding.text(unit.withheld)) for unit in units.values()),
-        room, len(manager.doubts))
+        dict(room), len(manager.doubts), dict(drained))
 
 
 # -- the line ---------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import hashlib
 import itertools
 from typing import TypeVar
 
+from devicetrack import vocabulary
 from devicetrack.engine.ledger import Unit
 from devicetrack.objects.values import DeviceKey
 from devicetrack.testing.model import memory
@@ -104,6 +105,7 @@ class _View:
         database = world.database_of(host.name)
         self.rows = {row.key: row for row in database.assignments(host.uuid)}
         self.contexts = database.contexts(host.uuid)
+        self.withheld = database.withheld(host.uuid)
         self.stored_boot = database.boot_id(host.uuid)
         self.domains = [(domain, [self.machine.key_at(address) for address in domain.live or ()],
                          [self.machine.key_at(address) for address in domain.defined or ()],
@@ -139,7 +141,8 @@ class _View:
                 naming.guests[holding.instance_uuid], holding.from_rows, holding.in_doubt))
         users = tuple(sorted((naming.guests[domain.uuid], key in live, key in defined)
                              for domain, live, defined, _ in self.domains if key in live or key in defined))
-        return repr((of_row, None if data is None else naming.tokens[data], users, of_unit)), \
+        stored = self.withheld.get((key.kind, vocabulary.DEVICE, key.identifier))
+        return repr((of_row, None if data is None else naming.tokens[data], users, of_unit, stored)), \
             self.free.index(key) if key in self.free else -1, key in self.machine.devices
 
     def form(self, naming: _Naming) -> tuple:
@@ -166,4 +169,4 @@ class _View:
                                  pool.releasing_count) for pool in manager.ledger.pools()))
         return (self.host.powered, self.stored_boot == self.machine.boot, tuple(devices), tuple(sorted(domains)),
                 tuple(sorted((naming.guests[instance], naming.move_uuid(move)) for instance, move in self.contexts)),
-                of_manager)
+                sorted(place for place in self.withheld if place[1] == vocabulary.PARENT), of_manager)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Sequence
 import dataclasses
+import json
 import sqlite3
 import threading
 from typing import Any
@@ -115,6 +116,12 @@ class Database:
         """Which instance has the context of which migration."""
         return self._connection.execute('SELECT instance_uuid, migration_uuid FROM migration_contexts'
                                         ' WHERE host_uuid = ?', (host_uuid,)).fetchall()
+
+    def withheld(self, host_uuid: str) -> dict[tuple[str, str, str], list[str]]:
+        """The reasons that are stored, by kind, scope and name. Since when makes no difference."""
+        return {(kind, scope, name): sorted(json.loads(reasons)) for kind, scope, name, reasons in
+                self._connection.execute('SELECT kind, scope, name, reasons FROM withheld WHERE host_uuid = ?',
+                                         (host_uuid,))}
 
     def boot_id(self, host_uuid: str) -> str | None:
         """The boot that a host's row names."""

@@ -139,6 +139,47 @@ class Reap(ComputeOperation):
         world['a'].audit()
 
 
+class Drain(ComputeOperation):
+    """An operator drains a device, and a parent whose devices an instance has."""
+
+    name = 'drain'
+    places = ('vpmem', 'd3', False), ('mdev', 'p0', True)
+
+    def setup(self, world: World) -> None:
+        self.instance = booted(world)
+
+    def run(self, world: World) -> None:
+        for place in self.places:
+            world['a'].drain(place)
+        world['a'].delete(self.instance)
+
+    def finish(self, world: World) -> None:
+        super().finish(world)
+        for place, said in list(world.data.said.items()):       # whoever got no answer says it again
+            if said == service.DRAINING:
+                world['a'].drain(place)
+            elif said == service.UNDRAINING:
+                world['a'].undrain(place)
+
+    def check(self, world: World) -> list[str]:
+        said = {place for place, word in world.data.said.items() if word == service.DRAINED}
+        found = world['a'].drained()
+        return [] if found == said else [f'{found} is drained, and should be {said}']
+
+
+class Undrain(Drain):
+    name = 'undrain'
+
+    def setup(self, world: World) -> None:
+        super().setup(world)
+        for place in self.places:
+            world['a'].drain(place)
+
+    def run(self, world: World) -> None:
+        for place in self.places:
+            world['a'].undrain(place)
+
+
 class HostReboot(ComputeOperation):
     name = 'start after host reboot'
 
@@ -354,7 +395,7 @@ class SourceBack(Evacuation):
 
 
 OPERATIONS: list[Any] = [
-    Boot, FailedBoot, Delete, Reboot, Rebuild, Reap, HostReboot, HostRebootAnew,
+    Boot, FailedBoot, Delete, Reboot, Rebuild, Reap, Drain, Undrain, HostReboot, HostRebootAnew,
     Resize, ConfirmResize, RevertResize, DeleteResized, DeleteClaimed, DropNew, DropOld,
     SameHostResize, SameHostShrink, SameHostConfirm, SameHostRevert, SameHostDelete, SameHostDropNew,
     LiveMigration, LiveRollback, Evacuation, SourceBack,

@@ -11,6 +11,7 @@ from typing import Final
 import uuid
 
 from devicetrack import exception
+from devicetrack import vocabulary
 from devicetrack.claims.manager import ClaimManager
 from devicetrack.testing import fixtures
 from devicetrack.testing.crash import process
@@ -27,6 +28,16 @@ EVACUATION: Final = 'evacuation'
 
 # Statuses after which nothing is under way.
 OVER: Final = ('confirmed', 'reverted', 'completed', 'done', 'failed', 'error')
+
+
+# What an operator said of a device or a parent, and whether the answer has come.
+DRAINING: Final = 'draining'
+DRAINED: Final = 'drained'
+UNDRAINING: Final = 'undraining'
+UNDRAINED: Final = 'undrained'
+
+# Its kind and name, and whether it is a parent.
+Place = tuple[str, str, bool]
 
 
 @dataclasses.dataclass
@@ -82,6 +93,11 @@ class Data:
     def __init__(self) -> None:
         self.instances: dict[str, Instance] = {}
         self.migrations: dict[str, Migration] = {}
+        self.said: dict[Place, str] = {}
+
+    def say(self, place: Place, word: str) -> None:
+        """Note what an operator says of a device or a parent: that it is drained, or not any more."""
+        self.said[place] = word
 
     def create(self, name: str, flavor: Flavor) -> str:
         """A new instance; its UUID follows from its name."""
@@ -390,6 +406,23 @@ class Compute(process.ComputeProcess):
         self.manager.drop_move_claim_at_dest(self.context, instance, migration)
         migration.status = 'failed'
         self.data.save(instance, migration)
+
+    # -- what an operator says ----------------------------------------------------------------------------------------
+
+    def drain(self, place: Place) -> None:
+        self.data.say(place, DRAINING)
+        self.manager.drain(*place)
+        self.data.say(place, DRAINED)
+
+    def undrain(self, place: Place) -> None:
+        self.data.say(place, UNDRAINING)
+        self.manager.undrain(*place)
+        self.data.say(place, UNDRAINED)
+
+    def drained(self) -> set[Place]:
+        """What is drained, by the manager's word."""
+        return {(one.place.kind, one.place.name, one.place.scope == vocabulary.PARENT)
+                for one in self.manager.list_withheld() if vocabulary.DRAINED in one.causes}
 
     # -- after a crash ------------------------------------------------------------------------------------------------
 

@@ -12,9 +12,11 @@ from hypothesis import stateful
 from hypothesis import strategies as st
 
 from devicetrack import exception
+from devicetrack import vocabulary
 from devicetrack.testing.model import finishing
 from devicetrack.testing.model import operations
 from devicetrack.testing.model import oracle
+from devicetrack.testing.model.operations import Step
 from devicetrack.testing.model.world import Shape
 from devicetrack.testing.model.world import Snapshot
 from devicetrack.testing.model.world import World
@@ -25,6 +27,7 @@ EXAMPLES = int(os.environ.get('HYPOTHESIS_EXAMPLES', '0'))
 PHASES = [phase for phase in Phase if EXAMPLES or phase not in (Phase.shrink, Phase.explain)]
 
 GONE = exception.StoreUnavailable('store', 'gone')
+UNKNOWN = exception.OutcomeUnknown('store')
 UNREACHABLE = exception.HypervisorUnreachable('fake', 'restarting')
 NOT_MADE = exception.RealizeFailed('mdev', 'm', 'no')
 NOT_WIPED = exception.UnclaimFailed('vpmem', 'd', 'the medium fails')
@@ -36,6 +39,10 @@ OF_DRIVER = {
     'realize': NOT_MADE, 'create': NOT_MADE, 'created': NOT_MADE,
     'unclaim': UNREACHABLE, 'wipe': NOT_WIPED, 'wiped': NOT_WIPED, 'destroy': NOT_WIPED, 'destroyed': NOT_WIPED,
 }
+
+
+# What an operator may drain: kind, name, and whether it is a parent.
+PLACES = (('vpmem', 'd0', False), ('vpmem', 'd1', False), ('vpmem', 'region0', True), ('mdev', 'p0', True))
 
 
 class Machine(stateful.RuleBasedStateMachine):
@@ -123,12 +130,51 @@ class Machine(stateful.RuleBasedStateMachine):
         for host in self.world.hosts.values():
             host.store.clear()
 
+    @stateful.rule(place=st.sampled_from(PLACES), host=st.sampled_from(['a', 'b']),
+                   fails=st.sampled_from([None, None, 'before', 'after']), killed=st.booleans())
+    def an_operator_drains_or_says_that_it_is_over(self, place, host, fails, killed):
+        """By what the manager knows, or knew when it was killed. It may be killed before the next audit."""
+        host = self.world.hosts[host]
+        if not host.is_alive:
+            return
+        drained = self.drained(host)
+        if fails is not None:
+            getattr(host.store, fails)('set_withheld', UNKNOWN)
+        try:
+            (host.manager.undrain if place in drained else host.manager.drain)(*place)
+        except exception.OutcomeUnknown:
+            assert place in self.drained(host)
+        else:
+            assert self.drained(host) == drained ^ {place}
+            host.store.clear()
+            if killed:
+                self.world.kill(host.name)
+                self.perform(Step('start', (host.name,)), may_fail=self.world.service.mute)
+                assert self.drained(host) == drained ^ {place}
+        host.store.clear()
+
+    @staticmethod
+    def drained(host):
+        found = {(one.place.kind, one.place.name, one.place.scope == vocabulary.PARENT)
+                 for one in host.manager.list_withheld() if vocabulary.DRAINED in one.causes}
+        with host.manager.lock:
+            for pool in host.manager.ledger.pools():
+                assert (pool.kind, pool.parent_name, True) not in found or pool.room() == 0
+        return found
+
     @stateful.rule()
     def the_service_falls_silent_or_speaks_again(self):
         self.world.service.mute = not self.world.service.mute
 
     def teardown(self):
         self.clear()
+        for host in self.world.hosts.values():
+            if not host.powered:
+                self.perform(Step('power on', (host.name,)))
+            if not host.is_alive:
+                self.perform(Step('start', (host.name,)))
+            for place in self.drained(host):
+                host.manager.undrain(*place)
         ending = finishing.finish(self.world)
         assert not ending.wrong, (ending.wrong, [str(step) for step in ending.steps])
 

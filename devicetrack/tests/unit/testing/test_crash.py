@@ -49,6 +49,22 @@ class ForgetfulStore:
             self._store.write(changes._replace(delete=()))
 
 
+class StoreWithoutDrains(ForgetfulStore):
+    """A store that never keeps what is withheld."""
+
+    def write(self, changes):
+        self._store.write(changes)
+
+    def set_withheld(self, write, delete=()):
+        pass
+
+
+class WithoutDrains(service.Compute):
+
+    def __init__(self, place):
+        super().__init__(place._replace(store=StoreWithoutDrains(place.store)))
+
+
 class WithForgetfulStore(service.Compute):
 
     def __init__(self, place):
@@ -167,6 +183,10 @@ class FailureTestCase(CrashTestCase):
         report = self.assert_found(on(WithTrustfulManager, Delete), 'has no owner and has what', 'is killed')
         self.assertNotIn('none', report.failures)
         self.assertLess(report.failures[moments.KILL], report.runs[moments.KILL])
+
+    def test_a_drain_that_is_in_memory_alone(self):
+        report = self.assert_found(on(WithoutDrains, operations.Drain), 'is drained, and should be', 'is killed')
+        self.assertNotIn('none', report.failures)
 
     def test_a_service_that_does_not_go_on(self):
         report = self.assert_found(on(ForgetfulService, Delete), 'is killed')
