@@ -44,6 +44,7 @@ class Meaning(enum.Enum):
     IN_USE = 'the device is in use'
     EXISTS = 'the device exists already'
     NO_SUCH_DEVICE = 'there is no such node device'
+    BEHIND = 'the hypervisor has not heard of a change yet'
     UNSUPPORTED = 'this hypervisor cannot do it'
     OTHER = 'refused'
 
@@ -56,6 +57,10 @@ _TEXTS = (
     ('device in use', Meaning.IN_USE),
     ('Device already exists', Meaning.EXISTS),
     ('Device is already active', Meaning.EXISTS),
+    # Asked to destroy, to undefine and to start with the host. Node devices change by events.
+    ('is not active', Meaning.BEHIND),
+    ('is not defined', Meaning.BEHIND),
+    ('for transient device', Meaning.BEHIND),
 )
 _CODES = {
     libvirt.VIR_ERR_NO_NODE_DEVICE: Meaning.NO_SUCH_DEVICE,

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import os
+from typing import NamedTuple
 
 from devicetrack.virt.libvirt import privileged
 
 DEVICES = '/sys/bus/mdev/devices'
+
+
+class Made(NamedTuple):
+    """A mediated device that exists. ``parent_address`` is the last part of its parent's path in sysfs."""
+
+    type: str
+    parent_address: str
+    iommu_group: int | None
 
 
 class Kernel:
@@ -18,12 +27,28 @@ class Kernel:
     def __init__(self, directory: str = DEVICES) -> None:
         self.directory = directory
 
-    def has(self, uuid: str) -> bool:
-        return os.path.lexists(os.path.join(self.directory, uuid))
+    @property
+    def answers(self) -> bool:
+        """Whether it knows mediated devices. One that does not has none, or is not the one whose devices are meant."""
+        return os.path.isdir(self.directory)
 
-    def type_of(self, uuid: str) -> str | None:
-        """The type that a device was made as; None when there is no such device."""
-        return self._link(uuid, 'mdev_type')
+    def uuids(self) -> list[str]:
+        try:
+            return os.listdir(self.directory)
+        except FileNotFoundError:
+            return []
+
+    def has(self, uuid: str) -> bool:
+        return os.path.lexists(self._path(uuid))
+
+    def read(self, uuid: str) -> Made | None:
+        """A device; None when there is none, or one that is being made or removed at the moment."""
+        device_type = self._link(uuid, 'mdev_type')
+        if device_type is None:
+            return None
+        group = self._link(uuid, 'iommu_group')
+        parent = os.path.basename(os.path.dirname(os.path.realpath(self._path(uuid))))
+        return Made(device_type, parent, None if group is None else int(group))
 
     def is_open(self, uuid: str) -> bool:
         """Whether anybody has a device open; False when there is no such device.
@@ -47,8 +72,11 @@ class Kernel:
                 return False
             raise
 
+    def _path(self, *parts: str) -> str:
+        return os.path.join(self.directory, *parts)
+
     def _link(self, uuid: str, name: str) -> str | None:
         try:
-            return os.path.basename(os.readlink(os.path.join(self.directory, uuid, name)))
+            return os.path.basename(os.readlink(self._path(uuid, name)))
         except OSError:
             return None

@@ -51,11 +51,14 @@ class Parent(NamedTuple):
 
 
 class Mdev(NamedTuple):
-    """A mediated device. ``parent`` may be ``computer``; ``iommu_group`` means something while it is active."""
+    """A mediated device. ``parent`` may be ``computer``; ``iommu_group`` means something while it is active.
+
+    ``type`` is None in what libvirt still lists of a device that it did not see come and go.
+    """
 
     name: str
     uuid: str
-    type: str
+    type: str | None
     parent: str
     parent_address: str | None
     iommu_group: int | None
@@ -130,8 +133,7 @@ def parse_mdev(text: str, document: str = 'node device XML') -> Mdev:
     if capability is None:
         raise exception.InvalidDocument(document, 'capability', 'not a mediated device')
     kind = capability.find('type')
-    identifier = None if kind is None else kind.get('id')
-    if not identifier:
+    if kind is not None and not kind.get('id'):
         raise exception.InvalidDocument(document, 'capability/type/@id', 'missing')
     group = capability.find('iommuGroup')
     number = None if group is None else documents.number(
@@ -139,7 +141,7 @@ def parse_mdev(text: str, document: str = 'node device XML') -> Mdev:
     return Mdev(
         documents.required(root, 'name', document),
         documents.canonical_uuid(capability.findtext('uuid'), document, 'capability/uuid'),
-        identifier,
+        None if kind is None else kind.get('id'),
         documents.required(root, 'parent', document),
         (capability.findtext('parent_addr') or '').strip() or None,
         number)

@@ -1,5 +1,5 @@
-"""What needs root: listing namespaces, opening one of their devices or a VFIO group, and setting the vGPU type of a
-virtual function. Nothing else here or elsewhere does.
+"""What needs root: listing namespaces, opening one of their devices or a VFIO group, removing definitions of mediated
+devices that were lost, and setting the vGPU type of a virtual function. Nothing else here or elsewhere does.
 
 A service that runs as root does all of it itself. Another one does them through oslo.privsep, whose daemon runs the few
 functions below with one capability. A device is opened by the daemon and handed over as an open descriptor
@@ -23,6 +23,7 @@ from oslo_privsep import capabilities
 from oslo_privsep import priv_context
 
 from devicetrack import exception
+from devicetrack.virt.libvirt import mdevctl
 
 NDCTL_TIMEOUT_S = 60
 
@@ -105,6 +106,22 @@ def is_vfio_group_open(number: int) -> bool:
     return is_open
 
 
+def remove_lost_definitions() -> None:
+    """Remove what :func:`devicetrack.virt.libvirt.mdevctl.lost` finds.
+
+    :raises OSError: they cannot be removed, or the privileged daemon cannot be had
+    """
+    if os.geteuid() == 0:
+        _remove_lost_definitions()
+        return
+    try:
+        _remove_lost_definitions_privileged()
+    except OSError:
+        raise
+    except Exception as error:
+        raise OSError(errno.EINVAL, f'oslo.privsep: {type(error).__name__} in the daemon') from error
+
+
 def set_vgpu_type(root: str, address: str, number: int) -> None:
     """Write the vGPU type of a virtual function; 0 takes it away.
 
@@ -144,6 +161,11 @@ def _is_vfio_group_open_privileged(number: int) -> bool:
 
 
 @context.entrypoint
+def _remove_lost_definitions_privileged() -> None:
+    _remove_lost_definitions()
+
+
+@context.entrypoint
 def _set_vgpu_type_privileged(address: str, number: int) -> None:
     _set_vgpu_type(SYSFS, address, number)
 
@@ -178,6 +200,11 @@ def _is_vfio_group_open(number: int) -> bool:
             return True
         raise
     return False
+
+
+def _remove_lost_definitions() -> None:
+    for path in mdevctl.lost():
+        os.unlink(path)
 
 
 def _set_vgpu_type(root: str, address: str, number: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from typing import Any
 import uuid
 
@@ -11,6 +12,7 @@ from devicetrack.tests.drivers import contract
 from devicetrack.tests.unit.virt import data
 from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import mdev_sysfs
+from devicetrack.virt.libvirt import mdevctl
 from devicetrack.virt.libvirt import nodedev_xml
 from devicetrack.virt.libvirt.kinds import mdev
 
@@ -22,10 +24,14 @@ class Node:
     """The node devices of a host with the kernel's sample driver mtty: 24 units, one or two for a device.
 
     Texts are those of libvirt 9.0 and 11.3. ``in_use`` are UUIDs that a process has open; ``fail`` has an error for
-    each call that shall not succeed.
+    each call that shall not succeed. ``sysfs`` is the kernel's list, ``definitions`` that of mdevctl.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        self.sysfs, self.definitions = (os.path.join(directory, name) for name in ('sysfs', 'definitions'))
+        os.mkdir(self.sysfs)
+        os.mkdir(self.definitions)
         self.existing: dict[str, Any] = {}
         self.in_use: set[str] = set()
         self.fail: dict[str, Exception] = {}
@@ -47,7 +53,13 @@ class Node:
             assert hasattr(device, name), name
             setattr(device, name, value)
         self.existing[device.name] = device
+        device.change()
         return device
+
+    def clear(self) -> None:
+        for device in list(self.existing.values()):
+            device.change(active=False, persistent=False)
+        self.existing.clear()
 
     # What the kind calls.
 
@@ -56,10 +68,11 @@ class Node:
 
     def mdevs(self) -> list[Any]:
         self.lists += 1
-        return list(self.existing.values())
+        return [device for device in self.existing.values() if device.heard_of]
 
     def node_device(self, name: str) -> Any:
-        return self.existing.get(name)
+        device = self.existing.get(name)
+        return device if device is not None and device.heard_of else None
 
     def define_node_device(self, document: str) -> Any:
         found = nodedev_xml.parse_mdev(document.replace('<device>', '<device><name>new</name>'))
@@ -68,9 +81,9 @@ class Node:
             raise connection.Refused('virNodeDeviceDefineXML', f"invalid parent device '{found.parent}'")
         for device in self.existing.values():
             if device.identifier == found.uuid:
-                device.persistent = True
+                device.change(persistent=True)
                 return device
-        return self.add(found.type, identifier=found.uuid, active=False, persistent=True)
+        return self.add(str(found.type), identifier=found.uuid, active=False, persistent=True)
 
 
 class ParentDevice:
@@ -85,15 +98,41 @@ class ParentDevice:
 
 
 class NodeDevice:
+    """A mediated device as it is (``active``, ``persistent``), and as libvirt has ``heard_of`` it."""
+
     def __init__(self, node: Node, identifier: str, device_type: str) -> None:
         self.node, self.identifier, self.type = node, identifier, device_type
         self.name = f'mdev_{identifier.replace("-", "_")}_mtty'
         self.parent, self.parent_address = PARENT, 'mtty'
-        self.active, self.persistent, self.autostart = True, False, False
+        self.shown_type = f"<type id='{device_type}'/>"
+        self.active, self.persistent, self.autostart, self.heard_of = True, False, False, True
+
+    def change(self, **facts: bool) -> None:
+        """Let something be otherwise, in sysfs and with mdevctl too."""
+        self.__dict__.update(facts)
+        device = os.path.join(self.node.directory, self.parent_address, self.identifier)
+        link = os.path.join(self.node.sysfs, self.identifier)
+        if self.active and not os.path.exists(device):
+            os.makedirs(device)
+            os.symlink(f'../mdev_supported_types/{self.type}', os.path.join(device, 'mdev_type'))
+            os.symlink('../../../../../kernel/iommu_groups/7', os.path.join(device, 'iommu_group'))
+            os.symlink(device, link)
+        elif not self.active and os.path.exists(device):
+            os.unlink(link)
+            shutil.rmtree(device)
+        definition = os.path.join(self.node.definitions, self.parent_address, self.identifier)
+        os.makedirs(os.path.dirname(definition), exist_ok=True)
+        if self.persistent:
+            with open(definition, 'w') as file:
+                file.write('{}')
+        elif os.path.exists(definition):
+            os.unlink(definition)
+        if not self.active and not self.persistent:
+            self.node.existing.pop(self.name, None)
 
     def xml(self) -> str:
         return (f"<device><name>{self.name}</name><parent>{self.parent}</parent><capability type='mdev'>"
-                f"<type id='{self.type}'/><uuid>{self.identifier}</uuid>"
+                f'{self.shown_type}<uuid>{self.identifier}</uuid>'
                 f'<parent_addr>{self.parent_address}</parent_addr>'
                 f"<iommuGroup number='{7 if self.active else 0}'/></capability></device>")
 
@@ -109,22 +148,18 @@ class NodeDevice:
             raise connection.Refused(
                 'virNodeDeviceCreate', 'internal error: Unable to start mediated device: Error: No available instances '
                 f'of {self.type} on mtty', connection.Meaning.FULL)
-        self.active = True
+        self.change(active=True)
 
     def destroy(self) -> None:
         self.node.called('destroy', self.identifier)
         if self.identifier in self.node.in_use:
             raise connection.Refused('virNodeDeviceDestroy', f"Unable to destroy '{self.name}': device in use",
                                      connection.Meaning.IN_USE)
-        self.active = False
-        if not self.persistent:
-            del self.node.existing[self.name]
+        self.change(active=False)
 
     def undefine(self) -> None:
         self.node.called('undefine', self.identifier)
-        self.persistent = False
-        if not self.active:
-            del self.node.existing[self.name]
+        self.change(persistent=False)
 
     def set_autostart(self) -> None:
         self.node.called('autostart', self.identifier)
@@ -135,7 +170,8 @@ class MdevTestCase(base.TestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.node = Node()
+        self.node = Node(self.temp_dir())
+        self.patch(mdevctl, 'DIRECTORY', self.node.definitions)
         self.instance = str(uuid.uuid4())
         self.kind = self.make_kind()
 
@@ -144,16 +180,8 @@ class MdevTestCase(base.TestCase):
         self.configuration.set('devices', enabled_mdev_types=options.pop('types', ['mtty-2']), **options)
         hypervisor: Any = self.node
         kind = mdev.Mdev(self.conf, hypervisor)
-        kind.kernel, kind.settle_s = mdev_sysfs.Kernel(self.temp_dir()), 0.0
+        kind.devices.kernel, kind.settle_s = mdev_sysfs.Kernel(self.node.sysfs), 0.0
         return kind
-
-    def in_kernel(self, identifier: str, device_type: str = 'mtty-2', group: int = 7) -> str:
-        """Let the kernel have a device, as its sysfs has it."""
-        path = os.path.join(self.kind.kernel.directory, identifier)
-        os.mkdir(path)
-        os.symlink(f'../mdev_supported_types/{device_type}', os.path.join(path, 'mdev_type'))
-        os.symlink(f'../../../../../kernel/iommu_groups/{group}', os.path.join(path, 'iommu_group'))
-        return path
 
     def to_create(self, identifier: str | None = None) -> Any:
         capacity, = self.kind.stock().capacities

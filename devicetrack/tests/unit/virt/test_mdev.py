@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
+import time
 from typing import Any
+import uuid
 
 import fixtures
 
@@ -18,8 +21,9 @@ from devicetrack.tests.unit.virt.mdev_node import NodeDevice
 from devicetrack.tests.unit.virt.mdev_node import PARENT
 from devicetrack.tests.unit.virt.mdev_node import ParentDevice
 from devicetrack.virt.libvirt import connection
+from devicetrack.virt.libvirt import mdev_sysfs
+from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt.kinds import api
-from devicetrack.virt.libvirt.kinds import mdev_parents
 
 
 class StockTestCase(MdevTestCase):
@@ -88,23 +92,40 @@ class StockTestCase(MdevTestCase):
         self.node.add('mtty-2', parent='computer', parent_address='mdpy')
         found, = self.kind.stock().devices
         self.assertEqual(('mdpy', 'mdpy'), (found.provider, found.parent))
-        self.node.existing.clear()
+        self.node.clear()
         self.node.add('mtty-2', parent='computer', parent_address='mtty')
         found, = self.kind.stock().devices
         self.assertEqual((PARENT, PARENT), (found.provider, found.parent))
 
     def test_a_definition_whose_parent_libvirt_does_not_know_is_nothing_to_hand_out(self) -> None:
         for parent in ('computer', 'mtty_other'):
-            self.node.existing.clear()
+            self.node.clear()
             self.node.add('mtty-2', parent=parent, parent_address='other', active=False, persistent=True)
             self.assertEqual((), self.kind.stock().devices)
 
     def test_the_kernel_knows_the_type_of_what_exists(self) -> None:
-        device = self.node.add('mtty-2', persistent=True)
-        self.in_kernel(device.identifier, 'mtty-1')
+        device = self.node.add('mtty-1', persistent=True, shown_type="<type id='mtty-2'/>")
         self.assertEqual((), self.kind.stock().devices)
-        device.active = False
+        device.change(active=False)
         self.assertEqual(1, len(self.kind.stock().devices))
+
+    def test_what_libvirt_has_not_heard_of_is_there(self) -> None:
+        device = self.node.add('mtty-2', heard_of=False)
+        self.assertEqual([device.identifier], [found.identifier for found in self.kind.stock().devices])
+        wanted = self.adopted(device)
+        self.kind.realize(wanted)
+        self.assertEqual(1, len(self.kind.guest_elements([wanted])))
+
+    def test_what_libvirt_still_lists_is_not_there(self) -> None:
+        for shown_type in ("<type id='mtty-2'/>", ''):
+            device = self.node.add('mtty-2', shown_type=shown_type)
+            device.change(active=False)
+            self.node.existing[device.name] = device
+        self.assertEqual((), self.kind.stock().devices)
+
+    def test_what_is_defined_has_a_type(self) -> None:
+        self.node.add('mtty-2', active=False, persistent=True, shown_type='')
+        self.assertRaises(exception.InvalidDocument, self.kind.stock)
 
     def test_of_one_uuid_that_is_defined_twice_there_is_one_device(self) -> None:
         one = self.node.add('mtty-2', active=False, persistent=True)
@@ -112,7 +133,7 @@ class StockTestCase(MdevTestCase):
                             parent_address='mdpy', name=f'{one.name}_mdpy')
         found, = self.kind.stock().devices
         self.assertIn('defined more than once', str(found.unhealthy))
-        two.active = True
+        two.change(active=True)
         found, = self.kind.stock().devices
         self.assertEqual(('mdpy', None), (found.parent, found.unhealthy))
 
@@ -120,6 +141,7 @@ class StockTestCase(MdevTestCase):
         device = self.node.add('mtty-2')
 
         def gone() -> str:
+            device.change(active=False)
             raise connection.Refused('virNodeDeviceGetXMLDesc', '', connection.Meaning.NO_SUCH_DEVICE)
 
         device.xml = gone
@@ -159,7 +181,7 @@ class RealizeTestCase(MdevTestCase):
 
     def test_a_crash_between_any_two_steps_is_finished(self) -> None:
         for active, persistent in ((False, True), (True, True), (True, False)):
-            self.node.existing.clear()
+            self.node.clear()
             wanted = self.to_create()
             self.node.add('mtty-2', identifier=wanted.identifier, active=active, persistent=persistent)
             self.kind.realize(wanted)
@@ -171,7 +193,7 @@ class RealizeTestCase(MdevTestCase):
         device = self.node.add('mtty-2', identifier=wanted.identifier, active=False, persistent=True)
 
         def started_by_the_host() -> None:
-            device.active = True
+            device.change(active=True)
             raise connection.Refused('virNodeDeviceCreate', 'Device already exists', connection.Meaning.EXISTS)
 
         device.start = started_by_the_host
@@ -188,18 +210,94 @@ class RealizeTestCase(MdevTestCase):
         wanted = self.to_create()
         self.node.add('mtty-2', identifier=wanted.identifier, persistent=True)
         self.node.fail = {'autostart': connection.Refused('virNodeDeviceSetAutostart', 'no')}
-        self.assertRaises(exception.RealizeFailed, self.kind.realize, wanted)
+        self.assertRaises(connection.Refused, self.kind.realize, wanted)
+
+    def test_what_libvirt_forgets_for_a_moment_is_asked_for_again(self) -> None:
+        self.kind.settle_s = 60
+        for call in ('autostart', 'start'):
+            for text, meaning in (('no node device with matching name', connection.Meaning.NO_SUCH_DEVICE),
+                                  ('cannot set autostart for transient device', connection.Meaning.BEHIND)):
+                self.node.fail = {call: connection.Refused(call, text, meaning)}
+                self.patch(time, 'sleep', lambda _seconds: self.node.fail.clear())
+                wanted = self.to_create()
+                self.kind.realize(wanted)
+                device, = (device for device in self.node.existing.values() if device.identifier == wanted.identifier)
+                self.assertEqual((True, True, True), (device.active, device.persistent, device.autostart))
+
+    def test_a_definition_that_libvirt_has_not_heard_of(self) -> None:
+        self.kind.settle_s = 60
+        for active in (True, False):
+            self.node.clear()
+            wanted = self.to_create()
+            device = self.node.add('mtty-2', identifier=wanted.identifier, active=active, persistent=True,
+                                   heard_of=False)
+            self.node.fail = {'define': connection.Refused('define', 'Cowardly refusing to overwrite')}
+            self.patch(time, 'sleep', lambda _seconds, device=device: device.change(heard_of=True))
+            self.kind.realize(wanted)
+            self.assertEqual((True, True), (device.active, device.autostart))
+        device.change(heard_of=False)
+        self.kind.settle_s = 0
+        self.assertRaises(connection.Refused, self.kind.realize, wanted)
+
+    def test_definitions_that_were_lost_with_the_power_are_removed_and_made_anew(self) -> None:
+        wanted = self.to_create()
+        other = os.path.join(self.node.definitions, 'mtty', str(uuid.uuid4()))
+        os.mkdir(os.path.dirname(other))
+        lost = os.path.join(os.path.dirname(other), wanted.identifier)
+        for path, when in ((other, 0), (lost, 0)):
+            with open(path, 'w'):
+                os.utime(path, (when, when))
+
+        def define(_node: Node, document: str) -> Any:
+            if os.path.exists(other) or os.path.exists(lost):
+                raise connection.Refused('virNodeDeviceDefineXML', 'EOF while parsing a value at line 1 column 0')
+            return original(_node, document)
+
+        original = Node.define_node_device
+        self.patch(Node, 'define_node_device', define)
+        self.patch(os, 'geteuid', lambda: 0)
+        self.kind.realize(wanted)
+        device, = self.node.existing.values()
+        self.assertEqual((True, True), (device.active, device.persistent))
+        self.assertFalse(os.path.exists(other))
+
+    def test_an_empty_definition_that_is_being_written_is_left_alone(self) -> None:
+        wanted = self.to_create()
+        path = os.path.join(self.node.definitions, 'mtty', str(uuid.uuid4()))
+        os.mkdir(os.path.dirname(path))
+        with open(path, 'w'):
+            pass
+        self.node.fail = {'define': connection.Refused('virNodeDeviceDefineXML', 'EOF while parsing')}
+        self.assertRaises(connection.Refused, self.kind.realize, wanted)
+        self.assertTrue(os.path.exists(path))
+
+    def test_lost_definitions_that_cannot_be_removed_are_told(self) -> None:
+        wanted = self.to_create()
+        path = os.path.join(self.node.definitions, 'mtty', wanted.identifier)
+        os.mkdir(os.path.dirname(path))
+        with open(path, 'w'):
+            os.utime(path, (0, 0))
+        self.node.fail = {'define': connection.Refused('virNodeDeviceDefineXML', 'EOF while parsing')}
+
+        def cannot() -> None:
+            raise PermissionError(13, 'Permission denied')
+
+        self.patch(privileged, 'remove_lost_definitions', cannot)
+        log = self.useFixture(fixtures.FakeLogger('devicetrack', level=logging.WARNING))
+        self.assertRaises(connection.Refused, self.kind.realize, wanted)
+        self.assertIn(path, log.output)
+        self.assertIn('Permission denied', log.output)
 
     def test_a_parent_that_went_away_and_came_back(self) -> None:
         wanted = self.to_create()
         self.kind.realize(wanted)
         device, = self.node.existing.values()
-        device.active = False
+        device.change(active=False)
         for device.parent in ('computer', PARENT):
             self.patch(Node, 'mdev_parents', lambda _node: [])
             self.assertEqual((), self.kind.stock().devices)
             self.node.fail = {'start': connection.Refused('virNodeDeviceCreate', "Unable to find parent device 'mtty'")}
-            failed = self.assertRaises(exception.RealizeFailed, self.kind.realize, wanted)
+            failed = self.assertRaises(connection.Refused, self.kind.realize, wanted)
             self.assertIn('Unable to find parent', failed.reason)
         self.patch(Node, 'mdev_parents', lambda node: [ParentDevice(node)])
         self.node.fail = {}
@@ -229,7 +327,7 @@ class RealizeTestCase(MdevTestCase):
     def test_a_failed_start_leaves_nothing_behind(self) -> None:
         for call in ('define', 'autostart', 'start'):
             self.node.fail = {call: connection.Refused(call, 'no')}
-            self.assertRaises(exception.RealizeFailed, self.kind.realize, self.to_create())
+            self.assertRaises(connection.Refused, self.kind.realize, self.to_create())
             self.assertEqual({}, self.node.existing)
 
     def test_no_answer_in_the_middle_is_finished_by_the_next_call(self) -> None:
@@ -266,7 +364,14 @@ class RealizeTestCase(MdevTestCase):
 
 
 class FindTestCase(MdevTestCase):
-    """Which device an assignment means: asked by name where that is enough, else seen in the list."""
+    """Which device an assignment means where no kernel says so.
+
+    It is asked for by name where that is enough, else seen in the list.
+    """
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.kind.devices.kernel = mdev_sysfs.Kernel(os.path.join(self.node.directory, 'none'))
 
     def elements(self, device: Any) -> int:
         """Have the device given to its guest; how many lists that took."""
@@ -310,10 +415,11 @@ class FindTestCase(MdevTestCase):
     def test_of_several_with_one_uuid_the_parent_tells(self) -> None:
         ours = self.node.add('mtty-2')
         self.named(ours, ours.name + '_1')
-        self.node.add('mtty-2', identifier=ours.identifier, parent='computer', parent_address='mdpy')
+        self.node.add('mtty-2', identifier=ours.identifier, parent='computer', parent_address='mdpy', active=False,
+                      persistent=True)
         wanted = contract.assignment(self.instance, 'mdev', ours.identifier, PARENT,
                                      self.kind.stock().capacities[0].details)
-        found = self.kind._find(wanted, mdev_parents.Parents(self.kind._parents()))
+        found = self.kind._find(wanted, self.kind.devices.parents())
         assert found is not None
         self.assertEqual(ours, found.handle)
         del self.node.existing[ours.name]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from typing import Any
 
 from devicetrack import exception
 from devicetrack.tests.unit.virt.mdev_node import MdevTestCase
 from devicetrack.tests.unit.virt.mdev_node import Node
+from devicetrack.tests.unit.virt.mdev_node import NodeDevice
 from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import privileged
 
@@ -35,45 +35,46 @@ class UnclaimTestCase(MdevTestCase):
             self.kind.unclaim(wanted, 0)
             self.assertEqual({}, self.node.existing)
 
-    def test_what_was_adopted_stays(self) -> None:
-        wanted = self.adopted(self.node.add('mtty-2'))
-        self.kind.unclaim(wanted, 0)
-        self.assertEqual([], self.node.done)
+    def open_says(self, *answers: Any) -> list[int]:
+        """What the kernel answers when it is asked whether a group is open; the last one again and again.
 
-    def test_what_was_adopted_is_free_when_the_kernel_says_that_nobody_has_it_open(self) -> None:
-        wanted = self.adopted(self.node.add('mtty-2'))
-        self.in_kernel(wanted.identifier, group=12)
+        :returns: the groups that it was asked for
+        """
         asked: list[int] = []
-        answers = [True, True, False]
+        left = list(answers)
 
-        def is_open(group: int) -> bool:
+        def is_open(group: int) -> Any:
             asked.append(group)
-            return answers.pop(0)
+            answer = left.pop(0) if len(left) > 1 else left[0]
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
 
         self.patch(privileged, 'is_vfio_group_open', is_open)
+        return asked
+
+    def test_what_was_adopted_is_kept_and_free_when_the_kernel_says_that_nobody_has_it_open(self) -> None:
+        wanted = self.adopted(self.node.add('mtty-2'))
+        asked = self.open_says(True, True, False)
         error = self.assertRaises(exception.DeviceInUse, self.kind.unclaim, wanted, 0)
         self.assertEqual('a process of the host has it open, after 0 s still', error.reason)
         self.kind.release_wait_s = 60
         self.patch(time, 'sleep', lambda _seconds: None)
         self.kind.unclaim(wanted, 0)
-        self.assertEqual([12, 12, 12], asked)
+        self.assertEqual([7, 7, 7], asked)
         self.assertEqual([], self.node.done)
 
     def test_what_was_adopted_stays_held_when_the_kernel_cannot_be_asked(self) -> None:
-        wanted = self.adopted(self.node.add('mtty-2'))
-        path = self.in_kernel(wanted.identifier)
-        answers: list[OSError] = [PermissionError(13, 'Permission denied'), FileNotFoundError(2, 'No such file')]
-
-        def is_open(_group: int) -> bool:
-            raise answers.pop(0)
-
-        self.patch(privileged, 'is_vfio_group_open', is_open)
+        device = self.node.add('mtty-2')
+        wanted = self.adopted(device)
+        self.open_says(PermissionError(13, 'Permission denied'))
         error = self.assertRaises(exception.UnclaimFailed, self.kind.unclaim, wanted, 0)
         self.assertEqual('nobody says whether a process has it open: Permission denied', error.reason)
+        self.open_says(FileNotFoundError(2, 'No such file'))
         self.assertRaises(exception.UnclaimFailed, self.kind.unclaim, wanted, 0)
 
         def vanishes(_group: int) -> bool:
-            shutil.rmtree(path)
+            device.change(active=False)
             raise FileNotFoundError(2, 'No such file')
 
         self.patch(privileged, 'is_vfio_group_open', vanishes)
@@ -96,43 +97,82 @@ class UnclaimTestCase(MdevTestCase):
 
     def test_a_refusal_in_another_language_is_understood(self) -> None:
         wanted = self.created()
-        self.in_kernel(wanted.identifier)
         self.node.fail = {'destroy': connection.Refused('virNodeDeviceDestroy', 'Gerät wird verwendet')}
-        self.patch(privileged, 'is_vfio_group_open', lambda _group: True)
+        self.open_says(True)
         self.assertRaises(exception.DeviceInUse, self.kind.unclaim, wanted, 0)
-
-        def nobody_says(_group: int) -> bool:
-            raise PermissionError(13, 'Permission denied')
-
-        for answer in (lambda _group: False, nobody_says):
-            self.patch(privileged, 'is_vfio_group_open', answer)
+        for answer in (False, PermissionError(13, 'Permission denied')):
+            self.open_says(answer)
             refused = self.assertRaises(connection.Refused, self.kind.unclaim, wanted, 0)
             self.assertEqual('Gerät wird verwendet', refused.reason)
 
     def test_the_kernel_has_the_last_word(self) -> None:
         wanted = self.created()
-        self.in_kernel(wanted.identifier)
+        self.patch(NodeDevice, 'destroy', lambda _device: None)
         self.assertRaises(exception.UnclaimFailed, self.kind.unclaim, wanted, 0)
+
+    def test_a_definition_that_mdevctl_has_still_is_not_gone(self) -> None:
+        wanted = self.created()
+        self.patch(NodeDevice, 'undefine', lambda _device: None)
+        error = self.assertRaises(exception.UnclaimFailed, self.kind.unclaim, wanted, 0)
+        self.assertEqual('it was removed and is still there', error.reason)
+
+    def test_what_libvirt_has_not_heard_of_is_removed_when_it_has(self) -> None:
+        for active in (True, False):
+            wanted = self.created()
+            device, = self.node.existing.values()
+            device.change(active=active, heard_of=False)
+            self.assertRaises(exception.UnclaimFailed, self.kind.unclaim, wanted, 0)
+            self.assertEqual([], self.node.done)
+            self.kind.settle_s = 60
+            self.patch(time, 'sleep', lambda _seconds, device=device: device.change(heard_of=True))
+            self.kind.unclaim(wanted, 0)
+            self.assertEqual({}, self.node.existing)
+            self.kind.settle_s = 0
+
+    def test_what_libvirt_does_not_know_to_be_as_it_is_is_asked_for_again(self) -> None:
+        for call, text in (('destroy', 'is not active'), ('undefine', 'is not defined')):
+            wanted = self.created()
+            self.node.fail = {call: connection.Refused(call, text, connection.Meaning.BEHIND)}
+            self.assertRaises(connection.Refused, self.kind.unclaim, wanted, 0)
+            self.kind.settle_s = 60
+            self.patch(time, 'sleep', lambda _seconds: self.node.fail.clear())
+            self.kind.unclaim(wanted, 0)
+            self.assertEqual({}, self.node.existing)
+            self.kind.settle_s = 0
+
+    def test_what_somebody_else_removed_meanwhile_is_gone(self) -> None:
+        wanted = self.created()
+        device, = self.node.existing.values()
+
+        def removed() -> None:
+            device.change(active=False, persistent=False)
+            raise connection.Refused('virNodeDeviceDestroy', 'Unable to destroy: no such file')
+
+        device.destroy = removed
+        self.kind.unclaim(wanted, 0)
+        self.assertEqual({}, self.node.existing)
 
     def test_nothing_is_removed_while_something_else_has_its_uuid(self) -> None:
         for active, of_ours in ((True, True), (False, True), (False, False)):
-            self.node.existing.clear()
+            self.node.clear()
             wanted = self.created()
             ours, = self.node.existing.values()
             other = self.node.add('mtty-2', identifier=wanted.identifier, name=f'{ours.name}_mdpy', persistent=True,
                                   parent='computer', parent_address='mdpy', active=False)
-            ours.active = active
-            if not of_ours:
-                del self.node.existing[ours.name]
+            ours.change(active=active, persistent=of_ours)
             error = self.assertRaises(exception.UnclaimFailed, self.kind.unclaim, wanted, 0)
             self.assertEqual('a device of type mtty-2 and parent mdpy has its UUID and is not started', error.reason)
+            other.change(heard_of=False)
+            error = self.assertRaises(exception.UnclaimFailed, self.kind.unclaim, wanted, 0)
+            self.assertEqual('mdevctl has a definition with its UUID on mdpy', error.reason)
             self.assertEqual([], self.node.done)
             self.assertTrue(other.persistent)
 
     def test_a_definition_is_taken_back_while_its_parent_is_away(self) -> None:
         wanted = self.created()
         device, = self.node.existing.values()
-        device.active, device.parent = False, 'computer'
+        device.change(active=False)
+        device.parent = 'computer'
         self.patch(Node, 'mdev_parents', lambda _node: [])
         self.kind.unclaim(wanted, 0)
         self.assertEqual({}, self.node.existing)

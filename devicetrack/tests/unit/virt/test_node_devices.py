@@ -68,20 +68,27 @@ class KernelTestCase(base.TestCase):
         self.kernel = mdev_sysfs.Kernel(self.temp_dir())
 
     def add(self) -> None:
-        path = os.path.join(self.kernel.directory, UUID)
-        os.mkdir(path)
+        path = os.path.join(self.temp_dir(), 'mtty', UUID)
+        os.makedirs(path)
         os.symlink('../mdev_supported_types/mtty-2', os.path.join(path, 'mdev_type'))
         os.symlink('../../../../../kernel/iommu_groups/3', os.path.join(path, 'iommu_group'))
+        os.symlink(path, os.path.join(self.kernel.directory, UUID))
 
     def test_a_device_that_is_not_there_is_not_open(self) -> None:
-        self.assertEqual((False, None, False),
-                         (self.kernel.has(UUID), self.kernel.type_of(UUID), self.kernel.is_open(UUID)))
+        self.assertEqual(([], False, None, False), (self.kernel.uuids(), self.kernel.has(UUID), self.kernel.read(UUID),
+                                                    self.kernel.is_open(UUID)))
 
     def test_one_that_is_there(self) -> None:
         self.add()
         self.patch(privileged, 'is_vfio_group_open', lambda group: group == 3)
-        self.assertEqual((True, 'mtty-2', True),
-                         (self.kernel.has(UUID), self.kernel.type_of(UUID), self.kernel.is_open(UUID)))
+        self.assertEqual(
+            ([UUID], True, mdev_sysfs.Made('mtty-2', 'mtty', 3), True),
+            (self.kernel.uuids(), self.kernel.has(UUID), self.kernel.read(UUID), self.kernel.is_open(UUID)))
+
+    def test_a_kernel_without_any_answers_nothing(self) -> None:
+        self.assertTrue(self.kernel.answers)
+        os.rmdir(self.kernel.directory)
+        self.assertEqual((False, []), (self.kernel.answers, self.kernel.uuids()))
 
     def test_without_its_group_nobody_says(self) -> None:
         self.add()

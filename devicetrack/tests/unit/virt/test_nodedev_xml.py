@@ -114,9 +114,9 @@ class BadDocumentTestCase(base.TestCase):
         ('a node that is none', nodedev_xml.parse_parent, PCI.replace("node='1'", "node='-1'"), 'numa'),
         ('no name', nodedev_xml.parse_parent, PCI.replace('<name>pci_0000_84_1f_7</name>', ''), 'name'),
         ('no mdev', nodedev_xml.parse_mdev, PCI, 'capability'),
-        ('an mdev without a type', nodedev_xml.parse_mdev,
-         f"<device><name>n</name><parent>p</parent><capability type='mdev'><uuid>{UUID}</uuid></capability></device>",
-         '@id'),
+        ('an mdev of a type without an id', nodedev_xml.parse_mdev,
+         f"<device><name>n</name><parent>p</parent><capability type='mdev'><type/><uuid>{UUID}</uuid></capability>"
+         '</device>', '@id'),
         ('an mdev without a UUID', nodedev_xml.parse_mdev,
          "<device><name>n</name><parent>p</parent><capability type='mdev'><type id='t'/></capability></device>",
          'uuid'),

@@ -18,7 +18,6 @@ import contextlib
 import logging
 import time
 from typing import Any
-from typing import NamedTuple
 from typing import TypeVar
 from xml.sax import saxutils
 
@@ -36,27 +35,25 @@ from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import domain_xml
 from devicetrack.virt.libvirt import guest_xml
 from devicetrack.virt.libvirt import mdev_sysfs
+from devicetrack.virt.libvirt import mdevctl
 from devicetrack.virt.libvirt import nodedev_xml
+from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt import vfio_migration
 from devicetrack.virt.libvirt.kinds import api
+from devicetrack.virt.libvirt.kinds import mdev_devices
 from devicetrack.virt.libvirt.kinds import mdev_options
 from devicetrack.virt.libvirt.kinds import mdev_parents
 from devicetrack.virt.libvirt.kinds import type_options
+from devicetrack.virt.libvirt.kinds.mdev_devices import Device
 
 LOG = logging.getLogger(__name__)
 
-# libvirt shows what was started or removed when udev and mdevctl have told it, a moment later.
-SETTLE_S = 10.0
+# How long libvirt may take to hear of a change. It reads one event after the other, and runs mdevctl for each.
+SETTLE_S = 60.0
+
+_BEHIND = (connection.Meaning.NO_SUCH_DEVICE, connection.Meaning.BEHIND)
 
 _Answer = TypeVar('_Answer')
-
-
-class _Existing(NamedTuple):
-    """A mediated device that libvirt knows, and the handle to change it."""
-
-    mdev: nodedev_xml.Mdev
-    handle: connection.NodeDevice
-    active: bool
 
 
 class Mdev(api.DeviceKind):
@@ -70,7 +67,7 @@ class Mdev(api.DeviceKind):
         self.options = mdev_options.read(conf)
         self.release_wait_s: float = conf[options.MDEV_GROUP].release_wait_s
         self._idle: set[str] = set()            # types that were said to come from no parent
-        self.kernel = mdev_sysfs.Kernel()
+        self.devices = mdev_devices.Devices(hypervisor, mdev_sysfs.Kernel())
         self.settle_s = SETTLE_S
 
     @property
@@ -88,24 +85,23 @@ class Mdev(api.DeviceKind):
     # -- stock -------------------------------------------------------------------------------------------------
 
     def stock(self) -> api.Stock:
-        parents = mdev_parents.Parents(self._parents())
+        parents = self.devices.parents()
         devices: list[InventoryDevice] = []
         counts: dict[tuple[str, str], int] = {}
-        found: dict[str, list[_Existing]] = {}
-        for existing in self._existing():
-            made = (parents.of(existing.mdev).name, existing.mdev.type)
+        found: dict[str, list[Device]] = {}
+        for device in self.devices.all(parents):
+            made = (device.parent.name, device.type)
             counts[made] = counts.get(made, 0) + 1
-            found.setdefault(existing.mdev.uuid, []).append(existing)
+            found.setdefault(device.uuid, []).append(device)
         for same in found.values():
             # One UUID may be defined on several parents, and exist on one.
-            existing = next((existing for existing in same if existing.active), same[0])
-            parent = parents.of(existing.mdev)
-            if not existing.active and parents.named(parent.name) is None:
+            device = next((device for device in same if device.active), same[0])
+            if not device.active and parents.named(device.parent.name) is None:
                 # The parent is away, or libvirt does not know it and cannot say whether it has room.
                 continue
-            for mdev_type in self.options.types_of(mdev_parents.names(parent)):
-                if mdev_type.id == existing.mdev.type:
-                    devices.append(self._device(existing, parent, mdev_type, len(same) > 1))
+            for mdev_type in self.options.types_of(mdev_parents.names(device.parent)):
+                if mdev_type.id == device.type:
+                    devices.append(self._inventory_device(device, mdev_type, len(same) > 1))
         capacities = [capacity for parent in parents for capacity in self._capacities(parent, counts)]
         self._warn_of_types_that_nothing_makes(parents, {capacity.device_type for capacity in capacities}
                                                | {device_type for _parent, device_type in counts})
@@ -125,17 +121,16 @@ class Mdev(api.DeviceKind):
                         ', '.join(made) or 'nothing')
         self._idle = idle
 
-    def _device(self, existing: _Existing, parent: nodedev_xml.Parent, mdev_type: type_options.TypeOptions,
-                several: bool) -> InventoryDevice:
-        mdev = existing.mdev
+    def _inventory_device(self, device: Device, mdev_type: type_options.TypeOptions, several: bool) -> InventoryDevice:
+        parent = device.parent
         unhealthy = None
-        if not existing.active and several:
+        if not device.active and several:
             unhealthy = 'its UUID is defined more than once, and mdevctl starts none of them'
-        elif not existing.active and not _available(parent, mdev.type):
+        elif not device.active and not _available(parent, device.type):
             unhealthy = 'it is defined and not started, and its parent has no room for it'
         return InventoryDevice(
-            self.name, mdev.uuid, parent.name, mdev_type.resource_class, parent.name, parent.numa_node,
-            details.to_text(_details(existing, parent, vocabulary.ADOPTED)), unhealthy, self.options.adopt_existing)
+            self.name, device.uuid, parent.name, mdev_type.resource_class, parent.name, parent.numa_node,
+            details.to_text(_details(device, vocabulary.ADOPTED)), unhealthy, self.options.adopt_existing)
 
     def _capacities(self, parent: nodedev_xml.Parent, counts: Mapping[tuple[str, str], int]) -> list[Capacity]:
         found = []
@@ -154,42 +149,6 @@ class Mdev(api.DeviceKind):
                     device_api=made.device_api, iommu_group=None, origin=vocabulary.CREATED))))
         return found
 
-    def _parents(self) -> list[nodedev_xml.Parent]:
-        found = []
-        for handle in self.hypervisor.mdev_parents():
-            text = _xml(handle)
-            parent = None if text is None else nodedev_xml.parse_parent(text, f'node device {handle.name}')
-            if parent is not None:
-                found.append(parent)
-        return found
-
-    def _existing(self, uuid: str | None = None) -> list[_Existing]:
-        """Every mediated device, or those with a UUID: there may be one on each of several parents."""
-        found = []
-        # The name is made of the UUID, and then it ends in anything.
-        start = '' if uuid is None else f'mdev_{uuid.replace("-", "_")}'
-        for handle in self.hypervisor.mdevs():
-            if not handle.name.startswith(start):
-                continue
-            existing = self._read(handle)
-            if existing is not None and (uuid is None or existing.mdev.uuid == uuid):
-                found.append(existing)
-        return found
-
-    def _read(self, handle: connection.NodeDevice) -> _Existing | None:
-        """The mediated device of a handle, or None when it went away meanwhile."""
-        try:
-            text, active = handle.xml(), handle.is_active()
-        except connection.Refused as error:
-            if error.meaning is connection.Meaning.NO_SUCH_DEVICE:
-                return None
-            raise
-        mdev = nodedev_xml.parse_mdev(text, f'node device {handle.name}')
-        if active:
-            # libvirt before 10.1 shows the type of its definition, which somebody may have changed since.
-            mdev = mdev._replace(type=self.kernel.type_of(mdev.uuid) or mdev.type)
-        return _Existing(mdev, handle, active)
-
     # -- usage -------------------------------------------------------------------------------------------------
 
     def addresses(self, domain: domain_xml.Domain) -> Sequence[str]:
@@ -202,28 +161,41 @@ class Mdev(api.DeviceKind):
     # -- realize -----------------------------------------------------------------------------------------------
 
     def realize(self, assignment: DeviceAssignment) -> Realized:
-        wanted = assignment.details
-        parents = mdev_parents.Parents(self._parents())
-        existing = self._find(assignment, parents)
-        if existing is None:
-            if wanted.origin == vocabulary.ADOPTED:
-                raise exception.DeviceGone(self.name, assignment.identifier, 'it existed when it was chosen')
-            existing = self._create(assignment, parents)
-        else:
-            if wanted.origin == vocabulary.CREATED:
-                # Somebody undefined it meanwhile, or this was interrupted; the next boot needs the definition.
-                self._keep(assignment, existing.handle)
-            if not existing.active:
-                self._start(assignment, existing.handle)
-                existing = self._find_again(assignment)
+        try:
+            device = self._make_ready(assignment)
+        except (exception.RealizeFailed, connection.Refused):
+            if not self._mend(assignment):
+                raise
+            device = self._make_ready(assignment)
         # Read anew: this call is why it changed. Other devices are read only where an option counts them.
-        parents = mdev_parents.Parents(self._parents())
-        parent = parents.of(existing.mdev)
-        counts = self._counts(parents) if self._is_limited(parent) else {}
+        parents = self.devices.parents()
+        device = device._replace(parent=parents.of(device.parent.name, device.parent.address))
+        counts = self._counts(parents) if self._is_limited(device.parent) else {}
         return Realized(
             DeviceKey(self.name, assignment.identifier),
-            details.to_text(_details(existing, parent, wanted.origin)),
-            tuple(self._capacities(parent, counts)))
+            details.to_text(_details(device, assignment.details.origin)),
+            tuple(self._capacities(device.parent, counts)))
+
+    def _make_ready(self, assignment: DeviceAssignment) -> Device:
+        parents = self.devices.parents()
+        device = self._find(assignment, parents)
+        handle: connection.NodeDevice | None
+        if assignment.details.origin == vocabulary.CREATED:
+            handle = self._define(assignment, device, parents)
+        elif device is not None:
+            handle = device.handle
+        else:
+            raise exception.DeviceGone(self.name, assignment.identifier, 'it existed when it was chosen')
+        if device is not None and device.active:
+            return device
+        assert handle is not None               # what is not active is defined, and that is libvirt's word
+        try:
+            self._start(assignment, handle)
+        except exception.DriverError:
+            if device is None:
+                self._undo(handle)
+            raise
+        return self._find_again(assignment)
 
     def _is_limited(self, parent: nodedev_xml.Parent) -> bool:
         types = self.options.types_of(mdev_parents.names(parent))
@@ -231,113 +203,119 @@ class Mdev(api.DeviceKind):
 
     def _counts(self, parents: mdev_parents.Parents) -> Mapping[tuple[str, str], int]:
         """How many devices each parent has of each type."""
-        return collections.Counter((parents.of(existing.mdev).name, existing.mdev.type)
-                                   for existing in self._existing())
+        return collections.Counter((device.parent.name, device.type) for device in self.devices.all(parents))
 
-    def _find(self, assignment: DeviceAssignment, parents: mdev_parents.Parents) -> _Existing | None:
+    def _find(self, assignment: DeviceAssignment, parents: mdev_parents.Parents) -> Device | None:
         """The assignment's device, or None when there is none.
 
         :raises DeviceGone: another device has its UUID
         """
-        named = self._named(assignment, parents)
-        if named is not None:
-            return named
-        found = self._existing(assignment.identifier)
-        for existing in found:
-            if _is_of(assignment, existing, parents):
-                return existing
+        device = self.devices.active(assignment.identifier, _address(assignment, parents), parents)
+        if device is not None and _is_of(assignment, device, parents):
+            return device
+        found = self.devices.of(assignment.identifier, parents)
+        for device in found:
+            if _is_of(assignment, device, parents):
+                return device
         if found:
             raise exception.DeviceGone(self.name, assignment.identifier,
                                        'a device of another type or parent has its UUID')
         return None
 
-    def _named(self, assignment: DeviceAssignment, parents: mdev_parents.Parents) -> _Existing | None:
-        """The assignment's device, if it is active and has a usual name.
-
-        Asks for one device where a list names every device of the host. A name is but a hint: any other device,
-        and none, are for the list to explain.
-        """
-        parent = parents.named(assignment.details.parent)
-        # A parent that libvirt does not know is called by its address.
-        address = assignment.details.parent if parent is None else parent.address
-        for name in nodedev_xml.mdev_names(assignment.identifier, address):
-            handle = self.hypervisor.node_device(name)
-            existing = None if handle is None else self._read(handle)
-            if existing is not None and existing.active and _is_of(assignment, existing, parents):
-                return existing
-        return None
-
-    def _find_again(self, assignment: DeviceAssignment) -> _Existing:
-        """The device as libvirt shows it once udev has told it of the start."""
-        def started() -> _Existing | None:
-            existing = self._find(assignment, mdev_parents.Parents(self._parents()))
-            return existing if existing is not None and existing.active else None
+    def _find_again(self, assignment: DeviceAssignment) -> Device:
+        """The device once it was started, which the kernel knows at once."""
+        def started() -> Device | None:
+            device = self._find(assignment, self.devices.parents())
+            return device if device is not None and device.active else None
 
         found = self._wait_for(started)
         if found is None:
             raise exception.RealizeFailed(self.name, assignment.identifier, 'it was started and is not there')
         return found
 
-    def _create(self, assignment: DeviceAssignment, parents: mdev_parents.Parents) -> _Existing:
-        wanted = assignment.details
-        parent = parents.named(wanted.parent)
-        if parent is None:
-            raise exception.RealizeFailed(
-                self.name, assignment.identifier, f'its parent {wanted.parent} is not there')
-        if not _available(parent, wanted.type):
-            raise exception.ParentFull(self.name, parent.name, wanted.type, 'it says that it has no more')
-        handle = self._define(assignment)
-        try:
-            self._start(assignment, handle)
-        except exception.DriverError:
-            self._undo(handle)
-            raise
-        return self._find_again(assignment)
+    def _define(self, assignment: DeviceAssignment, device: Device | None,
+                parents: mdev_parents.Parents) -> connection.NodeDevice:
+        """See that a device is defined, and starts with the host.
 
-    def _define(self, assignment: DeviceAssignment) -> connection.NodeDevice:
+        It may have been undefined meanwhile, or this was interrupted.
+        """
         wanted = assignment.details
-        document = nodedev_xml.definition(assignment.identifier, wanted.type, wanted.parent)
+        if device is None:
+            parent = parents.named(wanted.parent)
+            if parent is None:
+                raise exception.RealizeFailed(
+                    self.name, assignment.identifier, f'its parent {wanted.parent} is not there')
+            if not _available(parent, wanted.type):
+                raise exception.ParentFull(self.name, parent.name, wanted.type, 'it says that it has no more')
+        handle = None if device is None else self._definition(assignment, parents)
+        if handle is None:
+            document = nodedev_xml.definition(assignment.identifier, wanted.type, wanted.parent)
+            try:
+                handle = self.hypervisor.define_node_device(document)
+            except connection.Refused:
+                # libvirt defines what it has not heard of, and mdevctl refuses to do that twice.
+                if not mdevctl.parents_of(assignment.identifier):
+                    raise
+                handle = self._wait_for(lambda: self._definition(assignment, parents))
+                if handle is None:
+                    raise
         try:
-            handle = self.hypervisor.define_node_device(document)
-        except connection.Refused as error:
-            raise exception.RealizeFailed(self.name, assignment.identifier, str(error)) from error
-        try:
-            handle.set_autostart()
-        except connection.Refused as error:
-            self._undo(handle)
-            raise exception.RealizeFailed(self.name, assignment.identifier, str(error)) from error
+            self._settled(handle.set_autostart)
+        except connection.Refused:
+            if device is None:
+                self._undo(handle)
+            raise
         return handle
 
-    def _keep(self, assignment: DeviceAssignment, handle: connection.NodeDevice) -> None:
-        """See that a device that exists is defined, and starts with the host."""
-        if not handle.is_persistent():
-            self._define(assignment)
-            return
-        try:
-            handle.set_autostart()
-        except connection.Refused as error:
-            raise exception.RealizeFailed(self.name, assignment.identifier, str(error)) from error
+    def _definition(self, assignment: DeviceAssignment, parents: mdev_parents.Parents) -> connection.NodeDevice | None:
+        """libvirt's handle of the assignment's definition; None when libvirt knows of none."""
+        named = self.devices.named(assignment.identifier, _address(assignment, parents), parents)
+        for device in (named,) if named is not None else self.devices.of(assignment.identifier, parents):
+            if device.handle is not None and _is_of(assignment, device, parents) and device.handle.is_persistent():
+                return device.handle
+        return None
 
     def _start(self, assignment: DeviceAssignment, handle: connection.NodeDevice) -> None:
         wanted = assignment.details
         try:
-            handle.start()
+            self._settled(handle.start)
         except connection.Refused as error:
             if error.meaning is connection.Meaning.EXISTS:
                 # Started meanwhile, as the host does when it boots; whether it is this one, the caller sees.
                 return
-            parent = mdev_parents.Parents(self._parents()).named(wanted.parent)
+            parent = self.devices.parents().named(wanted.parent)
             if error.meaning is connection.Meaning.FULL or (
                     parent is not None and not _available(parent, wanted.type)):
                 raise exception.ParentFull(self.name, wanted.parent, wanted.type, error.reason) from error
-            raise exception.RealizeFailed(self.name, assignment.identifier, str(error)) from error
+            raise
 
     def _undo(self, handle: connection.NodeDevice) -> None:
         """Take a definition back; what fails is found by the next realize or unclaim of the device."""
         try:
-            handle.undefine()
+            self._settled(handle.undefine)
         except exception.DriverError as error:
             LOG.warning('The definition of %s stays for now: %s', handle.name, error)
+
+    def _mend(self, assignment: DeviceAssignment) -> bool:
+        """Remove definitions that were lost with the power of the host: none can be used until then.
+
+        :returns: whether there were any
+        """
+        lost = mdevctl.lost()
+        if not lost:
+            return False
+        LOG.warning('Definitions of mediated devices were lost with the power of the host, and mdevctl uses none while '
+                    'their files are there: %s. They are removed; what they defined is defined anew when it is made '
+                    'ready.', ', '.join(lost))
+        try:
+            privileged.remove_lost_definitions()
+        except OSError as error:
+            LOG.error('They cannot be removed: %s', error)
+            return False
+        # libvirt reads all others now.
+        self._wait_for(lambda: not mdevctl.parents_of(assignment.identifier)
+                       or self._definition(assignment, self.devices.parents()))
+        return True
 
     # -- unclaim -----------------------------------------------------------------------------------------------
 
@@ -345,19 +323,17 @@ class Mdev(api.DeviceKind):
         if assignment.details.origin != vocabulary.CREATED:
             self._see_that_nobody_has_it_open(assignment)
             return
-        existing = self._find_own(assignment)
-        if existing is not None:
-            if existing.active:
-                self._destroy(assignment, existing.handle)
-            if existing.handle.is_persistent():
-                self._undefine(existing.handle)
+        device = self._own(assignment)
+        if device is not None and device.active:
+            self._destroy(assignment, device)
+        self._undefine(assignment)
         if not self._wait_for(lambda: self._is_gone(assignment)):
             raise exception.UnclaimFailed(self.name, assignment.identifier, 'it was removed and is still there')
 
     def _see_that_nobody_has_it_open(self, assignment: DeviceAssignment) -> None:
         def closed() -> bool:
             try:
-                return not self.kernel.is_open(assignment.identifier)
+                return not self.devices.kernel.is_open(assignment.identifier)
             except OSError as error:
                 raise exception.UnclaimFailed(self.name, assignment.identifier, 'nobody says whether a process has it '
                                               f'open: {error.strerror or error}') from error
@@ -365,30 +341,45 @@ class Mdev(api.DeviceKind):
         if not self._wait_for(closed, self.release_wait_s):
             raise self._in_use(assignment)
 
-    def _find_own(self, assignment: DeviceAssignment) -> _Existing | None:
+    def _own(self, assignment: DeviceAssignment) -> Device | None:
         """The assignment's device; None when nothing has its UUID.
 
         :raises UnclaimFailed: something else has it too. libvirt and mdevctl remove by the UUID alone, so nothing is
         """
-        parents = mdev_parents.Parents(self._parents())
+        parents = self.devices.parents()
         own = None
-        for existing in self._existing(assignment.identifier):
-            if not _is_of(assignment, existing, parents):
+        for device in self.devices.of(assignment.identifier, parents):
+            if not _is_of(assignment, device, parents):
                 raise exception.UnclaimFailed(
-                    self.name, assignment.identifier, f'a device of type {existing.mdev.type} and parent '
-                    f'{parents.of(existing.mdev).name} has its UUID{"" if existing.active else " and is not started"}')
-            own = existing
+                    self.name, assignment.identifier, f'a device of type {device.type} and parent '
+                    f'{device.parent.name} has its UUID{"" if device.active else " and is not started"}')
+            own = device if own is None or device.handle is not None else own
+        for address in mdevctl.parents_of(assignment.identifier):
+            if not _is_at(assignment, parents.of(nodedev_xml.ROOT_DEVICE, address), parents):
+                raise exception.UnclaimFailed(self.name, assignment.identifier,
+                                              f'mdevctl has a definition with its UUID on {address}')
         return own
 
-    def _destroy(self, assignment: DeviceAssignment, handle: connection.NodeDevice) -> None:
+    def _destroy(self, assignment: DeviceAssignment, device: Device | None) -> None:
+        def heard_of() -> bool:
+            nonlocal device
+            if device is not None and device.handle is None:
+                device = self._own(assignment)
+            return device is None or device.handle is not None
+
+        if not self._wait_for(heard_of):
+            raise exception.UnclaimFailed(self.name, assignment.identifier, 'libvirt does not know that it is there')
+        if device is None or device.handle is None:
+            return                              # somebody else removed it
+        destroy = device.handle.destroy
+
         def destroyed() -> bool:
             try:
-                handle.destroy()
+                self._settled(destroy, lambda: not self.devices.kernel.has(assignment.identifier))
             except connection.Refused as error:
-                if self._means_in_use(assignment, error):
-                    return False
-                if error.meaning is not connection.Meaning.NO_SUCH_DEVICE:
+                if not self._means_in_use(assignment, error):
                     raise
+                return False
             return True
 
         if not self._wait_for(destroyed, self.release_wait_s):
@@ -398,7 +389,7 @@ class Mdev(api.DeviceKind):
         if error.meaning is connection.Meaning.OTHER:
             # libvirt says it in the language of the host. Without an answer of the kernel its own words go on.
             with contextlib.suppress(OSError):
-                return self.kernel.is_open(assignment.identifier)
+                return self.devices.kernel.is_open(assignment.identifier)
         return error.meaning is connection.Meaning.IN_USE
 
     def _in_use(self, assignment: DeviceAssignment) -> exception.DeviceInUse:
@@ -406,16 +397,22 @@ class Mdev(api.DeviceKind):
             self.name, assignment.identifier,
             f'a process of the host has it open, after {self.release_wait_s} s still')
 
-    def _undefine(self, handle: connection.NodeDevice) -> None:
-        try:
-            handle.undefine()
-        except connection.Refused as error:
-            if error.meaning is not connection.Meaning.NO_SUCH_DEVICE:
-                raise
+    def _undefine(self, assignment: DeviceAssignment) -> None:
+        def undefined() -> bool:
+            return not mdevctl.parents_of(assignment.identifier)
+
+        handle = self._definition(assignment, self.devices.parents())
+        if handle is None and not undefined():
+            handle = self._wait_for(lambda: self._definition(assignment, self.devices.parents()))
+        if handle is not None:
+            self._settled(handle.undefine, undefined)
 
     def _is_gone(self, assignment: DeviceAssignment) -> bool:
-        """Whether libvirt and the kernel both say so."""
-        return self._find_own(assignment) is None and not self.kernel.has(assignment.identifier)
+        """Whether libvirt, mdevctl and the kernel all say so."""
+        return (self._own(assignment) is None and not self.devices.kernel.has(assignment.identifier)
+                and not mdevctl.parents_of(assignment.identifier))
+
+    # -- waiting -----------------------------------------------------------------------------------------------
 
     def _wait_for(self, found: Callable[[], _Answer], seconds: float | None = None) -> _Answer:
         """Call until the answer is true or it has taken too long, and give the last answer."""
@@ -426,31 +423,59 @@ class Mdev(api.DeviceKind):
                 return answer
             time.sleep(0.1)
 
+    def _settled(self, call: Callable[[], None], done: Callable[[], bool] = lambda: False) -> None:
+        """Call, and again while libvirt is behind; what is done by then needs no call.
+
+        libvirt even forgets a definition that it was just given, when a list comes in that mdevctl made before.
+
+        :raises Refused: it is refused for another reason, or libvirt stays behind
+        """
+        deadline = time.monotonic() + self.settle_s
+        while True:
+            try:
+                return call()
+            except connection.Refused as error:
+                if done():
+                    return None
+                if error.meaning not in _BEHIND or time.monotonic() >= deadline:
+                    raise
+            time.sleep(0.1)
+
     # -- guest -------------------------------------------------------------------------------------------------
 
     def guest_elements(self, assignments: Sequence[DeviceAssignment]) -> Sequence[str]:
-        parents = mdev_parents.Parents(self._parents())
+        parents = self.devices.parents()
         return [self._guest_element(assignment, parents) for assignment in assignments]
 
     def _guest_element(self, assignment: DeviceAssignment, parents: mdev_parents.Parents) -> str:
-        existing = self._find(assignment, parents)
-        if existing is None:
+        device = self._find(assignment, parents)
+        if device is None:
             raise exception.DeviceGone(self.name, assignment.identifier, 'no device has its UUID')
-        if not existing.active:
+        if not device.active:
             raise exception.DeviceGone(self.name, assignment.identifier, 'it is defined and not started')
         return (f"<hostdev mode='subsystem' type='mdev' model={saxutils.quoteattr(assignment.details.device_api)}>"
                 f"<source><address uuid='{assignment.identifier}'/></source></hostdev>")
 
 
-def _is_of(assignment: DeviceAssignment, existing: _Existing, parents: mdev_parents.Parents) -> bool:
-    """Whether a device is the assignment's, by what its document says."""
-    wanted, mdev = assignment.details, existing.mdev
-    if (mdev.uuid, mdev.type) != (assignment.identifier, wanted.type):
-        return False
-    parent = parents.of(mdev)
+def _is_of(assignment: DeviceAssignment, device: Device, parents: mdev_parents.Parents) -> bool:
+    """Whether a device is the assignment's."""
+    return ((device.uuid, device.type) == (assignment.identifier, assignment.details.type)
+            and _is_at(assignment, device.parent, parents))
+
+
+def _is_at(assignment: DeviceAssignment, parent: nodedev_xml.Parent, parents: mdev_parents.Parents) -> bool:
+    """Whether a parent is that of the assignment's device."""
+    wanted: str = assignment.details.parent
     # While a parent is away its devices have but its address.
-    return parent.name == wanted.parent or (
-        parents.named(parent.name) is None and nodedev_xml.is_name_of(wanted.parent, mdev.parent_address))
+    return parent.name == wanted or (
+        parents.named(parent.name) is None and nodedev_xml.is_name_of(wanted, parent.address))
+
+
+def _address(assignment: DeviceAssignment, parents: mdev_parents.Parents) -> str | None:
+    """The address of the parent of an assignment's device; one that libvirt does not know is called by its address."""
+    parent = parents.named(assignment.details.parent)
+    address: str | None = assignment.details.parent if parent is None else parent.address
+    return address
 
 
 def _pci_address(parent: nodedev_xml.Parent) -> str | None:
@@ -461,17 +486,9 @@ def _available(parent: nodedev_xml.Parent, device_type: str) -> int:
     return next((made.available for made in parent.types if made.id == device_type), 0)
 
 
-def _details(existing: _Existing, parent: nodedev_xml.Parent, origin: str) -> MdevDetails:
-    device_api = next((made.device_api for made in parent.types if made.id == existing.mdev.type), 'vfio-pci')
+def _details(device: Device, origin: str) -> MdevDetails:
+    parent = device.parent
+    device_api = next((made.device_api for made in parent.types if made.id == device.type), 'vfio-pci')
     return MdevDetails(
-        type=existing.mdev.type, parent=parent.name, parent_address=_pci_address(parent), device_api=device_api,
-        iommu_group=existing.mdev.iommu_group if existing.active else None, origin=origin)
-
-
-def _xml(handle: connection.NodeDevice) -> str | None:
-    try:
-        return handle.xml()
-    except connection.Refused as error:
-        if error.meaning is connection.Meaning.NO_SUCH_DEVICE:
-            return None
-        raise
+        type=device.type, parent=parent.name, parent_address=_pci_address(parent), device_api=device_api,
+        iommu_group=device.iommu_group, origin=origin)

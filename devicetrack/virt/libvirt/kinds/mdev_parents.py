@@ -22,16 +22,18 @@ class Parents:
     def named(self, name: str) -> nodedev_xml.Parent | None:
         return self._parents.get(name)
 
-    def of(self, mdev: nodedev_xml.Mdev) -> nodedev_xml.Parent:
-        """The parent of a device; one that libvirt does not know is named by its address, and makes nothing."""
-        if mdev.parent in self._parents:
-            return self._parents[mdev.parent]
-        if mdev.parent_address in self._by_address:
-            return self._by_address[mdev.parent_address]
-        name = mdev.parent
-        if name == nodedev_xml.ROOT_DEVICE and mdev.parent_address:
-            name = mdev.parent_address
-        return nodedev_xml.Parent(name, mdev.parent_address, False, None, ())
+    def of(self, name: str, address: str | None) -> nodedev_xml.Parent:
+        """A parent by what its device says of it.
+
+        One that libvirt does not know, or that is away, is named by its address, and makes nothing.
+        """
+        if name in self._parents:
+            return self._parents[name]
+        if address in self._by_address:
+            return self._by_address[address]
+        if name == nodedev_xml.ROOT_DEVICE and address:
+            name = address
+        return nodedev_xml.Parent(name, address, False, None, ())
 
 
 def names(parent: nodedev_xml.Parent) -> frozenset[str]:
