@@ -39,6 +39,23 @@ OPTIONS: list[cfg.Opt] = [
 How often an operation on allocations writes at most, for conflicts and lost answers together. Each attempt costs a read
 of every consumer concerned and a write. Raise it when many writers change the same consumers.
 """),
+    cfg.StrOpt('nested', default='off', choices=[
+        ('off', 'all devices of a node are counted at the node'),
+        ('manual', 'as off, and the providers below the node are there, reserved in full'),
+        ('at_start', 'each device is counted at its own provider; a service that starts moves what is at the node'),
+        ('refuse', 'each device is counted at its own provider; no service starts while guests have devices of the '
+                   'node'),
+    ], help="""
+Whether devices are counted at providers of their own below the node: one for each parent of mediated devices or of
+virtual functions, and one for each NUMA node of persistent memory if those are counted so. A flavor can ask for devices
+of one parent, and the scheduler knows which parent is full, only where they are. A tree becomes another one only when
+nothing is allocated in the one that there is.
+"""),
+    cfg.BoolOpt('pmem_per_numa_node', default=False, help="""
+Whether persistent memory is counted for each NUMA node, at providers ``<node>_numa<N>`` with the trait
+``HW_NUMA_ROOT``, and not at the node. Namespaces whose NUMA node is not known stay at the node. It must be the same for
+the service and for commands.
+"""),
 ]
 
 

@@ -20,6 +20,7 @@ import uuid
 from xml.sax import saxutils
 
 from devicetrack import exception
+from devicetrack import vocabulary
 from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import VPMEMDetails
@@ -80,13 +81,18 @@ class VPMEM(api.DeviceKind):
             if name in found:
                 namespace = found[name]
                 devices.append(InventoryDevice(
-                    self.name, name, '', known_as[label], namespace.region, namespace.numa_node,
+                    self.name, name, self._provider(namespace), known_as[label], namespace.region, namespace.numa_node,
                     _details_text(namespace, label), _problem(namespace)))
             else:
                 missing.append(Missing(
                     DeviceKey(self.name, name), vpmem_options.OPTION, 'this host has no such namespace; it has '
                     + (', '.join(sorted(found)) or 'none')))
         return api.Stock(tuple(devices), missing=tuple(missing))
+
+    def _provider(self, namespace: namespaces.Namespace) -> str:
+        if self.options.per_numa_node and namespace.numa_node is not None:
+            return vocabulary.numa_provider(namespace.numa_node)
+        return ''
 
     # -- usage ----------------------------------------------------------------------------------------------------
 

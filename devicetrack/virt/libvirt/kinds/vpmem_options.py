@@ -10,6 +10,7 @@ from oslo_config import cfg
 
 from devicetrack import exception
 from devicetrack.conf import libvirt as options
+from devicetrack.conf import placement as placement_options
 
 OPTION = f'[{options.LIBVIRT_GROUP}] pmem_namespaces'
 RESOURCE_CLASS_PREFIX = 'CUSTOM_PMEM_NAMESPACE_'
@@ -28,6 +29,7 @@ class VPMEMOptions(NamedTuple):
     directory: str
     wipe_rate_mib_s: int
     wipe_wait_s: int
+    per_numa_node: bool
 
 
 def resource_class(label: str) -> str:
@@ -41,9 +43,10 @@ def read(conf: cfg.ConfigOpts) -> VPMEMOptions:
     :raises InvalidConfiguration: an option cannot be used; names it, its value and the reason
     """
     options.register(conf)
+    placement_options.register(conf)
     ours = conf[options.VPMEM_GROUP]
     return VPMEMOptions(_labels(conf[options.LIBVIRT_GROUP].pmem_namespaces), ours.ndctl_command, ours.directory,
-                        ours.wipe_rate_mib_s, ours.wipe_wait_s)
+                        ours.wipe_rate_mib_s, ours.wipe_wait_s, conf[placement_options.GROUP].pmem_per_numa_node)
 
 
 def _labels(items: list[str]) -> dict[str, str]:
