@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import time
 
 from devicetrack.tests import base
 
@@ -15,7 +16,7 @@ PROGRAM = textwrap.dedent("""
     import os, sys
     from oslo_config import cfg
     from oslo_privsep import daemon, priv_context
-    from devicetrack.virt.libvirt import namespaces, privileged
+    from devicetrack.virt.libvirt import mdevctl, namespaces, privileged
 
     path, ndctl = sys.argv[1:]
 
@@ -26,6 +27,7 @@ PROGRAM = textwrap.dedent("""
 
     privileged._open_dax = open_it
     privileged.VFIO = privileged.SYSFS = os.path.dirname(path)
+    mdevctl.DIRECTORY = os.path.join(privileged.VFIO, 'definitions')
     cfg.CONF([], default_config_files=[], default_config_dirs=[])
     privileged.context.start(priv_context.Method.FORK)
     os.setgid(65534)
@@ -53,6 +55,7 @@ PROGRAM = textwrap.dedent("""
         privileged.is_vfio_group_open(8)
     except OSError as error:
         print('no group:', type(error).__name__)
+    privileged.remove_lost_definitions()
     privileged.set_vgpu_type(privileged.SYSFS, '0000:3d:00.4', 558)
     for address in ('0000:3d:00.5', '../0000:3d:00.4'):
         try:
@@ -76,6 +79,12 @@ class PrivilegedTestCase(base.TestCase):
             file.write('tenants')
         os.chmod(path, 0o600)
         os.link(path, os.path.join(directory, '7'))
+        definitions = os.path.join(directory, 'definitions', 'mtty')
+        os.makedirs(definitions)
+        for name, text, when in (('lost', '', 0), ('being written', '', time.time()), ('whole', '{}', 0)):
+            with open(os.path.join(definitions, name), 'w') as file:
+                file.write(text)
+            os.utime(os.path.join(definitions, name), (when, when))
         function = os.path.join(directory, 'bus/pci/devices/0000:3d:00.4/nvidia')
         os.makedirs(function)
         with open(os.path.join(function, 'current_vgpu_type'), 'w', opener=lambda name, flags: os.open(
@@ -96,3 +105,4 @@ class PrivilegedTestCase(base.TestCase):
             self.assertEqual('558\n', file.read())
         with open(path) as file:
             self.assertEqual('written', file.read())
+        self.assertEqual({'being written', 'whole'}, set(os.listdir(definitions)))
