@@ -101,10 +101,13 @@ class InterruptedTestCase(base.MachineTestCase):
             self.assertTrue(self.host.order('contents', name=wiped, byte=OURS)['any'])
         found = self.host.start()
 
-        # What starts with the host was there before anybody asked for it.
         [mdev] = [row[1] for row in rows if row[0] == 'mdev']
-        self.assertIn(mdev, found['before']['mdevs'])
-        self.assertLessEqual(len(found['before']['mdevs']), 3)
+        if interrupt == self.kill or self.release == 12:
+            # What starts with the host was there before anybody asked for it. On Debian 13 it is not: the udev rule of
+            # mdevctl 1.4.0-1 calls /usr/sbin/mdevctl, and the program is in /usr/bin.
+            self.assertIn(mdev, found['before']['mdevs'])
+        self.assertIn(mdev, found['after']['mdevs'])
+        self.assertLessEqual(len(found['after']['mdevs']), 3)
         moving = self.host.order('show', instance=instance)['rows']
         self.assertEqual(4, len(moving))
         self.assertEqual([], [row for row in rows if row[:2] not in [own[:2] for own in moving]])

@@ -88,7 +88,7 @@ class MigrationTestCase(base.MachineTestCase):
         for one in (self.one, self.two):
             self.assertEqual({'rows': [], 'mdevs': [], 'defined': [], 'running': []}, one.order('look'))
             for name in conductor.NAMESPACES:
-                self.assertTrue(one.order('contents', name=name)['all'], (one.name, name))
+                self.assertTrue(one.order('contents', name=name)['all'], f'{name} of {one.name}')
 
     def test_there_and_back(self) -> None:
         instance = self.spawn(self.vgpu)
@@ -109,7 +109,7 @@ class MigrationTestCase(base.MachineTestCase):
             claimed = self.two.order('show', instance=instance)['rows']
             answer = self.send(instance, migration, self.one, self.two,
                                self.tampered(device_map, kind, claimed, address))
-            self.assertEqual(['failed'], list(answer), (kind, address))
+            self.assertEqual(['failed'], list(answer), f'{kind} {address}')
             self.assertEqual([], self.two.order('roll_back', instance=instance, migration=migration)['rows'])
             self.database.set_status(migration, 'failed')
             self.assertEqual([], self.one.order('audit')['findings'])
