@@ -194,7 +194,7 @@ class ClaimManager(Steps):
         if not allocations:
             return demands.NOTHING
         extra_specs = getattr(flavor, 'extra_specs', None)
-        return demands.from_allocations(allocations, self._provider_uuids, self._classes, extra_specs)
+        return demands.from_allocations(allocations, self._provider_uuids, self._classes, extra_specs, self._below)
 
     def _check_name(self, nodename: str) -> None:
         if nodename != self.nodename:

@@ -74,6 +74,8 @@ class Steps:
         self.present: dict[str, str] = {}       # of those names the ones that the host has something of now
         self.complete = False                   # whether the last reading of the host left nothing unknown
         self._classes: frozenset[str] = frozenset()
+        # What the node does not count itself is allocated there where the scheduler's view of it is flat.
+        self._below: dict[str, frozenset[str]] = {}
         self._lock = LedgerLock()
         self._ledger = self.new_ledger()
         self._working = lockutils.Semaphores()
@@ -462,3 +464,6 @@ class Steps:
         with self._lock:
             self._classes = self._ledger.resource_classes() | self.driver.resource_classes()
             self._provider_uuids = self._ledger.provider_uuids() | frozenset(self._provider_names.values())
+            root = self._provider_names['']
+            self._below = {root: self._ledger.resource_classes() - {
+                pool.resource_class for pool in self._ledger.pools() if pool.provider_uuid == root}}

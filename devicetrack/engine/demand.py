@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
+from types import MappingProxyType
 from typing import Any
 from typing import NamedTuple
 from typing import TypeVar
@@ -36,15 +37,19 @@ class Demand(NamedTuple):
 
 
 NOTHING = Demand(())
+_NONE_BELOW: Mapping[str, Collection[str]] = MappingProxyType({})
 
 
 def from_allocations(allocations: Any, providers: Collection[str], ours: Collection[str],
-                     extra_specs: Mapping[str, str] | None = None) -> Demand:
+                     extra_specs: Mapping[str, str] | None = None,
+                     below: Mapping[str, Collection[str]] = _NONE_BELOW) -> Demand:
     """Read placement's allocations ``{provider UUID: {'resources': {CLASS: amount}}}``.
 
     :param providers: UUIDs of this host's providers
     :param ours: the resource classes that count devices of ours; every other class is skipped
     :param extra_specs: the flavor's, when known: they order the devices and say what must at least be there
+    :param below: by provider, the classes that only providers below it count: allocated at it, they come from any of
+        them
     :raises BadRequest: the allocations have another shape, or hold less than the flavor needs
     :raises UnknownProvider: devices were allocated on a provider that is not of this host
     """
@@ -67,7 +72,8 @@ def from_allocations(allocations: Any, providers: Collection[str], ours: Collect
                 if provider not in providers:
                     raise exception.UnknownProvider(
                         str(provider), [name for name in allocation['resources'] if name in ours], providers)
-                items.append(Item(resource_class, amount, provider))
+                items.append(Item(resource_class, amount,
+                                  None if resource_class in below.get(provider, ()) else provider))
     if not extra_specs:
         return Demand(tuple(items))
     needs = specs.read(extra_specs)

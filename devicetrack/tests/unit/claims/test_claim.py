@@ -107,6 +107,14 @@ class AllocationsTestCase(HostTestCase):
         host.claim(instance, {of_p1.uuid: {'resources': {VGPU: 2}}})
         self.assertEqual({'p1'}, {record.parent for record in host.records()})
 
+    def test_of_a_node_without_children_in_placement_come_from_any_parent(self):
+        host, instance = self.host(devices=1, parents={'p0': 2, 'p1': 1}), Instance()
+        flat = self.allocations(host, **{PMEM: 1, VGPU: 3})
+        host.claim(instance, flat)
+        self.assertEqual(['p0', 'p0', 'p1'], sorted(record.parent for record in host.records()
+                                                    if record.kind == 'mdev'))
+        self.assertRaises(exception.NoFit, host.claim, Instance(), flat)
+
     def test_come_in_the_order_of_hw_pmem(self):
         host = self.host()
         for name, label in (('a', '4GB'), ('b', 'SMALL'), ('c', '4GB'), ('d', 'SMALL')):
