@@ -16,7 +16,8 @@ import uuid
 from devicetrack import exception
 
 DOCUMENT = 'ndctl list'
-ARGUMENTS = ('list', '--namespaces', '--dimms', '--regions', '--device-dax')
+# Disabled namespaces are listed when they are configured, and NUMA nodes at the first level of verbosity.
+ARGUMENTS = ('list', '--namespaces', '--regions', '--device-dax', '--configured', '--verbose')
 MAX_LENGTH = 16 * 1024 * 1024
 
 _CHARDEV = re.compile(r'dax[0-9]+\.[0-9]+')
@@ -77,10 +78,10 @@ def _one(namespace: dict[str, Any], region: dict[str, Any], where: str) -> Liste
     if chardev is not None and not (isinstance(chardev, str) and _CHARDEV.fullmatch(chardev)):
         raise exception.InvalidDocument(DOCUMENT, f'{where}.chardev', 'not the name of a dax device')
     problem = None
-    if mode != 'devdax':
+    if namespace.get('state') == 'disabled':
+        problem = 'it is disabled'      # whatever else is said of it: as long as it is, it is listed as a raw one
+    elif mode != 'devdax':
         problem = f'its mode is {mode if isinstance(mode, str) else "unknown"}, not devdax'
-    elif namespace.get('state') == 'disabled':
-        problem = 'it is disabled'
     elif chardev is None:
         problem = 'it has no character device'
     elif devices != 1:

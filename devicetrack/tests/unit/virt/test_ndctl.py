@@ -52,6 +52,20 @@ class CapturedOddTestCase(base.TestCase):
         self.assertEqual('not a number of bytes', error.reason)
 
 
+class CapturedInFullTestCase(base.TestCase):
+    """As it is asked for."""
+
+    scenarios = base.table(('81', '81'), names=('version',))
+
+    def test_disabled_ones_and_other_modes_are_listed_with_what_is_wrong(self) -> None:
+        found = ndctl.parse(data.read(f'ndctl-{self.version}-list-NRXcv.json'))
+        self.assertEqual({'pmem0': 'it is disabled', 'pmem1': None, 'pmem2': 'its character device is disabled',
+                          'pmem3': None, 'pmem4': None, 'pmem5': 'its mode is fsdax, not devdax', 'small': None},
+                         {listed.name: listed.problem for listed in found})
+        self.assertEqual({('region0', 0), ('region1', 0)}, {(listed.region, listed.numa_node) for listed in found})
+        self.assertEqual([4096], [listed.align_bytes for listed in found if listed.name == 'small'])
+
+
 class MadeUpTestCase(base.TestCase):
 
     def test_no_namespaces_are_no_output(self) -> None:

@@ -39,7 +39,7 @@ class NdctlTestCase(base.TestCase):
         with open(f'{self.program}.out', 'w') as file:
             file.write(text)
         with open(self.program, 'w') as file:
-            file.write(f'#!/bin/sh\n[ "$*" = "list --namespaces --dimms --regions --device-dax" ] || exit 9\n'
+            file.write(f'#!/bin/sh\n[ "$*" = "list --namespaces --regions --device-dax --configured --verbose" ] || exit 9\n'
                        f'cat "{self.program}.out"\nexit {status}\n')
         os.chmod(self.program, stat.S_IRWXU)
 
@@ -67,6 +67,14 @@ class NdctlTestCase(base.TestCase):
         found = details.from_text(first.details)
         self.assertEqual(('822f99e8-515f-4bf1-98b3-cd11cf70c217', '4GB', '/dev/dax0.0', 130023424, 2097152),
                          tuple(getattr(found, name) for name in found.fields))
+
+    def test_namespaces_may_be_counted_for_each_numa_node_that_is_known(self) -> None:
+        listed = json.loads(data.read('ndctl-76.1-list-N.json'))
+        self.prints(json.dumps([{**one, 'numa_node': 1} if one['name'] == 'ns1_2' else one for one in listed]))
+        self.assertEqual(['', ''], [device.provider for device in self.kind.stock().devices])
+        self.configuration.set('placement', pmem_per_numa_node=True)
+        kind = self.make_kind('4GB:ns0_0|ns1_2')
+        self.assertEqual(['', 'numa1'], [device.provider for device in kind.stock().devices])
 
     def test_a_namespace_that_the_host_does_not_have_is_missing_and_counts_all_the_same(self) -> None:
         kind = self.make_kind('4GB:ns0_0|nosuch', 'SMALL:ns9')
