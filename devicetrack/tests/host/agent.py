@@ -116,7 +116,8 @@ class Agent:
                     program.stdin.put(frame.body if frame.head['stdin'] else None)
 
     def say(self, head: Mapping[str, Any], body: bytes = b'') -> None:
-        with self._answering:
+        # Of the other side that hung up the orders tell.
+        with self._answering, contextlib.suppress(BrokenPipeError):
             self._answers.write(pack(Frame(head, body)))
             self._answers.flush()
 
@@ -127,12 +128,13 @@ class Agent:
             self.say({'id': number, 'error': str(error)})
             return
         self._programs[number] = program
-        threading.Thread(target=program.feed).start()
-        threading.Thread(target=self._attend, args=(number, program)).start()
+        # No thread is waited for when the orders end.
+        threading.Thread(target=program.feed, daemon=True).start()
+        threading.Thread(target=self._attend, args=(number, program), daemon=True).start()
 
     def _attend(self, number: int, program: Program) -> None:
         streams = [('out', program.process.stdout), ('err', program.process.stderr)]
-        readers = [threading.Thread(target=self._pass_on, args=(number, *named)) for named in streams]
+        readers = [threading.Thread(target=self._pass_on, args=(number, *named), daemon=True) for named in streams]
         for reader in readers:
             reader.start()
         for reader in readers:

@@ -6,24 +6,26 @@ files of its directory, so it can lose its power and start again: a root disk ab
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
 import importlib.metadata
-import itertools
 import pathlib
-import queue
 import shutil
 import socket
 import subprocess
 import tempfile
-import threading
-from typing import NamedTuple
 import uuid
 
 from devicetrack.tests.host import agent
 from devicetrack.tests.host import image as images
+from devicetrack.tests.host.programs import Done
+from devicetrack.tests.host.programs import Failed
+from devicetrack.tests.host.programs import Gone
+from devicetrack.tests.host.programs import Process
+from devicetrack.tests.host.programs import Programs
+
+__all__ = ['Done', 'Failed', 'Gone', 'Link', 'Machine', 'Process']
 
 MIB = 1 << 20
 
@@ -58,20 +60,6 @@ KERNEL_ARGUMENTS = (
 ADDRESSES = {'host-a': '192.0.2.1', 'host-b': '192.0.2.2'}
 
 
-class Gone(Exception):
-    """The machine does not run, or went down while something ran there."""
-
-
-class Failed(Exception):
-    """A program inside ended otherwise than was expected."""
-
-
-class Done(NamedTuple):
-    status: int
-    out: str
-    err: str
-
-
 class Link:
     """A cable between two machines; they may start and stop in any order."""
 
@@ -82,94 +70,21 @@ class Link:
         return self._free.pop()
 
 
-class Process:
-    """A program that runs inside."""
-
-    def __init__(self, machine: Machine, number: int, argv: Sequence[str]) -> None:
-        self._machine, self._number, self._argv = machine, number, argv
-        self._out: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._err = bytearray()
-        self._ended = threading.Event()
-        self._status: int | None = None
-        self._error: str | None = None
-
-    def hear(self, frame: agent.Frame) -> None:
-        """Take an answer of the agent; called by the thread that reads them."""
-        if frame.head.get('stream') == 'out':
-            self._out.put(frame.body)
-        elif frame.head.get('stream') == 'err':
-            self._err += frame.body
-        else:
-            self.end(frame.head.get('status'), frame.head.get('error'))
-
-    def end(self, status: int | None, error: str | None) -> None:
-        self._status, self._error = status, error
-        self._out.put(None)
-        self._ended.set()
-
-    @property
-    def err(self) -> str:
-        """What it wrote to standard error until now."""
-        return self._err.decode(errors='replace')
-
-    def send(self, data: bytes) -> None:
-        """Write to its standard input."""
-        self._machine.order({'id': self._number, 'stdin': True}, data)
-
-    def close(self) -> None:
-        """End its standard input."""
-        self._machine.order({'id': self._number, 'stdin': False})
-
-    def chunks(self) -> Iterator[bytes]:
-        """Its standard output as it comes, until its end."""
-        while (chunk := self._out.get()) is not None:
-            yield chunk
-
-    def lines(self) -> Iterator[str]:
-        """The lines of its standard output as they come, without their ends."""
-        rest = b''
-        for chunk in self.chunks():
-            *whole, rest = (rest + chunk).split(b'\n')
-            for line in whole:
-                yield line.decode(errors='replace')
-        if rest:
-            yield rest.decode(errors='replace')
-
-    def kill(self, signal: int = 9) -> None:
-        """Send a signal to it and to what it started."""
-        self._machine.order({'id': self._number, 'signal': signal})
-
-    def wait(self, timeout_s: float) -> int:
-        """Its exit status, a signal's number negative.
-
-        :raises TimeoutError: it still runs
-        :raises Gone: the machine went down, or the program could not start
-        """
-        if not self._ended.wait(timeout_s):
-            raise TimeoutError(f'after {timeout_s} s there still runs: {self._argv}')
-        if self._status is None:
-            raise Gone(f'{self._machine.name}: {self._error}: {self._argv}')
-        return self._status
-
-
 class Machine:
 
     def __init__(self, image: images.Image, directory: str, name: str = 'host-a', link: Link | None = None) -> None:
         """One that has never run; its files will be in ``directory``, which must be there and empty."""
         self.name = name
+        self.address = ADDRESSES[name]
         self.image = image
         self._directory = pathlib.Path(directory)
         self._cable = link.end() if link else None
-        self.address = ADDRESSES[name]
         # Two machines with one UUID are one host to libvirt.
         self._uuid = uuid.uuid4()
         self._qemu: subprocess.Popen[bytes] | None = None
-        self._port: socket.socket | None = None
-        self._orders = threading.Lock()
-        self._numbers = itertools.count(1)
-        self._processes: dict[int, Process] = {}
-        self._ready: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self.boot_id: str | None = None
+        self._programs: Programs | None = None
+        # Another one after each start.
+        self.boot_id = ''
 
     @property
     def runs(self) -> bool:
@@ -183,16 +98,17 @@ class Machine:
         :param nvdimms: the order in which the host finds its NVDIMMs: another gives regions, namespaces and /dev/dax
             other numbers; what they contain stays
         """
-        if self._qemu is not None:
+        if self.runs:
             raise ValueError(f'{self.name} runs already')
         new = not self._path('root.qcow2').exists()
         if new:
             self._make_disks()
-        self._power_on(nvdimms or range(NVDIMMS))
+        order = nvdimms or range(NVDIMMS)
+        self._power_on(order)
         if self._cable is not None:
             self._join()
         if new:
-            self._make_namespaces()
+            self._make_namespaces(order)
 
     def cut(self) -> None:
         """Take the power away: what was not written to a disk is lost."""
@@ -208,32 +124,24 @@ class Machine:
         self._down()
 
     def _down(self) -> None:
-        assert self._qemu is not None and self._port is not None
+        assert self._qemu is not None and self._programs is not None
         self._qemu.wait()
-        self._reader.join()
-        self._port.close()
-        self._qemu = self._port = None
+        self._programs.close()
+        self._qemu = self._programs = None
 
     def _power_on(self, nvdimms: Sequence[int]) -> None:
-        self._port, theirs = socket.socketpair()
-        descriptors = [theirs.fileno()]
-        if self._cable is not None:
-            descriptors.append(self._cable.fileno())
-        self._ready = queue.SimpleQueue()
-        with theirs, open(self._path('qemu.log'), 'ab') as log:
+        ours, theirs = socket.socketpair()
+        descriptors = [end.fileno() for end in (theirs, self._cable) if end is not None]
+        with theirs, self._path('qemu.log').open('ab') as log:
             self._qemu = subprocess.Popen(
                 self._command(theirs.fileno(), nvdimms), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 pass_fds=descriptors)
-        self._answers = self._port.makefile('rb')
-        self._reader = threading.Thread(target=self._hear, args=(self._answers,), daemon=True)
-        self._reader.start()
+        self._programs = Programs(self.name, ours)
         try:
-            self.boot_id = self._ready.get(timeout=BOOT_S)
-        except queue.Empty:
-            self.boot_id = None
-        if self.boot_id is None:
+            self.boot_id = self._programs.boot_id(BOOT_S)
+        except Gone as error:
             self.cut()
-            raise Gone(f'{self.name} did not start\n{self.logs()}')
+            raise Gone(f'{error}\n{self.logs()}') from None
 
     def _command(self, port: int, nvdimms: Sequence[int]) -> list[str]:
         command = [
@@ -271,71 +179,34 @@ class Machine:
             ]
         return command
 
-    def _hear(self, answers) -> None:
-        """Pass on what the agent says, until the machine is down."""
-        with contextlib.suppress(agent.Broken, ConnectionError), answers:
-            while (frame := agent.read(answers)) is not None:
-                if 'boot_id' in frame.head:
-                    self._ready.put(frame.head['boot_id'])
-                elif 'stream' in frame.head:
-                    self._processes[frame.head['id']].hear(frame)
-                else:
-                    self._processes.pop(frame.head['id']).hear(frame)
-        self._ready.put(None)
-        with self._orders:
-            left, self._processes = self._processes, {}
-        for process in left.values():
-            process.end(None, 'the machine went down')
-
     # -- programs -----------------------------------------------------------------------------------------------------
 
-    def order(self, head: Mapping[str, object], body: bytes = b'') -> None:
-        """Send a frame to the agent."""
-        with self._orders:
-            self._send(head, body)
-
-    def _send(self, head: Mapping[str, object], body: bytes = b'') -> None:
-        if self._port is None:
-            raise Gone(f'{self.name} is not running')
-        self._port.sendall(agent.pack(agent.Frame(head, body)))
-
     def spawn(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> Process:
-        """Start a program and go on."""
-        number = next(self._numbers)
-        process = Process(self, number, argv)
-        with self._orders:
-            self._processes[number] = process
-            self._send({'id': number, 'argv': list(argv), 'env': dict(env or {})})
-        return process
+        """Start a program and go on; its standard input stays open.
+
+        :raises Gone: the machine does not run; so say all that need it
+        """
+        return self._inside().spawn(argv, env)
 
     def run(
         self, argv: Sequence[str], stdin: bytes = b'', timeout_s: float = 120, env: Mapping[str, str] | None = None,
         check: bool = True,
     ) -> Done:
-        """Run a program to its end, and to the end of what it left behind with its output.
+        """Run a program to its end, and to the end of what holds its output.
 
-        :raises Failed: its status is not 0, with ``check``
+        :raises Failed: it could not start, or with ``check`` its status is not 0
         :raises TimeoutError: it took longer, and was killed
         """
-        status, out, err = self._run(argv, stdin, timeout_s, env)
+        status, out, err = self._inside().run(argv, stdin, timeout_s, env)
         done = Done(status, out.decode(errors='replace'), err)
         if check and status:
             raise Failed(f'{self.name}: {list(argv)} ended with {status}\n{done.out}{done.err}')
         return done
 
-    def _run(
-        self, argv: Sequence[str], stdin: bytes, timeout_s: float, env: Mapping[str, str] | None,
-    ) -> tuple[int, bytes, str]:
-        process = self.spawn(argv, env)
-        if stdin:
-            process.send(stdin)
-        process.close()
-        try:
-            status = process.wait(timeout_s)
-        except TimeoutError:
-            process.kill()
-            raise
-        return status, b''.join(process.chunks()), process.err
+    def _inside(self) -> Programs:
+        if self._programs is None:
+            raise Gone(f'{self.name} is off')
+        return self._programs
 
     def python(self) -> list[str]:
         """What starts an interpreter that has devicetrack and what it needs."""
@@ -345,16 +216,16 @@ class Machine:
         self.run(['install', '-m', f'{mode:o}', '/dev/stdin', path], stdin=data)
 
     def read(self, path: str) -> bytes:
-        status, out, err = self._run(['cat', path], b'', 120, None)
+        status, out, err = self._inside().run(['cat', path])
         if status:
             raise Failed(f'{self.name}: {err}')
         return out
 
     def run_tests(self, names: Sequence[str]) -> bytes:
         """Run modules, classes or methods of tests inside; the result is subunit."""
-        status, out, err = self._run([*self.python(), '-m', 'subunit.run', *names], b'', TESTS_S, None)
+        status, out, err = self._inside().run([*self.python(), '-m', 'subunit.run', *names], timeout_s=TESTS_S)
         if not out:
-            raise Failed(f'{self.name}: no test ran, status {status}: {names}\n{err}')
+            raise Failed(f'{self.name}: no test ran, and the status is {status}\n{err}')
         return out
 
     def logs(self) -> str:
@@ -362,7 +233,7 @@ class Machine:
         console = self._path('console.log')
         parts = [('console', console.read_text(errors='replace') if console.exists() else '')]
         parts.append(('qemu', self._path('qemu.log').read_text(errors='replace')))
-        if self._port is not None:
+        if self.runs:
             with contextlib.suppress(Gone, TimeoutError):
                 parts.append(('journal', self.run(['journalctl', '--no-pager', '--lines=300'], check=False).out))
         return '\n'.join(f'--- {self.name}: {name}\n{text}' for name, text in parts)
@@ -380,7 +251,8 @@ class Machine:
             bring(pathlib.Path(job))
             with open(self._path('job.img'), 'xb') as disk:
                 disk.truncate(128 * MIB)
-            subprocess.run(['mke2fs', '-q', '-t', 'ext4', '-d', job, self._path('job.img')], check=True)
+            subprocess.run(['mke2fs', '-q', '-t', 'ext4', '-E', 'lazy_itable_init=0', '-d', job, self._path('job.img')],
+                           check=True)
         for number in range(NVDIMMS):
             with open(self._path(f'nvdimm{number}'), 'xb') as disk:
                 disk.truncate((NVDIMM_MIB + LABEL_MIB) * MIB)
@@ -389,14 +261,13 @@ class Machine:
         self.run(['ip', 'address', 'add', f'{self.address}/24', 'dev', 'eth0'])
         self.run(['ip', 'link', 'set', 'eth0', 'up'])
 
-    def _make_namespaces(self) -> None:
+    def _make_namespaces(self, nvdimms: Sequence[int]) -> None:
         self.run(['ndctl', 'disable-region', 'all'])
         self.run(['ndctl', 'init-labels', '-f', 'all'])
         self.run(['ndctl', 'enable-region', 'all'])
-        names = (f'pmem{number}' for number in itertools.count())
-        for region in range(NVDIMMS):
-            for size in NAMESPACES:
-                self.run(['ndctl', 'create-namespace', '--mode=devdax', f'--name={next(names)}',
+        for region, nvdimm in enumerate(nvdimms):
+            for number, size in enumerate(NAMESPACES, nvdimm * len(NAMESPACES)):
+                self.run(['ndctl', 'create-namespace', '--mode=devdax', f'--name=pmem{number}',
                           f'--region=region{region}', f'--size={size}M'])
 
 
