@@ -256,6 +256,8 @@ class RealizeTestCase(MdevTestCase):
         original = Node.define_node_device
         self.patch(Node, 'define_node_device', define)
         self.patch(os, 'geteuid', lambda: 0)
+        self.kind.settle_s = 60
+        self.patch(time, 'sleep', lambda _seconds: self.fail('libvirt cannot hear of any definition until then'))
         self.kind.realize(wanted)
         device, = self.node.existing.values()
         self.assertEqual((True, True), (device.active, device.persistent))

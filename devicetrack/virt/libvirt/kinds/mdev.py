@@ -254,7 +254,7 @@ class Mdev(api.DeviceKind):
                 handle = self.hypervisor.define_node_device(document)
             except connection.Refused:
                 # libvirt defines what it has not heard of, and mdevctl refuses to do that twice.
-                if not mdevctl.parents_of(assignment.identifier):
+                if not mdevctl.parents_of(assignment.identifier) or mdevctl.lost():
                     raise
                 handle = self._wait_for(lambda: self._definition(assignment, parents))
                 if handle is None:

@@ -1,0 +1,324 @@
+"""Mediated devices on the kernel, libvirt and mdevctl of a host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import contextlib
+import functools
+import json
+import os
+import re
+import time
+from typing import Any
+
+import libvirt
+
+from devicetrack import exception
+from devicetrack.engine import reconcile
+from devicetrack.objects import details
+from devicetrack.objects import DeviceRequest
+from devicetrack.testing import fixtures
+from devicetrack.tests.host.inside.mdevs import DEFINITIONS
+from devicetrack.tests.host.inside.mdevs import Host
+from devicetrack.tests.host.inside.mdevs import MdevTestCase
+from devicetrack.tests.host.inside.mdevs import PARENT
+from devicetrack.virt.libvirt import nodedev_xml
+from devicetrack.virt.libvirt.kinds import mdev
+
+# One type of each parent, and what its devices count as.
+EVERY = {'mtty-2': (PARENT, 'VGPU'), 'mdpy-vga': ('mdpy', 'CUSTOM_MDPY'), 'mbochs-small': ('mbochs', 'CUSTOM_MBOCHS')}
+
+
+class ClaimTestCase(MdevTestCase):
+
+    def test_twelve_of_twenty_four_get_one_and_the_others_are_told_why(self) -> None:
+        host = self.host()
+        instances = [fixtures.Instance() for _ in range(24)]
+        answers = self.together(*(functools.partial(host.take, instance) for instance in instances))
+        refused = [answer for answer in answers if isinstance(answer, BaseException)]
+        self.assertEqual(12, sum(isinstance(error, exception.NoFit) for error in refused), '\n'.join(map(str, refused)))
+        for error in refused:
+            self.assertEqual('1 VGPU wanted, 0 of 12 free: 12 held by',
+                             re.sub(' [0-9]+ instances?.*', '', str(error)))
+        won = [answer for answer in answers if isinstance(answer, fixtures.Instance)]
+        self.assertEqual(sorted(instance.uuid for instance in won), sorted(host.owners().values()))
+        self.assert_made(host.devices())
+        self.assertEqual((0, 0), (self.room('mtty', 'mtty-1'), self.room('mtty', 'mtty-2')))
+        error = self.assertRaises(exception.NoFit, host.take)
+        self.assertEqual(f'1 VGPU wanted, 0 of 12 free: 12 held by 12 instances, no room left on {PARENT}', str(error))
+        self.assertEqual([], host.audit())
+        self.assertEqual([None] * 12, self.together(*(functools.partial(host.release, instance) for instance in won)))
+        self.assert_nothing_left()
+        self.assertEqual({}, host.owners())
+        self.assertEqual(24, self.room('mtty', 'mtty-1'))
+
+    def test_two_types_share_what_their_parent_has(self) -> None:
+        one, two = self.host({'mtty-1': (None, 'VGPU')}), self.host()
+        self.assertEqual((24, 12), (one.free(), two.free()))
+        of_two = two.take()
+        one.audit()
+        self.assertEqual(22, one.free())
+        of_one = one.take()
+        two.audit()
+        # An odd one takes half of another away.
+        self.assertEqual((21, 10), (one.free(), two.free()))
+        # What the other does meanwhile is seen when the parent refuses; nothing is left of what was tried.
+        two.release(of_two)
+        for _ in range(22):
+            self.make('mtty', 'mtty-1', seen=False)
+        error = self.assertRaises(exception.DeviceTrackError, two.take)
+        self.assertIn(PARENT, str(error))
+        self.assertEqual(({}, {'mtty': one.devices()}), (two.owners(), self.defined()))
+        one.release(of_one)
+
+    def test_a_definition_is_started_with_its_parent(self) -> None:
+        host = self.host()
+        instance = host.take(amount=2)
+        identifiers = host.devices(instance)
+        self.assert_made(identifiers)
+        host.manager.started(host.context, instance)
+        self.addCleanup(self.run_program, 'modprobe', 'mtty')
+        self.start_definitions()
+        self.run_program('modprobe', '--remove', 'mtty')
+        self.assertEqual([], self.there())
+        self.wait_for(lambda: not self.libvirt.listDevices('mdev_types'))
+        for found in host.audit():
+            self.assertEqual((reconcile.GONE, instance.uuid), (found.kind, found.recorded_owner), found)
+        self.assertEqual(sorted(identifiers), sorted(found.device.identifier for found in host.findings))
+        self.assertRaises(exception.RealizeFailed, host.manager.realize, host.context, instance)
+        self.assertEqual(dict.fromkeys(identifiers, instance.uuid), host.owners())
+        self.run_program('modprobe', 'mtty')
+        self.run_program('udevadm', 'settle')
+        self.assert_made(identifiers)
+        # They have other groups, until they are made ready for the guest again.
+        self.assertLessEqual({found.kind for found in host.audit()}, {reconcile.DETAILS_DIFFER})
+        host.manager.realize(host.context, instance)
+        self.assertEqual([], host.audit())
+        # What the host does at a boot may come at the same time.
+        self.remove(identifiers[0])
+        self.together(lambda: self.run_program('mdevctl', 'start', '--uuid', identifiers[0]),
+                      functools.partial(host.manager.realize, host.context, instance))
+        self.assert_made(identifiers)
+        host.release(instance)
+        self.assert_nothing_left()
+
+    def test_what_is_lost_of_it_is_made_again(self) -> None:
+        host = self.host()
+        instance = host.take()
+        identifier, = host.devices(instance)
+        path = os.path.join(DEFINITIONS, 'mtty', identifier)
+        for lose in (lambda: os.unlink(path), lambda: self.remove(identifier),
+                     lambda: self.run_program('mdevctl', 'modify', '--uuid', identifier, '--manual')):
+            lose()
+            self.wait_for(lambda: self._is_seen(identifier))
+            host.manager.realize(host.context, instance)
+            self.assert_made([identifier])
+        host.release(instance)
+        self.assert_nothing_left()
+
+    def test_a_host_without_power_comes_back(self) -> None:
+        """As a definition that was lost with the power leaves mdevctl, and libvirt when it starts then."""
+        host = self.host()
+        instance = host.take(amount=2)
+        whole, lost = host.devices(instance)
+        self.remove(whole)
+        self.remove(lost)
+        path = os.path.join(DEFINITIONS, 'mtty', lost)
+        with open(path, 'w'):
+            os.utime(path, (0, 0))
+        self.addCleanup(self.restart_libvirt)
+        self.restart_libvirt()
+        self.assertEqual([], self.listed())
+        host.manager.realize(host.context, instance)
+        self.assert_made([whole, lost])
+        # It read no events since it started.
+        self.restart_libvirt()
+        host.release(instance)
+        self.assert_nothing_left()
+
+    def _is_seen(self, identifier: str) -> bool:
+        """Whether libvirt has noticed that a device is no longer active, defined and started with the host."""
+        with contextlib.suppress(libvirt.libvirtError, AttributeError):
+            device = self.node_device(identifier)
+            return not (device.isActive() and device.isPersistent() and device.autostart())
+        return True
+
+
+class ForeignTestCase(MdevTestCase):
+
+    def test_they_are_reported_left_alone_handed_out_where_that_is_wanted_and_kept(self) -> None:
+        made = {'VGPU': self.make_by_libvirt('mtty-2'), 'CUSTOM_MDPY': self.make_by_mdevctl('mdpy', 'mdpy-vga'),
+                'CUSTOM_MBOCHS': self.make('mbochs', 'mbochs-small')}
+        everything = DeviceRequest.of(*((resource_class, 1) for resource_class in made))
+        left, adopted = self.host(EVERY, adopt=False), self.host(EVERY)
+        self.assertEqual({(reconcile.LEFT_OVER, identifier) for identifier in made.values()},
+                         {(found.kind, found.device.identifier) for found in left.findings})
+        self.assertEqual([], adopted.findings)
+        error = self.assertRaises(exception.NoFit, left.claim, fixtures.Instance(), everything)
+        self.assertEqual({'CUSTOM_MDPY', 'CUSTOM_MBOCHS'}, {short.resource_class for short in error.shortages})
+        # While a guest has them it makes no difference.
+        guest = self.start_guest(*made.values())
+        for host in (left, adopted):
+            self.assert_found(reconcile.USED_UNRECORDED, made, host.audit(), guest)
+            for resource_class in ('CUSTOM_MDPY', 'CUSTOM_MBOCHS'):
+                error = self.assertRaises(exception.NoFit, host.take, of=resource_class)
+                self.assertIn('1 withheld', str(error))
+            instance = host.take()
+            self.assertNotIn(made['VGPU'], host.devices(instance))
+            host.release(instance)
+        self.libvirt.lookupByUUIDString(guest).destroy()
+        self.assertEqual([], adopted.audit())
+        instance = adopted.spawn(request=everything)
+        self.assertEqual(dict.fromkeys(made.values(), instance.uuid), adopted.owners())
+        adopted.delete(instance)
+        self.assertEqual(({}, sorted(made.values()), {}), (adopted.owners(), self.there(), self.defined()))
+
+    def assert_found(self, kind: str, devices: dict[str, str], findings: Sequence[Any], user: str) -> None:
+        self.assertEqual({(kind, identifier, (user,)) for identifier in devices.values()},
+                         {(found.kind, found.device.identifier, found.users) for found in findings})
+
+    def test_parents_that_libvirt_does_not_know(self) -> None:
+        made = {'mdpy': self.make('mdpy', 'mdpy-vga'), 'mbochs': self.make('mbochs', 'mbochs-small')}
+        defined = self.define('mdpy', 'mdpy-vga')
+        host = self.host(EVERY)
+        inventory = host.machine.driver.get_inventory()
+        self.assertEqual([(PARENT, 'mtty-2', 12)], [(capacity.parent, capacity.device_type, capacity.available)
+                                                   for capacity in inventory.capacities])
+        self.assertEqual({(identifier, parent, parent, None) for parent, identifier in made.items()},
+                         {(device.identifier, device.parent, device.provider, device.unhealthy)
+                          for device in inventory.devices})
+        for device in inventory.devices:
+            found = details.from_text(device.details)
+            self.assertEqual((EVERY[found.type][0], None, 'vfio-pci'),
+                             (found.parent, found.parent_address, found.device_api))
+        read = nodedev_xml.parse_mdev(self.node_device(defined).XMLDesc(0))
+        self.assertEqual(('computer', 'mdpy', 'mdpy-vga'), (read.parent, read.parent_address, read.type))
+        # One that its owner's guest left, and that somebody stopped: it is back when it is wanted.
+        instance = host.take(of='CUSTOM_MDPY')
+        self.run_program('mdevctl', 'define', '--uuid', made['mdpy'])
+        self.remove(made['mdpy'])
+        self.wait_for(lambda: not self.node_device(made['mdpy']).isActive())
+        host.manager.realize(host.context, instance)
+        self.assertEqual(('mdpy-vga', 'mdpy'), self.made(made['mdpy'])[:2])
+        host.release(instance)
+        self.assertEqual({'mdpy': sorted([defined, made['mdpy']])}, self.defined())
+
+    def test_a_definition_of_another_type_does_not_change_what_exists(self) -> None:
+        identifier = self.make('mtty', 'mtty-2')
+        self.run_program('mdevctl', 'define', '--uuid', identifier)
+        path = os.path.join(DEFINITIONS, 'mtty', identifier)
+        with open(path, 'w') as file:
+            json.dump({'mdev_type': 'mtty-1', 'start': 'manual', 'attrs': []}, file)
+        self.wait_for(lambda: self._is_defined_as(identifier, 'mtty-1'))
+        host = self.host()
+        self.assertEqual([identifier], [device.identifier for device in host.machine.driver.get_inventory().devices])
+        instance = host.take()
+        self.assertEqual([identifier], host.devices(instance))
+        host.release(instance)
+        self.assertEqual(([identifier], {'mtty': [identifier]}), (self.there(), self.defined()))
+
+    def _is_defined_as(self, identifier: str, device_type: str) -> bool:
+        device = self.node_device(identifier)
+        try:
+            document = device.XMLDesc(1)        # of the definition, where libvirt tells both
+        except Exception:
+            document = device.XMLDesc(0)
+        return bool(device.isPersistent()) and nodedev_xml.parse_mdev(document).type == device_type
+
+    def test_a_definition_elsewhere_with_its_uuid_is_not_removed_with_it(self) -> None:
+        host = self.host()
+        instance = host.take()
+        identifier, = host.devices(instance)
+        self.define('mdpy', 'mdpy-vga', identifier)
+        error = self.assertRaises(exception.UnclaimFailed, host.release, instance)
+        self.assertIn('a device of type mdpy-vga and parent mdpy has its UUID', str(error))
+        self.assertEqual(([identifier], {'mtty': [identifier], 'mdpy': [identifier]}), (self.there(), self.defined()))
+        self.assertEqual({identifier: instance.uuid}, host.owners())
+        os.unlink(os.path.join(DEFINITIONS, 'mdpy', identifier))
+        self.wait_for(lambda: len(self.listed()) == 1)
+        host.audit()
+        self.assert_nothing_left()
+        self.assertEqual({}, host.owners())
+
+
+class InUseTestCase(MdevTestCase):
+
+    def assert_held(self, host: Host, instance: fixtures.Instance) -> None:
+        identifier, = host.devices(instance)
+        error = self.assertRaises(exception.DeviceInUse, host.release, instance)
+        self.assertEqual(f'mdev {identifier} is in use: a process of the host has it open, after 1 s still', str(error))
+        found, = host.audit()
+        self.assertEqual((reconcile.RELEASE_PENDING, identifier, instance.uuid),
+                         (found.kind, found.device.identifier, found.recorded_owner))
+        self.assertEqual({identifier: 'releasing'}, host.states())
+        self.assertIn(identifier, self.there())
+        other = host.take()
+        self.assertNotIn(identifier, host.devices(other))
+        host.release(other)
+
+    def test_one_that_was_made_is_held_until_a_guest_of_nobody_ends(self) -> None:
+        host = self.host(release_wait_s=1)
+        instance = host.take()
+        qemu = self.start_qemu(*host.devices(instance))
+        self.assert_held(host, instance)
+        self.assert_made(host.devices(instance))
+        qemu.kill()
+        qemu.wait()
+        self.assertEqual([], host.audit())
+        self.assert_nothing_left()
+        self.assertEqual({}, host.owners())
+
+    def test_one_that_was_adopted_is_held_until_its_group_is_closed(self) -> None:
+        identifier = self.make('mtty', 'mtty-2')
+        host = self.host(release_wait_s=1)
+        instance = host.take()
+        self.assertEqual([identifier], host.devices(instance))
+        close = self.hold(identifier)
+        self.assert_held(host, instance)
+        close()
+        self.assertEqual([], host.audit())
+        self.assertEqual(({}, [identifier]), (host.owners(), self.there()))
+        self.assertEqual([identifier], host.devices(host.take()))
+
+    def test_a_release_waits_for_who_lets_go(self) -> None:
+        adopted = self.make('mtty', 'mtty-2')
+        host = self.host(release_wait_s=60)
+        instance = host.take(amount=2)
+        made, = set(host.devices(instance)) - {adopted}
+        closes = [self.hold(made), self.hold(adopted)]
+        waited: list[float] = []
+        sleep = time.sleep
+
+        def let_go(seconds: float) -> None:
+            waited.append(seconds)
+            if len(waited) == 3 and closes:
+                closes.pop()()
+                waited.clear()
+            sleep(seconds)
+
+        self.patch(mdev, 'time', _Time(let_go))
+        host.release(instance)
+        self.assertEqual(([], [adopted], {}, {}), (closes, self.there(), self.defined(), host.owners()))
+
+    def test_a_guest_that_was_stopped_has_let_go(self) -> None:
+        host = self.host(release_wait_s=0)
+        instance = fixtures.Instance()
+        host.claim(instance, DeviceRequest.of(('VGPU', 2)))
+        host.boot(instance)
+        identifiers = host.devices(instance)
+        self.assertEqual([True, True], [self.kernel.is_open(identifier) for identifier in identifiers])
+        self.assertRaises(exception.DeviceInUse, host.release, instance)
+        self.assertEqual(sorted(identifiers), self.there())
+        host.machine.delete_guest(instance.uuid)
+        self.assertEqual([False, False], [self.kernel.is_open(identifier) for identifier in identifiers])
+        host.release(instance)
+        self.assert_nothing_left()
+
+
+class _Time:
+    """The time module, with another sleep."""
+
+    monotonic = staticmethod(time.monotonic)
+
+    def __init__(self, sleep: Any) -> None:
+        self.sleep = sleep
