@@ -268,6 +268,23 @@ class TestWhatWasBelieved(base.TestCase):
         self.assertEqual(Outcome.DONE, self.move().outcome)
         self.assertEqual(self.world.old, self.world.held()['migration'])
 
+    def test_a_move_to_the_same_is_a_move(self):
+        self.world.write(self.world.instance, self.world.old)
+        for outcome in (Outcome.DONE, Outcome.REPEATED):
+            verdict = self.world.client().move(self.world.instance, self.world.migration, self.world.old)
+            self.assertEqual(outcome, verdict.outcome)
+            self.assertEqual({'instance': self.world.old, 'migration': self.world.old}, self.world.held())
+
+    def test_what_goes_back_or_away_is_as_it_was_believed_or_stays(self):
+        for name, consumer in (('revert', self.world.migration), ('finish evacuation', self.world.instance)):
+            case = worlds.CASES[name]
+            case.prepare(self.world)
+            before = self.world.held()
+            self.world.proxy.before_next(*case.writes, lambda consumer=consumer: self.world.add(
+                consumer, self.world.source))
+            self.assertRaises(errors.ConsumerConflict, case.call, self.world, self.world.client(Policy.RETRY))
+            self.assertEqual(set(before), set(self.world.held()))
+
     def test_a_revert_whose_answer_was_lost_is_known_by_what_it_wrote(self):
         worlds.CASES['revert'].prepare(self.world)
         self.world.proxy.at_next('POST', '/allocations', Loss.ANSWER)
