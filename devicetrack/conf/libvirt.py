@@ -56,8 +56,8 @@ MDEV_OPTIONS: list[cfg.Opt] = [
     cfg.IntOpt('release_wait_s', default=10, min=0, help="""
 How many seconds to wait until no process has a mediated device open that is to be given back. The guest's process lets
 go of it when it ends, which takes longer the more memory the guest had. After that the device stays held and the next
-audit looks again. Raise it when audits often report devices as in use whose guests are gone; a release takes so much
-longer at most for each device.
+audit looks again, without waiting. Raise it when audits often report devices as in use whose guests are gone; a release
+takes so much longer at most for each device.
 """),
 ]
 

@@ -57,14 +57,13 @@ _TEXTS = (
     ('device in use', Meaning.IN_USE),
     ('Device already exists', Meaning.EXISTS),
     ('Device is already active', Meaning.EXISTS),
-    # Asked to destroy, to undefine and to start with the host. Node devices change by events.
-    ('is not active', Meaning.BEHIND),
-    ('is not defined', Meaning.BEHIND),
-    ('for transient device', Meaning.BEHIND),
 )
 _CODES = {
     libvirt.VIR_ERR_NO_NODE_DEVICE: Meaning.NO_SUCH_DEVICE,
     libvirt.VIR_ERR_NO_SUPPORT: Meaning.UNSUPPORTED,
+    # Of a node device: not active, when it is to be destroyed; not defined, when it is to be undefined or to start with
+    # the host. It says so of devices that are, until it has heard of them.
+    libvirt.VIR_ERR_OPERATION_INVALID: Meaning.BEHIND,
 }
 
 # The first tag of a definition, with the id that only a running guest's has.
@@ -370,7 +369,7 @@ class Connection:
                 self._drop(used)
                 raise exception.HypervisorUnreachable(self.uri, _code_of(error)) from error
             text = error.get_error_message() or ''
-            meaning = _CODES.get(code) or next((found for part, found in _TEXTS if part in text), Meaning.OTHER)
+            meaning = next((found for part, found in _TEXTS if part in text), None) or _CODES.get(code, Meaning.OTHER)
             if domain_uuid is not None:
                 reason = _code_of(error)
             else:

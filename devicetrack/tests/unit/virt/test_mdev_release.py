@@ -58,11 +58,30 @@ class UnclaimTestCase(MdevTestCase):
         asked = self.open_says(True, True, False)
         error = self.assertRaises(exception.DeviceInUse, self.kind.unclaim, wanted, 0)
         self.assertEqual('a process of the host has it open, after 0 s still', error.reason)
-        self.kind.release_wait_s = 60
+        self.kind = self.make_kind(release_wait_s=60)
         self.patch(time, 'sleep', lambda _seconds: None)
         self.kind.unclaim(wanted, 0)
         self.assertEqual([7, 7, 7], asked)
         self.assertEqual([], self.node.done)
+
+    def test_who_waited_in_vain_looks_once_from_then_on(self) -> None:
+        made, adopted = self.created(), self.adopted(self.node.add('mtty-2'))
+        self.kind.release_wait_s = 0.1
+        self.node.in_use.add(made.identifier)
+        self.open_says(True)
+        for wanted in (made, adopted):
+            waited: list[float] = []
+            self.patch(time, 'sleep', waited.append)
+            error = self.assertRaises(exception.DeviceInUse, self.kind.unclaim, wanted, 0)
+            self.assertEqual('a process of the host has it open, after 0.1 s still', error.reason)
+            self.assertTrue(waited)
+            waited.clear()
+            error = self.assertRaises(exception.DeviceInUse, self.kind.unclaim, wanted, 0)
+            self.assertEqual(('a process of the host has it open', []), (error.reason, waited))
+        self.node.in_use.clear()
+        self.open_says(False)
+        for wanted in (made, adopted):
+            self.kind.unclaim(wanted, 0)
 
     def test_what_was_adopted_stays_held_when_the_kernel_cannot_be_asked(self) -> None:
         device = self.node.add('mtty-2')
@@ -123,6 +142,7 @@ class UnclaimTestCase(MdevTestCase):
             device.change(active=active, heard_of=False)
             self.assertRaises(exception.UnclaimFailed, self.kind.unclaim, wanted, 0)
             self.assertEqual([], self.node.done)
+            self.kind = self.make_kind()
             self.kind.settle_s = 60
             self.patch(time, 'sleep', lambda _seconds, device=device: device.change(heard_of=True))
             self.kind.unclaim(wanted, 0)
@@ -134,6 +154,7 @@ class UnclaimTestCase(MdevTestCase):
             wanted = self.created()
             self.node.fail = {call: connection.Refused(call, text, connection.Meaning.BEHIND)}
             self.assertRaises(connection.Refused, self.kind.unclaim, wanted, 0)
+            self.kind = self.make_kind()
             self.kind.settle_s = 60
             self.patch(time, 'sleep', lambda _seconds: self.node.fail.clear())
             self.kind.unclaim(wanted, 0)

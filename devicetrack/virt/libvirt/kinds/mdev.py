@@ -67,6 +67,7 @@ class Mdev(api.DeviceKind):
         self.options = mdev_options.read(conf)
         self.release_wait_s: float = conf[options.MDEV_GROUP].release_wait_s
         self._idle: set[str] = set()            # types that were said to come from no parent
+        self._in_vain: set[str] = set()         # devices that a release waited for, and is to look at once from now on
         self.devices = mdev_devices.Devices(hypervisor, mdev_sysfs.Kernel())
         self.settle_s = SETTLE_S
 
@@ -278,7 +279,7 @@ class Mdev(api.DeviceKind):
     def _start(self, assignment: DeviceAssignment, handle: connection.NodeDevice) -> None:
         wanted = assignment.details
         try:
-            self._settled(handle.start)
+            self._settled(handle.start, lambda: self.devices.kernel.has(assignment.identifier))
         except connection.Refused as error:
             if error.meaning is connection.Meaning.EXISTS:
                 # Started meanwhile, as the host does when it boots; whether it is this one, the caller sees.
@@ -320,17 +321,24 @@ class Mdev(api.DeviceKind):
     # -- unclaim -----------------------------------------------------------------------------------------------
 
     def unclaim(self, assignment: DeviceAssignment, lock_fd: int) -> None:
-        if assignment.details.origin != vocabulary.CREATED:
-            self._see_that_nobody_has_it_open(assignment)
-            return
-        device = self._own(assignment)
-        if device is not None and device.active:
-            self._destroy(assignment, device)
-        self._undefine(assignment)
-        if not self._wait_for(lambda: self._is_gone(assignment)):
-            raise exception.UnclaimFailed(self.name, assignment.identifier, 'it was removed and is still there')
+        made = assignment.details.origin == vocabulary.CREATED
+        # Audits try again with every device that is held, one after the other.
+        again = assignment.identifier in self._in_vain
+        try:
+            if made:
+                self._destroy(assignment, again)
+            else:
+                self._see_that_nobody_has_it_open(assignment, again)
+        except exception.DriverError:
+            self._in_vain.add(assignment.identifier)
+            raise
+        self._in_vain.discard(assignment.identifier)
+        if made:
+            self._undefine(assignment)
+            if not self._wait_for(lambda: self._is_gone(assignment)):
+                raise exception.UnclaimFailed(self.name, assignment.identifier, 'it was removed and is still there')
 
-    def _see_that_nobody_has_it_open(self, assignment: DeviceAssignment) -> None:
+    def _see_that_nobody_has_it_open(self, assignment: DeviceAssignment, again: bool) -> None:
         def closed() -> bool:
             try:
                 return not self.devices.kernel.is_open(assignment.identifier)
@@ -338,8 +346,7 @@ class Mdev(api.DeviceKind):
                 raise exception.UnclaimFailed(self.name, assignment.identifier, 'nobody says whether a process has it '
                                               f'open: {error.strerror or error}') from error
 
-        if not self._wait_for(closed, self.release_wait_s):
-            raise self._in_use(assignment)
+        self._while_in_use(assignment, closed, again)
 
     def _own(self, assignment: DeviceAssignment) -> Device | None:
         """The assignment's device; None when nothing has its UUID.
@@ -360,30 +367,31 @@ class Mdev(api.DeviceKind):
                                               f'mdevctl has a definition with its UUID on {address}')
         return own
 
-    def _destroy(self, assignment: DeviceAssignment, device: Device | None) -> None:
+    def _destroy(self, assignment: DeviceAssignment, again: bool) -> None:
+        settle_s = 0.0 if again else self.settle_s
+        device: Device | None = None
+
         def heard_of() -> bool:
             nonlocal device
-            if device is not None and device.handle is None:
-                device = self._own(assignment)
-            return device is None or device.handle is not None
+            device = self._own(assignment)
+            return device is None or not device.active or device.handle is not None
 
-        if not self._wait_for(heard_of):
+        if not self._wait_for(heard_of, settle_s):
             raise exception.UnclaimFailed(self.name, assignment.identifier, 'libvirt does not know that it is there')
-        if device is None or device.handle is None:
-            return                              # somebody else removed it
+        if device is None or not device.active or device.handle is None:
+            return
         destroy = device.handle.destroy
 
         def destroyed() -> bool:
             try:
-                self._settled(destroy, lambda: not self.devices.kernel.has(assignment.identifier))
+                self._settled(destroy, lambda: not self.devices.kernel.has(assignment.identifier), settle_s)
             except connection.Refused as error:
                 if not self._means_in_use(assignment, error):
                     raise
                 return False
             return True
 
-        if not self._wait_for(destroyed, self.release_wait_s):
-            raise self._in_use(assignment)
+        self._while_in_use(assignment, destroyed, again)
 
     def _means_in_use(self, assignment: DeviceAssignment, error: connection.Refused) -> bool:
         if error.meaning is connection.Meaning.OTHER:
@@ -392,10 +400,10 @@ class Mdev(api.DeviceKind):
                 return self.devices.kernel.is_open(assignment.identifier)
         return error.meaning is connection.Meaning.IN_USE
 
-    def _in_use(self, assignment: DeviceAssignment) -> exception.DeviceInUse:
-        return exception.DeviceInUse(
-            self.name, assignment.identifier,
-            f'a process of the host has it open, after {self.release_wait_s} s still')
+    def _while_in_use(self, assignment: DeviceAssignment, let_go: Callable[[], bool], again: bool) -> None:
+        if not self._wait_for(let_go, 0.0 if again else self.release_wait_s):
+            raise exception.DeviceInUse(self.name, assignment.identifier, 'a process of the host has it open'
+                                        + ('' if again else f', after {self.release_wait_s} s still'))
 
     def _undefine(self, assignment: DeviceAssignment) -> None:
         def undefined() -> bool:
@@ -423,14 +431,15 @@ class Mdev(api.DeviceKind):
                 return answer
             time.sleep(0.1)
 
-    def _settled(self, call: Callable[[], None], done: Callable[[], bool] = lambda: False) -> None:
+    def _settled(self, call: Callable[[], None], done: Callable[[], bool] = lambda: False,
+                 seconds: float | None = None) -> None:
         """Call, and again while libvirt is behind; what is done by then needs no call.
 
         libvirt even forgets a definition that it was just given, when a list comes in that mdevctl made before.
 
         :raises Refused: it is refused for another reason, or libvirt stays behind
         """
-        deadline = time.monotonic() + self.settle_s
+        deadline = time.monotonic() + (self.settle_s if seconds is None else seconds)
         while True:
             try:
                 return call()
