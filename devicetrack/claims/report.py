@@ -221,6 +221,11 @@ class Observer:
         return (inventories.providers(uuids, nodename or self.host.name, inventories.counts(ledger, closed=closed)),
                 not views.inventory.unknown)
 
+    @property
+    def resource_classes(self) -> frozenset[str]:
+        """The resource classes that count devices by the options, whether the host has any or not."""
+        return self._driver.resource_classes()
+
     def explain(self, request: DeviceRequest) -> Explanation:
         """Say whether a request would fit now and, for each part of it, what there is.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from collections.abc import Sequence
 from importlib import metadata
 import logging
@@ -17,11 +18,13 @@ from oslo_config import cfg
 
 from devicetrack.claims import report
 from devicetrack.claims.manager import ClaimManager
+from devicetrack.claims.providers import ProviderResolver
 from devicetrack.cmd import base
 from devicetrack.cmd import kinds
 from devicetrack.conf import manager as manager_options
 from devicetrack.conf import opts
 from devicetrack.store import sql
+from devicetrack.store.api import Host
 from devicetrack.store.sql import schema
 from devicetrack.store.sql.store import SQLStore
 from devicetrack.virt import driver as virt_driver
@@ -163,11 +166,16 @@ class Manage(app.App):
             self._kinds_are_loaded = True
         return self.store
 
-    def observer(self, name: str | None) -> report.Observer:
-        """Who reports on a host of this machine; None means the one that this machine is."""
+    def observer(self, name: str | None,
+                 providers: Callable[[Host], ProviderResolver] | None = None) -> report.Observer:
+        """Who reports on a host of this machine; None means the one that this machine is.
+
+        :param providers: makes what says the UUIDs of the host's providers; by default they are derived
+        """
         store = self.checked_store
         host = report.locate(store, name, self.conf[manager_options.GROUP].machine_id_path)
-        return report.Observer(host, self.driver(host.name), store, self.conf)
+        return report.Observer(host, self.driver(host.name), store, self.conf,
+                               None if providers is None else providers(host))
 
     def claim_manager(self, host: str) -> ClaimManager:
         """A manager of this machine's host, which has the host until the command ends. It has no compute service.

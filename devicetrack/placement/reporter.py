@@ -192,7 +192,7 @@ class PlacementReporter:
                     node = self._seen[uuid] = node._replace(
                         aggregated=bool(self._client.get_aggregates(uuid).aggregates))
                 # Never remembered: where an allocation went, the provider has the generation that it had before.
-                if tree.to_go(node, wanted, classes):
+                if tree.to_ask(node, wanted, classes):
                     node = node._replace(used=self._client.get_usages(uuid))
             except errors.UnknownProvider:
                 pass                            # whoever writes to it will be told

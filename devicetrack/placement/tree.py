@@ -35,6 +35,9 @@ NESTED: Final = 'nested'                        # each at its own provider
 ANNOUNCED: Final = 'announced'                  # at the node; their own providers are there too, reserved in full
 LAYOUTS: Final = (FLAT, NESTED, ANNOUNCED)
 
+# By what the option ``[placement] nested`` says, for a node whose devices nobody has moved yet.
+LAYOUT_OF: Final = {'off': FLAT, 'manual': ANNOUNCED, 'at_start': NESTED, 'refuse': NESTED}
+
 MADE: Final = names.PREFIX + 'PROVIDER'
 COUNTS: Final = names.PREFIX + 'COUNTS_'
 SETS: Final = names.PREFIX + 'SETS_'
@@ -161,12 +164,10 @@ def possible(actual: Tree, providers: Collection[Provider], layout: str) -> str:
     nested = desired(providers)
     root = nested.nodes[nested.root]
     below = [node for node in nested.nodes.values() if node is not root]
-    if layout == NESTED:
-        moved = {name for node in below for name in node.inventories} - root.inventories.keys()
-        return ANNOUNCED if any(_used(actual, root.uuid, name) for name in moved) else NESTED
-    if layout == FLAT and any(_used(actual, node.uuid, name) for node in below for name in node.inventories):
-        return NESTED
-    return layout
+    moved = {name for node in below for name in node.inventories} - root.inventories.keys()
+    if any(_used(actual, root.uuid, name) for name in moved):
+        return ANNOUNCED if layout == NESTED else layout
+    return NESTED if any(_used(actual, node.uuid, name) for node in below for name in node.inventories) else layout
 
 
 def _used(tree: Tree, uuid: str, name: str) -> int:
@@ -187,6 +188,13 @@ def mark(prefix: str, name: str) -> str:
 def is_ours(node: Node, wanted: Tree) -> bool:
     """Whether a provider counts devices of this host, or did so, or was made by us."""
     return node.uuid in wanted.known or any(trait == MADE or trait.startswith(COUNTS) for trait in node.traits)
+
+
+def to_ask(node: Node, wanted: Tree, classes: Collection[str]) -> bool:
+    """Whether it matters what of a provider is allocated: something of ours is to go, or all of it to be reserved."""
+    want = wanted.nodes.get(node.uuid)
+    closes = want is not None and any(_room(node, name) > 0 >= _room(want, name) for name in want.inventories)
+    return closes or bool(to_go(node, wanted, classes))
 
 
 def to_go(node: Node, wanted: Tree, classes: Collection[str]) -> frozenset[str]:

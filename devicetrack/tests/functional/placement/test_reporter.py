@@ -460,6 +460,21 @@ class TestLayout(ReporterTestCase):
         self.assertEqual({VGPU: ours(4, 4)}, self.said('card001')[0])
         self.assertRaises(errors.NoCapacity, self.allocate, 'card001', VGPU=1)
 
+    def test_announced_is_over_when_somebody_has_moved_the_devices(self) -> None:
+        self.sync(*self.node.cards(2), layout=tree.ANNOUNCED)
+        self.sync(*self.node.cards(2), layout=tree.ANNOUNCED)
+        self.assertEqual(ONE_LOOK, self.asked)
+        instance = self.allocate('', VGPU=2)
+        generations = {one.uuid: one.generation for one in self.direct.get_tree(self.node.uuid)}
+        card = self.node.uuid_of('card001')
+        self.direct.reshape({
+            self.node.uuid: values.Inventories(generations[self.node.uuid], {}),
+            card: values.Inventories(generations[card], {VGPU: ours(4)}),
+        }, [instance._replace(resources={card: {VGPU: 2}})])
+        self.assertEqual(tree.NESTED, self.sync(*self.node.cards(2), layout=tree.ANNOUNCED).layout)
+        self.assertEqual(({}, {VGPU: ours(4)}, {VGPU: ours(4)}),
+                         (self.said()[0], self.said('card000')[0], self.said('card001')[0]))
+
     def test_flat_without_guests_becomes_nested(self) -> None:
         self.sync(*self.node.cards(2), layout=tree.FLAT)
         self.sync(*self.node.cards(2))

@@ -99,7 +99,9 @@ class TestPossible(base.TestCase):
         ('flat, nothing allocated', tree.FLAT, {}, {}, tree.FLAT),
         ('flat, devices at the node', tree.FLAT, {VGPU: 1}, {}, tree.FLAT),
         ('flat, devices at their providers', tree.FLAT, {}, {VGPU: 1}, tree.NESTED),
-        ('announced', tree.ANNOUNCED, {VGPU: 1}, {}, tree.ANNOUNCED),
+        ('flat, devices at both', tree.FLAT, {VGPU: 1}, {VGPU: 1}, tree.FLAT),
+        ('announced, devices at the node', tree.ANNOUNCED, {VGPU: 1}, {}, tree.ANNOUNCED),
+        ('announced, devices at their providers', tree.ANNOUNCED, {}, {VGPU: 1}, tree.NESTED),
         names=('layout', 'at_node', 'at_card', 'expected'))
 
     def test_layout(self) -> None:

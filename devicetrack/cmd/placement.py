@@ -1,0 +1,102 @@
+"""``devicetrack-manage placement``: what the scheduler's placement service is told of a host."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Any
+from typing import Final
+from typing import TYPE_CHECKING
+
+from devicetrack import exception
+from devicetrack.cmd import base
+from devicetrack.cmd import options
+from devicetrack.conf import placement as placement_options
+from devicetrack.placement import tree
+from devicetrack.store.api import Host
+
+if TYPE_CHECKING:
+    from devicetrack.placement import reporter
+
+# A person is told of every so many providers.
+_STEP: Final = 25
+
+
+class Sync(base.Lister):
+    """Have placement say what this host has: providers, inventories and traits. Says what differs, as a tree.
+
+    Looks at the host and the hypervisor, and may run while the host's manager works. What others say of the same
+    providers stays. Exit code 3 when something cannot be as it should: an inventory that ought to go is in use, a
+    provider was refused, or a part of the host could not be read; with --dry-run also when anything differs.
+    """
+
+    columns = ('provider', 'provider_uuid', 'what', 'name', 'before', 'after', 'node')
+    in_table = columns[:-1]
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        options.add_host(parser)
+        parser.add_argument('--node', metavar='NAME',
+                            help="The hypervisor node of the host, when its name is another than the host's.")
+        parser.add_argument('--dry-run', action='store_true', help='Say what differs, and change nothing.')
+        return parser
+
+    def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
+        report = self._report(parsed_args)
+        self._tell(report, parsed_args)
+        self._tree = tree.render(report.root, report.difference)
+        for fact in tree.facts(report.difference):
+            values = {**fact._asdict(), 'node': report.root.name}
+            yield [values[column] for column in self.columns]
+
+    def produce_output(self, parsed_args: argparse.Namespace, columns: Sequence[str],
+                       data: Iterable[Sequence[Any]]) -> int:
+        if parsed_args.formatter != 'table' or parsed_args.columns != list(self.in_table):
+            return super().produce_output(parsed_args, columns, data)
+        if self._tree:
+            self.app.stdout.write(f'{self._tree}\n')
+        return 0
+
+    def _report(self, parsed_args: argparse.Namespace) -> reporter.Report:
+        try:
+            # Not at the top: hosts without a scheduler do without what speaks with it.
+            from devicetrack.placement.client import Client
+            from devicetrack.placement.reporter import PlacementReporter
+            from devicetrack.placement.resolver import ProvidersByName
+        except ModuleNotFoundError as missing:
+            raise base.UsageError(f'{missing.name} is not installed: install devicetrack[placement]') from missing
+        client = Client.from_conf(self.app.conf)
+
+        def resolver(host: Host) -> ProvidersByName:
+            if self.app.checked_store.host(host.name) is None:
+                raise exception.UnknownHost(host.name, [one.name for one in self.app.checked_store.hosts()])
+            return ProvidersByName(client, parsed_args.node or host.name, host.uuid)
+
+        observer = self.app.observer(parsed_args.host, resolver)
+        providers, complete = observer.providers(parsed_args.node)
+        if not complete:
+            self.exit_code = base.ATTENTION
+            self.say('a part of the host could not be read: what is missing there stays, reserved in full')
+        layout = tree.LAYOUT_OF[self.app.conf[placement_options.GROUP].nested]
+        report = PlacementReporter(client).sync(providers, layout, observer.resource_classes, complete,
+                                                parsed_args.dry_run, self._progress)
+        if report.layout != layout:
+            self.exit_code = base.ATTENTION
+            self.say(f'the tree is {report.layout} and not {layout}: devices are allocated that would have to move')
+        return report
+
+    def _progress(self, what: str, done: int, of: int) -> None:
+        if done % _STEP == 0:
+            self.say(f'{done} of {of} providers {what}')
+
+    def _tell(self, report: reporter.Report, parsed_args: argparse.Namespace) -> None:
+        for error in report.refused.values():
+            self.say(base.sentence(error))
+        if report.left or report.refused or (report.changes and parsed_args.dry_run):
+            self.exit_code = base.ATTENTION
+        if not report.changes and not report.left:
+            self.say(f'{report.root.name}: no differences')
+        elif parsed_args.dry_run:
+            self.say('nothing was done')

@@ -1,0 +1,38 @@
+"""Looks up the UUIDs of providers that a compute service made itself."""
+
+from __future__ import annotations
+
+import uuid
+
+from devicetrack.placement import errors
+from devicetrack.placement.client import Client
+
+
+class ProvidersByName:
+    """A resolver for ``ClaimManager``: the UUIDs that placement has, by the providers' names.
+
+    The node's provider is called like the node, the others ``<node>_<stable name of the parent device>``. One that
+    placement does not have gets a UUID that is derived from the node's, as without this resolver; a report makes it.
+
+    :param node: the hypervisor node's name
+    :param node_uuid: the UUID of the node's provider when placement has none of its name; without it that is an error,
+        for a node whose provider the service makes
+    """
+
+    def __init__(self, client: Client, node: str, node_uuid: str | None = None) -> None:
+        self._client, self._node, self._node_uuid = client, node, node_uuid
+
+    def uuid_of(self, name: str) -> str:
+        """The UUID of the provider for the parent device with this stable name; '' is the node. Blocks.
+
+        :raises UnknownProvider: placement does not have the node's, and nothing else says its UUID
+        :raises PlacementUnavailable: no answer
+        """
+        found = self._client.find_provider(f'{self._node}_{name}' if name else self._node)
+        if found is not None:
+            return found.uuid
+        if name:
+            return str(uuid.uuid5(uuid.UUID(self.uuid_of('')), name))
+        if self._node_uuid is None:
+            raise errors.UnknownProvider(self._node)
+        return self._node_uuid

@@ -1,0 +1,232 @@
+"""``placement sync`` on a host in memory and a real placement server, beside the host's manager."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from typing import Any
+import uuid
+
+from devicetrack.placement import errors
+from devicetrack.placement import tree
+from devicetrack.placement import values
+from devicetrack.placement.reporter import PlacementReporter
+from devicetrack.placement.resolver import ProvidersByName
+from devicetrack.testing import fixtures
+from devicetrack.testing import placement as placements
+from devicetrack.testing.fixtures import PMEM
+from devicetrack.testing.fixtures import VGPU
+from devicetrack.tests import base
+from devicetrack.tests.unit.cmd import program as programs
+
+
+def ours(total: int, reserved: int = 0) -> values.Inventory:
+    return values.Inventory(total, reserved, max_unit=total)
+
+
+class SyncTestCase(base.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.placement = self.useFixture(placements.Placement())
+        self.direct = self.placement.direct
+        self.name = f'host-{uuid.uuid4()}'
+        self.host = self.useFixture(fixtures.Host(devices=3, parents={'p0': 2, 'p1': 1}, name=self.name))
+        self.program = self.useFixture(programs.Program(self.host.configuration, self.host.machine))
+        self.layout('at_start')
+
+    def layout(self, nested: str) -> None:
+        self.nested = nested
+        self.config_file = programs.write_configuration(
+            self.temp_dir(), self.host.conf, '[placement]', 'auth_type = admin_token',
+            f'endpoint = {self.placement.url}', f'token = {placements.TOKEN}', f'nested = {nested}')
+
+    def run_sync(self, *arguments: str) -> programs.Answer:
+        return self.program.run('placement', 'sync', *arguments, config_file=self.config_file)
+
+    def report(self) -> Any:
+        """What the host's service reports, as another process."""
+        manager = self.host.manager
+        return PlacementReporter(self.direct).sync(manager.providers(), tree.LAYOUT_OF[self.nested], manager.classes,
+                                                   manager.complete)
+
+    def said(self) -> dict[str, dict[str, values.Inventory]]:
+        root = self.direct.find_provider(self.name)
+        assert root is not None
+        return {one.name.removeprefix(self.name): dict(self.direct.get_inventories(one.uuid).inventories)
+                for one in self.direct.get_tree(root.uuid)}
+
+    def allocate(self, name: str, **resources: int) -> values.Consumer:
+        provider = self.direct.find_provider(self.name + name)
+        assert provider is not None
+        instance = values.Consumer(str(uuid.uuid4()), {provider.uuid: resources}, None, str(uuid.uuid4()),
+                                   str(uuid.uuid4()), values.INSTANCE)
+        self.direct.put_allocations(instance)
+        return instance
+
+
+class TestSync(SyncTestCase):
+    def test_says_what_differs_as_a_tree_and_then_does_it(self) -> None:
+        self.host.manager.drain('vpmem', 'd1')
+        tried = self.run_sync('--dry-run')
+        self.assertEqual(3, tried.code)
+        self.assertIn('nothing was done', tried.err)
+        self.assertIsNone(self.direct.find_provider(self.name))
+        card = textwrap.indent(textwrap.dedent("""\
+            + {}_{}
+              + VGPU: {}, 0 reserved
+              + CUSTOM_DEVICETRACK_COUNTS_VGPU
+              + CUSTOM_DEVICETRACK_DEVICE_API_VFIO_PCI
+              + CUSTOM_DEVICETRACK_MDEV_TYPE_NVIDIA_35
+              + CUSTOM_DEVICETRACK_PROVIDER
+              + CUSTOM_DEVICETRACK_VENDOR_NVIDIA
+            """), '  ')
+        self.assertEqual(f'+ {self.name}\n  + {PMEM}: 3, 1 reserved\n  + {tree.mark(tree.COUNTS, PMEM)}\n'
+                         + card.format(self.name, 'p0', 2) + card.format(self.name, 'p1', 1), tried.out)
+        done = self.run_sync()
+        self.assertEqual((0, tried.out), (done.code, done.out))
+        self.assertEqual({'': {PMEM: ours(3, 1)}, '_p0': {VGPU: ours(2)}, '_p1': {VGPU: ours(1)}}, self.said())
+        again = self.run_sync()
+        self.assertEqual((0, '', f'devicetrack-manage: {self.name}: no differences\n'), tuple(again))
+
+    def test_says_the_same_as_the_service_before_and_after_a_restart(self) -> None:
+        self.host.spawn(pmem=1, vgpu=2)
+        self.host.manager.drain('mdev', 'p1', parent=True)
+        self.report()
+        self.assertEqual((0, ''), self.run_sync('--dry-run')[:2])
+        self.host.restart()
+        self.assertEqual((), self.report().changes)
+
+    def test_finds_the_providers_that_a_service_made_by_their_names(self) -> None:
+        root = self.placement.provider(None, self.name, VCPU=8)
+        card = self.placement.provider(root, f'{self.name}_p0', VGPU=16)
+        self.assertEqual(0, self.run_sync().code)
+        self.assertEqual({'': {'VCPU': values.Inventory(8), PMEM: ours(3)}, '_p0': {VGPU: ours(2)},
+                          '_p1': {VGPU: ours(1)}}, self.said())
+        found = self.direct.find_provider(f'{self.name}_p0')
+        self.assertEqual(card, found and found.uuid)
+
+    def test_shows_what_cannot_go_and_asks_for_attention(self) -> None:
+        self.run_sync()
+        self.allocate('_p1', VGPU=1)
+        del self.host.machine.parents['p1']
+        answer = self.run_sync()
+        self.assertEqual(3, answer.code)
+        self.assertIn('! VGPU: reserved in full: 1 allocated, and the host counts none here', answer.out)
+        self.assertEqual({VGPU: ours(1, 1)}, self.said()['_p1'])
+        again = self.run_sync('--dry-run')
+        self.assertEqual((3, True), (again.code, '! VGPU' in again.out))
+
+    def test_shows_it_to_programs_too(self) -> None:
+        self.run_sync()
+        self.host.manager.drain('vpmem', 'd1')
+        answer = self.run_sync('--dry-run', '-f', 'json')
+        [row] = json.loads(answer.out)
+        root = self.direct.find_provider(self.name)
+        assert root is not None
+        self.assertEqual({'node': self.name, 'provider': self.name, 'provider_uuid': root.uuid, 'what': 'inventory',
+                          'name': PMEM, 'before': '3, 0 reserved', 'after': '3, 1 reserved'}, row)
+        table = self.run_sync('--dry-run', '-c', 'name', '-c', 'after')
+        self.assertIn(f'| {PMEM} | 3, 1 reserved |', table.out)
+
+    def test_concludes_nothing_from_what_it_cannot_read(self) -> None:
+        self.run_sync()
+        self.host.machine.unknown_kinds['mdev'] = 'libvirt failed'
+        answer = self.run_sync()
+        self.assertEqual(3, answer.code)
+        self.assertIn('a part of the host could not be read', answer.err)
+        self.assertEqual({'': {PMEM: ours(3)}, '_p0': {VGPU: ours(2, 2)}, '_p1': {VGPU: ours(1, 1)}}, self.said())
+        self.host.machine.clear()
+        self.assertEqual(0, self.run_sync().code)
+        self.assertEqual({VGPU: ours(2)}, self.said()['_p0'])
+
+    def test_tells_of_its_progress(self) -> None:
+        for number in range(23):
+            self.host.machine.add_parent(f'q{number}', units=1)
+        self.assertIn('25 of 26 providers written', self.run_sync().err)
+        self.assertIn('25 of 26 providers read', self.run_sync().err)
+
+    def test_of_a_host_without_a_manager_ever_is_refused(self) -> None:
+        self.host.manager.close()
+        self.configuration.set('devicetrack', state_path=self.state_path)
+        other = programs.write_configuration(self.temp_dir(), self.conf, '[placement]', 'auth_type = admin_token',
+                                             f'endpoint = {self.placement.url}', 'token = admin')
+        self.useFixture(fixtures.SQLiteStore(self.conf))
+        answer = self.program.run('placement', 'sync', '--host', 'nobody', config_file=other)
+        self.assertEqual((1, 'devicetrack-manage: the store has no host nobody; it knows none\n'),
+                         (answer.code, answer.err))
+
+    def test_without_an_answer_is_one_sentence(self) -> None:
+        lost = programs.write_configuration(self.temp_dir(), self.host.conf, '[placement]', 'auth_type = admin_token',
+                                            'endpoint = http://127.0.0.1:1', 'token = admin', 'connect_retries = 0')
+        answer = self.program.run('placement', 'sync', config_file=lost)
+        self.assertEqual((1, 1), (answer.code, answer.err.count('\n')))
+        self.assertIn('placement gave no usable answer to GET /resource_providers', answer.err)
+
+
+class TestLayout(SyncTestCase):
+    scenarios = base.table(
+        ('off', 'off', {'': {PMEM: ours(3), VGPU: ours(3)}}),
+        ('manual', 'manual', {'': {PMEM: ours(3), VGPU: ours(3)},
+                              '_p0': {VGPU: ours(2, 2)}, '_p1': {VGPU: ours(1, 1)}}),
+        ('at_start', 'at_start', {'': {PMEM: ours(3)}, '_p0': {VGPU: ours(2)}, '_p1': {VGPU: ours(1)}}),
+        ('refuse', 'refuse', {'': {PMEM: ours(3)}, '_p0': {VGPU: ours(2)}, '_p1': {VGPU: ours(1)}}),
+        names=('option', 'expected'))
+
+    def test_is_what_the_option_says(self) -> None:
+        self.layout(self.option)
+        self.assertEqual(0, self.run_sync().code)
+        self.assertEqual(self.expected, self.said())
+
+    def test_of_a_flat_node_with_guests_takes_no_room_from_anybody(self) -> None:
+        self.layout('off')
+        self.run_sync()
+        self.allocate('', VGPU=2)
+        self.layout(self.option)
+        answer = self.run_sync()
+        self.assertEqual({PMEM: ours(3), VGPU: ours(3)}, self.said()[''])
+        self.assertEqual({}, {name: of_child for name, of_child in self.said().items()
+                              if name and any(one.reserved < one.total for one in of_child.values())})
+        waits = self.option in ('at_start', 'refuse')
+        self.assertEqual((3 if waits else 0, waits), (
+            answer.code, 'the tree is announced and not nested' in answer.err))
+
+    def test_a_claim_of_what_is_allocated_there_fits(self) -> None:
+        """What the scheduler allocates by the tree can be claimed by it: nothing less, and nothing more."""
+        self.layout(self.option)
+        self.report()
+        wanted = {name: {one: inventory.total - inventory.reserved for one, inventory in of_provider.items()
+                         if inventory.total > inventory.reserved} for name, of_provider in self.said().items()}
+        allocations = {}
+        for name, resources in wanted.items():
+            provider = self.direct.find_provider(self.name + name)
+            assert provider is not None
+            allocations[provider.uuid] = {'resources': resources}
+        self.host.claim(fixtures.Instance(), allocations)
+        self.assertEqual(0, self.host.free())
+
+
+class TestResolver(base.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.placement = self.useFixture(placements.Placement())
+        self.name = f'host-{uuid.uuid4()}'
+
+    def test_a_node_that_nobody_made_is_an_error_unless_its_uuid_is_said(self) -> None:
+        self.assertRaises(errors.UnknownProvider, ProvidersByName(self.placement.client, self.name).uuid_of, '')
+        said = str(uuid.uuid4())
+        self.assertEqual(said, ProvidersByName(self.placement.client, self.name, said).uuid_of(''))
+
+    def test_what_a_service_did_not_make_is_derived_as_a_manager_does(self) -> None:
+        root = self.placement.provider(None, self.name)
+        resolver = ProvidersByName(self.placement.client, self.name)
+        self.assertEqual((root, str(uuid.uuid5(uuid.UUID(root), 'p0'))), (resolver.uuid_of(''), resolver.uuid_of('p0')))
+
+    def test_a_manager_claims_by_it(self) -> None:
+        root = self.placement.provider(None, self.name)
+        card = self.placement.provider(root, f'{self.name}_p0', VGPU=2)
+        host = self.useFixture(fixtures.Host(parents={'p0': 2}, name=self.name, ready=False))
+        host.manager._providers = ProvidersByName(self.placement.client, self.name)
+        host.manager.init_host(None)
+        self.assertEqual([root, card], [one.uuid for one in host.manager.providers()])
+        host.claim(fixtures.Instance(), {card: {'resources': {VGPU: 1}}})
+        self.assertEqual([card], [record.provider_uuid for record in host.records()])
