@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 import uuid
 
@@ -100,7 +101,9 @@ class MigrationTestCase(base.MachineTestCase):
         instance = self.spawn(self.vgpu)
         rows = self.assert_runs(self.one, instance)
         other_type = str(uuid.uuid4())
-        wrong = [('vpmem', '/dev/dax7.7'), ('vpmem', self.two.order('paths')[conductor.LARGER])]
+        # The guest's NVDIMM is as large as the definition says, which says what the namespace has.
+        larger = f"{self.two.order('paths')[conductor.LARGER]}, {46 << 10} KiB"
+        wrong = [('vpmem', '/dev/dax7.7'), ('vpmem', larger)]
         if self.vgpu:
             self.two.machine.run(['mdevctl', 'start', '-u', other_type, '-p', 'mtty', '-t', 'mtty-1'])
             wrong += [('mdev', str(uuid.uuid4())), ('mdev', other_type)]
@@ -119,14 +122,21 @@ class MigrationTestCase(base.MachineTestCase):
         self.end(instance, self.one)
 
     def tampered(self, device_map: Any, kind: str, claimed: list[list[str]], address: str) -> Any:
-        """A map that gives the guest another device than the one that was claimed."""
+        """A map that gives the guest another device than the one that was claimed.
+
+        :param address: of a namespace of another size followed by that
+        """
         [identifier] = [row[1] for row in claimed if row[0] == kind]
         right = self.two.order('paths')[identifier] if kind == 'vpmem' else identifier
+        address, _, size = address.partition(', ')
         text = json.dumps(device_map)
         for pair in device_map['versioned_object.data']['pairs']:
             element = pair['versioned_object.data']['element']
             if right in element:
-                text = text.replace(json.dumps(element), json.dumps(element.replace(right, address)))
+                other = element.replace(right, address)
+                if size:
+                    other = re.sub(r"<target><size unit='KiB'>\d+", f"<target><size unit='KiB'>{size.split()[0]}", other)
+                text = text.replace(json.dumps(element), json.dumps(other))
         self.assertNotEqual(json.dumps(device_map), text)
         return json.loads(text)
 
