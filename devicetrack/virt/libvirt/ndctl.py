@@ -20,7 +20,9 @@ DOCUMENT = 'ndctl list'
 ARGUMENTS = ('list', '--namespaces', '--regions', '--device-dax', '--configured', '--verbose')
 MAX_LENGTH = 16 * 1024 * 1024
 
+# Both become parts of paths.
 _CHARDEV = re.compile(r'dax[0-9]+\.[0-9]+')
+_REGION = re.compile(r'region[0-9]+')
 
 
 class Listed(NamedTuple):
@@ -96,11 +98,12 @@ def _one(namespace: dict[str, Any], region: dict[str, Any], where: str) -> Liste
     if not isinstance(name, str):
         raise exception.InvalidDocument(DOCUMENT, f'{where}.name', 'not a string')
     parent = region.get('dev')
+    if parent is not None and not (isinstance(parent, str) and _REGION.fullmatch(parent)):
+        raise exception.InvalidDocument(DOCUMENT, f'{where}.region', 'not the name of a region')
     return Listed(
         name, _uuid(namespace.get('uuid'), f'{where}.uuid', required=bool(name)), chardev,
         _number(namespace.get('size', 0), f'{where}.size'), _number(namespace.get('align', 0), f'{where}.align'),
-        parent if isinstance(parent, str) else None,
-        _node(namespace.get('numa_node', region.get('numa_node')), f'{where}.numa_node'), problem)
+        parent, _node(namespace.get('numa_node', region.get('numa_node')), f'{where}.numa_node'), problem)
 
 
 def _object(value: Any, where: str) -> dict[str, Any]:

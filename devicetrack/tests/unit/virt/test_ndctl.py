@@ -115,6 +115,8 @@ class BadOutputTestCase(base.TestCase):
         ('a name without a UUID', json.dumps([changed(uuid=None)]), 'document[0].uuid'),
         ('a name that is none', json.dumps([changed(name=7)]), 'document[0].name'),
         ('a device out of place', json.dumps([changed(chardev='../sda')]), 'document[0].chardev'),
+        ('a region out of place', json.dumps({'regions': [{'dev': '../region0', 'namespaces': [ONE]}]}),
+         'regions[0][0].region'),
         ('huge', ' ' * (ndctl.MAX_LENGTH + 1), 'length'),
         names=('text', 'where'))
 
