@@ -151,7 +151,7 @@ def _details(reasons: Mapping[DeviceKey, frozenset[str]], views: Views) -> dict[
                for device in views.inventory.devices if device.unhealthy is not None}
     users: dict[DeviceKey, set[str]] = {}
     for use in views.usage.uses:
-        if use.identifier is not None:
+        if use.identifier is not None and (use.kind, use.identifier) in reasons:
             users.setdefault(DeviceKey(use.kind, use.identifier), set()).add(use.domain_uuid)
     doubt = UNREAD if views.usage.unknown else OWNED
     for key in reasons:

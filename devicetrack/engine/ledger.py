@@ -560,7 +560,7 @@ class Ledger:
     def withhold_free(self, key: DeviceKey, reason: str) -> None:
         """Withhold a device unless somebody holds it."""
         unit = self.find(key)
-        if unit is not None and unit.state == FREE:
+        if unit is not None and unit.state == FREE and reason not in unit.withheld:
             self._withhold(unit, unit.withheld | {reason})
 
     def admit(self, key: DeviceKey, reason: str) -> None:
