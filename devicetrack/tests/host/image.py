@@ -23,8 +23,9 @@ HERE = pathlib.Path(__file__).parent
 PROJECT = HERE.parents[2]
 RECIPE = HERE / 'recipe'
 
-# Those of setup.cfg; the last is for the tests that run inside.
-EXTRAS = ('libvirt', 'placement', 'test')
+# Of setup.cfg; of its extra `test` not what servers need, which do not run inside. stestr brings subunit.
+EXTRAS = ('libvirt', 'placement')
+FOR_TESTS = {'fixtures', 'hypothesis', 'oslotest', 'stestr', 'testscenarios', 'testtools'}
 
 # Where Python's packages are inside, and the project, which comes with every run.
 VENV = '/opt/venv'
@@ -67,9 +68,10 @@ def requirements(setup_cfg: str) -> list[str]:
     """What setup.cfg, as text, says that must be there for the library and the tests inside."""
     parser = configparser.ConfigParser()
     parser.read_string(setup_cfg)
-    lists = [parser['options']['install_requires']]
-    lists += [parser['options.extras_require'][extra] for extra in EXTRAS]
-    return [line for text in lists for line in text.splitlines() if line]
+    extras = parser['options.extras_require']
+    needed = [parser['options']['install_requires'], *(extras[extra] for extra in EXTRAS)]
+    for_tests = [line for line in extras['test'].splitlines() if line.partition('>')[0] in FOR_TESTS]
+    return [line for text in needed for line in text.splitlines() if line] + for_tests
 
 
 def key(debian: int, recipe: pathlib.Path, required: Sequence[str]) -> str:
