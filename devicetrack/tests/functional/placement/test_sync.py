@@ -7,6 +7,10 @@ import textwrap
 from typing import Any
 import uuid
 
+from oslo_config import cfg
+
+from devicetrack.claims.manager import ClaimManager
+from devicetrack.conf import opts
 from devicetrack.placement import errors
 from devicetrack.placement import tree
 from devicetrack.placement import values
@@ -17,7 +21,10 @@ from devicetrack.testing import placement as placements
 from devicetrack.testing.fixtures import PMEM
 from devicetrack.testing.fixtures import VGPU
 from devicetrack.tests import base
+from devicetrack.tests.functional.docs.test_documented_code import code_blocks
+from devicetrack.tests.functional.docs.test_documented_code import DOCS
 from devicetrack.tests.unit.cmd import program as programs
+from devicetrack.virt import fake
 
 
 def ours(total: int, reserved: int = 0) -> values.Inventory:
@@ -203,6 +210,23 @@ class TestLayout(SyncTestCase):
             allocations[provider.uuid] = {'resources': resources}
         self.host.claim(fixtures.Instance(), allocations)
         self.assertEqual(0, self.host.free())
+
+
+class TestPage(SyncTestCase):
+    def test_its_code_reports(self) -> None:
+        [block] = code_blocks(DOCS / 'user' / 'placement.rst')
+        self.host.manager.close()
+        conf = cfg.ConfigOpts()
+        opts.register_options(conf)
+        conf(['--config-file', self.config_file], project='devicetrack')
+        driver = fake.FakeDriver(self.name, conf, self.host.configuration.state_path, self.host.machine)
+        names: dict[str, Any] = {'ClaimManager': ClaimManager, 'host': self.name, 'driver': driver, 'conf': conf,
+                                 'store': self.host.store, 'service': None, 'context': None}
+        self.placement.provider(None, self.name)
+        exec(compile(block, 'placement.rst', 'exec'), names)
+        self.addCleanup(names['manager'].close)
+        self.assertEqual({}, names['report']().refused)
+        self.assertEqual({'': {PMEM: ours(3)}, '_p0': {VGPU: ours(2)}, '_p1': {VGPU: ours(1)}}, self.said())
 
 
 class TestResolver(base.TestCase):
