@@ -43,25 +43,24 @@ class Results:
         """Take what came of tests inside.
 
         :param stream: subunit
-        :param expected: the tests that were asked for; those that never ran have failed
+        :param expected: the tests that were asked for; those that did not end have failed
         :param otherwise: why
         :returns: whether all is well
         """
-        seen: set[str] = set()
         before = self.failed
         with self._lock:
-            target = _Named(self._target, release, seen)
+            target = _Named(self._target, release)
             subunit.ByteStreamToStreamResult(io.BytesIO(stream), 'stdout').run(target)
+            for test in sorted(target.begun):
+                target.fail(test, otherwise)
             for test in expected:
-                if test not in seen:
-                    target.status(test, 'inprogress')
-                    target.status(test, file_name='reason', file_bytes=otherwise.encode(), mime_type='text/plain')
-                    target.status(test, 'fail')
+                if test not in target.ended:
+                    target.fail(test, otherwise)
         return self.failed == before
 
     def collector(self, release: int) -> Any:
         """What a test outside reports to, as unittest does."""
-        return testtools.ExtendedToStreamDecorator(_Named(self._target, release, set()))
+        return testtools.ExtendedToStreamDecorator(_Named(self._target, release))
 
     def _ended(self, test: Mapping[str, Any]) -> None:
         # Programs that are no tests leave what they print.
@@ -79,15 +78,26 @@ class Results:
 
 
 class _Named(testtools.StreamResult):
-    """Says in each test's name which release it ran on, and remembers the names that it had before."""
+    """Says in each test's name which release it ran on, and knows by the names before which have ended."""
 
-    def __init__(self, target: testtools.StreamResult, release: int, seen: set[str]) -> None:
+    def __init__(self, target: testtools.StreamResult, release: int) -> None:
         super().__init__()
-        self._target, self._release, self._seen = target, release, seen
+        self._target, self._release = target, release
+        self.begun: set[str] = set()
+        # Without the scenarios, which follow in parentheses.
+        self.ended: set[str] = set()
 
-    def status(self, test_id: str | None = None, *arguments: Any, **others: Any) -> None:
+    def status(self, test_id: str | None = None, test_status: str | None = None, *args: Any, **others: Any) -> None:
         if test_id is not None:
-            # Scenarios follow the name in parentheses.
-            self._seen.add(test_id.partition('(')[0])
+            if test_status == 'inprogress':
+                self.begun.add(test_id)
+            elif test_status is not None:
+                self.begun.discard(test_id)
+                self.ended.add(test_id.partition('(')[0])
             test_id = f'{test_id}(debian{self._release})'
-        self._target.status(test_id, *arguments, **others)
+        self._target.status(test_id, test_status, *args, **others)
+
+    def fail(self, test: str, reason: str) -> None:
+        self.status(test, 'inprogress')
+        self.status(test, file_name='reason', file_bytes=reason.encode(), mime_type='text/plain')
+        self.status(test, 'fail')
