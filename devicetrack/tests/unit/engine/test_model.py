@@ -277,7 +277,7 @@ class LedgerMachine(stateful.RuleBasedStateMachine):
     def what_an_operator_says_stands(self):
         for unit in self.ledger.units():
             drained = (unit.pool.kind, unit.pool.parent_name) in self.drained
-            said = self.stands.get(values.DeviceKey(*unit.key), set())
+            said = self.stands.get(values.DeviceKey(unit.pool.kind, unit.identifier or ''), set())
             assert said <= unit.withheld
             assert (vocabulary.DRAINED in unit.withheld) == (drained or vocabulary.DRAINED in said)
         for pool in self.ledger.pools():

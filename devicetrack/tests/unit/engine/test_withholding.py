@@ -36,7 +36,7 @@ class WordsTestCase(base.TestCase):
         for place, device, has in ((A, ('vpmem', 'a', 'p'), True), (A, ('vpmem', 'b', 'a'), False),
                                    (PARENT, ('vpmem', 'b', 'a'), True), (PARENT, ('vpmem', 'a', None), False),
                                    (PARENT, ('mdev', 'b', 'a'), False)):
-            self.assertEqual(has, place.has(*device), device)
+            self.assertEqual(has, place.has(*device), f'{place} {device}')
 
 
 class StoredTextTestCase(base.TestCase):

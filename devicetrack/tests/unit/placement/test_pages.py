@@ -21,7 +21,8 @@ class TestConflictsPage(base.TestCase):
         self.page = PAGE.read_text(encoding='utf-8')
 
     def rows(self, pattern: str) -> set[str]:
-        return {name.strip() for line in re.findall(rf'^   \* - {pattern}', self.page, re.M) for name in line.split(',')}
+        lines = re.findall(rf'^   \* - {pattern}', self.page, re.M)
+        return {name.strip() for line in lines for name in line.split(',')}
 
     def test_every_error(self):
         there_are = {name for name, error in vars(errors).items()

@@ -39,7 +39,8 @@ class NdctlTestCase(base.TestCase):
         with open(f'{self.program}.out', 'w') as file:
             file.write(text)
         with open(self.program, 'w') as file:
-            file.write(f'#!/bin/sh\n[ "$*" = "list --namespaces --regions --device-dax --configured --verbose" ] || exit 9\n'
+            file.write('#!/bin/sh\n'
+                       '[ "$*" = "list --namespaces --regions --device-dax --configured --verbose" ] || exit 9\n'
                        f'cat "{self.program}.out"\nexit {status}\n')
         os.chmod(self.program, stat.S_IRWXU)
 
