@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import pathlib
 import shutil
 import signal
 import sys
@@ -48,7 +47,7 @@ def _options() -> argparse.Namespace:
 
 def _run(image: images.Image, options: argparse.Namespace, results: Results) -> None:
     began = time.monotonic()
-    directory = pathlib.Path(tempfile.mkdtemp(prefix='run-', dir=images.cache()))
+    directory = tempfile.mkdtemp(prefix='run-', dir=images.cache())
     hosts = suites.Hosts(image, directory)
     try:
         suites.run(hosts, options.pattern, results)

@@ -71,6 +71,7 @@ class Link:
 
 
 class Machine:
+    """A compute host, as root sees it."""
 
     def __init__(self, image: images.Image, directory: str, name: str = 'host-a', link: Link | None = None) -> None:
         """One that has never run; its files will be in ``directory``, which must be there and empty."""

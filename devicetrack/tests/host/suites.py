@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from concurrent import futures
 import contextlib
 import importlib
+import os
 import pathlib
 import queue
 import re
@@ -25,13 +26,14 @@ SCENARIOS = 'devicetrack.tests.host.scenarios'
 class Hosts:
     """Two machines with a link, which serve all tests of a run."""
 
-    def __init__(self, image: images.Image, directory: pathlib.Path) -> None:
+    def __init__(self, image: images.Image, directory: str) -> None:
         self.release = image.debian
         link = machines.Link()
         self._machines = {}
         for name in machines.ADDRESSES:
-            (directory / name).mkdir()
-            self._machines[name] = machines.Machine(image, str(directory / name), name, link)
+            own = os.path.join(directory, name)
+            os.mkdir(own)
+            self._machines[name] = machines.Machine(image, own, name, link)
 
     def running(self, name: str) -> machines.Machine:
         """This machine, started if it does not run."""
@@ -67,13 +69,14 @@ def find(package: str, pattern: str) -> Mapping[str, list[unittest.TestCase]]:
 
 
 def run(of: Hosts, pattern: str, results: Results) -> None:
+    """Run the tests whose names match."""
     inside, scenarios = find(INSIDE, pattern), find(SCENARIOS, pattern)
-    # Both start at once even where one would do: a second one that comes later is waited for alone.
+    waiting: queue.SimpleQueue[list[str]] = queue.SimpleQueue()
+    for tests in inside.values():
+        waiting.put([test.id() for test in tests])
+    # Both start at once: a second one that is only found to be needed is waited for alone.
+    names = list(machines.ADDRESSES)[:2 if scenarios else len(inside)]
     with futures.ThreadPoolExecutor() as pool:
-        waiting: queue.SimpleQueue[list[str]] = queue.SimpleQueue()
-        for tests in inside.values():
-            waiting.put([test.id() for test in tests])
-        names = list(machines.ADDRESSES) if scenarios or len(inside) > 1 else list(machines.ADDRESSES)[:1]
         for work in [pool.submit(_run_inside, of, name, waiting, results) for name in names]:
             work.result()
     with _as_the_hosts(of):
