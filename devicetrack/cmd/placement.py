@@ -66,7 +66,9 @@ class Sync(base.Lister):
             from devicetrack.placement.reporter import PlacementReporter
             from devicetrack.placement.resolver import ProvidersByName
         except ModuleNotFoundError as missing:
-            raise base.UsageError(f'{missing.name} is not installed: install devicetrack[placement]') from missing
+            raise exception.InvalidConfiguration(
+                f'[{placement_options.GROUP}]', 'auth_type, …',
+                f'{missing.name}, which reads them, is not installed: install devicetrack[placement]') from missing
         client = Client.from_conf(self.app.conf)
 
         def resolver(host: Host) -> ProvidersByName:
