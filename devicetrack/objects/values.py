@@ -47,6 +47,13 @@ class Record(NamedTuple):
         return DeviceKey(self.kind, self.identifier)
 
 
+class Leftover(NamedTuple):
+    """A migration whose allocations in placement must go, sooner or later."""
+
+    instance_uuid: str
+    migration_uuid: str
+
+
 class Candidate(NamedTuple):
     """A device that the ledger holds for an instance; ``identifier`` is None for one that does not exist yet."""
 

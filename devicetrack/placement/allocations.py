@@ -16,6 +16,7 @@ called under the ledger's lock.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Sequence
@@ -26,7 +27,9 @@ from typing import Protocol
 from oslo_config import cfg
 from oslo_log import log as logging
 
+from devicetrack import exception
 from devicetrack.conf import placement as options
+from devicetrack.objects.values import Leftover
 from devicetrack.placement import errors
 from devicetrack.placement import operations
 from devicetrack.placement import values
@@ -87,13 +90,6 @@ class Verdict(NamedTuple):
     revert_possible: bool | None = None
 
 
-class Leftover(NamedTuple):
-    """A migration whose allocations must go, sooner or later."""
-
-    instance_uuid: str
-    migration_uuid: str
-
-
 class Leftovers(Protocol):
     """Where a confirm writes down what it must remove, until it is removed. It must outlive the process."""
 
@@ -102,6 +98,9 @@ class Leftovers(Protocol):
 
     def remove(self, leftover: Leftover) -> None:
         """Forget it, if it is there."""
+
+    def kept(self) -> Collection[Leftover]:
+        """Everything that was recorded and not removed."""
 
 
 class AllocationClient:
@@ -167,7 +166,9 @@ class AllocationClient:
         """Let go of what the migration holds. Also the end of a live migration.
 
         What fails stays pending and written down; ``verdict.revert_possible`` of the error says whether the move can be
-        reverted instead. :meth:`remove_leftover` goes on with it when the move is over for the service too.
+        reverted instead. :meth:`remove_leftovers` goes on with it when the move is over for the service too.
+
+        :raises StoreError: of the leftovers; nothing was sent
         """
         leftover = Leftover(instance_uuid, migration_uuid)
         if self._leftovers is not None:         # first, so that a process killed below leaves a note of it
@@ -188,6 +189,28 @@ class AllocationClient:
         verdict = self._carry_out(operations.Confirm(leftover.migration_uuid), Policy.MERGE)
         self._forget(leftover)
         return verdict
+
+    def remove_leftovers(self, is_completed: Callable[[str], bool]) -> dict[Leftover, errors.PlacementError]:
+        """Go on with every confirm that was left pending. For a start and each periodic of the service.
+
+        What a migration that is not completed holds stays; where it holds nothing, the note of it goes.
+
+        :param is_completed: whether the service calls the migration of this UUID completed; False when it cannot tell
+        :returns: what could not be removed; the next call tries again
+        :raises StoreError: the leftovers cannot be read
+        """
+        failed = {}
+        for leftover in self._leftovers.kept() if self._leftovers is not None else ():
+            try:
+                if is_completed(leftover.migration_uuid):
+                    self.remove_leftover(leftover)
+                elif not self._client.get_allocations(leftover.migration_uuid).exists:
+                    self._forget(leftover)
+            except errors.PlacementError as error:
+                LOG.warning('What migration %(migration)s holds in placement could not be removed: %(error)s',
+                            {'migration': leftover.migration_uuid, 'error': error})
+                failed[leftover] = error
+        return failed
 
     def revert(self, instance_uuid: str, migration_uuid: str, old: Resources | None = None,
                own: Resources | None = None) -> Verdict:
@@ -259,8 +282,14 @@ class AllocationClient:
             raise
 
     def _forget(self, leftover: Leftover) -> None:
-        if self._leftovers is not None:
+        if self._leftovers is None:
+            return
+        try:
             self._leftovers.remove(leftover)
+        except exception.StoreError as error:
+            # The move is over all the same; remove_leftovers finds that the migration holds nothing.
+            LOG.warning('The note of migration %(migration)s stays for now: %(error)s',
+                        {'migration': leftover.migration_uuid, 'error': error})
 
     def _is_revert_possible(self, leftover: Leftover) -> bool | None:
         try:

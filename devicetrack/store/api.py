@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import Leftover
 from devicetrack.objects.values import Record
 
 
@@ -166,8 +167,8 @@ class Store(abc.ABC):
         """Put another machine in the place of one that holds nothing. May be repeated.
 
         The migration contexts and the orders of the one that goes, if there are any left, go with it. What is withheld
-        there stays withheld: it may be the same machine. Its manager must not run: what it recorded after this would
-        belong to no host.
+        there stays withheld: it may be the same machine. Its leftovers are the new one's. Its manager must not run:
+        what it recorded after this would belong to no host.
 
         :raises HostHoldsDevices: it has rows; nothing was written
         :raises HostIdentityChanged: the store knows the host as neither of the two; nothing was written
@@ -251,6 +252,26 @@ class Store(abc.ABC):
 
         A row takes the place of whatever there is of its kind, scope and name. For the host's manager alone, and for
         who stands in for it.
+
+        :raises StoreUnavailable: nothing was written
+        :raises OutcomeUnknown: it may have been written; call again
+        """
+
+    @abc.abstractmethod
+    def leftovers(self, host_uuid: str) -> list[Leftover]:
+        """What a host's confirms of moves have yet to remove from placement, by migration. One query."""
+
+    @abc.abstractmethod
+    def add_leftover(self, host_uuid: str, leftover: Leftover) -> None:
+        """Keep a leftover until it is removed. May be repeated; it is kept once.
+
+        :raises StoreUnavailable: nothing was written
+        :raises OutcomeUnknown: it may have been written; call again
+        """
+
+    @abc.abstractmethod
+    def remove_leftover(self, host_uuid: str, leftover: Leftover) -> None:
+        """Forget a leftover, if it is there. May be repeated.
 
         :raises StoreUnavailable: nothing was written
         :raises OutcomeUnknown: it may have been written; call again

@@ -10,6 +10,7 @@ from typing import Any
 
 from devicetrack import exception
 from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import Leftover
 from devicetrack.objects.values import Record
 from devicetrack.store import api
 
@@ -143,6 +144,16 @@ class StagedStore(api.Store):
 
     def set_withheld(self, write: Sequence[api.WithheldRow], delete: Sequence[api.WithheldRow] = ()) -> None:
         self._call('set_withheld', write, delete)
+
+    def leftovers(self, host_uuid: str) -> list[Leftover]:
+        found: list[Leftover] = self._call('leftovers', host_uuid)
+        return found
+
+    def add_leftover(self, host_uuid: str, leftover: Leftover) -> None:
+        self._call('add_leftover', host_uuid, leftover)
+
+    def remove_leftover(self, host_uuid: str, leftover: Leftover) -> None:
+        self._call('remove_leftover', host_uuid, leftover)
 
     def close(self) -> None:
         self.store.close()

@@ -9,6 +9,7 @@ import functools
 import operator
 from typing import Any
 
+from devicetrack.objects.values import Leftover
 from devicetrack.objects.values import Record
 from devicetrack.store import api
 from devicetrack.store.sql import models
@@ -44,6 +45,11 @@ def orders(rows: Iterable[Sequence[Any]]) -> list[api.Order]:
 def withheld(rows: Iterable[Sequence[Any]]) -> list[api.WithheldRow]:
     """Rows of ``withheld``, all columns in their order."""
     return list(map(api.WithheldRow._make, rows))
+
+
+def leftovers(rows: Iterable[Sequence[Any]]) -> list[Leftover]:
+    """Rows of ``leftovers``, all columns in their order."""
+    return [Leftover._make(row[1:]) for row in rows]
 
 
 def new(column: str) -> str:

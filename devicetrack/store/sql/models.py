@@ -15,7 +15,7 @@ from devicetrack.objects import values
 from devicetrack.store import api
 
 # The newest revision under migrations/, named here so that checking a store needs no alembic. A test compares.
-REVISION: Final = '0003'
+REVISION: Final = '0004'
 
 metadata: Final = sa.MetaData()
 
@@ -25,8 +25,8 @@ _MARIADB: Final[dict[str, Any]] = {'mysql_engine': 'InnoDB', 'mysql_charset': 'u
 # Documents: MariaDB's own TEXT ends at 64 KiB, where that of the others has no end that matters.
 _DOCUMENT: Final = sa.Text().with_variant(mysql.MEDIUMTEXT(), 'mysql', 'mariadb')
 
-# The columns of hosts, assignments, migration_contexts and withheld stand in the order of the fields of what they
-# become: a record is a row and a row is a record.
+# The columns of every table stand in the order of the fields of what they become: a record is a row and a row is a
+# record. Those of orders and leftovers have one more, which comes first.
 hosts: Final = sa.Table(
     'hosts', metadata,
     sa.Column('uuid', sa.String(36), primary_key=True),
@@ -96,9 +96,17 @@ withheld: Final = sa.Table(
     sa.Column('updated_at', sa.BigInteger, nullable=False),
     **_MARIADB)
 
+# What a confirm of a host has yet to remove from placement.
+leftovers: Final = sa.Table(
+    'leftovers', metadata,
+    sa.Column('host_uuid', sa.String(36), primary_key=True),
+    sa.Column('instance_uuid', sa.String(36), nullable=False),
+    sa.Column('migration_uuid', sa.String(36), primary_key=True),
+    **_MARIADB)
+
 for _table, _fields in ((hosts, api.Host._fields), (assignments, values.Record._fields),
                         (migration_contexts, api.StoredContext._fields), (orders, ('number', *api.Order._fields)),
-                        (withheld, api.WithheldRow._fields)):
+                        (withheld, api.WithheldRow._fields), (leftovers, ('host_uuid', *values.Leftover._fields))):
     if tuple(_table.c.keys()) != _fields:                     # python -O must not lose this, so it is no assert
         raise TypeError(f'the columns of {_table.name} are not the fields of what they become, in their order')
 

@@ -1,4 +1,4 @@
-"""What is seldom written: hosts, orders and what is withheld. Each function is the work of one transaction.
+"""What is seldom written: hosts, orders, what is withheld, leftovers. Each function is the work of one transaction.
 
 Claims have no part in it, so it goes the plain way, through SQLAlchemy.
 """
@@ -11,6 +11,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from devicetrack import exception
+from devicetrack.objects.values import Leftover
 from devicetrack.store import api
 from devicetrack.store.sql import convert
 from devicetrack.store.sql import models
@@ -49,9 +50,8 @@ def replace_host(connection: sa.Connection, before: api.Host, after: api.Host) -
         raise exception.HostHoldsDevices(before.name, rows)
     for left in (models.migration_contexts, models.orders):
         connection.execute(sa.delete(left).where(left.c.host_uuid == before.uuid))
-    withheld_there = models.withheld
-    connection.execute(sa.update(withheld_there).where(withheld_there.c.host_uuid == before.uuid)
-                       .values(host_uuid=after.uuid))
+    for kept in (models.withheld, models.leftovers):
+        connection.execute(sa.update(kept).where(kept.c.host_uuid == before.uuid).values(host_uuid=after.uuid))
     connection.execute(sa.delete(table).where(table.c.uuid == before.uuid))
     connection.execute(sa.insert(table).values(after._asdict()))
 
@@ -122,3 +122,25 @@ def set_withheld(connection: sa.Connection, write: Sequence[api.WithheldRow],
 
 
 _KEY_OF_WITHHELD: Final = ('host_uuid', 'kind', 'scope', 'name')
+
+
+# -- leftovers --------------------------------------------------------------------------------------------------------
+
+
+def leftovers(connection: sa.Connection, host_uuid: str) -> list[Leftover]:
+    """What a host's confirms have yet to remove, by migration."""
+    table = models.leftovers
+    return convert.leftovers(connection.execute(sa.select(table).where(table.c.host_uuid == host_uuid)
+                                                .order_by(table.c.migration_uuid)))
+
+
+def add_leftover(connection: sa.Connection, host_uuid: str, leftover: Leftover) -> None:
+    """:raises DBDuplicateEntry: it is there already"""
+    connection.execute(sa.insert(models.leftovers).values(host_uuid=host_uuid, **leftover._asdict()))
+
+
+def remove_leftover(connection: sa.Connection, host_uuid: str, leftover: Leftover) -> None:
+    """Delete it, if it is there."""
+    table = models.leftovers
+    connection.execute(sa.delete(table).where(table.c.host_uuid == host_uuid,
+                                              table.c.migration_uuid == leftover.migration_uuid))

@@ -21,6 +21,7 @@ from sqlalchemy import exc as sa_exc
 
 from devicetrack import exception
 from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import Leftover
 from devicetrack.objects.values import Record
 from devicetrack.store import api
 from devicetrack.store.sql import backend as backends
@@ -186,6 +187,17 @@ class SQLStore(api.Store):
                 if not left:
                     raise self.unavailable(self.backend.fault(error)) from error
 
+    def leftovers(self, host_uuid: str) -> list[Leftover]:
+        with self.reading() as connection:
+            return rare.leftovers(connection, host_uuid)
+
+    def add_leftover(self, host_uuid: str, leftover: Leftover) -> None:
+        with contextlib.suppress(db_exc.DBDuplicateEntry):      # it is kept already
+            self.transact(lambda connection: rare.add_leftover(connection, host_uuid, leftover))
+
+    def remove_leftover(self, host_uuid: str, leftover: Leftover) -> None:
+        self.transact(lambda connection: rare.remove_leftover(connection, host_uuid, leftover))
+
     def close(self) -> None:
         if os.getpid() != self._pid:
             self._leave_parent()
@@ -325,5 +337,5 @@ def _selects() -> Mapping[tuple[str, ...], sa.Select[Any]]:
 def _try_to_write(connection: sa.Connection) -> None:
     """Statements that are refused where nothing can be written, and change nothing where it can."""
     connection.execute(sa.update(models.hosts).where(sa.false()).values(name=models.hosts.c.name))
-    for table in (models.assignments, models.migration_contexts, models.orders, models.withheld):
+    for table in (models.assignments, models.migration_contexts, models.orders, models.withheld, models.leftovers):
         connection.execute(sa.delete(table).where(sa.false()))

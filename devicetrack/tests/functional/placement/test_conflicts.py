@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from devicetrack.objects.values import Leftover
 from devicetrack.placement import errors
-from devicetrack.placement.allocations import Leftover
 from devicetrack.placement.allocations import Outcome
 from devicetrack.placement.allocations import Policy
 from devicetrack.testing.http_proxy import Loss
@@ -319,21 +319,21 @@ class TestConfirm(base.TestCase):
 
     def test_it_is_written_down_before_anything_is_sent(self):
         kept = []
-        self.world.proxy.before_next('GET', '/allocations/', lambda: kept.extend(self.world.leftovers.kept))
+        self.world.proxy.before_next('GET', '/allocations/', lambda: kept.extend(self.world.leftovers.notes))
         self.confirm()
-        self.assertEqual(([self.leftover], []), (kept, self.world.leftovers.kept))
+        self.assertEqual(([self.leftover], []), (kept, self.world.leftovers.notes))
 
     def test_after_a_conflict_it_can_be_confirmed_again(self):
         self.conflict()
-        self.assertEqual([self.leftover], self.world.leftovers.kept)
+        self.assertEqual([self.leftover], self.world.leftovers.notes)
         self.assertEqual(Outcome.DONE, self.confirm().outcome)
-        self.assertEqual(({'instance': self.world.new}, []), (self.world.held(), self.world.leftovers.kept))
+        self.assertEqual(({'instance': self.world.new}, []), (self.world.held(), self.world.leftovers.notes))
 
     def test_after_a_conflict_it_can_be_reverted(self):
         error = self.conflict()
         self.assertEqual((Outcome.PENDING, True), (error.verdict.outcome, error.verdict.revert_possible))
         self.world.client().revert(self.world.instance, self.world.migration)
-        self.assertEqual(({'instance'}, []), (set(self.world.held()), self.world.leftovers.kept))
+        self.assertEqual(({'instance'}, []), (set(self.world.held()), self.world.leftovers.notes))
 
     def test_of_an_instance_that_is_gone_nothing_can_be_reverted(self):
         self.world.client().delete(self.world.instance)
@@ -345,10 +345,10 @@ class TestConfirm(base.TestCase):
         self.world.proxy.before_next('GET', '/allocations/', self.world.lose_reads, Loss.REQUEST)
         error = self.assertRaises(errors.PlacementUnavailable, self.confirm)
         self.assertEqual((Outcome.PENDING, None), (error.verdict.outcome, error.verdict.revert_possible))
-        self.assertEqual([self.leftover], self.world.leftovers.kept)
+        self.assertEqual([self.leftover], self.world.leftovers.notes)
 
     def test_what_was_left_is_removed_later_whatever_it_is_by_then(self):
         self.conflict()
         self.case.add(self.world)
         self.assertEqual(Outcome.DONE, self.world.client().remove_leftover(self.leftover).outcome)
-        self.assertEqual(({'instance': self.world.new}, []), (self.world.held(), self.world.leftovers.kept))
+        self.assertEqual(({'instance': self.world.new}, []), (self.world.held(), self.world.leftovers.notes))

@@ -10,6 +10,7 @@ import uuid
 
 import fixtures
 
+from devicetrack.objects.values import Leftover
 from devicetrack.placement import allocations
 from devicetrack.placement import values
 from devicetrack.placement.allocations import AllocationClient
@@ -30,15 +31,18 @@ class Leftovers:
     """Keeps them in a list."""
 
     def __init__(self) -> None:
-        self.kept: list[allocations.Leftover] = []
+        self.notes: list[Leftover] = []
 
-    def record(self, leftover: allocations.Leftover) -> None:
-        if leftover not in self.kept:
-            self.kept.append(leftover)
+    def record(self, leftover: Leftover) -> None:
+        if leftover not in self.notes:
+            self.notes.append(leftover)
 
-    def remove(self, leftover: allocations.Leftover) -> None:
-        if leftover in self.kept:
-            self.kept.remove(leftover)
+    def remove(self, leftover: Leftover) -> None:
+        if leftover in self.notes:
+            self.notes.remove(leftover)
+
+    def kept(self) -> list[Leftover]:
+        return list(self.notes)
 
 
 class World(fixtures.Fixture):

@@ -9,6 +9,7 @@ from alembic import script
 import sqlalchemy as sa
 
 from devicetrack import exception
+from devicetrack.objects.values import Leftover
 from devicetrack.objects.values import Record
 from devicetrack.store import api
 from devicetrack.store import sql
@@ -27,6 +28,8 @@ from devicetrack.tests.functional.store.records import update
 _ROWS = [record('ns0', numa_node=1, position=3), record('ns1', migration_uuid=records.MIGRATION_UUID, parent='p')]
 _ORDER = api.Order('0' * 36, records.HOST_UUID, 'drain', '{}', 1)
 _WITHHELD = api.WithheldRow(records.HOST_UUID, 'vpmem', 'device', 'ns0', '{}', 1, 1)
+
+_LEFTOVER = Leftover('1' * 36, records.MIGRATION_UUID)
 
 
 class UpgradeTestCase(base.TestCase):
@@ -99,6 +102,8 @@ class TestFromFirst(UpgradeTestCase):
         self.assertEqual([_ORDER], self.store.orders())
         self.store.set_withheld([_WITHHELD])
         self.assertEqual([_WITHHELD], self.store.withheld(records.HOST_UUID))
+        self.store.add_leftover(records.HOST_UUID, _LEFTOVER)
+        self.assertEqual([_LEFTOVER], self.store.leftovers(records.HOST_UUID))
 
     def test_a_store_that_is_open_meanwhile_goes_on(self) -> None:
         """A manager that waits for the operator need not be started again."""

@@ -1,0 +1,125 @@
+"""A process that is killed while it confirms, and the next one, which finds what it left in the store."""
+
+from __future__ import annotations
+
+import multiprocessing
+from typing import Any
+
+from oslo_config import cfg
+
+from devicetrack import exception
+from devicetrack.conf import opts
+from devicetrack.engine import moves
+from devicetrack.objects.values import Leftover
+from devicetrack.placement import errors
+from devicetrack.placement.allocations import AllocationClient
+from devicetrack.placement.allocations import Outcome
+from devicetrack.store.leftovers import HostLeftovers
+from devicetrack.store.sql import open_store
+from devicetrack.testing import fixtures
+from devicetrack.testing import placement as placements
+from devicetrack.testing.http_proxy import Loss
+from devicetrack.tests import base
+from devicetrack.tests.functional.placement import worlds
+from devicetrack.tests.unit.cmd import program as programs
+
+
+def confirm(config_file: str, host_uuid: str, leftover: Leftover) -> None:
+    """What the process does that is killed."""
+    conf = cfg.ConfigOpts()
+    opts.register_options(conf)
+    conf(['--config-file', config_file], project='devicetrack')
+    leftovers = HostLeftovers(open_store(conf), host_uuid)
+    AllocationClient.from_conf(conf, leftovers).confirm(*leftover)
+
+
+class LeftoversTestCase(base.TestCase):
+    """A host whose service has moved a guest away, which is to be confirmed."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.world = self.useFixture(worlds.World())
+        worlds.CASES['confirm'].prepare(self.world)
+        self.host = self.useFixture(fixtures.Host())
+        self.leftover = Leftover(self.world.instance, self.world.migration)
+        self.leftovers = HostLeftovers(self.host.store, self.host.manager.host_uuid)
+        self.client = AllocationClient(self.world.placement.client, leftovers=self.leftovers)
+        self.migration = fixtures.Migration(uuid=self.world.migration, status='confirming')
+
+    def is_completed(self, migration_uuid: str) -> bool:
+        """The service's word."""
+        self.assertEqual(self.migration.uuid, migration_uuid)
+        return moves.verdict(self.migration.status) == moves.DONE
+
+    def remove(self) -> list[Any]:
+        return list(self.client.remove_leftovers(self.is_completed).values())
+
+
+class TestKilled(LeftoversTestCase):
+    scenarios = base.table(
+        ('before it reads', 'GET', Loss.REQUEST, True),
+        ('before it writes', 'PUT', Loss.REQUEST, True),
+        ('before it hears that it was written', 'PUT', Loss.ANSWER, False),
+        names=('method', 'loss', 'holds'))
+    method: str
+    loss: Loss
+    holds: bool
+
+    def test_the_next_process_goes_on(self) -> None:
+        config_file = programs.write_configuration(
+            self.temp_dir(), self.host.conf, '[placement]', 'auth_type = admin_token',
+            f'endpoint = {self.world.placement.url}', f'token = {placements.TOKEN}')
+        process = multiprocessing.get_context('spawn').Process(
+            target=confirm, args=(config_file, self.host.manager.host_uuid, self.leftover))
+        self.world.proxy.before_next(self.method, '/allocations/', process.kill, self.loss)
+        process.start()
+        process.join()
+        self.assertEqual(-9, process.exitcode)
+        self.assertEqual(([self.leftover], self.holds), (self.leftovers.kept(), 'migration' in self.world.held()))
+
+        self.host.restart()
+        self.assertEqual([], self.remove())
+        self.assertEqual((self.holds, self.holds), (bool(self.leftovers.kept()), 'migration' in self.world.held()))
+        self.migration.status = 'confirmed'
+        self.assertEqual([], self.remove())
+        self.assertEqual(({'instance': self.world.new}, []), (self.world.held(), self.leftovers.kept()))
+
+
+class TestRemove(LeftoversTestCase):
+    def conflict(self) -> None:
+        self.world.proxy.before_next('PUT', '/allocations/', lambda: self.world.touch(self.world.migration))
+        self.assertRaises(errors.ConsumerConflict, self.client.confirm, *self.leftover)
+
+    def test_nothing_of_a_move_that_goes_on(self) -> None:
+        self.conflict()
+        self.assertEqual([], self.remove())
+        self.assertEqual(({'instance', 'migration'}, [self.leftover]), (set(self.world.held()), self.leftovers.kept()))
+
+    def test_one_that_fails_keeps_none_of_the_others(self) -> None:
+        self.conflict()
+        self.migration.status = 'completed'
+        other = self.leftover._replace(migration_uuid='0' * 36)
+        self.leftovers.record(other)
+        self.world.proxy.at_next('GET', f'/allocations/{other.migration_uuid}', Loss.REQUEST)
+        self.world.proxy.at_next('GET', f'/allocations/{other.migration_uuid}', Loss.REQUEST)
+        failed = self.client.remove_leftovers(lambda migration_uuid: True)
+        self.assertEqual([other], list(failed))
+        self.assertEqual(({'instance'}, [other]), (set(self.world.held()), self.leftovers.kept()))
+
+    def test_what_was_reverted_by_somebody_else_is_forgotten(self) -> None:
+        self.conflict()
+        self.migration.status = 'reverted'
+        AllocationClient(self.world.direct).revert(*self.leftover)
+        self.assertEqual(([], []), (self.remove(), self.leftovers.kept()))
+        self.assertEqual({'instance': self.world.old}, self.world.held())
+
+    def test_without_a_store_nothing_is_sent(self) -> None:
+        self.host.store.before('add_leftover', exception.StoreUnavailable('store', 'gone'))
+        self.assertRaises(exception.StoreUnavailable, self.client.confirm, *self.leftover)
+        self.assertEqual([], self.world.placement.requests)
+
+    def test_a_note_that_cannot_be_taken_back_spoils_no_confirm(self) -> None:
+        self.host.store.before('remove_leftover', exception.StoreUnavailable('store', 'gone'))
+        self.assertEqual(Outcome.DONE, self.client.confirm(*self.leftover).outcome)
+        self.assertEqual([self.leftover], self.leftovers.kept())
+        self.assertEqual(([], []), (self.remove(), self.leftovers.kept()))
