@@ -10,6 +10,8 @@ from typing import TypeAlias
 
 INSTANCE: Final = 'INSTANCE'
 MIGRATION: Final = 'MIGRATION'
+# What is read as the type of a consumer that was written by microversions before 1.38; no write takes it.
+UNTYPED: Final = 'unknown'
 
 # The generation of a consumer that a server was making when it was killed: refused as new, and not shown when read.
 HALF_MADE: Final = 0

@@ -1,0 +1,213 @@
+"""What brings a node's allocations from the node's provider to those of their devices. Pure.
+
+The record says which devices a consumer has, and so where its allocations belong; the hypervisor is asked whether the
+guest has the same. Whatever does not agree is an obstacle, and a node with an obstacle is left as it is: an allocation
+that went to the wrong provider would let two guests be scheduled to one device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Final
+from typing import NamedTuple
+
+from devicetrack import vocabulary
+from devicetrack.objects import Provider
+from devicetrack.objects.values import Record
+from devicetrack.objects.values import Usage
+from devicetrack.placement import expected
+from devicetrack.placement import merging
+from devicetrack.placement import tree
+from devicetrack.placement import values
+from devicetrack.placement.expected import Share
+from devicetrack.placement.values import Consumer
+from devicetrack.placement.values import Inventories
+from devicetrack.placement.values import Resources
+
+NO_RECORD: Final = 'no record'
+OTHER_AMOUNT: Final = 'other amount'
+NO_GUEST: Final = 'no guest'
+OTHER_GUEST: Final = 'other devices'
+NO_PROVIDER: Final = 'no provider'
+NO_ROOM: Final = 'no room'
+UNREAD: Final = 'not read'
+
+
+class Obstacle(NamedTuple):
+    """Why a node is left as it is. ``consumer`` is None for what is about no consumer."""
+
+    consumer: str | None
+    what: str
+    detail: str
+
+    def __str__(self) -> str:
+        return f'consumer {self.consumer}: {self.detail}' if self.consumer is not None else self.detail
+
+
+class Plan(NamedTuple):
+    """What one request to the reshaper replaces, all of it or nothing; with obstacles nothing is to be done."""
+
+    inventories: Mapping[str, Inventories] = {}
+    consumers: tuple[Consumer, ...] = ()
+    obstacles: tuple[Obstacle, ...] = ()
+
+
+def classes_below(root_uuid: str, records: Iterable[Record], providers: Iterable[Provider] = ()) -> frozenset[str]:
+    """The resource classes that are counted below the node, as far as rows and the host's own providers tell."""
+    return frozenset((*(record.resource_class for record in records if record.provider_uuid != root_uuid),
+                      *(name for provider in providers if provider.uuid != root_uuid for name in provider.totals)))
+
+
+def targets(root_uuid: str, consumers: Iterable[str], records: Iterable[Record]) -> frozenset[str]:
+    """The providers below the node that these consumers have devices of."""
+    found = expected.shares(records, root_uuid, tree.NESTED)
+    return frozenset(provider for consumer in consumers if consumer in found
+                     for part in (found[consumer].held, found[consumer].leaving) for provider in part) - {root_uuid}
+
+
+def plan(root_uuid: str, inventories: Mapping[str, Inventories], consumers: Collection[Consumer],
+         records: Sequence[Record], usage: Usage | None, classes: Collection[str]) -> Plan:
+    """Say what brings consumers to their devices' own providers, and what stands against it.
+
+    Inventories change only as far as that takes: a class that nobody holds of the node any more goes from there, and a
+    provider gets room for what its devices' owners hold. The host's next report says the rest.
+
+    :param inventories: those of the node and of :func:`targets`, as far as they are there
+    :param consumers: all that hold one of ``classes`` of the node
+    :param records: the host's rows, each with the provider and class that its device is counted at now
+    :param usage: the hypervisor's word, None when it cannot be asked
+    :param classes: from :func:`classes_below`
+    """
+    shares = expected.shares(records, root_uuid, tree.NESTED)
+    providers = {root_uuid, *inventories, *(record.provider_uuid for record in records)}
+    obstacles = list(_unread(usage))
+    after: list[Consumer] = []
+    changed: list[Consumer] = []
+    for consumer in sorted(consumers):
+        share = shares.get(consumer.uuid)
+        if share is None:
+            obstacles.append(Obstacle(consumer.uuid, NO_RECORD, 'the record has no devices of it: it is on its way '
+                                      'here or away, or was left over'))
+            continue
+        found = [*_amounts(consumer, share, providers, classes), *_guest(consumer.uuid, share, records, usage)]
+        obstacles += found
+        if found:
+            continue
+        moved = _moved(consumer, share, providers, classes)
+        after.append(moved)
+        if moved.resources != consumer.resources:
+            changed.append(moved)
+    obstacles += _places(inventories, changed, providers - {root_uuid}, classes)
+    if obstacles or not changed:
+        return Plan(obstacles=tuple(obstacles))
+    return Plan(_inventories(root_uuid, inventories, after, shares, classes), tuple(changed))
+
+
+# -- obstacles --------------------------------------------------------------------------------------------------------
+
+
+def _unread(usage: Usage | None) -> Iterator[Obstacle]:
+    for unknown in usage.unknown if usage is not None else ():
+        yield Obstacle(None, UNREAD, f'what guests use could not be read: {unknown.what}: {unknown.reason}')
+
+
+def _amounts(consumer: Consumer, share: Share, providers: Collection[str],
+             classes: Collection[str]) -> Iterator[Obstacle]:
+    for name in sorted(classes):
+        have, held, leaving = (_sum(view, providers, name) for view in (consumer.resources, share.held, share.leaving))
+        if have and have not in (held, held + leaving):
+            more = f', and {leaving} on their way back' if leaving else ''
+            yield Obstacle(consumer.uuid, OTHER_AMOUNT, f'{have} {name} are allocated, and the record has {held}{more}')
+
+
+def _guest(consumer: str, share: Share, records: Iterable[Record], usage: Usage | None) -> Iterator[Obstacle]:
+    """A guest has what is current and active, and nothing that is not recorded for its instance.
+
+    What is claimed has no guest yet, what is old may have none any more.
+    """
+    if usage is None:
+        return
+    instance = share.instance_uuid
+    rows = [record for record in records if record.instance_uuid == instance]
+    named = {(use.kind, use.identifier) for use in usage.uses if use.domain_uuid == instance}
+    here = {record.key for record in rows
+            if record.role == vocabulary.CURRENT and record.state == vocabulary.ACTIVE}
+    if here and instance not in usage.domains:
+        yield Obstacle(consumer, NO_GUEST, f'the record has devices of instance {instance}, and it has no guest here')
+        return
+    differ = sorted({*(here - named), *(named - {record.key for record in rows})}, key=str)
+    if differ:
+        names = ', '.join(f'{kind} {identifier or "of an unknown address"}' for kind, identifier in differ)
+        yield Obstacle(consumer, OTHER_GUEST, f'the guest of instance {instance} has other devices than the record '
+                       f'says: {names}')
+
+
+def _places(inventories: Mapping[str, Inventories], changed: Iterable[Consumer], below: Collection[str],
+            classes: Collection[str]) -> Iterator[Obstacle]:
+    """Where consumers are to go there must be an inventory, and room in it."""
+    needed: dict[tuple[str, str], int] = {}
+    for consumer in changed:
+        for provider in consumer.resources.keys() & below:
+            for name in consumer.resources[provider].keys() & classes:
+                needed[provider, name] = needed.get((provider, name), 0) + consumer.resources[provider][name]
+    for (provider, name), amount in sorted(needed.items()):
+        there = inventories[provider].inventories.get(name) if provider in inventories else None
+        if there is None:
+            yield Obstacle(None, NO_PROVIDER, f'placement has no {name} at provider {provider}, of which guests have '
+                           f'{amount}: let the host report with [placement] nested = manual, or heal on the host')
+        elif amount > there.total:
+            yield Obstacle(None, NO_ROOM, f'provider {provider} has {there.total} {name}, and guests have {amount}')
+
+
+# -- what it becomes --------------------------------------------------------------------------------------------------
+
+
+def _moved(consumer: Consumer, share: Share, providers: Collection[str], classes: Collection[str]) -> Consumer:
+    """The consumer with what it holds of the classes at the providers of its devices."""
+    resources = {provider: {name: amount for name, amount in amounts.items()
+                            if provider not in providers or name not in classes}
+                 for provider, amounts in consumer.resources.items()}
+    for name in classes:
+        have, held = _sum(consumer.resources, providers, name), _sum(share.held, providers, name)
+        for part in (share.held, share.leaving) if have > held else (share.held,) if have else ():
+            for provider, amounts in part.items():
+                if name in amounts:
+                    there = resources.setdefault(provider, {})
+                    there[name] = there.get(name, 0) + amounts[name]
+    kind = consumer.type
+    if kind == values.UNTYPED:                  # whoever wrote it did not say, and now it must be said
+        kind = values.INSTANCE if share.instance_uuid == consumer.uuid else values.MIGRATION
+    return consumer._replace(resources=merging.plain(resources), type=kind)
+
+
+def _inventories(root_uuid: str, before: Mapping[str, Inventories], after: Iterable[Consumer],
+                 shares: Mapping[str, Share], classes: Collection[str]) -> dict[str, Inventories]:
+    """The inventories with which the consumers fit, of the providers where they change."""
+    stays: dict[str, int] = {}
+    for consumer in after:
+        for name, amount in consumer.resources.get(root_uuid, {}).items():
+            stays[name] = stays.get(name, 0) + amount
+    wanted: dict[str, Inventories] = {}
+    for provider, (generation, found) in before.items():
+        inventories = {}
+        for name, inventory in found.items():
+            if name in classes and provider == root_uuid:
+                if name not in stays:
+                    continue
+                inventory = inventory._replace(reserved=max(0, inventory.total - stays[name]))
+            elif name in classes:
+                held = sum(_sum(part, (provider,), name) for share in shares.values()
+                           for part in (share.held, share.leaving))
+                inventory = inventory._replace(reserved=max(0, min(inventory.reserved, inventory.total - held)))
+            inventories[name] = inventory
+        if inventories != found or provider == root_uuid:       # named for its generation, against who comes just now
+            wanted[provider] = Inventories(generation, inventories)
+    return wanted
+
+
+def _sum(resources: Resources, providers: Collection[str], name: str) -> int:
+    return sum(amounts.get(name, 0) for provider, amounts in resources.items() if provider in providers)
