@@ -22,6 +22,8 @@ from devicetrack.objects import details as details_objects
 from devicetrack.objects import Provider
 from devicetrack.objects import traits
 from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import Record
+from devicetrack.objects.values import Usage
 
 if TYPE_CHECKING:
     from devicetrack.claims.steps import Steps
@@ -49,6 +51,24 @@ def of(manager: Steps) -> list[Provider]:
     with manager.lock:
         found = counts(manager.ledger, undone | over, manager.report_only is not None)
     return providers(manager.present, manager.nodename, found)
+
+
+def placed(manager: Steps) -> tuple[list[Record], Usage]:
+    """The rows of a manager's host as :func:`counted_now` gives them, and what guests use."""
+    usage = manager.driver.get_usage()                  # before the rows: what is taken meanwhile has a row by then
+    records = manager.store.records(manager.host_uuid)
+    with manager.lock:
+        return counted_now(records, manager.ledger), usage
+
+
+def counted_now(records: Iterable[Record], ledger: ledgers.Ledger) -> list[Record]:
+    """Rows with the provider and class that their devices are counted at now; a row names what its claim knew."""
+    found = []
+    for record in records:
+        unit = ledger.find(record.key)
+        found.append(record if unit is None else record._replace(provider_uuid=unit.pool.provider_uuid,
+                                                                 resource_class=unit.pool.resource_class))
+    return found
 
 
 def counts(ledger: ledgers.Ledger, unclaimed: Collection[DeviceKey] = (), closed: bool = False) -> list[Count]:

@@ -43,6 +43,8 @@ from devicetrack.objects import Provider
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestConfig
 from devicetrack.objects.values import MigrationDefinitions
+from devicetrack.objects.values import Record
+from devicetrack.objects.values import Usage
 from devicetrack.store import api as store_api
 from devicetrack.virt.driver import VirtDriver
 
@@ -567,3 +569,13 @@ class ClaimManager(Steps):
         could be read.
         """
         return inventory.of(self)
+
+    @_when_ready
+    def placed(self) -> tuple[list[Record], Usage]:
+        """Who has which device: the host's rows, and what guests use.
+
+        A row has the provider and class that its device is counted at now, whatever its claim knew.
+
+        :raises HypervisorUnreachable, StoreError: no answer
+        """
+        return inventory.placed(self)

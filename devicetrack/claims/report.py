@@ -38,6 +38,8 @@ from devicetrack.engine.withholding import Marks
 from devicetrack.engine.withholding import Place
 from devicetrack.objects import DeviceRequest
 from devicetrack.objects import Provider
+from devicetrack.objects.values import Record
+from devicetrack.objects.values import Usage
 from devicetrack.store import api as store_api
 from devicetrack.virt.driver import VirtDriver
 
@@ -220,6 +222,17 @@ class Observer:
         closed = bool(looking.lost_rows(views))
         return (inventories.providers(uuids, nodename or self.host.name, inventories.counts(ledger, closed=closed)),
                 not views.inventory.unknown)
+
+    def placed(self) -> tuple[list[Record], Usage]:
+        """Who has which device: the host's rows, and what guests use.
+
+        A row has the provider and class that its device is counted at now, whatever its claim knew.
+
+        :raises HypervisorUnreachable, StoreError: no answer
+        """
+        views = self.read()
+        ledger, _uuids = self._ledger(views, self._marks())
+        return inventories.counted_now(views.records, ledger), views.usage
 
     @property
     def resource_classes(self) -> frozenset[str]:

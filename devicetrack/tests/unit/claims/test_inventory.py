@@ -11,6 +11,7 @@ from devicetrack.engine import reconcile
 from devicetrack.objects import Provider
 from devicetrack.objects.values import DeviceKey
 from devicetrack.store.api import Changes
+from devicetrack.store.api import Update
 from devicetrack.testing import fixtures
 from devicetrack.testing.fixtures import Instance
 from devicetrack.testing.fixtures import PMEM
@@ -228,3 +229,19 @@ class TestProviders(base.TestCase):
     def test_of_devices_of_a_newer_release_have_no_traits_that_are_made_up(self) -> None:
         [one] = inventory.providers({'': ROOT}, 'node', [inventory.Count(ROOT, VGPU, 1, 0, '{"newer": 1}')])
         self.assertEqual(([], {VGPU: 1}), (one.traits, one.totals))
+
+
+class TestPlaced(base.TestCase):
+    def test_rows_name_the_providers_of_now_and_guests_what_they_use(self) -> None:
+        """A manager and a report count by what they know, and not by what the claim knew."""
+        host = self.useFixture(fixtures.Host(devices=1, parents={'p0': 1}))
+        host.spawn(pmem=1, vgpu=1)
+        before = host.records()
+        host.store.store.write(Changes(update=tuple(
+            Update(record, record._replace(provider_uuid=NUMA0, generation=record.generation + 1))
+            for record in before)))
+        expected = [(record.key, record.provider_uuid) for record in before]
+        for who in (host.manager, observer_of(host)):
+            records, usage = who.placed()
+            self.assertEqual(expected, [(record.key, record.provider_uuid) for record in records])
+            self.assertEqual({record.key for record in before}, {(use.kind, use.identifier) for use in usage.uses})
