@@ -100,6 +100,14 @@ directory = {directory}/pmem
 wipe_rate_mib_s = {wipe_rate_mib_s}
 """
 
+_PLACEMENT = """
+[placement]
+auth_type = admin_token
+endpoint = {placement_url}
+token = admin
+nested = at_start
+"""
+
 _CARD = """\
   <device>
     <name>{card.name}</name>
@@ -168,12 +176,15 @@ class Machine:
         # Hosts of one name on one machine are one host; each demo shall be a machine of its own.
         (self.directory / 'machine-id').write_text(f'{uuid.uuid4().hex}\n')
 
-    def configure(self, wipe_rate_mib_s: int = 0) -> None:
+    def configure(self, wipe_rate_mib_s: int = 0, placement_url: str = '') -> None:
         """Write what a service that starts now finds: its configuration, and which guests run.
 
         :param wipe_rate_mib_s: an upper bound for wiping; 0 is none
+        :param placement_url: where the placement service is; '' is nowhere
         """
-        self.configuration.write_text(_CONFIGURATION.format(
+        configuration = _CONFIGURATION + (_PLACEMENT if placement_url else '')
+        self.configuration.write_text(configuration.format(
+            placement_url=placement_url,
             directory=self.directory, wipe_rate_mib_s=wipe_rate_mib_s,
             namespaces=','.join(f'{label}:{"|".join(names)}' for label, names in NAMESPACES.items()),
             first_type=','.join(card.address for card in CARDS if card.mdev_type == 'nvidia-35'),

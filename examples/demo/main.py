@@ -1,9 +1,9 @@
 """One owner for every device: the demo, ``make demo``.
 
 This process is the outside world. It owns the machine, starts the service as a child process, kills it,
-and looks with its own eyes: it reads the record by plain SQL, the guests' definitions by a plain XML parser
-and the namespaces' bytes, none of it through the library. Every fact that is printed was looked up just
-then; one that is not as it must be ends the demo with status 1.
+and looks with its own eyes: it reads the record by plain SQL, the guests' definitions by a plain XML parser,
+the namespaces' bytes, and placement by plain HTTP, none of it through the library. Every fact that is
+printed was looked up just then; one that is not as it must be ends the demo with status 1.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from observer import NotAsPromised
 from page import chapter
 from page import say
 from page import title
+import placing
 from process import ServiceFailed
 import resizing
 from stage import Stage
@@ -33,8 +34,8 @@ def tell(stage: Stage) -> None:
     title('devicetrack: one owner for every device')
     say("""
         A compute service on this machine will build guests that want persistent-memory namespaces
-        and vGPUs. There are fewer devices than guests, the service will be killed three times, and
-        somebody will put an old copy in place of its record. Watch who owns what.""")
+        and vGPUs. There are fewer devices than guests, the service will be killed three times, somebody will
+        put an old copy in place of its record, and a scheduler will join. Watch who owns what.""")
     claiming.the_host(stage)
     stopped = claiming.the_race(stage)
     crashing.killed_between_record_and_boot(stage, stopped)
@@ -42,6 +43,7 @@ def tell(stage: Stage) -> None:
     claiming.release_and_reuse(stage)
     resizing.resized_twice(stage)
     auditing.repaired(stage)
+    placing.placed(stage)
     chapter('From here')
     say("""
         README.rst has the ten lines with which a service calls the library, and

@@ -45,12 +45,12 @@ class ServiceFailed(Exception):
 class Process:
     """The service's process."""
 
-    def __init__(self, host: machine.Machine) -> None:
+    def __init__(self, host: machine.Machine, program: str = 'service.py') -> None:
         """Start the service. It begins to work with the order ``start``."""
         self._host = host
         with open(host.log, 'ab') as log:
             self._process = subprocess.Popen(
-                [sys.executable, str(pathlib.Path(__file__).with_name('service.py')), str(host.directory)],
+                [sys.executable, str(pathlib.Path(__file__).with_name(program)), str(host.directory)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
 
     def send(self, order: str, **arguments: Any) -> None:

@@ -43,6 +43,12 @@ def orders(directory: pathlib.Path) -> list[str]:
         return [uuid for uuid, in connection.execute('SELECT uuid FROM orders WHERE answered_at IS NULL')]
 
 
+def leftovers(directory: pathlib.Path) -> list[str]:
+    """The UUIDs of migrations that have yet to let go of what they hold in placement."""
+    with contextlib.closing(sqlite3.connect(directory / FILE)) as connection:
+        return [uuid for uuid, in connection.execute('SELECT migration_uuid FROM leftovers')]
+
+
 def copy(directory: pathlib.Path) -> pathlib.Path:
     """Make a copy of it; the service may work meanwhile."""
     path = directory / 'copy-of-the-record.sqlite'

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import collections
 import signal
 
-from machine import needs
 from observer import expect
 from observer import text_of
 from page import a
@@ -15,6 +13,7 @@ from page import say
 from page import show
 from page import table
 import record
+from stage import make_room
 from stage import reported
 from stage import Stage
 
@@ -26,7 +25,7 @@ def resized_twice(stage: Stage) -> None:
     chapter('6. Resized, killed, reverted; resized, confirmed')
     name = next(name for flavor in OTHER_FLAVOR for name in stage.running() if stage.flavor_of(name) == flavor)
     flavor = OTHER_FLAVOR[stage.flavor_of(name)]
-    leaving = _make_room(stage, name, flavor)
+    leaving = make_room(stage, flavor, but=name)
     before, devices = stage.rows_of(name), stage.seen.guest(name).devices()
     [old] = _namespaces(before)
     stage.seen.check_written(old, name)
@@ -110,20 +109,6 @@ def _confirmed(stage: Stage, name: str, flavor: str, old: str) -> None:
     stage.print_owners(rows)
     table(('namespace', 'owner', 'reads'), [
         (old, stage.seen.owner(old), stage.seen.read(old)), (new, stage.seen.owner(new), stage.seen.read(new))])
-
-
-def _make_room(stage: Stage, name: str, flavor: str) -> list[str]:
-    """Delete others until there is room for a flavor beside all that an instance has.
-
-    :returns: those that were deleted
-    """
-    deleted = []
-    while lacking := needs(flavor) - collections.Counter(stage.seen.devices[free] for free in stage.seen.free()):
-        helps = {other: (needs(stage.flavor_of(other)) & lacking).total()
-                 for other in stage.running() if other != name}
-        deleted.append(max(helps, key=lambda other: helps[other]))
-        stage.service.call('delete', name=deleted[-1])
-    return deleted
 
 
 def _namespaces(rows: list[record.Row]) -> list[str]:

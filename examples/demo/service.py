@@ -40,6 +40,9 @@ from machine import guest_document
 from machine import Machine
 from machine import NAME
 
+# By provider's UUID and resource class: what a scheduler chose.
+Chosen = Mapping[str, Mapping[str, int]]
+
 CONTEXT = None      # the service's request context: handed through, never looked into
 
 
@@ -54,6 +57,7 @@ class Service:
         devicetrack.register_options(conf)
         conf(['--config-file', str(machine.configuration)], project='demo')
         logging.setup(conf, 'demo')
+        self._conf = conf
         driver = devicetrack.load_driver(conf, NAME)
         # The test driver plays a host of its own for every connection: guests are started on the one
         # that the library looks at.
@@ -77,6 +81,7 @@ class Service:
         schema.sync(self._store)        # in a real deployment an operator runs devicetrack-manage db sync
         guests = len(self._hypervisor.listAllDomains())
         findings = self._manager.init_host(CONTEXT)
+        self._began()
         went_on = []
         for instance in self._instances.all():
             if instance.state == BUILDING and self._manager.resources_of(instance.uuid).assignments:
@@ -90,6 +95,9 @@ class Service:
                 self._instances.set_status(migration, FINISHED)     # the library has seen its guest run
                 went_on.append(migration.name)
         return {'findings': [str(finding) for finding in findings], 'went_on': went_on, 'guests': guests}
+
+    def _began(self) -> None:
+        """The manager is ready, and nothing has been done yet."""
 
     def providers(self) -> dict[str, Any]:
         return {'offers': [(provider.name, resource_class, total) for provider in self._manager.providers()
@@ -118,11 +126,11 @@ class Service:
             threading.Thread(target=run, args=(self._instances.get(name),), daemon=True).start()
         return race.result()
 
-    def build(self, name: str) -> dict[str, Any]:
+    def build(self, name: str, chosen: Chosen | None = None) -> dict[str, Any]:
         instance = self._instances.get(name)
         self._instances.set_state(name, BUILDING)
         try:
-            self._build(instance)
+            self._build(instance, chosen=chosen)
         except (exception.NoFit, exception.NodeUnavailable) as refusal:
             self._instances.set_state(name, REFUSED)
             return {'refusal': str(refusal)}
@@ -137,14 +145,7 @@ class Service:
 
         :param stopped: stop for good when its guest runs on them, before anybody is told
         """
-        instance, migration = self._instances.get(name), self._instances.migrate(name, flavor)
-        request = devicetrack.DeviceRequest.from_extra_specs(Flavor(flavor).extra_specs)
-        with self._manager.resize_claim(CONTEXT, instance, Flavor(flavor), NAME, migration, request):
-            self._stop_guest(instance)
-            self._start_guest(self._with_flavor(instance, flavor))
-            if not stopped:
-                self._manager.started(CONTEXT, instance)
-                self._instances.set_status(migration, FINISHED)
+        self._resize(self._instances.migrate(name, flavor), stopped)
         return {}
 
     def confirm(self, name: str) -> dict[str, Any]:
@@ -171,12 +172,20 @@ class Service:
 
     # -- the work -----------------------------------------------------------------------------------------
 
-    def _build(self, instance: Instance, race: Race | None = None) -> None:
-        request = devicetrack.DeviceRequest.from_extra_specs(instance.flavor.extra_specs)
-        with self._manager.instance_claim(CONTEXT, instance, NAME, request):
+    def _build(self, instance: Instance, race: Race | None = None, chosen: Chosen | None = None) -> None:
+        with self._manager.instance_claim(CONTEXT, instance, NAME, _request(instance.flavor, chosen)):
             if race is not None:
                 race.recorded(instance.name)
             self._boot(instance)
+
+    def _resize(self, migration: Migration, stopped: bool = False, chosen: Chosen | None = None) -> None:
+        instance, flavor = self._instances.get(migration.name), Flavor(migration.new_flavor)
+        with self._manager.resize_claim(CONTEXT, instance, flavor, NAME, migration, _request(flavor, chosen)):
+            self._stop_guest(instance)
+            self._start_guest(self._with_flavor(instance, flavor.name))
+            if not stopped:
+                self._manager.started(CONTEXT, instance)
+                self._instances.set_status(migration, FINISHED)
 
     def _boot(self, instance: Instance) -> None:
         self._start_guest(instance)
@@ -207,6 +216,13 @@ class Service:
         self._stop_guest(instance)
         self._manager.release(CONTEXT, instance)
         self._instances.set_state(instance.name, DELETED)
+
+
+def _request(flavor: Flavor, chosen: Chosen | None) -> Any:
+    """What is asked of the library: what a scheduler chose for an instance, or what its flavor says."""
+    if chosen is None:
+        return devicetrack.DeviceRequest.from_extra_specs(flavor.extra_specs)
+    return {provider: {'resources': amounts} for provider, amounts in chosen.items()}
 
 
 class Race:
@@ -268,8 +284,7 @@ class Race:
         return {**self._results, 'milliseconds': round((self._answered - self._began) * 1000)}
 
 
-def main(directory: str) -> None:
-    service = Service(Machine(directory))
+def serve(service: Service) -> None:
     for line in sys.stdin:
         order = json.loads(line)
         answer = getattr(service, order.pop('order'))(**order)
@@ -277,4 +292,4 @@ def main(directory: str) -> None:
 
 
 if __name__ == '__main__':
-    main(sys.argv[1])
+    serve(Service(Machine(sys.argv[1])))

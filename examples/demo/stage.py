@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Iterable
 import itertools
 import pathlib
@@ -10,6 +11,7 @@ from typing import Any
 from instances import Instances
 from instances import RUNNING
 from machine import Machine
+from machine import needs
 from observer import Observer
 from page import count
 from page import table
@@ -33,6 +35,12 @@ class Stage:
         self.service = Process(self.machine)
         return self.service.call('start')
 
+    def start_placed_service(self, placement_url: str) -> dict[str, Any]:
+        """Start the service beside a placement service."""
+        self.machine.configure(placement_url=placement_url)
+        self.service = Process(self.machine, 'placed_service.py')
+        return self.service.call('start')
+
     def flavor_of(self, name: str) -> str:
         return self.instances.get(name).flavor.name
 
@@ -47,6 +55,20 @@ class Stage:
         table(('owner', 'flavor', 'state', 'devices, in the order of the guest'), [
             (owner, self.flavor_of(owner), state, ', '.join(map(str, devices)))
             for (owner, state), devices in itertools.groupby(rows, key=lambda row: (row.owner, row.state))])
+
+
+def make_room(stage: Stage, flavor: str, but: str = '') -> list[str]:
+    """Delete instances until there is room for a flavor, beside all that the instance ``but`` has.
+
+    :returns: those that were deleted
+    """
+    deleted = []
+    while lacking := needs(flavor) - collections.Counter(stage.seen.devices[free] for free in stage.seen.free()):
+        helps = {other: (needs(stage.flavor_of(other)) & lacking).total()
+                 for other in stage.running() if other != but}
+        deleted.append(max(helps, key=lambda other: helps[other]))
+        stage.service.call('delete', name=deleted[-1])
+    return deleted
 
 
 def instances_in(rows: Iterable[record.Row]) -> str:

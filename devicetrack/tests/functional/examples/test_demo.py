@@ -33,7 +33,7 @@ class TestDemo(base.TestCase):
 
         self.assertEqual((0, ''), (told.returncode, told.stderr))
         chapters = re.findall(r'^(\d)\. ', told.stdout, re.MULTILINE)
-        self.assertEqual(['1', '2', '3', '4', '5', '6', '7'], chapters)
+        self.assertEqual(['1', '2', '3', '4', '5', '6', '7', '8'], chapters)
         text = ' '.join(told.stdout.split())
         [(won, lost)] = re.findall(r'(\d+) got all they asked for, (\d+) were refused and hold nothing', text)
         self.assertEqual(32, int(won) + int(lost))
@@ -42,6 +42,7 @@ class TestDemo(base.TestCase):
         self.assertRegex(text, r'At that moment \d+ of 32 MiB still read `secret of instance-\d+`')
         self.check_resizes(text)
         self.check_repair(text)
+        self.check_placement(text)
         self.assertEqual([], [line for line in told.stdout.splitlines() if len(line) > 100 or line != line.rstrip()])
         self.assertEqual([], os.listdir(self.temporary))
 
@@ -74,6 +75,18 @@ class TestDemo(base.TestCase):
         self.assertIn('$ devicetrack-manage audit devicetrack-manage: host demo-host: no differences', text)
         self.assertRegex(text, r'instance-34 asks once more, gets ns\d \(16MB\), and finds 16 MiB of zeros in it')
         self.assertIn('found 0 differences', text)
+
+    def check_placement(self, text: str) -> None:
+        self.assertRegex(text, r'demo-host_pci_0000_84_00_0 VGPU 4 0 \d ')
+        [(name, card, also)] = re.findall(
+            r'For (instance-\d+), .* demo-host_pci_0000_(8\d)_00_0: 1 VGPU \w+ \(card (\d+)\)', text)
+        self.assertEqual(card, also)
+        self.assertRegex(text, rf'{name} demo-host 1 CUSTOM_PMEM_\w+ its migration demo-host_pci_0000_{card}')
+        before, after = [[int(figure) for figure in figures] for figures in re.findall(
+            r'demo-host CUSTOM_PMEM_NAMESPACE_16MB 6 (\d) (\d)', text)[1:3]]
+        self.assertEqual(([0, after[1]], 6), (before, sum(after)))
+        self.assertIn('says: confirm: somebody else changed the allocations of ', text)
+        self.assertRegex(text, r'\d+ devices of \d+ instances are allocated where the record has them')
 
     def test_broken_promise_ends_it_with_status_1_and_says_which(self) -> None:
         """Somebody takes a row away while the service is dead."""

@@ -1,0 +1,89 @@
+"""The demo's compute service beside a placement service: the same, with what a scheduler chose for each instance."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from devicetrack.engine import moves
+from devicetrack.placement import allocations
+from devicetrack.placement import errors
+from devicetrack.placement import expected
+from devicetrack.placement import tree
+from devicetrack.placement.client import Client
+from devicetrack.placement.reporter import PlacementReporter
+from devicetrack.store.leftovers import HostLeftovers
+from instances import Instance
+from machine import Machine
+import service
+
+PROJECT = USER = 'demo'
+
+
+class PlacedService(service.Service):
+    """Keeps what instances hold in placement as the record has it, and reports what the host has."""
+
+    def _began(self) -> None:
+        self._reporter = PlacementReporter(Client.from_conf(self._conf))
+        self._leftovers = HostLeftovers(self._store, self._manager.host_uuid)
+        self._allocations = allocations.AllocationClient.from_conf(self._conf, self._leftovers)
+        self._report()
+        # Those that were here before there was a placement service.
+        [root] = [provider.uuid for provider in self._manager.providers() if provider.parent_uuid is None]
+        records = self._store.records(self._manager.host_uuid)
+        for consumer, share in expected.shares(records, root, tree.NESTED).items():
+            if not self._allocations.get(consumer).exists:
+                self._allocations.spawn(consumer, share.held, PROJECT, USER)
+
+    def place(self, name: str, chosen: service.Chosen) -> dict[str, Any]:
+        """Build an instance where the scheduler chose."""
+        self._allocations.spawn(self._instances.get(name).uuid, chosen, PROJECT, USER)
+        return self._reported(self.build(name, chosen))
+
+    def move(self, name: str, flavor: str, chosen: service.Chosen) -> dict[str, Any]:
+        """Resize an instance to where the scheduler chose, until its user confirms it."""
+        migration = self._instances.migrate(name, flavor)
+        self._allocations.move(migration.instance_uuid, migration.uuid, chosen)
+        self._resize(migration, chosen=chosen)
+        return self._reported({})
+
+    def confirm(self, name: str) -> dict[str, Any]:
+        """The user keeps the new devices, unless placement does not let go of the old ones."""
+        migration = self._instances.migration_of(name)
+        try:
+            self._allocations.confirm(migration.instance_uuid, migration.uuid)
+        except errors.ConsumerConflict as conflict:
+            return {'refusal': str(conflict), 'outcome': conflict.verdict.outcome.value,
+                    'revert_possible': conflict.verdict.revert_possible}
+        return self._reported(super().confirm(name))
+
+    def drain(self, name: str) -> dict[str, Any]:
+        """Let nobody have a namespace until it is admitted again."""
+        self._manager.drain('vpmem', name)
+        return self._reported({})
+
+    def undrain(self, name: str) -> dict[str, Any]:
+        self._manager.undrain('vpmem', name)
+        return self._reported({})
+
+    def audit(self) -> dict[str, Any]:
+        answer = super().audit()
+        migrations = {migration.uuid: migration.status for migration in self._instances.migrations()}
+        self._allocations.remove_leftovers(lambda uuid: moves.verdict(migrations.get(uuid)) == moves.DONE)
+        return self._reported(answer)
+
+    def _delete(self, instance: Instance) -> None:
+        super()._delete(instance)
+        self._allocations.delete(instance.uuid)
+
+    def _reported(self, answer: dict[str, Any]) -> dict[str, Any]:
+        self._report()
+        return answer
+
+    def _report(self) -> None:
+        self._reporter.sync(self._manager.providers(), tree.LAYOUT_OF[self._conf.placement.nested],
+                            self._manager.classes, self._manager.complete)
+
+
+if __name__ == '__main__':
+    service.serve(PlacedService(Machine(sys.argv[1])))
