@@ -1,0 +1,173 @@
+"""Brings a node's allocations to the providers of their devices, by one request that changes all of it or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Final
+from typing import NamedTuple
+
+from oslo_log import log as logging
+
+from devicetrack.objects import Provider
+from devicetrack.objects.values import Record
+from devicetrack.objects.values import Usage
+from devicetrack.placement import errors
+from devicetrack.placement import healing
+from devicetrack.placement import tree
+from devicetrack.placement.client import Client
+from devicetrack.placement.healing import Obstacle
+from devicetrack.placement.healing import Plan
+from devicetrack.placement.reporter import PlacementReporter
+from devicetrack.placement.values import Consumer
+from devicetrack.placement.values import Inventories
+from devicetrack.placement.values import ProviderAllocations
+
+LOG = logging.getLogger(__name__)
+
+# What became of a node.
+HEALED: Final = 'healed'
+NOTHING: Final = 'nothing to move'
+LEFT: Final = 'left as it is'
+
+# How many consumers of a node have been read, and of how many.
+Progress = Callable[[int, int], None]
+
+
+class Node(NamedTuple):
+    """What a heal has to know of a node; :meth:`of_host` for one that can be looked at.
+
+    :param uuid: of its provider
+    :param look: gives the host's rows and what guests use, as ``ClaimManager.placed`` does; None for the second where
+        nobody can look, and the record alone counts
+    :param providers: those of the host, as ``ClaimManager.providers`` gives them. What placement does not have of them
+        is announced to it. Without them all that consumers need must be there.
+    :param complete: False when a part of the host could not be read: then nothing is moved
+    """
+
+    uuid: str
+    look: Callable[[], tuple[Sequence[Record], Usage | None]]
+    providers: Sequence[Provider] = ()
+    complete: bool = True
+
+    @classmethod
+    def of_host(cls, look: Callable[[], tuple[Sequence[Record], Usage | None]], providers: Sequence[Provider],
+                complete: bool) -> Node:
+        [root] = [provider.uuid for provider in providers if provider.parent_uuid is None]
+        return cls(root, look, providers, complete)
+
+
+class Healing(NamedTuple):
+    """What became of a node, or with ``dry_run`` would become: the consumers that moved, or what stood against it."""
+
+    outcome: str
+    consumers: tuple[str, ...] = ()
+    obstacles: tuple[Obstacle, ...] = ()
+
+
+class Healer:
+    """Heals nodes one by one. Where it is interrupted it can be run again: a node is healed or it is not.
+
+    A node takes one request for each consumer, one for each provider that any of them goes to, and three more. When
+    others write to it at the same time, what they changed is read again.
+
+    :param attempts: how often a node is written to at most when others change it at the same time
+    """
+
+    def __init__(self, client: Client, attempts: int = 5) -> None:
+        self._client, self._attempts = client, attempts
+
+    def at_node(self, node: Node) -> list[str]:
+        """The consumers that hold of the node itself what is counted below it. One request."""
+        return _of_classes(self._listed(node), node, node.look()[0])
+
+    def heal(self, node: Node, dry_run: bool = False, progress: Progress | None = None) -> Healing:
+        """Move every consumer of a node to the providers of its devices, unless anything stands against it.
+
+        :raises PlacementUnavailable: no usable answer; all was moved or nothing was: run it again
+        :raises GenerationConflict, InventoryInUse: others changed the node as often as we tried; nothing was moved
+        :raises NoCapacity, PlacementRefused: placement does not take it; nothing was moved
+        """
+        seen: dict[str, Consumer] = {}
+        lost: tuple[str, ...] = ()
+        looked_again = announced = False
+        failures = 0
+        while True:
+            plan = self._plan(node, seen, dry_run, progress)
+            if plan.obstacles:
+                if not (announced or dry_run) and node.providers and any(
+                        obstacle.what == healing.NO_PROVIDER for obstacle in plan.obstacles):
+                    announced = True
+                    PlacementReporter(self._client).sync(node.providers, tree.ANNOUNCED)
+                elif not looked_again:
+                    looked_again = True             # what only passes by is none
+                else:
+                    return Healing(LEFT, obstacles=plan.obstacles)
+                continue
+            moved = tuple(consumer.uuid for consumer in plan.consumers)
+            if not moved:
+                return Healing(HEALED if lost else NOTHING, lost)
+            if dry_run:
+                return Healing(HEALED, moved)
+            try:
+                self._client.reshape(plan.inventories, plan.consumers)
+            except (errors.GenerationConflict, errors.InventoryInUse, errors.PlacementUnavailable) as error:
+                failures += 1
+                if failures >= self._attempts:
+                    raise
+                LOG.info('%s; reading again', error)
+                if isinstance(error, errors.PlacementUnavailable):
+                    lost = moved                    # perhaps only the answer
+            else:
+                return Healing(HEALED, moved)
+
+    def _plan(self, node: Node, seen: dict[str, Consumer], dry_run: bool, progress: Progress | None) -> Plan:
+        listed = self._listed(node)
+        # After placement: who was allocated for has its row by now, if it has one.
+        records, usage = node.look()
+        uuids = _of_classes(listed, node, records)
+        if not uuids:
+            return Plan()
+        if not node.complete:
+            return Plan(obstacles=(Obstacle(None, healing.UNREAD, 'a part of the host could not be read'),))
+        for number, uuid in enumerate(uuids, 1):
+            if uuid not in seen or seen[uuid].generation != listed.consumers[uuid].generation:
+                seen[uuid] = self._client.get_allocations(uuid)
+            if progress is not None:
+                progress(number, len(uuids))
+        classes = healing.classes_below(node.uuid, records, node.providers)
+        consumers = [seen[uuid] for uuid in uuids if classes & seen[uuid].resources.get(node.uuid, {}).keys()]
+        root = self._client.get_inventories(node.uuid)
+        # The older generation: who came to the node after it was listed makes our write a conflict.
+        inventories = {node.uuid: root._replace(generation=min(root.generation, listed.generation))}
+        for provider in sorted(healing.targets(node.uuid, uuids, records)):
+            there = self._inventories(provider, node if dry_run else None)
+            if there is not None:
+                inventories[provider] = there
+        return healing.plan(node.uuid, inventories, consumers, records, usage, classes)
+
+    def _listed(self, node: Node) -> ProviderAllocations:
+        try:
+            return self._client.get_provider_allocations(node.uuid)
+        except errors.UnknownProvider:
+            return ProviderAllocations(0, {})
+
+    def _inventories(self, provider: str, announced: Node | None) -> Inventories | None:
+        """What a provider has, and with ``announced`` what it would have once the host's providers are announced."""
+        found = None
+        try:
+            found = self._client.get_inventories(provider)
+        except errors.UnknownProvider:
+            pass
+        if announced is None or not announced.providers:
+            return found
+        wanted = tree.desired(announced.providers, tree.ANNOUNCED).nodes.get(provider)
+        if wanted is None:
+            return found
+        generation, there = found or (0, {})
+        return Inventories(generation, {**wanted.inventories, **there})
+
+
+def _of_classes(listed: ProviderAllocations, node: Node, records: Sequence[Record]) -> list[str]:
+    classes = healing.classes_below(node.uuid, records, node.providers)
+    return sorted(uuid for uuid, holding in listed.consumers.items() if classes & holding.resources.keys())

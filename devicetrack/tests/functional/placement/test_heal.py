@@ -1,0 +1,270 @@
+"""Nodes are healed on a real server: beside others who write there, through lost answers, and after being killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import traceback
+from typing import Any
+import uuid
+
+from keystoneauth1 import adapter as ks_adapter
+from keystoneauth1 import session as ks_session
+from keystoneauth1 import token_endpoint
+
+from devicetrack.placement import errors
+from devicetrack.placement import healer
+from devicetrack.placement import healing
+from devicetrack.placement import tree
+from devicetrack.placement import values
+from devicetrack.placement.client import Client
+from devicetrack.placement.healer import Healer
+from devicetrack.placement.healer import Healing
+from devicetrack.testing import databases
+from devicetrack.testing import http_proxy
+from devicetrack.testing import placement as placements
+from devicetrack.testing.fixtures import Instance
+from devicetrack.testing.fixtures import VGPU
+from devicetrack.tests import base
+from devicetrack.tests.functional.placement import nodes
+
+RESHAPE = ('POST', '/reshaper')
+
+
+class HealTestCase(base.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.placement = self.useFixture(placements.Placement())
+        self.direct = self.placement.direct
+        self.proxy = self.placement.proxy
+        self.world = self.useFixture(nodes.FlatHost(self.placement, {'p0': 4, 'p1': 3}, devices=1))
+        self.healer = Healer(self.placement.client)
+
+    def heal(self, hypervisor: bool = True, dry_run: bool = False) -> Healing:
+        """Heal; the requests of that are in ``asked`` then."""
+        self.placement.requests.clear()
+        try:
+            return self.healer.heal(self.world.heal_node(hypervisor), dry_run)
+        finally:
+            self.asked = list(self.placement.requests)
+
+    def assert_healed(self) -> None:
+        self.assertEqual(self.world.expected(tree.NESTED), self.world.held())
+
+    def assert_as_it_was(self) -> None:
+        self.assertEqual([], [request for request in self.asked if request[0] != 'GET'])
+        self.assertEqual(self.world.expected(tree.FLAT), {
+            uuid: resources for uuid, resources in self.world.held().items()
+            if uuid in self.world.expected(tree.FLAT)})
+
+
+class TestHeal(HealTestCase):
+    scenarios = [('on the host', {'hypervisor': True}), ('by the record', {'hypervisor': False})]
+    hypervisor: bool
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.world.report(tree.ANNOUNCED)
+        self.instances = [self.world.spawn() for _ in range(3)]
+
+    def test_moves_every_consumer_with_few_requests_and_says_what_moved(self) -> None:
+        moving = self.world.resize(self.instances[0], vgpu=2)
+        done = self.heal(self.hypervisor)
+        consumers = sorted([moving, *(instance.uuid for instance in self.instances)])
+        self.assertEqual(Healing(healer.HEALED, tuple(consumers)), done)
+        self.assert_healed()
+        self.assertEqual(len(consumers) + 2 + 3, len(self.asked))
+        self.assertEqual([RESHAPE], [request for request in self.asked if request[0] != 'GET'])
+
+    def test_gives_room_only_to_what_is_held_and_the_next_report_gives_the_rest(self) -> None:
+        self.heal(self.hypervisor)
+        held = {name: total - reserved for name, (total, reserved) in self.world.room().items()}
+        self.assertEqual((3, {'p0', 'p1'}), (sum(held.values()), held.keys()))
+        self.assertEqual(tree.NESTED, self.world.report(tree.ANNOUNCED))
+        self.assertEqual({'p0': (4, 0), 'p1': (3, 0)}, self.world.room())
+        self.assert_healed()
+
+    def test_again_does_nothing(self) -> None:
+        self.heal(self.hypervisor)
+        self.assertEqual(Healing(healer.NOTHING), self.heal(self.hypervisor))
+        self.assertEqual([('GET', f'/resource_providers/{self.world.node}/allocations')], self.asked)
+
+    def test_dry_it_says_what_it_would_do(self) -> None:
+        self.assertEqual(Healing(healer.HEALED, tuple(sorted(instance.uuid for instance in self.instances))),
+                         self.heal(self.hypervisor, dry_run=True))
+        self.assert_as_it_was()
+
+    def test_beside_others_reads_again_what_they_changed(self) -> None:
+        changed, gone = self.instances[:2]
+
+        def others_write() -> None:
+            found = self.direct.get_allocations(changed.uuid)
+            self.direct.put_allocations(found._replace(resources={
+                self.world.node: {**found.resources[self.world.node], 'VCPU': 7}}))
+            self.world.delete(gone)
+            self.came = self.world.spawn()
+
+        self.proxy.before_next(*RESHAPE, others_write)
+        done = self.heal(self.hypervisor)
+        self.assertEqual({changed.uuid, self.instances[2].uuid, self.came.uuid}, set(done.consumers))
+        after = self.world.held()
+        self.assertEqual(7, after[changed.uuid][self.world.node]['VCPU'])
+        self.assertEqual({uuid: {provider: amounts for provider, amounts in of.items() if provider != self.world.node}
+                          for uuid, of in self.world.expected(tree.NESTED).items()},
+                         {uuid: {provider: amounts for provider, amounts in of.items() if provider != self.world.node}
+                          for uuid, of in after.items()})
+        # Read once more: the one that changed, and the one that came.
+        self.assertEqual(3 + 2, len([path for _method, path in self.asked if path.startswith('/allocations/')]))
+
+    def test_beside_others_without_an_end_gives_up_and_changes_nothing(self) -> None:
+        def touch() -> None:
+            found = self.direct.get_traits(self.world.node)
+            self.direct.put_traits(self.world.node, found.generation, found.traits | {f'HW_CPU_X86_AVX{next(names)}'})
+
+        names = iter(['', '2', '512F', '512CD', '512PF'])
+        for _attempt in range(5):
+            self.proxy.before_next(*RESHAPE, touch)
+        self.assertRaises(errors.GenerationConflict, self.heal, self.hypervisor)
+        self.assertEqual(self.world.expected(tree.FLAT), self.world.held())
+        self.assertEqual(healer.HEALED, self.heal(self.hypervisor).outcome)
+
+    def test_knows_its_own_write_whose_answer_was_lost(self) -> None:
+        self.proxy.at_next(*RESHAPE, http_proxy.Loss.ANSWER)
+        done = self.heal(self.hypervisor)
+        self.assertEqual((healer.HEALED, 3), (done.outcome, len(done.consumers)))
+        self.assertEqual(1, self.asked.count(RESHAPE))
+        self.assert_healed()
+
+    def test_repeats_a_write_that_was_lost(self) -> None:
+        self.proxy.at_next(*RESHAPE, http_proxy.Loss.REQUEST)
+        self.assertEqual(3, len(self.heal(self.hypervisor).consumers))
+        self.assertEqual(2, self.asked.count(RESHAPE))
+        self.assert_healed()
+
+    def test_says_what_consumers_are_whose_writer_did_not(self) -> None:
+        old = Instance()
+        body = {'allocations': {self.world.node: {'resources': {VGPU: 1}}}, 'consumer_generation': None,
+                'project_id': nodes.PROJECT, 'user_id': nodes.USER}
+        answer = self.direct._adapter.put(f'/allocations/{old.uuid}', json=body, microversion='1.30')
+        self.assertEqual((204, values.UNTYPED), (answer.status_code, self.direct.get_allocations(old.uuid).type))
+        self.world.host.spawn(old, {self.world.node: {'resources': {VGPU: 1}}})
+        self.assertEqual(4, len(self.heal(self.hypervisor).consumers))
+        self.assertEqual(values.INSTANCE, self.direct.get_allocations(old.uuid).type)
+
+
+class TestObstacles(HealTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.instance = self.world.spawn()
+
+    def assert_left(self, *obstacles: tuple[str | None, str]) -> None:
+        done = self.heal()
+        self.assertEqual((healer.LEFT, list(obstacles)),
+                         (done.outcome, [(one.consumer, one.what) for one in done.obstacles]))
+        self.assert_as_it_was()
+
+    def test_a_consumer_without_a_record_is_named(self) -> None:
+        stranger = values.Consumer(str(uuid.uuid4()), {self.world.node: {VGPU: 1}}, None, 'p', 'u', values.INSTANCE)
+        self.world.report(tree.ANNOUNCED)
+        self.direct.put_allocations(stranger)
+        self.assert_left((stranger.uuid, healing.NO_RECORD))
+        self.direct.delete_allocations(stranger.uuid)
+        self.assertEqual(healer.HEALED, self.heal().outcome)
+
+    def test_a_record_without_a_guest_is_named(self) -> None:
+        self.world.report(tree.ANNOUNCED)
+        self.world.host.machine.delete_guest(self.instance.uuid)
+        self.assert_left((self.instance.uuid, healing.NO_GUEST))
+
+    def test_a_guest_with_other_devices_is_named(self) -> None:
+        self.world.report(tree.ANNOUNCED)
+        self.world.host.machine.start_guest(self.instance.uuid, [])
+        self.assert_left((self.instance.uuid, healing.OTHER_GUEST))
+
+    def test_an_amount_that_differs_is_named(self) -> None:
+        self.world.report(tree.ANNOUNCED)
+        found = self.direct.get_allocations(self.instance.uuid)
+        self.direct.put_allocations(found._replace(resources={self.world.node: {VGPU: 2}}))
+        done = self.heal()
+        self.assertEqual([(self.instance.uuid, healing.OTHER_AMOUNT)],
+                         [(one.consumer, one.what) for one in done.obstacles])
+
+    def test_what_only_passes_by_is_none(self) -> None:
+        self.world.report(tree.ANNOUNCED)
+        coming = Instance()
+        self.direct.put_allocations(values.Consumer(coming.uuid, {self.world.node: {**nodes.CPU, VGPU: 1}}, None,
+                                                    nodes.PROJECT, nodes.USER, values.INSTANCE))
+        listing = ('GET', f'/resource_providers/{self.world.node}/allocations')
+        self.proxy.before_next(*listing, lambda: None)
+        self.proxy.before_next(*listing, lambda: self.world.host.spawn(
+            coming, {self.world.node: {'resources': {VGPU: 1}}}))
+        self.assertEqual(2, len(self.heal().consumers))
+        self.assert_healed()
+
+    def test_what_nobody_could_read_moves_nothing(self) -> None:
+        self.world.report(tree.ANNOUNCED)
+        node = self.world.heal_node()._replace(complete=False)
+        self.assertEqual([healing.UNREAD], [one.what for one in self.healer.heal(node).obstacles])
+
+    def test_without_the_host_its_providers_must_be_there(self) -> None:
+        done = self.heal(hypervisor=False)
+        self.assertEqual([healing.NO_PROVIDER], [one.what for one in done.obstacles])
+        self.assert_as_it_was()
+
+    def test_on_the_host_they_are_made(self) -> None:
+        self.assertEqual(healer.HEALED, self.heal(dry_run=True).outcome)
+        self.assert_as_it_was()
+        self.assertEqual(healer.HEALED, self.heal().outcome)
+        self.assert_healed()
+
+    def test_of_a_node_that_placement_does_not_have_there_is_nothing_to_do(self) -> None:
+        node = self.world.heal_node()._replace(uuid=str(uuid.uuid4()))
+        self.assertEqual(Healing(healer.NOTHING), self.healer.heal(node))
+
+
+class TestKilled(base.TestCase):
+    """A heal is killed at each of its requests, and run again: while its write goes on, where that has arrived."""
+
+    scenarios: Any = base.table(
+        ('before a GET', 'GET', http_proxy.Loss.REQUEST),
+        ('before a PUT', 'PUT', http_proxy.Loss.REQUEST),
+        ('before a POST', 'POST', http_proxy.Loss.REQUEST),
+        ('amid a POST', 'POST', None),
+        names=('method', 'loss'))
+
+    def killed_at(self, number: int, placement: placements.Placement, node: healer.Node) -> bool:
+        """Heal in a child that is killed when its request of this number has come; whether it was."""
+        records, usage = node.look()            # the store's connections are the parent's
+        child = os.fork()
+        if not child:
+            try:
+                session = ks_session.Session(token_endpoint.Token(placement.url, placements.TOKEN))
+                client = Client(ks_adapter.Adapter(session, service_type='placement', connect_retries=0))
+                Healer(client).heal(node._replace(look=lambda: (records, usage)))
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+            os._exit(0)
+        for _before in range(number - 1):
+            placement.proxy.before_next(self.method, '/', lambda: None)
+        placement.proxy.before_next(self.method, '/', lambda: os.kill(child, signal.SIGKILL), self.loss)
+        _pid, status = os.waitpid(child, 0)
+        self.assertIn(status, (0, signal.SIGKILL))
+        return status != 0
+
+    def test_it_is_as_it_was_and_the_next_run_goes_on(self) -> None:
+        server = placements.PlacementServer.shared(databases.PostgreSQLServer.shared())
+        was_killed = True
+        number = 0
+        while was_killed:
+            number += 1
+            placement = self.useFixture(placements.Placement(server))
+            world = self.useFixture(nodes.FlatHost(placement, {'p0': 2, 'p1': 2}))
+            world.spawn()
+            world.spawn()
+            was_killed = self.killed_at(number, placement, world.heal_node())
+            if was_killed and self.loss is not None:
+                self.assertEqual(world.expected(tree.FLAT), world.held())
+            Healer(placement.direct).heal(world.heal_node())
+            self.assertEqual(world.expected(tree.NESTED), world.held())
+        self.assertGreater(number, 3)
