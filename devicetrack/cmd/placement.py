@@ -10,7 +10,10 @@ from typing import Any
 from typing import Final
 from typing import TYPE_CHECKING
 
+from oslo_config import cfg
+
 from devicetrack import exception
+from devicetrack.claims.report import Observer
 from devicetrack.cmd import base
 from devicetrack.cmd import options
 from devicetrack.conf import placement as placement_options
@@ -19,9 +22,44 @@ from devicetrack.store.api import Host
 
 if TYPE_CHECKING:
     from devicetrack.placement import reporter
+    from devicetrack.placement.client import Client
 
 # A person is told of every so many providers.
 _STEP: Final = 25
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What every command about one host's tree has."""
+    options.add_host(parser)
+    parser.add_argument('--node', metavar='NAME',
+                        help="The hypervisor node of the host, when its name is another than the host's.")
+
+
+def open_client(conf: cfg.ConfigOpts) -> Client:
+    """The client that ``[placement]`` describes.
+
+    :raises InvalidConfiguration: the options cannot be used, or what reads them is not installed
+    """
+    try:
+        from devicetrack.placement.client import Client
+    except ModuleNotFoundError as missing:
+        raise exception.InvalidConfiguration(
+            f'[{placement_options.GROUP}]', 'auth_type, …',
+            f'{missing.name}, which reads them, is not installed: install devicetrack[placement]') from missing
+    return Client.from_conf(conf)
+
+
+def observe(app: Any, client: Client, parsed_args: argparse.Namespace) -> Observer:
+    """Who reports on the host that the options name, with the providers that placement has by their names."""
+    from devicetrack.placement.resolver import ProvidersByName
+
+    def resolver(host: Host) -> ProvidersByName:
+        if app.checked_store.host(host.name) is None:
+            raise exception.UnknownHost(host.name, [one.name for one in app.checked_store.hosts()])
+        return ProvidersByName(client, parsed_args.node or host.name, host.uuid)
+
+    observer: Observer = app.observer(parsed_args.host, resolver)
+    return observer
 
 
 class Sync(base.Lister):
@@ -37,9 +75,7 @@ class Sync(base.Lister):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        options.add_host(parser)
-        parser.add_argument('--node', metavar='NAME',
-                            help="The hypervisor node of the host, when its name is another than the host's.")
+        add_options(parser)
         parser.add_argument('--dry-run', action='store_true', help='Say what differs, and change nothing.')
         return parser
 
@@ -60,23 +96,10 @@ class Sync(base.Lister):
         return 0
 
     def _report(self, parsed_args: argparse.Namespace) -> reporter.Report:
-        try:
-            # Not at the top: hosts without a scheduler do without what speaks with it.
-            from devicetrack.placement.client import Client
-            from devicetrack.placement.reporter import PlacementReporter
-            from devicetrack.placement.resolver import ProvidersByName
-        except ModuleNotFoundError as missing:
-            raise exception.InvalidConfiguration(
-                f'[{placement_options.GROUP}]', 'auth_type, …',
-                f'{missing.name}, which reads them, is not installed: install devicetrack[placement]') from missing
-        client = Client.from_conf(self.app.conf)
-
-        def resolver(host: Host) -> ProvidersByName:
-            if self.app.checked_store.host(host.name) is None:
-                raise exception.UnknownHost(host.name, [one.name for one in self.app.checked_store.hosts()])
-            return ProvidersByName(client, parsed_args.node or host.name, host.uuid)
-
-        observer = self.app.observer(parsed_args.host, resolver)
+        client = open_client(self.app.conf)
+        # Not at the top: hosts without a scheduler do without what speaks with it.
+        from devicetrack.placement.reporter import PlacementReporter
+        observer = observe(self.app, client, parsed_args)
         providers, complete = observer.providers(parsed_args.node)
         if not complete:
             self.exit_code = base.ATTENTION
