@@ -127,7 +127,7 @@ def _identify(name: str, digest: str, guests: Sequence[GuestRecord],
         [host_uuid] = recorded
     else:
         host_uuid = before.uuid if before is not None else host_identity.new_host(name, digest).uuid
-    host = store_api.Host(host_uuid, name, digest, before.boot_id if before is not None else None)
+    host = (before or store_api.Host(host_uuid, name, digest))._replace(uuid=host_uuid, machine_id=digest)
     for other in known.values():
         if store is not None and other.name != name and other.machine_id == digest:
             rows = len(store.records(other.uuid))

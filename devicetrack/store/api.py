@@ -19,13 +19,16 @@ class Host(NamedTuple):
     """One host as the store knows it.
 
     ``machine_id`` is a digest, never the machine id itself. ``boot_id`` is of the boot in which a manager of this host
-    last set it; None when none did.
+    last set it; None when none did. ``nested_version`` and ``nested_at`` are None until the host's devices are counted
+    at providers of their own: the version of how they are, and since when, in seconds since the epoch and only a label.
     """
 
     uuid: str
     name: str
     machine_id: str
     boot_id: str | None = None
+    nested_version: int | None = None
+    nested_at: int | None = None
 
     @property
     def identity(self) -> tuple[str, str, str]:
@@ -156,6 +159,15 @@ class Store(abc.ABC):
     @abc.abstractmethod
     def set_boot_id(self, host_uuid: str, boot_id: str) -> None:
         """Record the boot for which a host's manager has seen to its devices. May be repeated.
+
+        :raises UnknownHost: the store has no such host
+        :raises StoreUnavailable: nothing was written
+        :raises OutcomeUnknown: it may have been written; call again
+        """
+
+    @abc.abstractmethod
+    def set_nested(self, host_uuid: str, version: int, at: int) -> None:
+        """Record that a host's devices are counted at providers of their own, and since when. May be repeated.
 
         :raises UnknownHost: the store has no such host
         :raises StoreUnavailable: nothing was written

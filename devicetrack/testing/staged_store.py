@@ -107,6 +107,9 @@ class StagedStore(api.Store):
     def set_boot_id(self, host_uuid: str, boot_id: str) -> None:
         self._call('set_boot_id', host_uuid, boot_id)
 
+    def set_nested(self, host_uuid: str, version: int, at: int) -> None:
+        self._call('set_nested', host_uuid, version, at)
+
     def replace_host(self, before: api.Host, after: api.Host) -> None:
         self._call('replace_host', before, after)
 

@@ -15,7 +15,7 @@ from devicetrack.objects import values
 from devicetrack.store import api
 
 # The newest revision under migrations/, named here so that checking a store needs no alembic. A test compares.
-REVISION: Final = '0004'
+REVISION: Final = '0005'
 
 metadata: Final = sa.MetaData()
 
@@ -33,6 +33,8 @@ hosts: Final = sa.Table(
     sa.Column('name', sa.String(255), nullable=False),
     sa.Column('machine_id', sa.String(128), nullable=False),
     sa.Column('boot_id', sa.String(64), nullable=True),
+    sa.Column('nested_version', sa.Integer, nullable=True),
+    sa.Column('nested_at', sa.BigInteger, nullable=True),
     sa.UniqueConstraint('name', name='uniq_hosts0name'),
     **_MARIADB)
 

@@ -5,7 +5,9 @@ Claims have no part in it, so it goes the plain way, through SQLAlchemy.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Any
 from typing import Final
 
 import sqlalchemy as sa
@@ -23,11 +25,10 @@ ANSWERED_ORDERS_KEPT: Final = 100
 # -- hosts ------------------------------------------------------------------------------------------------------------
 
 
-def set_boot_id(connection: sa.Connection, host_uuid: str, boot_id: str) -> bool:
-    """Whether there is such a host."""
+def set_of_host(connection: sa.Connection, host_uuid: str, values: Mapping[str, Any]) -> bool:
+    """Change columns of a host; whether there is such a host."""
     table = models.hosts
-    return connection.execute(
-        sa.update(table).where(table.c.uuid == host_uuid).values(boot_id=boot_id)).rowcount == 1
+    return connection.execute(sa.update(table).where(table.c.uuid == host_uuid).values(**values)).rowcount == 1
 
 
 def replace_host(connection: sa.Connection, before: api.Host, after: api.Host) -> None:

@@ -103,7 +103,13 @@ class SQLStore(api.Store):
                 raise exception.HostIdentityChanged(host.name) from error
 
     def set_boot_id(self, host_uuid: str, boot_id: str) -> None:
-        if not self.transact(lambda connection: rare.set_boot_id(connection, host_uuid, boot_id)):
+        self._set_of_host(host_uuid, boot_id=boot_id)
+
+    def set_nested(self, host_uuid: str, version: int, at: int) -> None:
+        self._set_of_host(host_uuid, nested_version=version, nested_at=at)
+
+    def _set_of_host(self, host_uuid: str, **values: Any) -> None:
+        if not self.transact(lambda connection: rare.set_of_host(connection, host_uuid, values)):
             raise exception.UnknownHost(host_uuid, [host.name for host in self.hosts()])
 
     def replace_host(self, before: api.Host, after: api.Host) -> None:

@@ -73,6 +73,17 @@ class TestHosts(StoreTestCase):
         error = self.assertRaises(exception.UnknownHost, self.store.set_boot_id, '0' * 36, 'boot-1')
         self.assertEqual(('0' * 36, ('compute-1',)), (error.host, error.known))
 
+    def test_since_when_a_host_is_nested_is_kept(self) -> None:
+        host = api.Host(records.HOST_UUID, 'compute-1', 'digest', 'boot-1')
+        other = api.Host('0' * 36, 'compute-2', 'digest')
+        for made in (host, other):
+            self.store.add_host(made)
+        for at in (1_800_000_000, 5_000_000_000):
+            self.store.set_nested(host.uuid, 1, at)
+            self.assertEqual([host._replace(nested_version=1, nested_at=at), other], self.store.hosts())
+        error = self.assertRaises(exception.UnknownHost, self.store.set_nested, 'f' * 36, 1, 5)
+        self.assertEqual('f' * 36, error.host)
+
     def test_adding_a_host_again_after_it_has_booted_is_harmless(self) -> None:
         host = api.Host(records.HOST_UUID, 'compute-1', 'digest')
         self.store.add_host(host)

@@ -238,6 +238,7 @@ class TestServer(base.TestCase):
                 lambda: store.add_host(api.Host(records.HOST_UUID, 'compute-1', 'digest')),
                 lambda: store.settle(insert(record('ns9'))),
                 lambda: store.set_boot_id(records.HOST_UUID, 'boot'),
+                lambda: store.set_nested(records.HOST_UUID, 1, 5),
                 lambda: store.replace_host(*[api.Host(uuid, 'compute-1', uuid) for uuid in 'ab']),
                 lambda: store.contexts(records.HOST_UUID), store.orders,
                 lambda: store.add_order(api.Order('a', records.HOST_UUID, 'drain', '{}', 1)),

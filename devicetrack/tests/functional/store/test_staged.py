@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from devicetrack import exception
+from devicetrack.objects.values import Leftover
 from devicetrack.store import api
 from devicetrack.testing import databases
 from devicetrack.testing import staged_store
@@ -19,6 +20,7 @@ _HOST = api.Host(records.HOST_UUID, 'compute-1', 'digest', 'boot-1')
 _OTHER = api.Host('0' * 36, 'compute-2', 'digest')
 _ROW = record('ns0')
 _ORDER = api.Order('0' * 36, _HOST.uuid, 'drain', '{}', 1)
+_LEFTOVER = Leftover('1' * 36, records.MIGRATION_UUID)
 _WITHHELD = api.WithheldRow(_HOST.uuid, 'vpmem', 'device', 'ns0', '{}', 1, 1)
 
 _CALLS: list[tuple[str, tuple[Any, ...], Any]] = [
@@ -26,7 +28,8 @@ _CALLS: list[tuple[str, tuple[Any, ...], Any]] = [
     ('add_host', (_HOST,), None),
     ('host', ('compute-2',), None),
     ('set_boot_id', (_HOST.uuid, 'boot-2'), None),
-    ('hosts', (), [_HOST._replace(boot_id='boot-2')]),
+    ('set_nested', (_HOST.uuid, 1, 5), None),
+    ('hosts', (), [_HOST._replace(boot_id='boot-2', nested_version=1, nested_at=5)]),
     ('write', (insert(_ROW)._replace(contexts=(put(context(_ROW)),)),), None),
     ('settle', (insert(_ROW),), True),
     ('records', (_HOST.uuid, _ROW.instance_uuid, [_ROW.key]), [_ROW]),
@@ -36,6 +39,9 @@ _CALLS: list[tuple[str, tuple[Any, ...], Any]] = [
     ('answer_order', (_ORDER.uuid, 2, '{}'), True),
     ('set_withheld', ([_WITHHELD], []), None),
     ('withheld', (_HOST.uuid,), [_WITHHELD]),
+    ('add_leftover', (_HOST.uuid, _LEFTOVER), None),
+    ('leftovers', (_HOST.uuid,), [_LEFTOVER]),
+    ('remove_leftover', (_HOST.uuid, _LEFTOVER), None),
 ]
 
 

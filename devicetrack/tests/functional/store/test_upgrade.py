@@ -136,7 +136,7 @@ class TestFromSecond(UpgradeTestCase):
         self.context = context(_ROWS[1])
         for table, rows in (('hosts', [self.host]), ('assignments', _ROWS), ('migration_contexts', [self.context]),
                             ('orders', [_ORDER])):
-            names = rows[0]._fields
+            names = [name for name in rows[0]._fields if not name.startswith('nested_')]       # which came later
             self.run_statement(f'INSERT INTO {table} ({", ".join(names)}) '
                                f'VALUES ({", ".join(":" + name for name in names)})', [row._asdict() for row in rows])
 
@@ -164,11 +164,13 @@ class TestFromSecond(UpgradeTestCase):
 class TestCutShort(UpgradeTestCase):
     """MariaDB commits after each statement of a migration: one that is cut short leaves the first of them done."""
 
-    scenarios = [(f'after {done}', {'database': databases.MariaDBStore, 'done': done}) for done in range(1, 6)]
+    scenarios = [(f'after {done} of {made}', {'database': databases.MariaDBStore, 'made': made, 'done': done})
+                 for made, done in (*(('0001', done) for done in range(1, 6)), ('0004', 1))]
+    made: str
     done: int
 
     def test_syncing_again_does_the_rest(self) -> None:
-        self.make('0001')
+        self.make(self.made)
         fixture = self.fixture
         store = sql.open_store(fixture.conf)
         self.addCleanup(store.close)
@@ -183,7 +185,7 @@ class TestCutShort(UpgradeTestCase):
 
         self.assertRaises(exception.StoreUnavailable, schema.sync, store)
         self.assertEqual(-1, left[0])
-        self.assertEqual('0001', schema.revision(self.store))
+        self.assertEqual(self.made, schema.revision(self.store))
         self.assertEqual(models.REVISION, schema.sync(self.store))
         new = self.useFixture(self.database()).store
         self.assertEqual(_columns(new), _columns(self.store))
