@@ -41,15 +41,16 @@ of every consumer concerned and a write. Raise it when many writers change the s
 """),
     cfg.StrOpt('nested', default='off', choices=[
         ('off', 'all devices of a node are counted at the node'),
-        ('manual', 'as off, and the providers below the node are there, reserved in full'),
+        ('manual', 'as off until the node is healed; the providers below it are there, reserved in full'),
         ('at_start', 'each device is counted at its own provider; a service that starts moves what is at the node'),
         ('refuse', 'each device is counted at its own provider; no service starts while guests have devices of the '
                    'node'),
     ], help="""
 Whether devices are counted at providers of their own below the node: one for each parent of mediated devices or of
 virtual functions, and one for each NUMA node of persistent memory if those are counted so. A flavor can ask for devices
-of one parent, and the scheduler knows which parent is full, only where they are. A tree becomes another one only when
-nothing is allocated in the one that there is.
+of one parent, and the scheduler knows which parent is full, only where they are. While devices are allocated at the
+node they stay counted there: "devicetrack-manage placement heal", or a start with at_start, moves them without moving a
+guest.
 """),
     cfg.BoolOpt('pmem_per_numa_node', default=False, help="""
 Whether persistent memory is counted for each NUMA node, at providers ``<node>_numa<N>`` with the trait

@@ -162,6 +162,19 @@ class InventoryInUse(PlacementError):
         return f'{self.request}: inventory in use: {self.detail}'
 
 
+class StillFlat(PlacementError):
+    """Consumers hold of the node itself what is to be counted below it. Nothing was changed; heal the node."""
+
+    def __init__(self, node: str, consumers: Iterable[str]) -> None:
+        self.node, self.consumers = node, tuple(consumers)
+        super().__init__(node, self.consumers)
+
+    def __str__(self) -> str:
+        some = ', '.join(self.consumers[:3]) + (', …' if self.consumers[3:] else '')
+        return (f'[placement] nested = refuse, and {len(self.consumers)} consumers hold devices of node {self.node} '
+                f'itself ({some}): run devicetrack-manage placement heal --node {self.node}, or move them away')
+
+
 class PlacementRefused(PlacementError):
     """Placement does not take the request, for a reason that has no class here. Nothing was changed."""
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from oslo_log import log as logging
 
+from devicetrack import exception
 from devicetrack.objects import Provider
 from devicetrack.objects.values import Record
 from devicetrack.objects.values import Usage
@@ -24,6 +25,9 @@ from devicetrack.placement.values import Inventories
 from devicetrack.placement.values import ProviderAllocations
 
 LOG = logging.getLogger(__name__)
+
+# How devices are counted, for whoever counts them otherwise one day: at providers of their parents.
+VERSION: Final = 1
 
 # What became of a node.
 HEALED: Final = 'healed'
@@ -120,6 +124,13 @@ class Healer:
                     lost = moved                    # perhaps only the answer
             else:
                 return Healing(HEALED, moved)
+
+    def attempt(self, node: Node, dry_run: bool = False, progress: Progress | None = None) -> Healing:
+        """Heal, and take whatever went wrong for an obstacle of this node."""
+        try:
+            return self.heal(node, dry_run, progress)
+        except exception.DeviceTrackError as error:
+            return Healing(LEFT, obstacles=(Obstacle(None, healing.FAILED, ' '.join(str(error).split())),))
 
     def _plan(self, node: Node, seen: dict[str, Consumer], dry_run: bool, progress: Progress | None) -> Plan:
         listed = self._listed(node)

@@ -35,6 +35,7 @@ OTHER_GUEST: Final = 'other devices'
 NO_PROVIDER: Final = 'no provider'
 NO_ROOM: Final = 'no room'
 UNREAD: Final = 'not read'
+FAILED: Final = 'failed'
 
 
 class Obstacle(NamedTuple):

@@ -38,6 +38,16 @@ LAYOUTS: Final = (FLAT, NESTED, ANNOUNCED)
 # By what the option ``[placement] nested`` says, for a node whose devices nobody has moved yet.
 LAYOUT_OF: Final = {'off': FLAT, 'manual': ANNOUNCED, 'at_start': NESTED, 'refuse': NESTED}
 
+
+def wanted_layout(nested: str, healed: bool) -> str:
+    """Where devices of a node are to be counted.
+
+    :param nested: what the option ``[placement] nested`` says
+    :param healed: whether they are counted at their own providers already, by the host's row
+    """
+    return NESTED if healed and nested == 'manual' else LAYOUT_OF[nested]
+
+
 MADE: Final = names.PREFIX + 'PROVIDER'
 COUNTS: Final = names.PREFIX + 'COUNTS_'
 SETS: Final = names.PREFIX + 'SETS_'
@@ -187,7 +197,12 @@ def mark(prefix: str, name: str) -> str:
 
 def is_ours(node: Node, wanted: Tree) -> bool:
     """Whether a provider counts devices of this host, or did so, or was made by us."""
-    return node.uuid in wanted.known or any(trait == MADE or trait.startswith(COUNTS) for trait in node.traits)
+    return node.uuid in wanted.known or is_marked(node.traits)
+
+
+def is_marked(traits: Iterable[str]) -> bool:
+    """Whether the traits of a provider say that it counts devices of this host, or did so, or was made by us."""
+    return any(trait == MADE or trait.startswith(COUNTS) for trait in traits)
 
 
 def to_ask(node: Node, wanted: Tree, classes: Collection[str]) -> bool:
