@@ -8,6 +8,7 @@ Exit codes, the same for every command:
 2    the command line, or the request on it, means nothing
 3    done, and something needs attention: findings, a request that does not fit, a schema of another release,
      work that is left, a part of an answer that could not be read
+11…  done, but for some: 10 more than how many nodes were left as they are; 125 for 115 or more
 130  interrupted
 141  nobody reads the output any more
 ==== ===============================================================================================================
@@ -38,6 +39,8 @@ OK: Final = 0
 ERROR: Final = 1
 USAGE: Final = 2
 ATTENTION: Final = 3
+SOME_LEFT: Final = 10           # and as many more as were left
+MOST_LEFT: Final = 125          # above it shells have their own
 INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141
 

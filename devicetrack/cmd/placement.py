@@ -104,7 +104,8 @@ class Sync(base.Lister):
         if not complete:
             self.exit_code = base.ATTENTION
             self.say('a part of the host could not be read: what is missing there stays, reserved in full')
-        layout = tree.LAYOUT_OF[self.app.conf[placement_options.GROUP].nested]
+        layout = tree.wanted_layout(self.app.conf[placement_options.GROUP].nested,
+                                    observer.host.nested_version is not None)
         report = PlacementReporter(client).sync(providers, layout, observer.resource_classes, complete,
                                                 parsed_args.dry_run, self._progress)
         if report.layout != layout:

@@ -21,6 +21,7 @@ class ProvidersByName:
 
     def __init__(self, client: Client, node: str, node_uuid: str | None = None) -> None:
         self._client, self._node, self._node_uuid = client, node, node_uuid
+        self._found: dict[str, str] = {}        # by name; a UUID stays, so whoever asks for many asks placement once
 
     def uuid_of(self, name: str) -> str:
         """The UUID of the provider for the parent device with this stable name; '' is the node. Blocks.
@@ -28,9 +29,13 @@ class ProvidersByName:
         :raises UnknownProvider: placement does not have the node's, and nothing else says its UUID
         :raises PlacementUnavailable: no answer
         """
-        found = self._client.find_provider(f'{self._node}_{name}' if name else self._node)
-        if found is not None:
-            return found.uuid
+        wanted = f'{self._node}_{name}' if name else self._node
+        if wanted not in self._found:
+            found = self._client.find_provider(wanted)
+            if found is not None:
+                self._found |= {one.name: one.uuid for one in (found, *self._client.get_tree(found.uuid))}
+        if wanted in self._found:
+            return self._found[wanted]
         if name:
             return str(uuid.uuid5(uuid.UUID(self.uuid_of('')), name))
         if self._node_uuid is None:

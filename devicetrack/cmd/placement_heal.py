@@ -1,0 +1,147 @@
+"""``devicetrack-manage placement heal``: allocations come to the providers of their devices, no guest moves."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from collections.abc import Sequence
+import time
+from typing import Any
+from typing import Final
+from typing import TYPE_CHECKING
+
+from devicetrack import exception
+from devicetrack.claims import host as host_identity
+from devicetrack.claims import report
+from devicetrack.cmd import base
+from devicetrack.cmd import placement
+from devicetrack.conf import manager as manager_options
+from devicetrack.store.api import Host
+
+if TYPE_CHECKING:
+    from devicetrack.placement.client import Client
+    from devicetrack.placement.healer import Healing
+    from devicetrack.placement.healer import Node
+
+# What became of a node, beside what a heal says itself.
+WOULD_HEAL: Final = 'would be healed'
+ALREADY: Final = 'already healed'
+
+HYPERVISOR: Final = 'hypervisor'
+RECORD: Final = 'record'
+
+# A person is told of every so many nodes, and of every so many consumers of one.
+_NODES, _CONSUMERS = 25, 100
+
+
+class Heal(base.Lister):
+    """Move what consumers hold of a node itself to the providers of their devices, where the record says they are.
+
+    One request to placement for each node changes all of it or nothing, and no guest moves. A node on which anything
+    differs is left as it is, and what differs is said. Interrupted, it can be run again. The node of this machine is
+    compared with what its guests have; of others the store has only the record. Exit code 10 more than the number of
+    nodes that were left, 125 for as many or more; 3 when --max-count left some, and with --dry-run when any would be
+    healed.
+    """
+
+    columns = ('node', 'host', 'outcome', 'moved', 'checked', 'consumers', 'obstacles')
+    in_table = ('node', 'outcome', 'moved', 'checked')
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        which = parser.add_mutually_exclusive_group(required=True)
+        which.add_argument('--node', metavar='NAME', help='The hypervisor node.')
+        which.add_argument('--all', action='store_true', help='The nodes of all hosts in the store, by their names.')
+        parser.add_argument('--host', metavar='NAME',
+                            help='With --node: its host in the store, when that has another name than the node.')
+        parser.add_argument('--max-count', type=int, metavar='N', help='Heal so many nodes at most.')
+        parser.add_argument('--dry-run', action='store_true', help='Say what would be moved, and change nothing.')
+        return parser
+
+    def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
+        if parsed_args.host and parsed_args.all:
+            raise base.UsageError('--host goes with --node')
+        if parsed_args.max_count is not None and parsed_args.max_count < 1:
+            raise base.UsageError('--max-count is 1 at least')
+        client = placement.open_client(self.app.conf)
+        # Not at the top: hosts without a scheduler do without what speaks with it.
+        from devicetrack.placement import healer
+        hosts = self._hosts(parsed_args)
+        here = host_identity.machine_digest(self.app.conf[manager_options.GROUP].machine_id_path)
+        healed = left = moved = 0
+        began = time.monotonic()
+        for number, host in enumerate(hosts, 1):
+            if healed == parsed_args.max_count:
+                self.exit_code = base.ATTENTION
+                self.say(f'{len(hosts) - number + 1} nodes were not looked at')
+                break
+            name, is_here = parsed_args.node or host.name, host.machine_id == here
+            healing = self._heal(client, host, name, is_here, parsed_args.dry_run)
+            for obstacle in healing.obstacles:
+                self.say(f'node {name} is left as it is: {obstacle}')
+            left += healing.outcome == healer.LEFT
+            healed += healing.outcome == healer.HEALED
+            moved += len(healing.consumers)
+            if number % _NODES == 0 or (number == len(hosts) > _NODES):
+                self.say(f'{number} of {len(hosts)} nodes in {time.monotonic() - began:.0f} s: {healed} healed, '
+                         f'{moved} consumers moved, {left} left as they are')
+            yield [name, host.name, self._outcome(host, healing, parsed_args.dry_run), len(healing.consumers),
+                   HYPERVISOR if is_here else RECORD, healing.consumers,
+                   [obstacle._asdict() for obstacle in healing.obstacles]]
+        if parsed_args.dry_run:
+            self.say('nothing was done')
+            if healed:
+                self.exit_code = base.ATTENTION
+        if left:
+            self.exit_code = min(base.SOME_LEFT + left, base.MOST_LEFT)
+
+    def _hosts(self, parsed_args: argparse.Namespace) -> list[Host]:
+        hosts: list[Host] = self.app.checked_store.hosts()
+        if parsed_args.all:
+            return hosts
+        name = parsed_args.host or parsed_args.node
+        found = [host for host in hosts if host.name == name]
+        if not found:
+            raise exception.UnknownHost(name, [host.name for host in hosts])
+        return found
+
+    def _heal(self, client: Client, host: Host, name: str, is_here: bool, dry_run: bool) -> Healing:
+        """Heal a node and record it; whatever goes wrong is an obstacle of this node alone."""
+        from devicetrack.placement import healer
+        from devicetrack.placement import healing
+        try:
+            node = self._node(client, host, name, is_here)
+            healed = healer.Healer(client).attempt(node, dry_run, self._progress(name))
+            if healed.outcome != healer.LEFT and not dry_run and host.nested_version != healer.VERSION:
+                self.app.store.set_nested(host.uuid, healer.VERSION, int(time.time()))
+        except exception.DeviceTrackError as error:
+            failure = healing.Obstacle(None, healing.FAILED, base.sentence(error))
+            return healer.Healing(healer.LEFT, obstacles=(failure,))
+        return healed
+
+    def _node(self, client: Client, host: Host, name: str, is_here: bool) -> Node:
+        from devicetrack.placement import errors
+        from devicetrack.placement import healer
+        from devicetrack.placement.resolver import ProvidersByName
+        if is_here:
+            observer = report.Observer(host, self.app.driver(host.name), self.app.store, self.app.conf,
+                                       ProvidersByName(client, name, host.uuid))
+            return healer.Node.of_host(observer.placed, *observer.providers(name))
+        found = client.find_provider(name)
+        if found is None:
+            raise errors.UnknownProvider(name)
+        return healer.Node(found.uuid, lambda: (self.app.store.records(host.uuid), None))
+
+    def _progress(self, name: str) -> Any:
+        def tell(done: int, of: int) -> None:
+            if done % _CONSUMERS == 0:
+                self.say(f'node {name}: {done} of {of} consumers read')
+
+        return tell
+
+    @staticmethod
+    def _outcome(host: Host, healing: Healing, dry_run: bool) -> str:
+        from devicetrack.placement import healer
+        if healing.outcome == healer.NOTHING and host.nested_version is not None:
+            return ALREADY
+        return WOULD_HEAL if dry_run and healing.outcome == healer.HEALED else healing.outcome
