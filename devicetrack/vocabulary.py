@@ -47,6 +47,12 @@ BY_OPERATOR: Final = 'operator'
 BY_HOST: Final = 'host'
 BY_AUDIT: Final = 'audit'
 
+# How much a finding matters.
+CRITICAL: Final = 'critical'
+WARNING: Final = 'warning'
+NOTE: Final = 'note'
+SEVERITIES: Final = (CRITICAL, WARNING, NOTE)
+
 # How devices are chosen over parents.
 PACK: Final = 'pack'
 SPREAD: Final = 'spread'

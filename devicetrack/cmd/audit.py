@@ -36,7 +36,7 @@ class Findings(base.Lister):
 
     columns = ('host', 'severity', 'kind', 'device_kind', 'device',
                *[field for field in Finding._fields if field not in ('severity', 'kind', 'device')])
-    in_table = ('severity', 'kind', 'device_kind', 'device', 'detail', 'proposal')
+    in_table: tuple[str, ...] = ('severity', 'kind', 'device_kind', 'device', 'detail', 'proposal')
 
     def rows_of(self, host: str, findings: Sequence[Finding]) -> Iterator[Sequence[Any]]:
         for finding in findings:
@@ -44,7 +44,7 @@ class Findings(base.Lister):
                 self.exit_code = base.ATTENTION
             values = {**finding._asdict(), 'host': host, 'device_kind': finding.device.kind or None,
                       'device': finding.device.identifier or None}
-            yield [values[column] for column in self.columns]
+            yield [values[column] for column in Findings.columns]
 
 
 class Audit(Findings):

@@ -28,10 +28,10 @@ from devicetrack.objects.values import RecordedDevice
 from devicetrack.objects.values import Usage
 from devicetrack.objects.values import Use
 
-CRITICAL: Final = 'critical'
-WARNING: Final = 'warning'
-NOTE: Final = 'note'
-SEVERITIES: Final = (CRITICAL, WARNING, NOTE)
+CRITICAL: Final = vocabulary.CRITICAL
+WARNING: Final = vocabulary.WARNING
+NOTE: Final = vocabulary.NOTE
+SEVERITIES: Final = vocabulary.SEVERITIES
 
 USED_UNRECORDED: Final = 'used but unrecorded'
 RECORDED_UNUSED: Final = 'recorded but unused'

@@ -1,24 +1,25 @@
-"""The page about conflicts names everything that there is, and nothing else."""
+"""The pages about conflicts and the audit name everything that there is, and nothing else."""
 
 from __future__ import annotations
 
 import pathlib
 import re
 
+from devicetrack.placement import audit
 from devicetrack.placement import errors
 from devicetrack.placement.allocations import Outcome
 from devicetrack.placement.allocations import Policies
 from devicetrack.placement.allocations import Policy
 from devicetrack.tests import base
 
-PAGE = pathlib.Path(__file__).parents[4] / 'doc' / 'source' / 'user' / 'placement-conflicts.rst'
+PAGES = pathlib.Path(__file__).parents[4] / 'doc' / 'source' / 'user'
 
 
 class TestConflictsPage(base.TestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.page = PAGE.read_text(encoding='utf-8')
+        self.page = (PAGES / 'placement-conflicts.rst').read_text(encoding='utf-8')
 
     def rows(self, pattern: str) -> set[str]:
         lines = re.findall(rf'^   \* - {pattern}', self.page, re.M)
@@ -35,3 +36,11 @@ class TestConflictsPage(base.TestCase):
     def test_every_outcome_and_policy(self):
         self.assertEqual({outcome.name for outcome in Outcome}, self.rows('``([A-Z]+)``$'))
         self.assertEqual({policy.value for policy in Policy}, set(re.findall(r'^``([a-z]+)``$', self.page, re.M)))
+
+
+class TestAuditPage(base.TestCase):
+
+    def test_every_kind_and_repair(self):
+        page = (PAGES / 'placement-audit.rst').read_text(encoding='utf-8')
+        self.assertEqual({*audit.KINDS, *(f'``{repair}``' for repair in audit.REPAIRS)},
+                         set(re.findall(r'^   \* - ([a-z` -]+)$', page, re.M)))

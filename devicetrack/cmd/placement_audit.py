@@ -1,0 +1,121 @@
+"""``devicetrack-manage placement audit``: what placement and the record say differently, and mending it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Sequence
+import functools
+from typing import Any
+from typing import TYPE_CHECKING
+
+from devicetrack.claims.report import Observer
+from devicetrack.cmd import audit as audit_commands
+from devicetrack.cmd import base
+from devicetrack.cmd import placement
+from devicetrack.conf import placement as placement_options
+from devicetrack.engine import reconcile
+from devicetrack.engine.reconcile import Finding
+from devicetrack.placement import tree
+from devicetrack.store.leftovers import HostLeftovers
+
+if TYPE_CHECKING:
+    from devicetrack.placement import auditor as auditors
+    from devicetrack.placement.audit import Mismatch
+    from devicetrack.placement.audit import Repair
+
+
+class Audit(audit_commands.Findings):
+    """Compare what placement says of this host's devices with its record, and list what differs.
+
+    Reads everything twice and lists what both readings show, so it may run while the host's manager works. Without
+    --repair it changes nothing. With it the list is of what is certain and is to be repaired, and then that is done.
+    Exit code 3 when something needs attention.
+    """
+
+    columns = (*audit_commands.Findings.columns, 'consumer', 'provider', 'resource_class')
+    in_table: tuple[str, ...] = ('severity', 'kind', 'consumer', 'provider', 'detail', 'proposal')
+    repair_columns = ('host', 'verb', 'consumer', 'instance_uuid', 'before', 'after', 'reason')
+    repairs_in_table = ('verb', 'consumer', 'reason')
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        placement.add_options(parser)
+        parser.add_argument('--repair', action='store_true', help='List what is certain to be wrong and how it is put '
+                                                                  'right, and then do it.')
+        parser.add_argument('--dry-run', action='store_true', help='With --repair: list it, and do nothing.')
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+        self._then: Callable[[], None] | None = None
+        if parsed_args.repair:
+            self.columns, self.in_table = self.repair_columns, self.repairs_in_table
+        elif parsed_args.dry_run:
+            raise base.UsageError('--dry-run goes with --repair')
+        return super().take_action(parsed_args)
+
+    def produce_output(self, *args: Any) -> int:
+        code = super().produce_output(*args)
+        if self._then is not None:
+            self.app.stdout.flush()         # the plan is shown before it is done
+            self._then()
+        return code
+
+    def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
+        host, auditor = self._auditor(parsed_args)
+        if parsed_args.repair:
+            return self._planned(host, auditor, parsed_args.dry_run)
+        found = auditor.audit()
+        if not found and parsed_args.formatter == 'table':
+            self.say(f'host {host}: no differences')        # a table without lines says nothing
+        return ([*row, one.consumer, one.provider, one.resource_class] for row, one in zip(
+            self.rows_of(host, [_finding(one) for one in found]), found, strict=True))
+
+    def _auditor(self, parsed_args: argparse.Namespace) -> tuple[str, auditors.Auditor]:
+        """The host's name, and who audits it."""
+        client = placement.open_client(self.app.conf)
+        # Not at the top: hosts without a scheduler do without what speaks with it.
+        from devicetrack.placement import auditor as auditors
+        observer = placement.observe(self.app, client, parsed_args)
+        leftovers = HostLeftovers(self.app.checked_store, observer.host.uuid)
+        layout = tree.LAYOUT_OF[self.app.conf[placement_options.GROUP].nested]
+
+        def look(observer: Observer) -> auditors.HostView:
+            return auditors.HostView(*observer.providers(parsed_args.node), *observer.placed())
+
+        return observer.host.name, auditors.Auditor(client, functools.partial(look, observer), layout,
+                                                    observer.resource_classes, leftovers)
+
+    # -- repairing ----------------------------------------------------------------------------------------------------
+
+    def _planned(self, host: str, auditor: auditors.Auditor, dry_run: bool) -> Iterator[Sequence[Any]]:
+        plan = auditor.plan()
+        if not dry_run:
+            self._then = functools.partial(self._repair, auditor, plan)
+        else:
+            self.say('nothing was done')
+            if plan:
+                self.exit_code = base.ATTENTION
+        for one in plan:
+            before, after = (consumer.resources if consumer is not None else None
+                             for consumer in (one.before, one.after))
+            yield [host, one.verb, one.before.uuid if one.before is not None else None, one.instance_uuid,
+                   before, after, '; '.join(mismatch.detail for mismatch in one.why)]
+
+    def _repair(self, auditor: auditors.Auditor, plan: Sequence[Repair]) -> None:
+        for repair, error in auditor.carry_out(plan):
+            self.say(f'done: {repair}' if error is None else f'not done: {repair}: {error}')
+            if error is not None:
+                self.exit_code = base.ATTENTION
+        left = [mismatch for mismatch in auditor.audit() if mismatch.severity != reconcile.NOTE]
+        if left:
+            self.say(f'{len(left)} findings are left: see devicetrack-manage placement audit')
+            self.exit_code = base.ATTENTION
+
+
+def _finding(mismatch: Mismatch) -> Finding:
+    return Finding(mismatch.kind, mismatch.severity, reconcile.NO_DEVICE, mismatch.instance_uuid,
+                   (mismatch.consumer,) if mismatch.has_guest and mismatch.consumer is not None else (),
+                   mismatch.generation, mismatch.detail, mismatch.held, mismatch.proposal, repair=mismatch.repair)

@@ -1,0 +1,318 @@
+"""What placement and the record say differently of one host's devices, and what of it can be put right. Pure.
+
+Only what is certain is put right: the host's own inventories; the allocation of an instance that is at rest here, whose
+guest has the very devices of its rows; and what a migration holds that somebody confirmed, when the record has nothing
+of it any more. While a move begins or ends, placement and the record differ for a while and neither is wrong, and a
+migration that the record does not know may be one that has just begun.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+import functools
+from typing import Final
+from typing import NamedTuple
+
+from devicetrack import vocabulary
+from devicetrack.objects.values import Leftover
+from devicetrack.objects.values import Record
+from devicetrack.objects.values import Usage
+from devicetrack.placement import expected
+from devicetrack.placement import merging
+from devicetrack.placement import tree
+from devicetrack.placement import values
+from devicetrack.placement.expected import Share
+from devicetrack.placement.reporter import Report
+from devicetrack.placement.values import Consumer
+from devicetrack.placement.values import Resources
+
+UNRECORDED: Final = 'allocated without a record'
+UNALLOCATED: Final = 'recorded without an allocation'
+WRONG_PROVIDER: Final = 'allocated at another provider'
+WRONG_AMOUNT: Final = 'another amount allocated'
+LEFT_OVER_MIGRATION: Final = 'left-over migration'
+INVENTORY_DIFFERS: Final = 'inventory differs'
+OTHER_LAYOUT: Final = 'other layout'
+VIEW_UNKNOWN: Final = 'view unknown'
+KINDS: Final = (UNRECORDED, UNALLOCATED, WRONG_PROVIDER, WRONG_AMOUNT, LEFT_OVER_MIGRATION, INVENTORY_DIFFERS,
+                OTHER_LAYOUT, VIEW_UNKNOWN)
+
+# What can be done about a mismatch, in the order in which it is done: what makes room comes first.
+REMOVE: Final = 'remove'                    # take everything from a migration
+SYNC: Final = 'sync'                        # report the host's inventories
+ALLOCATE: Final = 'allocate'                # let a consumer hold what its rows stand for, beside what others put there
+REPAIRS: Final = (REMOVE, SYNC, ALLOCATE)
+
+
+class Mismatch(NamedTuple):
+    """One difference, in the words of every finding.
+
+    ``consumer`` is None where it is about the tree, ``provider`` the name of a provider where it is about one.
+    ``instance_uuid`` is the instance of the rows, ``generation`` the consumer's. ``repair`` is one of :data:`REPAIRS`,
+    None when a person must decide or nothing needs to be done.
+    """
+
+    kind: str
+    severity: str
+    consumer: str | None
+    provider: str | None
+    resource_class: str | None
+    instance_uuid: str | None
+    has_guest: bool
+    generation: int
+    detail: str
+    held: str
+    proposal: str
+    repair: str | None = None
+
+
+class Views(NamedTuple):
+    """What was read.
+
+    :param report: what a report would change, by its own reading of the tree
+    :param layout: the one that is wanted; ``report`` has the one that there is
+    :param complete: False when a part of the host could not be read
+    :param names: by UUID, the providers whose allocations are about this host's devices
+    :param classes: the resource classes that count them
+    :param records: the host's rows, each with the provider and class that its device is counted at now
+    :param notes: confirms that have yet to remove something
+    :param consumers: those that hold any of it, and those that should and do not as far as they were asked about
+    """
+
+    report: Report
+    layout: str
+    complete: bool
+    names: Mapping[str, str]
+    classes: frozenset[str]
+    records: Sequence[Record]
+    usage: Usage
+    notes: Collection[Leftover]
+    consumers: Mapping[str, Consumer]
+
+
+class Repair(NamedTuple):
+    """Something to do: ``before`` and ``after`` are the consumer's, None for the tree. ``why`` are the mismatches."""
+
+    verb: str
+    before: Consumer | None
+    after: Consumer | None
+    instance_uuid: str | None
+    why: tuple[Mismatch, ...]
+
+    def __str__(self) -> str:
+        return f'{self.verb} {self.before.uuid}' if self.before is not None else self.verb
+
+
+def compare(views: Views) -> list[Mismatch]:
+    """Everything that differs, each once, in a stable order."""
+    seen = _Comparison(views)
+    return [*seen.unknown(), *seen.tree(), *seen.consumers()]
+
+
+def repairs(views: Views, mismatches: Iterable[Mismatch]) -> list[Repair]:
+    """What to do about mismatches of these views, in that order."""
+    seen = _Comparison(views)
+    together: dict[tuple[str, str | None], list[Mismatch]] = {}
+    for mismatch in mismatches:
+        if mismatch.repair is not None:
+            together.setdefault((mismatch.repair, mismatch.consumer), []).append(mismatch)
+    found = []
+    for (verb, uuid), why in together.items():
+        before = views.consumers[uuid] if uuid is not None else None
+        after = None
+        if before is not None:
+            after = before._replace(resources={} if verb == REMOVE else seen.wanted(
+                before, {one.resource_class for one in why}))
+        found.append(Repair(verb, before, after, why[0].instance_uuid, tuple(why)))
+    return sorted(found, key=lambda repair: (REPAIRS.index(repair.verb), _growth(repair)))
+
+
+class _Comparison:
+    def __init__(self, views: Views) -> None:
+        self._views = views
+        self._root = views.report.root.uuid
+        self._layouts = dict.fromkeys((views.report.layout, tree.NESTED))
+        self._shares = {layout: expected.shares(views.records, self._root, layout) for layout in self._layouts}
+
+    # -- the tree -----------------------------------------------------------------------------------------------------
+
+    def unknown(self) -> Iterator[Mismatch]:
+        if not self._views.complete:
+            yield _of_tree(VIEW_UNKNOWN, None, 'a part of the host could not be read',
+                           'what is missing there is reserved in full', 'see devicetrack-manage inventory list')
+        for unknown in self._views.usage.unknown:
+            yield _of_tree(VIEW_UNKNOWN, None, f'{unknown.what}: {unknown.reason}',
+                           'no allocation is put right: nobody knows what guests use', 'see devicetrack-manage audit')
+
+    def tree(self) -> Iterator[Mismatch]:
+        report, layout = self._views.report, self._views.layout
+        if report.layout != layout:
+            yield _of_tree(OTHER_LAYOUT, report.root.name, f'the tree is {report.layout} and not {layout}: devices '
+                           'are allocated that would have to move', 'the layout that there is',
+                           'run devicetrack-manage placement heal' if layout == tree.NESTED
+                           else 'move the guests away, or set [placement] nested = at_start')
+        for change in report.changes:
+            facts = '; '.join(str(fact) for fact in tree.facts(tree.Difference((change,), ())))
+            name = change.node.name
+            if _reserves_more(change):
+                yield _of_tree(INVENTORY_DIFFERS, name, f'more is reserved than can be seen from here: {facts}',
+                               'what is reserved', 'nothing: the service may know why, and its next report says so',
+                               severity=vocabulary.NOTE)
+            else:
+                yield _of_tree(INVENTORY_DIFFERS, name, facts, 'nothing: the scheduler goes by what is there',
+                               'run devicetrack-manage placement sync', SYNC)
+        for left in report.left:
+            yield _of_tree(INVENTORY_DIFFERS, left.provider, str(left), 'all of it',
+                           'nothing: it goes with its last allocation')
+
+    # -- consumers ----------------------------------------------------------------------------------------------------
+
+    def consumers(self) -> list[Mismatch]:
+        unsure = [mismatch for uuid in sorted({*self._views.consumers, *self._shares[self._views.report.layout]})
+                  for mismatch in self._of(uuid)]
+        wrong = {mismatch.consumer for mismatch in unsure}
+        notes = {note.migration_uuid: note for note in self._views.notes}
+        moves = {record.migration_uuid for record in self._views.records}
+        over = {uuid: notes[uuid].instance_uuid for uuid in wrong
+                if uuid in notes and uuid not in moves and notes[uuid].instance_uuid not in wrong}
+        # Also of one whose writer did not say what it is.
+        begun = any(mismatch.kind in (LEFT_OVER_MIGRATION, UNRECORDED) and mismatch.consumer not in over
+                    and self._views.consumers[str(mismatch.consumer)].type != values.INSTANCE for mismatch in unsure)
+        found = []
+        for mismatch in unsure:
+            uuid = mismatch.consumer
+            assert uuid is not None
+            if mismatch.kind == LEFT_OVER_MIGRATION and uuid in over:
+                mismatch = mismatch._replace(repair=REMOVE, instance_uuid=over[uuid], proposal='remove it: its '
+                                             'confirmation is recorded, and no row waits for it')
+            elif mismatch.kind in _IN_PART and not begun and self._is_at_rest(uuid):
+                mismatch = mismatch._replace(repair=ALLOCATE)
+            found.append(mismatch)
+        return found
+
+    def _of(self, uuid: str) -> Iterator[Mismatch]:
+        consumer = self._views.consumers.get(uuid, Consumer(uuid, {}, None))
+        have = self._ours(consumer.resources)
+        shares = [share for share in (self._shares[layout].get(uuid) for layout in self._layouts) if share is not None]
+        if not shares:
+            if have:
+                yield self._unrecorded(consumer, have)
+            return
+        share = shares[0]
+        for name in sorted({name for part in (have, share.held) for amounts in part.values() for name in amounts}):
+            if not any(_fits(_only(have, name), _only(one.held, name), _only(one.leaving, name)) for one in shares):
+                yield self._differs(consumer, share, name, have)
+
+    def _unrecorded(self, consumer: Consumer, have: Resources) -> Mismatch:
+        has_guest = consumer.uuid in self._views.usage.domains
+        of = functools.partial(self._mismatch, consumer, None, None,
+                               held='what is allocated: nobody else is scheduled to it')
+        detail = f'{self._said(have)} allocated, and the record has no device of it'
+        if consumer.type == values.MIGRATION:
+            return of(LEFT_OVER_MIGRATION, f'{detail}; it is a migration that has just begun, or one that is over',
+                      proposal='ask the service for the migration; when it is over, delete its allocations')
+        if has_guest:
+            return of(UNRECORDED, f'{detail}; it has a guest here', proposal='see devicetrack-manage audit, which '
+                      'names the devices that guests use without a row')
+        return of(UNRECORDED, f'{detail}, and it has no guest here', proposal='ask the service for the instance: it is '
+                  'on its way, or elsewhere, or over; when it is over, delete its allocations')
+
+    def _differs(self, consumer: Consumer, share: Share, name: str, have: Resources) -> Mismatch:
+        mine, held, leaving = (_only(part, name) for part in (have, share.held, share.leaving))
+        recorded = f'the record has {self._said(held) or "none"}'
+        if leaving:
+            recorded += f', and {self._said(leaving)} on their way back'
+        of = functools.partial(self._mismatch, consumer, share, name)
+        proposal = 'see whether it moves or is being built or deleted; else give it what its rows stand for'
+        if not mine:
+            return of(UNALLOCATED, f'nothing is allocated, and {recorded}', held='the devices, by the record; the '
+                      'scheduler offers them to others, whose claims fail', proposal=proposal)
+        amount, least, most = _sum(mine), _sum(held), _sum(held) + _sum(leaving)
+        kind = WRONG_PROVIDER if least <= amount <= most else WRONG_AMOUNT
+        return of(kind, f'{self._said(mine)} allocated, and {recorded}', proposal=proposal,
+                  held='the devices, by the record; the scheduler counts others')
+
+    def _mismatch(self, consumer: Consumer, share: Share | None, name: str | None, kind: str, detail: str, held: str,
+                  proposal: str) -> Mismatch:
+        return Mismatch(kind, vocabulary.WARNING, consumer.uuid, None, name,
+                        share.instance_uuid if share is not None else None,
+                        consumer.uuid in self._views.usage.domains, consumer.generation or 0, detail, held, proposal)
+
+    def _is_at_rest(self, uuid: str) -> bool:
+        """Whether an instance has nothing but active devices here, those that its guest has, and placement knows it."""
+        rows = [record for record in self._views.records if record.instance_uuid == uuid]
+        named = {(use.kind, use.identifier) for use in self._views.usage.uses if use.domain_uuid == uuid}
+        consumer = self._views.consumers.get(uuid)
+        return (bool(rows) and not self._views.usage.unknown and consumer is not None and consumer.exists
+                and all((record.role, record.state, record.migration_uuid) == _AT_REST for record in rows)
+                and named == {record.key for record in rows})
+
+    # -- what it should be --------------------------------------------------------------------------------------------
+
+    def wanted(self, consumer: Consumer, classes: Collection[str | None]) -> Resources:
+        """What a consumer shall hold when what it holds of some classes is put right."""
+        share = self._shares[self._views.report.layout][consumer.uuid]
+        wrong = {provider: {name: amount for name, amount in amounts.items() if name in classes}
+                 for provider, amounts in self._ours(consumer.resources).items()}
+        right = {provider: {name: amount for name, amount in amounts.items() if name in classes}
+                 for provider, amounts in share.held.items()}
+        return merging.merge(wrong, consumer.resources, right)
+
+    def _ours(self, resources: Resources) -> Resources:
+        return merging.plain({
+            provider: {name: amount for name, amount in amounts.items() if name in self._views.classes}
+            for provider, amounts in resources.items() if provider in self._views.names})
+
+    def _said(self, resources: Resources) -> str:
+        return ', '.join(f'{amount} {name} at {self._views.names.get(provider, provider)}'
+                         for provider, amounts in sorted(resources.items()) for name, amount in sorted(amounts.items()))
+
+
+_IN_PART: Final = (UNALLOCATED, WRONG_PROVIDER, WRONG_AMOUNT)
+_AT_REST: Final = (vocabulary.CURRENT, vocabulary.ACTIVE, None)
+
+
+def _of_tree(kind: str, provider: str | None, detail: str, held: str, proposal: str, repair: str | None = None,
+             severity: str = vocabulary.WARNING) -> Mismatch:
+    return Mismatch(kind, severity, None, provider, None, None, False, 0, detail, held, proposal, repair)
+
+
+def _reserves_more(change: tree.Change) -> bool:
+    """Whether placement only reserves more: that is the careful side, and a service knows more than its rows say."""
+    before, after = change
+    if before is None or after is None or before.traits != after.traits or before.inventories.keys() != (
+            after.inventories.keys()):
+        return False
+    return all(inventory._replace(reserved=0) == after.inventories[name]._replace(reserved=0)
+               and inventory.reserved >= after.inventories[name].reserved
+               for name, inventory in before.inventories.items())
+
+
+def _growth(repair: Repair) -> int:
+    """How much more is allocated after it."""
+    if repair.before is None or repair.after is None:
+        return 0
+    return _sum(repair.after.resources) - _sum(repair.before.resources)
+
+
+def _fits(have: Resources, held: Resources, leaving: Resources) -> bool:
+    """Whether at each provider at least what is held is allocated, and at most what is leaving beside it."""
+    providers = {*have, *held, *leaving}
+    return all(_sum(_at(held, one)) <= _sum(_at(have, one)) <= _sum(_at(held, one)) + _sum(_at(leaving, one))
+               for one in providers)
+
+
+def _at(resources: Resources, provider: str) -> Resources:
+    return {provider: resources.get(provider, {})}
+
+
+def _only(resources: Resources, name: str) -> Resources:
+    return {provider: {name: amounts[name]} for provider, amounts in resources.items() if name in amounts}
+
+
+def _sum(resources: Resources) -> int:
+    return sum(amount for amounts in resources.values() for amount in amounts.values())

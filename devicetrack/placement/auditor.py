@@ -1,0 +1,128 @@
+"""Reads what placement and a host say of the host's devices, and puts right what is certain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from devicetrack.objects import Provider
+from devicetrack.objects.values import Leftover
+from devicetrack.objects.values import Record
+from devicetrack.objects.values import Usage
+from devicetrack.placement import audit
+from devicetrack.placement import errors
+from devicetrack.placement import tree
+from devicetrack.placement import values
+from devicetrack.placement.allocations import AllocationClient
+from devicetrack.placement.allocations import Leftovers
+from devicetrack.placement.audit import Mismatch
+from devicetrack.placement.audit import Repair
+from devicetrack.placement.audit import Views
+from devicetrack.placement.client import Client
+from devicetrack.placement.reporter import PlacementReporter
+from devicetrack.placement.reporter import Report
+from devicetrack.placement.values import Consumer
+
+
+class HostView(NamedTuple):
+    """What a host says: its providers and whether they are all, and who has which device, as its manager gives them."""
+
+    providers: Sequence[Provider]
+    complete: bool
+    records: Sequence[Record]
+    usage: Usage
+
+
+class Auditor:
+    """Audits one node.
+
+    It looks twice. A look is two requests, one for each provider of the tree and two for each that changed since the
+    last one, and one for each consumer that differs.
+
+    :param look: reads the host anew
+    :param layout: the layout that is wanted
+    :param classes: classes that count devices of this host although it has none now
+    :param leftovers: the notes of the host's confirms
+    """
+
+    def __init__(self, client: Client, look: Callable[[], HostView], layout: str, classes: Collection[str],
+                 leftovers: Leftovers) -> None:
+        self._client, self._look, self._layout, self._leftovers = client, look, layout, leftovers
+        self._classes = frozenset(classes)
+        self._reporter = PlacementReporter(client)
+
+    def audit(self) -> list[Mismatch]:
+        """Look twice, and give what both looks show: what only passes by is no mismatch.
+
+        :raises PlacementUnavailable, HypervisorUnreachable, StoreError: no answer
+        """
+        return self._audit()[0]
+
+    def plan(self) -> list[Repair]:
+        """What can be put right, for :meth:`carry_out`."""
+        found, views = self._audit()
+        return audit.repairs(views, found)
+
+    def carry_out(self, repairs: Sequence[Repair]) -> Iterator[tuple[Repair, str | None]]:
+        """Do it, one after the other; None, or why it was not done. What moved on since it was planned is not done."""
+        for repair in repairs:
+            try:
+                yield repair, self._carry_out(repair)
+            except errors.PlacementError as error:
+                yield repair, str(error)
+
+    def _carry_out(self, repair: Repair) -> str | None:
+        if repair.before is None:
+            report = self._report(self._look(), dry_run=False)
+            return '; '.join(map(str, report.refused.values())) or None
+        if repair.verb == audit.REMOVE:
+            assert repair.instance_uuid is not None
+            AllocationClient(self._client, leftovers=self._leftovers).remove_leftover(
+                Leftover(repair.instance_uuid, repair.before.uuid))
+        else:
+            assert repair.after is not None
+            kind = repair.after.type
+            # Whoever wrote it did not say, and now it must be said.
+            self._client.put_allocations(repair.after._replace(
+                type=values.INSTANCE if kind == values.UNTYPED else kind))
+        return None
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def _audit(self) -> tuple[list[Mismatch], Views]:
+        first, views = audit.compare(self._read()), self._read()
+        return [mismatch for mismatch in audit.compare(views) if mismatch in first], views
+
+    def _read(self) -> Views:
+        # The host first: who is allocated for meanwhile has no row yet, and that is said to need no repair.
+        host = self._look()
+        report = self._report(host, dry_run=True)
+        classes = tree.counted(host.providers) | self._classes
+        names = self._names(host.providers)
+        held: dict[str, Consumer] = {}
+        for provider in names:
+            for uuid, holding in self._client.get_provider_allocations(provider).consumers.items():
+                if classes & holding.resources.keys():
+                    before = held.get(uuid, Consumer(uuid, {}, holding.generation)).resources
+                    held[uuid] = Consumer(uuid, {**before, provider: holding.resources}, holding.generation)
+        views = Views(report, self._layout, host.complete, names, classes, host.records, host.usage,
+                      self._leftovers.kept(), held)
+        differ = {mismatch.consumer for mismatch in audit.compare(views)} - {None}
+        return views._replace(consumers={**held, **{
+            uuid: self._client.get_allocations(uuid) for uuid in differ if uuid is not None}})
+
+    def _names(self, providers: Sequence[Provider]) -> dict[str, str]:
+        """The providers whose allocations are about this host's devices, by UUID: its own, and those that were."""
+        [root] = [provider for provider in providers if provider.parent_uuid is None]
+        known = {provider.uuid for provider in providers}
+        names = {}
+        for found in self._client.get_tree(root.uuid):
+            if found.uuid in known or tree.is_marked(self._client.get_traits(found.uuid).traits):
+                names[found.uuid] = found.name
+        return names
+
+    def _report(self, host: HostView, dry_run: bool) -> Report:
+        return self._reporter.sync(host.providers, self._layout, self._classes, host.complete, dry_run)

@@ -1,0 +1,214 @@
+"""What differs between placement and the record, and what of it is certain: named cases."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from devicetrack import vocabulary
+from devicetrack.objects.values import Leftover
+from devicetrack.objects.values import Record
+from devicetrack.objects.values import Unknown
+from devicetrack.objects.values import Usage
+from devicetrack.objects.values import Use
+from devicetrack.placement import audit
+from devicetrack.placement import tree
+from devicetrack.placement import values
+from devicetrack.placement.reporter import Report
+from devicetrack.placement.values import Consumer
+from devicetrack.placement.values import Inventory
+from devicetrack.tests import base
+
+VGPU = 'VGPU'
+PMEM = 'CUSTOM_PMEM_NAMESPACE_4GB'
+NAMES = {'root': 'node', 'a': 'node_a', 'b': 'node_b'}
+NODE = tree.Node('root', 'node', None)
+
+
+def row(provider: str, device: str = 'd0', role: str = vocabulary.CURRENT, migration: str | None = None,
+        state: str = vocabulary.ACTIVE, resource_class: str = VGPU, instance: str = 'guest') -> Record:
+    return Record('host', 'mdev', device, instance, migration, role, state, 0, 'claim', 1, provider, resource_class,
+                  provider, None, '', 0)
+
+
+def old(provider: str, device: str = 'd0', state: str = vocabulary.ACTIVE) -> Record:
+    return row(provider, device, vocabulary.OLD, 'move', state)
+
+
+def uses(*devices: str, instance: str = 'guest') -> Usage:
+    return Usage(tuple(Use('mdev', device, '', instance, True, True, True) for device in devices),
+                 frozenset([instance]), frozenset([instance]))
+
+
+def holds(resources: Any, kind: str = values.INSTANCE) -> Consumer:
+    return Consumer('', resources, 3, 'project', 'user', kind)
+
+
+def views(records: Any = (), consumers: Mapping[str, Consumer] = {}, usage: Usage | None = None, notes: Any = (),
+          layout: str = tree.NESTED, wanted: str | None = None, changes: Any = (), left: Any = (),
+          complete: bool = True) -> audit.Views:
+    return audit.Views(
+        Report(NODE, tuple(changes), tuple(left), {}, layout), wanted or layout, complete, NAMES,
+        frozenset([VGPU, PMEM]), list(records), usage or uses('d0'), notes,
+        {uuid: consumer._replace(uuid=uuid) for uuid, consumer in consumers.items()})
+
+
+def found(seen: audit.Views) -> list[tuple[str | None, str, str | None]]:
+    return [(one.consumer, one.kind, one.repair) for one in audit.compare(seen)]
+
+
+MOVE = values.MIGRATION
+CPU = {'VCPU': 2}
+
+
+class TestConsumers(base.TestCase):
+
+    scenarios = base.table(
+        ('nothing', [], {}, []),
+        ('as it should be', [row('a')], {'guest': holds({'a': {VGPU: 1}, 'root': CPU})}, []),
+        ('of several classes', [row('a'), row('root', 'd1', resource_class=PMEM)],
+         {'guest': holds({'a': {VGPU: 1}, 'root': {**CPU, PMEM: 1}})}, []),
+        ('what is not ours is not looked at', [], {'other': holds({'root': CPU, 'elsewhere': {VGPU: 7}})}, []),
+        ('a move on this host', [old('a'), row('b', 'd1', migration='move')],
+         {'guest': holds({'b': {VGPU: 1}}), 'move': holds({'a': {VGPU: 1}}, MOVE)}, []),
+        ('being deleted, and allocated still', [row('a', state=vocabulary.RELEASING)],
+         {'guest': holds({'a': {VGPU: 1}})}, []),
+        ('being deleted, and not allocated any more', [row('a', state=vocabulary.RELEASING)], {}, []),
+
+        ('nobody knows it', [], {'other': holds({'a': {VGPU: 1}})}, [('other', audit.UNRECORDED, None)]),
+        ('a guest without rows', [], {'guest': holds({'a': {VGPU: 1}})}, [('guest', audit.UNRECORDED, None)]),
+        ('nothing allocated', [row('a')], {'guest': holds({'root': CPU})},
+         [('guest', audit.UNALLOCATED, audit.ALLOCATE)]),
+        ('no consumer, and so no project', [row('a')], {'guest': Consumer('', {}, None)},
+         [('guest', audit.UNALLOCATED, None)]),
+        ('one of two classes is not allocated', [row('a'), row('root', 'd1', resource_class=PMEM)],
+         {'guest': holds({'a': {VGPU: 1}})}, [('guest', audit.UNALLOCATED, None)]),
+        ('at another provider', [row('a')], {'guest': holds({'b': {VGPU: 1}})},
+         [('guest', audit.WRONG_PROVIDER, audit.ALLOCATE)]),
+        ('at the node, and the tree is nested', [row('a')], {'guest': holds({'root': {VGPU: 1}})},
+         [('guest', audit.WRONG_PROVIDER, audit.ALLOCATE)]),
+        ('too many', [row('a')], {'guest': holds({'a': {VGPU: 2}})}, [('guest', audit.WRONG_AMOUNT, audit.ALLOCATE)]),
+        ('more than there is beside what leaves', [row('a'), row('b', 'd1', state=vocabulary.RELEASING)],
+         {'guest': holds({'a': {VGPU: 1}, 'b': {VGPU: 2}})}, [('guest', audit.WRONG_AMOUNT, None)]),
+
+        ('the guest has another device', [row('a', 'd9')], {'guest': holds({'b': {VGPU: 1}})},
+         [('guest', audit.WRONG_PROVIDER, None)]),
+        ('the guest has not started', [row('a', state=vocabulary.CLAIMED)], {'guest': holds({'b': {VGPU: 1}})},
+         [('guest', audit.WRONG_PROVIDER, None)]),
+        ('it moves', [row('a', migration='move')], {'guest': holds({'b': {VGPU: 1}})},
+         [('guest', audit.WRONG_PROVIDER, None)]),
+        ('a move of somebody has begun, by placement', [row('a')],
+         {'guest': holds({'b': {VGPU: 1}}), 'move': holds({'b': {VGPU: 1}}, MOVE)},
+         [('guest', audit.WRONG_PROVIDER, None), ('move', audit.LEFT_OVER_MIGRATION, None)]),
+        ('a move of somebody may have begun', [row('a')],
+         {'guest': holds({'b': {VGPU: 1}}), 'other': holds({'b': {VGPU: 1}}, values.UNTYPED)},
+         [('guest', audit.WRONG_PROVIDER, None), ('other', audit.UNRECORDED, None)]),
+        ('what a migration holds is never changed', [old('a')], {'move': holds({'b': {VGPU: 1}}, MOVE)},
+         [('move', audit.WRONG_PROVIDER, None)]),
+        names=('records', 'consumers', 'expected'))
+
+    def test_nested(self) -> None:
+        self.assertEqual(self.expected, found(views(self.records, self.consumers)))
+
+
+class TestNotes(base.TestCase):
+    """What a migration holds that is confirmed by a note."""
+
+    scenarios = base.table(
+        ('and the source has no rows', [], {}, audit.REMOVE),
+        ('and the instance has what it should have', [row('a')], {'guest': holds({'a': {VGPU: 1}})}, audit.REMOVE),
+        ('and a row waits for it', [row('a', migration='move')], {'guest': holds({'a': {VGPU: 1}})}, None),
+        ('and the instance may get it back', [row('a')], {}, None),
+        names=('records', 'consumers', 'repair'))
+
+    def test_goes_when_nothing_waits_for_it(self) -> None:
+        seen = views(self.records, {**self.consumers, 'move': holds({'b': {VGPU: 1}, 'root': CPU}, MOVE)},
+                     notes=[Leftover('guest', 'move')])
+        [mismatch] = [one for one in audit.compare(seen) if one.consumer == 'move']
+        self.assertEqual((audit.LEFT_OVER_MIGRATION, self.repair), (mismatch.kind, mismatch.repair))
+        if self.repair is not None:
+            [repair] = audit.repairs(seen, [mismatch])
+            self.assertEqual(({}, 'guest'), (repair.after and repair.after.resources, repair.instance_uuid))
+
+    def test_of_another_migration_changes_nothing(self) -> None:
+        seen = views(consumers={'move': holds({'b': {VGPU: 1}}, MOVE)}, notes=[Leftover('guest', 'another')])
+        self.assertEqual([('move', audit.LEFT_OVER_MIGRATION, None)], found(seen))
+
+
+class TestLayouts(base.TestCase):
+
+    scenarios = [(layout, {'layout': layout}) for layout in (tree.FLAT, tree.ANNOUNCED)]
+    layout: str
+
+    def test_either_place_is_right_while_the_node_counts(self) -> None:
+        for provider in ('root', 'a'):
+            self.assertEqual([], found(views([row('a')], {'guest': holds({provider: {VGPU: 1}})}, layout=self.layout)))
+
+    def test_what_is_at_neither_goes_to_the_node(self) -> None:
+        seen = views([row('a')], {'guest': holds({'b': {VGPU: 1}, 'root': CPU})}, layout=self.layout)
+        [repair] = audit.repairs(seen, audit.compare(seen))
+        self.assertEqual({'root': {**CPU, VGPU: 1}}, repair.after and repair.after.resources)
+
+    def test_that_is_not_the_one_that_is_wanted_is_said(self) -> None:
+        self.assertEqual([(None, audit.OTHER_LAYOUT, None)], found(views(layout=self.layout, wanted=tree.NESTED)))
+
+
+class TestRepairs(base.TestCase):
+    def test_what_others_put_there_stays(self) -> None:
+        seen = views([row('a')], {'guest': holds({'b': {VGPU: 1}, 'root': CPU, 'elsewhere': {VGPU: 5}})})
+        [repair] = audit.repairs(seen, audit.compare(seen))
+        self.assertEqual((3, {'a': {VGPU: 1}, 'root': CPU, 'elsewhere': {VGPU: 5}}),
+                         repair.after and (repair.after.generation, repair.after.resources))
+
+    def test_only_what_is_wrong_is_changed(self) -> None:
+        seen = views([row('a'), row('root', 'd1', resource_class=PMEM)],
+                     {'guest': holds({'b': {VGPU: 1}, 'root': {PMEM: 3}})}, uses('d0', 'd1'))
+        [repair] = audit.repairs(seen, [one for one in audit.compare(seen) if one.resource_class == VGPU])
+        self.assertEqual({'a': {VGPU: 1}, 'root': {PMEM: 3}}, repair.after and repair.after.resources)
+
+    def test_all_of_a_consumer_is_one_write(self) -> None:
+        seen = views([row('a'), row('root', 'd1', resource_class=PMEM)],
+                     {'guest': holds({'b': {VGPU: 1}, 'root': {PMEM: 3}})}, uses('d0', 'd1'))
+        [repair] = audit.repairs(seen, audit.compare(seen))
+        self.assertEqual({'a': {VGPU: 1}, 'root': {PMEM: 1}}, repair.after and repair.after.resources)
+
+    def test_room_is_made_before_it_is_taken(self) -> None:
+        both = uses('d0')._replace(uses=(*uses('d0').uses, *uses('d1', instance='other').uses))
+        seen = views([row('a'), row('a', 'd1', instance='other')],
+                     {'guest': holds({'root': CPU}), 'other': holds({'a': {VGPU: 2}}),
+                      'move': holds({'a': {VGPU: 1}}, MOVE)}, both,
+                     notes=[Leftover('gone', 'move')], changes=[tree.Change(None, NODE)])
+        done = [(one.verb, one.before and one.before.uuid) for one in audit.repairs(seen, audit.compare(seen))]
+        self.assertEqual([(audit.REMOVE, 'move'), (audit.SYNC, None), (audit.ALLOCATE, 'other'),
+                          (audit.ALLOCATE, 'guest')], done)
+
+
+class TestTree(base.TestCase):
+    def test_what_a_report_would_change_is_repaired_by_one(self) -> None:
+        after = NODE._replace(inventories={VGPU: Inventory(2, 1, max_unit=2)})
+        for before in (None, NODE, after._replace(inventories={VGPU: Inventory(2, 0, max_unit=2)}),
+                       after._replace(inventories={VGPU: Inventory(3, 3, max_unit=3)})):
+            [mismatch] = audit.compare(views(changes=[tree.Change(before, after)]))
+            self.assertEqual((audit.INVENTORY_DIFFERS, vocabulary.WARNING, 'node', audit.SYNC),
+                             (mismatch.kind, mismatch.severity, mismatch.provider, mismatch.repair))
+
+    def test_more_reserved_than_we_can_see_is_the_services_word(self) -> None:
+        after = NODE._replace(inventories={VGPU: Inventory(2, 1, max_unit=2)})
+        before = NODE._replace(inventories={VGPU: Inventory(2, 2, max_unit=2)})
+        [mismatch] = audit.compare(views(changes=[tree.Change(before, after)]))
+        self.assertEqual((audit.INVENTORY_DIFFERS, vocabulary.NOTE, None),
+                         (mismatch.kind, mismatch.severity, mismatch.repair))
+
+    def test_what_cannot_go_yet_is_said(self) -> None:
+        self.assertEqual([(None, audit.INVENTORY_DIFFERS, None)],
+                         found(views(left=[tree.Left('a', 'node_a', VGPU, 1)])))
+
+
+class TestUnknown(base.TestCase):
+    def test_puts_no_allocation_right(self) -> None:
+        usage = uses('d0')._replace(unknown=(Unknown('domains', 'no answer'),))
+        self.assertEqual([(None, audit.VIEW_UNKNOWN, None), ('guest', audit.WRONG_PROVIDER, None)],
+                         found(views([row('a')], {'guest': holds({'b': {VGPU: 1}})}, usage)))
+
+    def test_part_of_the_host_is_said(self) -> None:
+        self.assertEqual([(None, audit.VIEW_UNKNOWN, None)], found(views(complete=False)))
