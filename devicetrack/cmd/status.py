@@ -6,9 +6,12 @@ oslo.upgradecheck: 0 success, 1 a warning, 2 a failure, 255 it could not check.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+import functools
 from importlib import metadata
 import sys
 from typing import Any
+from typing import Final
 
 from oslo_config import cfg
 from oslo_upgradecheck import upgradecheck
@@ -17,8 +20,11 @@ from devicetrack import exception
 from devicetrack.cmd import base
 from devicetrack.cmd import kinds
 from devicetrack.conf import opts
+from devicetrack.conf import placement as placement_options
+from devicetrack.objects.values import Record
 from devicetrack.store import sql
 from devicetrack.store.sql import schema
+from devicetrack.store.sql.store import SQLStore
 from devicetrack.virt import loader
 
 NAME = 'devicetrack-status'
@@ -80,11 +86,70 @@ class Checks(upgradecheck.UpgradeCommands):
                                        f'db online-data-migrations once the services run')
         return upgradecheck.Result(upgradecheck.Code.SUCCESS)
 
-    _upgrade_checks = (
+    def check_placement(self) -> upgradecheck.Result:
+        """How the node of each host stands in placement, by the host's name."""
+        # Not at the top: hosts without a scheduler do without what speaks with it.
+        from devicetrack.placement import healer
+        from devicetrack.placement.client import Client
+        try:
+            client = Client.from_conf(self._conf)
+            store = sql.open_store(self._conf)
+            try:
+                store.check()
+                nodes: dict[str, list[str]] = {}
+                for host in store.hosts():
+                    found = client.find_provider(host.name)
+                    standing = healer.EMPTY
+                    if found is not None:
+                        node = healer.Node(found.uuid, functools.partial(_look, store, host.uuid))
+                        standing = healer.Healer(client).standing(node, host.nested_version is not None)
+                    nodes.setdefault(standing, []).append(host.name)
+            finally:
+                store.close()
+        except exception.SchemaMismatch:
+            return upgradecheck.Result(upgradecheck.Code.WARNING, 'not checked: the schema comes first')
+        except (exception.DeviceTrackError, cfg.Error) as error:
+            return _failure(error)
+        text = '; '.join(f'{standing}{_ADVICE.get(standing, "")}: {", ".join(names)}'
+                         for standing, names in sorted(nodes.items()))
+        to_heal = nodes.keys() & {healer.GUESTS, healer.DRIFTED}
+        refused = to_heal and self._conf[placement_options.GROUP].nested == 'refuse'
+        return upgradecheck.Result(upgradecheck.Code.FAILURE if refused else upgradecheck.Code.WARNING if to_heal
+                                   else upgradecheck.Code.SUCCESS, text or None)
+
+    _upgrade_checks: tuple[tuple[str, Callable[[Any], upgradecheck.Result]], ...] = (
         ('Configuration', check_configuration),
         ('Store schema', check_schema),
         ('Stored details', check_details),
     )
+
+    def check(self) -> upgradecheck.Code:
+        """Carry them out; that of placement where there is one."""
+        if _has_placement(self._conf):
+            self._upgrade_checks = (*self._upgrade_checks, ('Placement', type(self).check_placement))
+        return super().check()
+
+
+_ADVICE: Final = {
+    'flat and empty': ' (can start nested)',
+    'flat with guests': ' (heal with devicetrack-manage placement heal before they are nested)',
+    'drifted': ' (devices are allocated at the node again: heal with devicetrack-manage placement heal)',
+}
+
+
+def _has_placement(conf: cfg.ConfigOpts) -> bool:
+    try:
+        from devicetrack.placement import session
+    except ModuleNotFoundError:
+        return False
+    try:
+        return session.is_configured(conf)
+    except cfg.Error:
+        return True                                     # and the check says what is wrong with it
+
+
+def _look(store: SQLStore, host_uuid: str) -> tuple[list[Record], None]:
+    return store.records(host_uuid), None
 
 
 def _check_options(conf: cfg.ConfigOpts) -> None:

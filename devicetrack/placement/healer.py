@@ -34,6 +34,12 @@ HEALED: Final = 'healed'
 NOTHING: Final = 'nothing to move'
 LEFT: Final = 'left as it is'
 
+# How a node stands before anybody heals it.
+NESTED: Final = 'healed'
+EMPTY: Final = 'flat and empty'
+GUESTS: Final = 'flat with guests'
+DRIFTED: Final = 'drifted'
+
 # How many consumers of a node have been read, and of how many.
 Progress = Callable[[int, int], None]
 
@@ -83,7 +89,27 @@ class Healer:
 
     def at_node(self, node: Node) -> list[str]:
         """The consumers that hold of the node itself what is counted below it. One request."""
-        return _of_classes(self._listed(node), node, node.look()[0])
+        records = node.look()[0]
+        return healing.misplaced(node.uuid, self._listed(node).consumers, records,
+                                 healing.classes_below(node.uuid, records, node.providers))
+
+    def standing(self, node: Node, nested: bool) -> str:
+        """How a node stands, by its record alone. Two requests.
+
+        :param nested: whether its host's row says that it was healed
+        """
+        records = node.look()[0]
+        listed = self._listed(node).consumers
+        classes = set(healing.classes_below(node.uuid, records))
+        if listed:
+            # Of which no row says where it is counted: whose record is missing may hold it.
+            known = classes | {record.resource_class for record in records}
+            traits = self._client.get_traits(node.uuid).traits
+            classes |= {name for holding in listed.values() for name in holding.resources
+                        if name not in known and tree.mark(tree.COUNTS, name) in traits}
+        if healing.misplaced(node.uuid, listed, records, classes):
+            return DRIFTED if nested else GUESTS
+        return NESTED if nested else EMPTY
 
     def heal(self, node: Node, dry_run: bool = False, progress: Progress | None = None) -> Healing:
         """Move every consumer of a node to the providers of its devices, unless anything stands against it.
@@ -136,9 +162,10 @@ class Healer:
         listed = self._listed(node)
         # After placement: who was allocated for has its row by now, if it has one.
         records, usage = node.look()
-        uuids = _of_classes(listed, node, records)
-        if not uuids:
+        classes = healing.classes_below(node.uuid, records, node.providers)
+        if not healing.misplaced(node.uuid, listed.consumers, records, classes):
             return Plan()
+        uuids = sorted(uuid for uuid, holding in listed.consumers.items() if classes & holding.resources.keys())
         if not node.complete:
             return Plan(obstacles=(Obstacle(None, healing.UNREAD, 'a part of the host could not be read'),))
         for number, uuid in enumerate(uuids, 1):
@@ -146,7 +173,6 @@ class Healer:
                 seen[uuid] = self._client.get_allocations(uuid)
             if progress is not None:
                 progress(number, len(uuids))
-        classes = healing.classes_below(node.uuid, records, node.providers)
         consumers = [seen[uuid] for uuid in uuids if classes & seen[uuid].resources.get(node.uuid, {}).keys()]
         root = self._client.get_inventories(node.uuid)
         # The older generation: who came to the node after it was listed makes our write a conflict.
@@ -178,7 +204,3 @@ class Healer:
         generation, there = found or (0, {})
         return Inventories(generation, {**wanted.inventories, **there})
 
-
-def _of_classes(listed: ProviderAllocations, node: Node, records: Sequence[Record]) -> list[str]:
-    classes = healing.classes_below(node.uuid, records, node.providers)
-    return sorted(uuid for uuid, holding in listed.consumers.items() if classes & holding.resources.keys())

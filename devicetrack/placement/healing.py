@@ -25,6 +25,7 @@ from devicetrack.placement import tree
 from devicetrack.placement import values
 from devicetrack.placement.expected import Share
 from devicetrack.placement.values import Consumer
+from devicetrack.placement.values import Holding
 from devicetrack.placement.values import Inventories
 from devicetrack.placement.values import Resources
 
@@ -61,6 +62,21 @@ def classes_below(root_uuid: str, records: Iterable[Record], providers: Iterable
     """The resource classes that are counted below the node, as far as rows and the host's own providers tell."""
     return frozenset((*(record.resource_class for record in records if record.provider_uuid != root_uuid),
                       *(name for provider in providers if provider.uuid != root_uuid for name in provider.totals)))
+
+
+def misplaced(root_uuid: str, listed: Mapping[str, Holding], records: Iterable[Record],
+              classes: Collection[str]) -> list[str]:
+    """The consumers that hold more of the node itself than its own devices stand for.
+
+    :param listed: by consumer, what it holds of the node
+    """
+    shares = expected.shares(records, root_uuid, tree.NESTED)
+    return sorted(uuid for uuid, holding in listed.items() if any(
+        amount > sum(_sum(part, (root_uuid,), name) for part in shares.get(uuid, _NOTHING)[1:])
+        for name, amount in holding.resources.items() if name in classes))
+
+
+_NOTHING: Final = Share('', {}, {})
 
 
 def targets(root_uuid: str, consumers: Iterable[str], records: Iterable[Record]) -> frozenset[str]:

@@ -31,6 +31,12 @@ def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
     return [(GROUP, [*_options(), *ks_loading.get_auth_plugin_conf_options('password')])]
 
 
+def is_configured(conf: cfg.ConfigOpts) -> bool:
+    """Whether ``[placement]`` says how to reach one."""
+    registry.register(conf, GROUP, _options())
+    return conf[GROUP].auth_type is not None
+
+
 def open_adapter(conf: cfg.ConfigOpts) -> ks_adapter.Adapter:
     """Make the adapter that ``[placement]`` describes. It connects to nothing yet.
 

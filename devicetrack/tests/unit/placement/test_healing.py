@@ -18,6 +18,7 @@ from devicetrack.placement import merging
 from devicetrack.placement import tree
 from devicetrack.placement import values
 from devicetrack.placement.values import Consumer
+from devicetrack.placement.values import Holding
 from devicetrack.placement.values import Inventories
 from devicetrack.placement.values import Inventory
 from devicetrack.tests import base
@@ -106,6 +107,16 @@ class TestPlan(base.TestCase):
         plan = planned(flat(2, a=2), [consumer('guest', values.UNTYPED, node={VGPU: 1}),
                                       consumer('move', values.UNTYPED, node={VGPU: 1})], records)
         self.assertEqual([values.INSTANCE, values.MIGRATION], [one.type for one in plan.consumers])
+
+
+class TestMisplaced(base.TestCase):
+    def test_is_what_is_held_of_the_node_beyond_its_own_devices(self) -> None:
+        records = [row('1', ROOT, resource_class=PMEM), row('2', 'numa0', 'other', resource_class=PMEM),
+                   row('3', 'a', 'gone', state=vocabulary.RELEASING)]
+        listed = {'guest': Holding(1, {PMEM: 1, **CPU}), 'other': Holding(1, {PMEM: 1}), 'gone': Holding(1, {VGPU: 1}),
+                  'stranger': Holding(1, {VGPU: 1}), 'nobody': Holding(1, dict(CPU))}
+        self.assertEqual(['gone', 'other', 'stranger'],
+                         healing.misplaced(ROOT, listed, records, healing.classes_below(ROOT, records)))
 
 
 class TestObstacles(base.TestCase):
