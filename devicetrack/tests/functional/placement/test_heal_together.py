@@ -1,0 +1,133 @@
+"""Several nodes are healed by a command that is killed again and again, while others write to the same nodes."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from typing import Any
+import uuid
+
+from devicetrack.placement import errors
+from devicetrack.placement import healer
+from devicetrack.placement import tree
+from devicetrack.testing import databases
+from devicetrack.testing import fixtures
+from devicetrack.testing import placement as placements
+from devicetrack.testing.fixtures import Instance
+from devicetrack.testing.fixtures import VGPU
+from devicetrack.tests import base
+from devicetrack.tests.functional.placement import nodes
+from devicetrack.tests.unit.cmd import program as programs
+
+_NODES, _INSTANCES, _KILLS = 10, 4, 4
+_TIMEOUT_S = 300
+
+
+class Writer(threading.Thread):
+    """Somebody who changes what instances of some nodes hold, one after the other, until ``over`` is set."""
+
+    def __init__(self, worlds: list[nodes.FlatHost], instances: dict[str, list[Instance]], seed: int,
+                 over: threading.Event) -> None:
+        super().__init__(daemon=True)
+        self._worlds, self._instances, self._random, self._over = worlds, instances, random.Random(seed), over
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            while not self._over.is_set():
+                world = self._random.choice(self._worlds)
+                self._random.choice([self.touch, self.touch, self.spawn, self.delete])(world)
+        except BaseException as error:
+            self.error = error
+
+    def touch(self, world: nodes.FlatHost) -> None:
+        """Another amount of what is not ours, as for a resize of a guest's processors."""
+        found = world.direct.get_allocations(self._random.choice(self._instances[world.name]).uuid)
+        here = {**found.resources[world.node], 'VCPU': self._random.randint(1, 9)}
+        try:
+            world.direct.put_allocations(found._replace(resources={**found.resources, world.node: here}))
+        except errors.GenerationConflict:
+            pass
+
+    def spawn(self, world: nodes.FlatHost) -> None:
+        if len(self._instances[world.name]) > 2 * _INSTANCES:
+            return
+        try:
+            self._instances[world.name].append(world.spawn())
+        except errors.PlacementError:
+            pass                                # the node counts none any more: the scheduler would not choose it
+
+    def delete(self, world: nodes.FlatHost) -> None:
+        if len(self._instances[world.name]) > 1:
+            world.delete(self._instances[world.name].pop())
+
+
+class TestTogether(base.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        server = placements.PlacementServer.shared(databases.PostgreSQLServer.shared())
+        self.placement = self.useFixture(placements.Placement(server))
+        self.worlds: list[nodes.FlatHost] = []
+        self.instances: dict[str, list[Instance]] = {}
+        store = self.useFixture(fixtures.SQLiteStore(self.conf)).store
+        for _number in range(_NODES):
+            configuration = self.useFixture(fixtures.Configuration(machine=str(uuid.uuid4())))
+            world = self.useFixture(nodes.FlatHost(self.placement, {'p0': 9, 'p1': 9, 'p2': 9}, store=store,
+                                                   configuration=configuration))
+            world.report(tree.ANNOUNCED)
+            self.instances[world.name] = [world.spawn() for _ in range(_INSTANCES)]
+            world.resize(world.spawn(), vgpu=2)
+            self.worlds.append(world)
+        self.config_file = programs.write_configuration(
+            self.temp_dir(), self.conf, '[placement]', 'auth_type = admin_token', f'endpoint = {self.placement.url}',
+            f'token = {placements.TOKEN}')
+
+    def heal(self, killed_at: int | None = None) -> subprocess.CompletedProcess[str]:
+        """Run the command, and kill it when its request of this number has come."""
+        self.placement.requests.clear()
+        with subprocess.Popen([sys.executable, '-m', 'devicetrack.cmd.manage', '--config-file', self.config_file,
+                               'placement', 'heal', '--all', '-f', 'json'], text=True, stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            if killed_at is not None:
+                for _before in range(killed_at - 1):
+                    self.placement.proxy.before_next('GET', '/', lambda: None)
+                self.placement.proxy.before_next('GET', '/', lambda: os.kill(process.pid, signal.SIGKILL))
+            out, err = process.communicate(timeout=_TIMEOUT_S)
+        return subprocess.CompletedProcess((), process.returncode, out, err)
+
+    def test_every_consumer_ends_at_its_devices_and_no_amount_is_lost(self) -> None:
+        over = threading.Event()
+        self.addCleanup(over.set)
+        writers = [Writer(self.worlds[number::2], self.instances, number, over) for number in range(2)]
+        for writer in writers:
+            writer.start()
+        chance = random.Random(1)
+        for _kill in range(_KILLS):
+            killed = self.heal(chance.randint(5, 40))
+            self.assertEqual(-signal.SIGKILL, killed.returncode, killed.stderr)
+        over.set()
+        for writer in writers:
+            writer.join(_TIMEOUT_S)
+            self.assertEqual((False, None), (writer.is_alive(), writer.error))
+        last = self.heal()
+        self.assertEqual(0, last.returncode, last.stderr)
+        rows: list[dict[str, Any]] = json.loads(last.stdout)
+        self.assertEqual({world.name for world in self.worlds}, {row['node'] for row in rows})
+        for world in self.worlds:
+            self.assertEqual(ours(world.expected(tree.NESTED)), ours(world.held()))
+            host = world.host.store.host(world.name)
+            self.assertEqual(healer.VERSION, host and host.nested_version)
+        again = self.heal()
+        self.assertEqual({'already healed'}, {row['outcome'] for row in json.loads(again.stdout)})
+        self.assertEqual([], [request for request in self.placement.requests if request[0] != 'GET'])
+
+
+def ours(held: Any) -> dict[str, dict[str, int]]:
+    """By consumer and provider, the devices; what the node has of anything else is others' to change."""
+    return {consumer: {provider: amounts[VGPU] for provider, amounts in resources.items() if VGPU in amounts}
+            for consumer, resources in held.items()}
