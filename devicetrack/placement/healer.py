@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Mapping
 from collections.abc import Sequence
+import contextlib
 from typing import Final
 from typing import NamedTuple
 
@@ -21,6 +23,7 @@ from devicetrack.placement.healing import Obstacle
 from devicetrack.placement.healing import Plan
 from devicetrack.placement.reporter import PlacementReporter
 from devicetrack.placement.values import Consumer
+from devicetrack.placement.values import Holding
 from devicetrack.placement.values import Inventories
 from devicetrack.placement.values import ProviderAllocations
 
@@ -84,13 +87,13 @@ class Healer:
     :param attempts: how often a node is written to at most when others change it at the same time
     """
 
-    def __init__(self, client: Client, attempts: int = 5) -> None:
+    def __init__(self, client: Client, attempts: int = 10) -> None:
         self._client, self._attempts = client, attempts
 
     def at_node(self, node: Node) -> list[str]:
         """The consumers that hold of the node itself what is counted below it. One request."""
         records = node.look()[0]
-        return healing.misplaced(node.uuid, self._listed(node).consumers, records,
+        return healing.misplaced(node.uuid, self._listed(node), records,
                                  healing.classes_below(node.uuid, records, node.providers))
 
     def standing(self, node: Node, nested: bool) -> str:
@@ -99,7 +102,7 @@ class Healer:
         :param nested: whether its host's row says that it was healed
         """
         records = node.look()[0]
-        listed = self._listed(node).consumers
+        listed = self._listed(node)
         classes = set(healing.classes_below(node.uuid, records))
         if listed:
             # Of which no row says where it is counted: whose record is missing may hold it.
@@ -118,21 +121,24 @@ class Healer:
         :raises GenerationConflict, InventoryInUse: others changed the node as often as we tried; nothing was moved
         :raises NoCapacity, PlacementRefused: placement does not take it; nothing was moved
         """
-        seen: dict[str, Consumer] = {}
+        run = _Run(self._client, node, dry_run, progress)
         lost: tuple[str, ...] = ()
-        looked_again = announced = False
+        before: tuple[Obstacle, ...] = ()
+        announced = False
         failures = 0
         while True:
-            plan = self._plan(node, seen, dry_run, progress)
+            plan = run.plan()
             if plan.obstacles:
                 if not (announced or dry_run) and node.providers and any(
                         obstacle.what == healing.NO_PROVIDER for obstacle in plan.obstacles):
                     announced = True
                     PlacementReporter(self._client).sync(node.providers, tree.ANNOUNCED)
-                elif not looked_again:
-                    looked_again = True             # what only passes by is none
+                elif set(before).isdisjoint(plan.obstacles) and failures < self._attempts:
+                    before = plan.obstacles         # what only passes by is none
+                    failures += 1
                 else:
                     return Healing(LEFT, obstacles=plan.obstacles)
+                run.read_below()
                 continue
             moved = tuple(consumer.uuid for consumer in plan.consumers)
             if not moved:
@@ -148,6 +154,7 @@ class Healer:
                 LOG.info('%s; reading again', error)
                 if isinstance(error, errors.PlacementUnavailable):
                     lost = moved                    # perhaps only the answer
+                run.read_below()
             else:
                 return Healing(HEALED, moved)
 
@@ -158,49 +165,72 @@ class Healer:
         except exception.DeviceTrackError as error:
             return Healing(LEFT, obstacles=(Obstacle(None, healing.FAILED, ' '.join(str(error).split())),))
 
-    def _plan(self, node: Node, seen: dict[str, Consumer], dry_run: bool, progress: Progress | None) -> Plan:
-        listed = self._listed(node)
-        # After placement: who was allocated for has its row by now, if it has one.
+    def _listed(self, node: Node) -> Mapping[str, Holding]:
+        return _listed(self._client, node).consumers
+
+
+class _Run:
+    """What was read of a node: what has the generation that it had is not read again."""
+
+    def __init__(self, client: Client, node: Node, dry_run: bool, progress: Progress | None) -> None:
+        self._client, self._node, self._dry_run, self._progress = client, node, dry_run, progress
+        self._consumers: dict[str, Consumer] = {}
+        self._below: dict[str, Inventories | None] = {}
+
+    def read_below(self) -> None:
+        """Read the providers below again.
+
+        Before the node: the less is read between its allocations and the write, the less others write in between.
+        """
+        for provider in self._below:
+            self._below[provider] = self._inventories(provider)
+
+    def plan(self) -> Plan:
+        node = self._node
+        listed = _listed(self._client, node)
+        # After placement: who was allocated for has its row by now, if it has one; what changes after that changes the
+        # node's generation, too.
         records, usage = node.look()
         classes = healing.classes_below(node.uuid, records, node.providers)
         if not healing.misplaced(node.uuid, listed.consumers, records, classes):
             return Plan()
-        uuids = sorted(uuid for uuid, holding in listed.consumers.items() if classes & holding.resources.keys())
         if not node.complete:
             return Plan(obstacles=(Obstacle(None, healing.UNREAD, 'a part of the host could not be read'),))
-        for number, uuid in enumerate(uuids, 1):
-            if uuid not in seen or seen[uuid].generation != listed.consumers[uuid].generation:
-                seen[uuid] = self._client.get_allocations(uuid)
-            if progress is not None:
-                progress(number, len(uuids))
-        consumers = [seen[uuid] for uuid in uuids if classes & seen[uuid].resources.get(node.uuid, {}).keys()]
+        uuids = sorted(uuid for uuid, holding in listed.consumers.items() if classes & holding.resources.keys())
+        self._read_consumers(uuids, listed.consumers)
+        beside = [self._client.get_allocations(uuid) for uuid in healing.companions(node.uuid, uuids, records)]
+        for provider in sorted(healing.targets(node.uuid, uuids, records) - self._below.keys()):
+            self._below[provider] = self._inventories(provider)
         root = self._client.get_inventories(node.uuid)
         # The older generation: who came to the node after it was listed makes our write a conflict.
-        inventories = {node.uuid: root._replace(generation=min(root.generation, listed.generation))}
-        for provider in sorted(healing.targets(node.uuid, uuids, records)):
-            there = self._inventories(provider, node if dry_run else None)
-            if there is not None:
-                inventories[provider] = there
-        return healing.plan(node.uuid, inventories, consumers, records, usage, classes)
+        inventories = {node.uuid: root._replace(generation=min(root.generation, listed.generation)),
+                       **{provider: there for provider, there in self._below.items() if there is not None}}
+        return healing.plan(node.uuid, inventories, [*(self._consumers[uuid] for uuid in uuids), *beside], records,
+                            usage, classes)
 
-    def _listed(self, node: Node) -> ProviderAllocations:
-        try:
-            return self._client.get_provider_allocations(node.uuid)
-        except errors.UnknownProvider:
-            return ProviderAllocations(0, {})
+    def _read_consumers(self, uuids: Sequence[str], listed: Mapping[str, Holding]) -> None:
+        for number, uuid in enumerate(uuids, 1):
+            if uuid not in self._consumers or self._consumers[uuid].generation != listed[uuid].generation:
+                self._consumers[uuid] = self._client.get_allocations(uuid)
+            if self._progress is not None:
+                self._progress(number, len(uuids))
 
-    def _inventories(self, provider: str, announced: Node | None) -> Inventories | None:
-        """What a provider has, and with ``announced`` what it would have once the host's providers are announced."""
+    def _inventories(self, provider: str) -> Inventories | None:
+        """What a provider has, None for one that is not there; dry, what it would have once it was announced."""
         found = None
-        try:
+        with contextlib.suppress(errors.UnknownProvider):
             found = self._client.get_inventories(provider)
-        except errors.UnknownProvider:
-            pass
-        if announced is None or not announced.providers:
+        if not self._dry_run or not self._node.providers:
             return found
-        wanted = tree.desired(announced.providers, tree.ANNOUNCED).nodes.get(provider)
+        wanted = tree.desired(self._node.providers, tree.ANNOUNCED).nodes.get(provider)
         if wanted is None:
             return found
         generation, there = found or (0, {})
         return Inventories(generation, {**wanted.inventories, **there})
 
+
+def _listed(client: Client, node: Node) -> ProviderAllocations:
+    try:
+        return client.get_provider_allocations(node.uuid)
+    except errors.UnknownProvider:
+        return ProviderAllocations(0, {})

@@ -86,6 +86,18 @@ def targets(root_uuid: str, consumers: Iterable[str], records: Iterable[Record])
                      for part in (found[consumer].held, found[consumer].leaving) for provider in part) - {root_uuid}
 
 
+def companions(root_uuid: str, consumers: Collection[str], records: Iterable[Record]) -> list[str]:
+    """What else the record says of the instances of these consumers: who holds their other devices while they move.
+
+    An instance and its migration change places when a move is reverted, and the record learns of it before or after:
+    each of the two may seem right alone.
+    """
+    shares = expected.shares(records, root_uuid, tree.NESTED)
+    moving = {shares[consumer].instance_uuid for consumer in consumers if consumer in shares}
+    return sorted(consumer for consumer, share in shares.items()
+                  if share.instance_uuid in moving and consumer not in consumers)
+
+
 def plan(root_uuid: str, inventories: Mapping[str, Inventories], consumers: Collection[Consumer],
          records: Sequence[Record], usage: Usage | None, classes: Collection[str]) -> Plan:
     """Say what brings consumers to their devices' own providers, and what stands against it.
@@ -94,7 +106,7 @@ def plan(root_uuid: str, inventories: Mapping[str, Inventories], consumers: Coll
     provider gets room for what its devices' owners hold. The host's next report says the rest.
 
     :param inventories: those of the node and of :func:`targets`, as far as they are there
-    :param consumers: all that hold one of ``classes`` of the node
+    :param consumers: all that hold one of ``classes`` of the node, and their :func:`companions`
     :param records: the host's rows, each with the provider and class that its device is counted at now
     :param usage: the hypervisor's word, None when it cannot be asked
     :param classes: from :func:`classes_below`
@@ -136,7 +148,7 @@ def _amounts(consumer: Consumer, share: Share, providers: Collection[str],
              classes: Collection[str]) -> Iterator[Obstacle]:
     for name in sorted(classes):
         have, held, leaving = (_sum(view, providers, name) for view in (consumer.resources, share.held, share.leaving))
-        if have and have not in (held, held + leaving):
+        if have not in (held, held + leaving):
             more = f', and {leaving} on their way back' if leaving else ''
             yield Obstacle(consumer.uuid, OTHER_AMOUNT, f'{have} {name} are allocated, and the record has {held}{more}')
 

@@ -38,7 +38,7 @@ class HealTestCase(base.TestCase):
         self.direct = self.placement.direct
         self.proxy = self.placement.proxy
         self.world = self.useFixture(nodes.FlatHost(self.placement, {'p0': 4, 'p1': 3}, devices=1))
-        self.healer = Healer(self.placement.client)
+        self.healer = Healer(self.placement.client, attempts=5)
 
     def heal(self, hypervisor: bool = True, dry_run: bool = False) -> Healing:
         """Heal; the requests of that are in ``asked`` then."""

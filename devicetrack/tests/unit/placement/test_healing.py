@@ -147,6 +147,19 @@ class TestObstacles(base.TestCase):
             plan.inventories, plan.consumers, [(one.consumer, one.what) for one in plan.obstacles]))
 
 
+class TestCompanions(base.TestCase):
+    RECORDS = [row('1', 'a', role=vocabulary.OLD, migration='move'),
+               row('2', 'b', role=vocabulary.INCOMING, migration='move'), row('3', 'a', 'other')]
+
+    def test_are_who_holds_the_other_devices_of_an_instance_that_moves(self) -> None:
+        self.assertEqual(['move'], healing.companions(ROOT, ['guest', 'other'], self.RECORDS))
+        self.assertEqual([], healing.companions(ROOT, ['guest', 'move'], self.RECORDS))
+
+    def test_one_that_holds_nothing_says_that_the_move_was_reverted_and_the_record_does_not_know(self) -> None:
+        plan = planned(flat(4, a=2, b=2), [consumer('guest', node={VGPU: 1}), Consumer('move', {}, None)], self.RECORDS)
+        self.assertEqual([('move', healing.OTHER_AMOUNT)], [(one.consumer, one.what) for one in plan.obstacles])
+
+
 class TestWithoutAGuest(base.TestCase):
     """What need not have a guest, or not on these devices."""
 
