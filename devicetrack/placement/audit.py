@@ -243,13 +243,19 @@ class _Comparison:
                         consumer.uuid in self._views.usage.domains, consumer.generation or 0, detail, held, proposal)
 
     def _is_at_rest(self, uuid: str) -> bool:
-        """Whether an instance has nothing but active devices here, those that its guest has, and placement knows it."""
+        """Whether an instance lives here by all views, and has nothing but active devices, those that its guest has."""
         rows = [record for record in self._views.records if record.instance_uuid == uuid]
         named = {(use.kind, use.identifier) for use in self._views.usage.uses if use.domain_uuid == uuid}
-        consumer = self._views.consumers.get(uuid)
-        return (bool(rows) and not self._views.usage.unknown and consumer is not None and consumer.exists
+        return (bool(rows) and not self._views.usage.unknown and self._is_placed_here(uuid)
                 and all((record.role, record.state, record.migration_uuid) == _AT_REST for record in rows)
                 and named == {record.key for record in rows})
+
+    def _is_placed_here(self, uuid: str) -> bool:
+        """Whether placement has the consumer on this host, and no such devices of it anywhere else."""
+        resources = self._views.consumers[uuid].resources if uuid in self._views.consumers else {}
+        return bool(self._views.names.keys() & resources.keys()) and not any(
+            self._views.classes & amounts.keys() for provider, amounts in resources.items()
+            if provider not in self._views.names)
 
     # -- what it should be --------------------------------------------------------------------------------------------
 

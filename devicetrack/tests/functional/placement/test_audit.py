@@ -31,7 +31,6 @@ class AuditTestCase(base.TestCase):
     """A host with three namespaces and two cards, of which placement says what the host's service reports."""
 
     nested = 'at_start'
-
     def setUp(self) -> None:
         super().setUp()
         self.placement = self.useFixture(placements.Placement())

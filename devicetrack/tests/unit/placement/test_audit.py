@@ -103,6 +103,10 @@ class TestConsumers(base.TestCase):
         ('a move of somebody may have begun', [row('a')],
          {'guest': holds({'b': {VGPU: 1}}), 'other': holds({'b': {VGPU: 1}}, values.UNTYPED)},
          [('guest', audit.WRONG_PROVIDER, None), ('other', audit.UNRECORDED, None)]),
+        ('it is elsewhere, by placement', [row('a')], {'guest': holds({'elsewhere': {**CPU, VGPU: 1}})},
+         [('guest', audit.UNALLOCATED, None)]),
+        ('it is elsewhere too, by placement', [row('a')],
+         {'guest': holds({'elsewhere': {**CPU, VGPU: 1}, 'root': CPU})}, [('guest', audit.UNALLOCATED, None)]),
         ('what a migration holds is never changed', [old('a')], {'move': holds({'b': {VGPU: 1}}, MOVE)},
          [('move', audit.WRONG_PROVIDER, None)]),
         names=('records', 'consumers', 'expected'))
@@ -155,9 +159,9 @@ class TestLayouts(base.TestCase):
 
 class TestRepairs(base.TestCase):
     def test_what_others_put_there_stays(self) -> None:
-        seen = views([row('a')], {'guest': holds({'b': {VGPU: 1}, 'root': CPU, 'elsewhere': {VGPU: 5}})})
+        seen = views([row('a')], {'guest': holds({'b': {VGPU: 1, 'NET': 1}, 'root': CPU, 'disk': {'DISK_GB': 5}})})
         [repair] = audit.repairs(seen, audit.compare(seen))
-        self.assertEqual((3, {'a': {VGPU: 1}, 'root': CPU, 'elsewhere': {VGPU: 5}}),
+        self.assertEqual((3, {'a': {VGPU: 1}, 'b': {'NET': 1}, 'root': CPU, 'disk': {'DISK_GB': 5}}),
                          repair.after and (repair.after.generation, repair.after.resources))
 
     def test_only_what_is_wrong_is_changed(self) -> None:
