@@ -5,8 +5,11 @@ from __future__ import annotations
 import pathlib
 import re
 
+from devicetrack.cmd import placement_heal
 from devicetrack.placement import audit
 from devicetrack.placement import errors
+from devicetrack.placement import healer
+from devicetrack.placement import healing
 from devicetrack.placement.allocations import Outcome
 from devicetrack.placement.allocations import Policies
 from devicetrack.placement.allocations import Policy
@@ -44,3 +47,16 @@ class TestAuditPage(base.TestCase):
         page = (PAGES / 'placement-audit.rst').read_text(encoding='utf-8')
         self.assertEqual({*audit.KINDS, *(f'``{repair}``' for repair in audit.REPAIRS)},
                          set(re.findall(r'^   \* - ([a-z` -]+)$', page, re.M)))
+
+
+class TestNestedPage(base.TestCase):
+
+    def test_every_obstacle_and_standing(self):
+        page = (PAGES / 'placement-nested.rst').read_text(encoding='utf-8')
+        obstacles = {healing.NO_RECORD, healing.OTHER_AMOUNT, healing.NO_GUEST, healing.OTHER_GUEST,
+                     healing.NO_PROVIDER, healing.NO_ROOM, healing.UNREAD, healing.FAILED}
+        self.assertEqual(obstacles | {'what'}, set(re.findall(r'^   \* - ``([a-z ]+)``$', page, re.M)))
+        for word in (healer.NESTED, healer.EMPTY, healer.GUESTS, healer.DRIFTED):
+            self.assertIn(f'   * - {word}\n', page)
+        for word in (healer.HEALED, healer.NOTHING, healer.LEFT, placement_heal.ALREADY, placement_heal.WOULD_HEAL):
+            self.assertIn(f'``{word}``', ' '.join(page.split()))
