@@ -8,10 +8,8 @@ from page import chapter
 from page import count
 from page import quote
 from page import say
-from page import show
 from page import table
 from process import ATTENTION
-from process import manage
 from process import OK
 import record
 from stage import Stage
@@ -60,7 +58,7 @@ def _found(stage: Stage, new: str, next_one: str, gone: str) -> None:
     """See what the audits say, and that nothing is taken or given as long as the record is not complete."""
     old = stage.seen.rows()
     say('The command for operators opens the test driver with the same guests, and says:')
-    _run(stage, ATTENTION, 'audit', '-c', 'severity', '-c', 'kind', '-c', 'device', '-c', 'detail')
+    stage.run_command(ATTENTION, 'audit', '-c', 'severity', '-c', 'kind', '-c', 'device', '-c', 'detail')
     began = stage.start_service()
     lost, over = (stage.instances.get(name).uuid for name in (new, gone))
     expect(all(lost in finding or over in finding for finding in began['findings']), 'nothing else differs')
@@ -83,13 +81,13 @@ def _put_right(stage: Stage, before: list[record.Row], new: str, gone: str) -> N
     say(f"""
         {new} is a guest of this host, so the operator accepts. Rows are written by the manager of their
         host alone, and it works: the command shows what will be done, and leaves an order.""")
-    _run(stage, ATTENTION, 'audit', '--repair', '--accept',
-         '-c', 'verb', '-c', 'device', '-c', 'change', '-c', 'reason')
+    stage.run_command(ATTENTION, 'audit', '--repair', '--accept',
+                      '-c', 'verb', '-c', 'device', '-c', 'change', '-c', 'reason')
     [order] = record.orders(stage.machine.directory)
     returned = stage.rows_of(gone)
     stage.service.call('audit')
     say('At its next audit the service carries it out and answers:')
-    _run(stage, OK, 'order', 'show', order, '-c', 'outcome', '-c', 'text')
+    stage.run_command(OK, 'order', 'show', order, '-c', 'outcome', '-c', 'text')
     expect(stage.seen.rows() == before, 'the record is what it was before the accident')
     stage.seen.check_guests(stage.running())
     say(f"""
@@ -97,7 +95,7 @@ def _put_right(stage: Stage, before: list[record.Row], new: str, gone: str) -> N
         is complete, so the same audit gave back what the copy had of {gone}:
         {', '.join(map(str, returned))}. Compared row by row, the record is what it was when the service
         ended. The command says:""")
-    _run(stage, OK, 'audit')
+    stage.run_command(OK, 'audit')
 
 
 def _works_again(stage: Stage, next_one: str) -> None:
@@ -118,10 +116,3 @@ def _works_again(stage: Stage, next_one: str) -> None:
         {count(len(findings), 'difference')}. The demo counts for itself: {count(len(rows), 'row')},
         {count(len(guests), 'guest')}, {count(len(named), 'device')} in their definitions, none of them in
         two, and all of them those of the rows.""")
-
-
-def _run(stage: Stage, status: int, *arguments: str) -> None:
-    """Run the command and show it as a terminal does."""
-    answer = manage(stage.machine, *arguments)
-    expect(answer.status == status, f'devicetrack-manage {" ".join(arguments)} ends with status {status}')
-    show(f'$ devicetrack-manage {" ".join(arguments)}\n{answer.told.rstrip()}')

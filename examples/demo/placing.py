@@ -17,6 +17,7 @@ from page import count
 from page import quote
 from page import say
 from page import table
+from process import OK
 import record
 from scheduler import Line
 from scheduler import Scheduler
@@ -131,6 +132,7 @@ def _in_conflict(stage: Stage, scheduler: Scheduler, placement: placements.Place
         {count(len(stage.seen.rows()), 'device')} of {count(len(stage.running()), 'instance')} are allocated where the
         record has them:""")
     _show(scheduler.tree())
+    stage.run_command(OK, 'placement', 'audit')
 
 
 def _check(stage: Stage, scheduler: Scheduler) -> None:

@@ -12,9 +12,12 @@ from instances import Instances
 from instances import RUNNING
 from machine import Machine
 from machine import needs
+from observer import expect
 from observer import Observer
 from page import count
+from page import show
 from page import table
+from process import manage
 from process import Process
 import record
 
@@ -50,6 +53,12 @@ class Stage:
 
     def rows_of(self, name: str) -> list[record.Row]:
         return [row for row in self.seen.rows() if row.owner == name]
+
+    def run_command(self, status: int, *arguments: str) -> None:
+        """Run the command for operators and show it as a terminal does."""
+        answer = manage(self.machine, *arguments)
+        expect(answer.status == status, f'devicetrack-manage {" ".join(arguments)} ends with status {status}')
+        show(f'$ devicetrack-manage {" ".join(arguments)}\n{answer.told.rstrip()}')
 
     def print_owners(self, rows: Iterable[record.Row]) -> None:
         table(('owner', 'flavor', 'state', 'devices, in the order of the guest'), [

@@ -86,6 +86,7 @@ class TestDemo(base.TestCase):
             r'demo-host CUSTOM_PMEM_NAMESPACE_16MB 6 (\d) (\d)', text)[1:3]]
         self.assertEqual(([0, after[1]], 6), (before, sum(after)))
         self.assertIn('says: confirm: somebody else changed the allocations of ', text)
+        self.assertIn('$ devicetrack-manage placement audit devicetrack-manage: host demo-host: no differences', text)
         self.assertRegex(text, r'\d+ devices of \d+ instances are allocated where the record has them')
 
     def test_broken_promise_ends_it_with_status_1_and_says_which(self) -> None:
