@@ -17,10 +17,12 @@ from devicetrack.placement import healer
 from devicetrack.placement import healing
 from devicetrack.placement import tree
 from devicetrack.placement import values
+from devicetrack.placement.allocations import AllocationClient
 from devicetrack.placement.client import Client
 from devicetrack.placement.healer import Healer
 from devicetrack.placement.healer import Healing
 from devicetrack.testing import databases
+from devicetrack.testing import fixtures as host_fixtures
 from devicetrack.testing import http_proxy
 from devicetrack.testing import placement as placements
 from devicetrack.testing.fixtures import Instance
@@ -220,6 +222,51 @@ class TestObstacles(HealTestCase):
     def test_of_a_node_that_placement_does_not_have_there_is_nothing_to_do(self) -> None:
         node = self.world.heal_node()._replace(uuid=str(uuid.uuid4()))
         self.assertEqual(Healing(healer.NOTHING), self.healer.heal(node))
+
+
+class TestMoveBetweenHosts(HealTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.dest = self.useFixture(nodes.FlatHost(self.placement, {'p0': 2}))
+        self.instance = self.world.spawn()
+        self.migration = host_fixtures.Migration(self.world.name, self.dest.name, self.instance.uuid)
+        before = self.direct.get_allocations(self.instance.uuid)
+        self.direct.post_allocations([
+            before._replace(uuid=self.migration.uuid, generation=None, type=values.MIGRATION),
+            before._replace(resources={self.dest.node: {**nodes.CPU, VGPU: 1}})])
+        for world in (self.world, self.dest):
+            world.host.service.moves = [self.migration]
+        self.dest.host.resize(self.instance, migration=self.migration,
+                              request={self.dest.node: {'resources': {VGPU: 1}}})
+
+    def test_each_end_is_healed_by_its_own_record(self) -> None:
+        self.world.manager.update_usage(self.context, self.instance, self.world.name)
+        self.assertEqual((self.migration.uuid,), self.heal().consumers)
+        self.assertEqual((self.instance.uuid,), self.healer.heal(self.dest.heal_node()).consumers)
+        self.assert_healed()
+        self.assertEqual(self.dest.expected(tree.NESTED), self.dest.held())
+
+    def test_a_source_that_was_not_told_is_left_until_it_is(self) -> None:
+        self.assertEqual([(self.migration.uuid, healing.NO_RECORD)],
+                         [(one.consumer, one.what) for one in self.heal().obstacles])
+        self.world.host.service.known = {self.instance.uuid: 'elsewhere'}
+        self.world.host.machine.stop_guest(self.instance.uuid)
+        self.world.host.audit()
+        self.assertEqual((self.migration.uuid,), self.heal().consumers)
+        self.assert_healed()
+
+
+class TestRevertThatTheRecordDoesNotKnow(HealTestCase):
+    def test_stops_the_node(self) -> None:
+        """What the instance holds again would go to the devices that it just left."""
+        self.world.report(tree.ANNOUNCED)
+        instance = self.world.spawn()
+        migration = self.world.resize(instance, vgpu=1)
+        AllocationClient(self.direct).revert(instance.uuid, migration)
+        done = self.heal()
+        self.assertEqual([(migration, healing.OTHER_AMOUNT)], [(one.consumer, one.what) for one in done.obstacles])
+        self.assertEqual({self.world.node: {**nodes.CPU, VGPU: 1}},
+                         self.direct.get_allocations(instance.uuid).resources)
 
 
 class TestKilled(base.TestCase):
