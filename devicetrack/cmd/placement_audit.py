@@ -80,7 +80,8 @@ class Audit(audit_commands.Findings):
         from devicetrack.placement import auditor as auditors
         observer = placement.observe(self.app, client, parsed_args)
         leftovers = HostLeftovers(self.app.checked_store, observer.host.uuid)
-        layout = tree.LAYOUT_OF[self.app.conf[placement_options.GROUP].nested]
+        layout = tree.wanted_layout(self.app.conf[placement_options.GROUP].nested,
+                                    observer.host.nested_version is not None)
 
         def look(observer: Observer) -> auditors.HostView:
             return auditors.HostView(*observer.providers(parsed_args.node), *observer.placed())
