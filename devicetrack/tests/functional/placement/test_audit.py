@@ -39,9 +39,7 @@ class AuditTestCase(base.TestCase):
         self.host = self.useFixture(fixtures.Host(devices=3, parents={'p0': 4, 'p1': 4}, name=self.name,
                                                   policy='spread'))
         self.program = self.useFixture(programs.Program(self.host.configuration, self.host.machine))
-        self.config_file = programs.write_configuration(
-            self.temp_dir(), self.host.conf, '[placement]', 'auth_type = admin_token',
-            f'endpoint = {self.placement.url}', f'token = {placements.TOKEN}', f'nested = {self.nested}')
+        self.configure(self.nested)
         self.report()
         self.providers = {one.name.removeprefix(self.name): one.uuid for one in self.host.manager.providers()}
         self.node = self.providers['']
@@ -50,6 +48,11 @@ class AuditTestCase(base.TestCase):
                                     {**found.inventories, 'VCPU': values.Inventory(1000)})
         self.leftovers = HostLeftovers(self.host.store, self.host.manager.host_uuid)
         self.allocations = AllocationClient(self.direct, leftovers=self.leftovers)
+
+    def configure(self, nested: str) -> None:
+        self.config_file = programs.write_configuration(
+            self.temp_dir(), self.host.conf, '[placement]', 'auth_type = admin_token',
+            f'endpoint = {self.placement.url}', f'token = {placements.TOKEN}', f'nested = {nested}')
 
     def report(self) -> None:
         """What the host's service does, as another process."""
@@ -251,6 +254,29 @@ class TestRepair(AuditTestCase):
         self.assertEqual(3, answer.code)
         self.assertIn(f'not done: allocate {instance.uuid}: placement gave no usable answer', answer.err)
         self.repaired()
+
+
+class TestFlat(AuditTestCase):
+    """Devices that are counted at the node, also where the option wants it otherwise by now."""
+
+    nested = 'off'
+    scenarios = [(nested, {'wanted': nested}) for nested in tree.LAYOUT_OF]
+    wanted: str
+
+    def test_amounts_are_put_right_at_the_node(self) -> None:
+        self.providers['_p0'] = self.node
+        more, right = self.spawn('_p0'), self.spawn('_p0')
+        self.write(more.uuid, {self.node: {**CPU, VGPU: 2}})
+        self.configure(self.wanted)
+        self.nested = self.wanted
+        self.report()
+        layout = [] if tree.LAYOUT_OF[self.wanted] != tree.NESTED else [(None, audit.OTHER_LAYOUT, None)]
+        self.assertEqual([*layout, (more.uuid, audit.WRONG_AMOUNT, audit.ALLOCATE)], self.found())
+        answer = self.run_audit('--repair')
+        self.assertEqual(3 if layout else 0, answer.code)
+        self.assertIn(f'done: allocate {more.uuid}\n', answer.err)
+        self.assertEqual(layout, self.found())
+        self.assertEqual([{self.node: {**CPU, VGPU: 1}}] * 2, [self.held(one) for one in (more, right)])
 
 
 class TestMigrations(AuditTestCase):
