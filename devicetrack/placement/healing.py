@@ -114,6 +114,7 @@ def plan(root_uuid: str, inventories: Mapping[str, Inventories], consumers: Coll
     shares = expected.shares(records, root_uuid, tree.NESTED)
     providers = {root_uuid, *inventories, *(record.provider_uuid for record in records)}
     obstacles = list(_unread(usage))
+    guests = None if usage is None else _Guests(records, usage)
     after: list[Consumer] = []
     changed: list[Consumer] = []
     for consumer in sorted(consumers):
@@ -122,7 +123,8 @@ def plan(root_uuid: str, inventories: Mapping[str, Inventories], consumers: Coll
             obstacles.append(Obstacle(consumer.uuid, NO_RECORD, 'the record has no devices of it: it is on its way '
                                       'here or away, or was left over'))
             continue
-        found = [*_amounts(consumer, share, providers, classes), *_guest(consumer.uuid, share, records, usage)]
+        found = [*_amounts(consumer, share, providers, classes),
+                 *(_guest(consumer.uuid, share.instance_uuid, guests) if guests is not None else ())]
         obstacles += found
         if found:
             continue
@@ -153,19 +155,28 @@ def _amounts(consumer: Consumer, share: Share, providers: Collection[str],
             yield Obstacle(consumer.uuid, OTHER_AMOUNT, f'{have} {name} are allocated, and the record has {held}{more}')
 
 
-def _guest(consumer: str, share: Share, records: Iterable[Record], usage: Usage | None) -> Iterator[Obstacle]:
+class _Guests:
+    """By instance, its rows and the devices that its guest names."""
+
+    def __init__(self, records: Iterable[Record], usage: Usage) -> None:
+        self.domains = usage.domains
+        self.rows: dict[str, list[Record]] = {}
+        self.named: dict[str, set[tuple[str, str | None]]] = {}
+        for record in records:
+            self.rows.setdefault(record.instance_uuid, []).append(record)
+        for use in usage.uses:
+            self.named.setdefault(use.domain_uuid, set()).add((use.kind, use.identifier))
+
+
+def _guest(consumer: str, instance: str, guests: _Guests) -> Iterator[Obstacle]:
     """A guest has what is current and active, and nothing that is not recorded for its instance.
 
     What is claimed has no guest yet, what is old may have none any more.
     """
-    if usage is None:
-        return
-    instance = share.instance_uuid
-    rows = [record for record in records if record.instance_uuid == instance]
-    named = {(use.kind, use.identifier) for use in usage.uses if use.domain_uuid == instance}
+    rows, named = guests.rows[instance], guests.named.get(instance, set())
     here = {record.key for record in rows
             if record.role == vocabulary.CURRENT and record.state == vocabulary.ACTIVE}
-    if here and instance not in usage.domains:
+    if here and instance not in guests.domains:
         yield Obstacle(consumer, NO_GUEST, f'the record has devices of instance {instance}, and it has no guest here')
         return
     differ = sorted({*(here - named), *(named - {record.key for record in rows})}, key=str)
