@@ -1,18 +1,25 @@
 """What it takes to heal many nodes: requests of each, counted on the way to a real server, and the time of all.
 
-Hosts whose devices are counted and allocated at their nodes, some of whose instances wait for the confirmation of a
-resize. Others change what instances hold while node after node is healed; in the end every consumer is compared with
-the record. The server is placement's own WSGI application on PostgreSQL.
+Hosts of one store whose devices are counted and allocated at their nodes, some of whose instances wait for the
+confirmation of a resize. ``placement heal --all`` is killed at moments that chance chooses and started again, while
+others change what instances hold; in the end every consumer is compared with the record. The server is placement's own
+WSGI application on PostgreSQL.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Iterator
 import contextlib
 import random
+import signal
+import statistics
+import subprocess
 import sys
 import threading
 import time
+
+from oslo_config import cfg
 
 from benchmarks.measure import Effort
 from benchmarks.report import Row
@@ -24,10 +31,11 @@ from devicetrack.placement import expected
 from devicetrack.placement import tree
 from devicetrack.placement import values
 from devicetrack.placement.client import Client
-from devicetrack.placement.healer import HEALED
 from devicetrack.placement.healer import Healer
+from devicetrack.placement.healer import LEFT
 from devicetrack.placement.healer import Node
 from devicetrack.placement.reporter import PlacementReporter
+from devicetrack.store import api
 from devicetrack.testing import databases
 from devicetrack.testing import fixtures
 from devicetrack.testing import placement as placements
@@ -41,14 +49,17 @@ _CPU = {'VCPU': 2}
 class World:
     """One host with its instances, and its node in placement, flat."""
 
-    def __init__(self, number: int, instances: int, client: Client, stack: contextlib.ExitStack) -> None:
+    def __init__(self, number: int, instances: int, client: Client, store: api.Store,
+                 stack: contextlib.ExitStack) -> None:
         self._client = client
         room = 2 * instances // _PARENTS + 1
+        name = f'heal-{number:03}'
         self.host = stack.enter_context(fixtures.Host(
-            parents={f'card{card}': room for card in range(_PARENTS)}, name=f'heal-{number:03}', policy='spread'))
+            parents={f'card{card}': room for card in range(_PARENTS)}, name=name, policy='spread', store=store,
+            configuration=stack.enter_context(fixtures.Configuration(machine=name))))
         self.providers = self.host.manager.providers()
         [self.uuid] = [one.uuid for one in self.providers if one.parent_uuid is None]
-        created = client.create_provider(self.uuid, self.host.name, None)
+        created = client.create_provider(self.uuid, name, None)
         client.put_inventories(self.uuid, created.generation, {'VCPU': values.Inventory(100_000)})
         PlacementReporter(client).sync(self.providers, tree.ANNOUNCED)
         holds = {self.uuid: {**_CPU, VGPU: 1}}
@@ -65,10 +76,10 @@ class World:
     def look(self) -> tuple[list[Record], Usage]:
         return self.host.manager.placed()
 
-    def heal(self, healer: Healer) -> int:
-        """How many consumers moved."""
-        healing = healer.heal(Node.of_host(self.look, self.providers, True))
-        if healing.outcome != HEALED:
+    def heal(self, client: Client) -> int:
+        """Heal it as its host does; how many consumers moved."""
+        healing = Healer(client).heal(Node.of_host(self.look, self.providers, True))
+        if healing.outcome == LEFT:
             raise AssertionError(f'{self.host.name}: {healing}')
         return len(healing.consumers)
 
@@ -101,49 +112,89 @@ class Others(threading.Thread):
                 self.changes += 1
 
 
+class Command:
+    """``placement heal --all`` for a store and a server, killed and started again."""
+
+    def __init__(self, conf: cfg.ConfigOpts, placement: placements.Placement) -> None:
+        self._placement = placement
+        self._config_file = f'{conf.devicetrack.state_path}/devicetrack.conf'
+        with open(self._config_file, 'w', encoding='utf-8') as file:
+            file.write(f'[devicetrack]\nstate_path = {conf.devicetrack.state_path}\n'
+                       f'machine_id_path = {conf.devicetrack.machine_id_path}\n'
+                       f'[placement]\nauth_type = admin_token\nendpoint = {placement.url}\n'
+                       f'token = {placements.TOKEN}\n')
+        self.killed = 0
+
+    def run(self, kills: Iterable[int]) -> None:
+        """Run it to its end, and before that until so many reads of placement have come, for each number."""
+        for reads in kills:
+            self.killed += self._run(reads) == -signal.SIGKILL
+        code = self._run()
+        if code != 0:
+            raise AssertionError(f'the command ended with exit code {code}')
+
+    def _run(self, killed_at: int | None = None) -> int:
+        with subprocess.Popen([sys.executable, '-m', 'devicetrack.cmd.manage', '--config-file', self._config_file,
+                               'placement', 'heal', '--all', '-f', 'value'],
+                              stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
+            if killed_at is not None:
+                for _before in range(killed_at - 1):
+                    self._placement.proxy.before_next('GET', '/', lambda: None)
+                self._placement.proxy.before_next('GET', '/', process.kill)
+            return process.wait()
+
+
 def run(effort: Effort) -> Table:
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(placements.PlacementServer(stack.enter_context(databases.PostgreSQLServer())))
         placement = stack.enter_context(placements.Placement(server))
-        worlds = [World(number, effort.instances_a_node, placement.direct, stack) for number in range(effort.nodes)]
+        conf = stack.enter_context(fixtures.Configuration()).conf
+        store = stack.enter_context(fixtures.SQLiteStore(conf)).store
+        worlds = [World(number, effort.instances_a_node, placement.direct, store, stack)
+                  for number in range(effort.nodes)]
         consumers = len(worlds[0].consumers)
-        quiet, *busy = worlds
-        requests, _seconds = _healed(quiet, placement)
-        rows = [Row('a node that nobody else writes to', requests, 'calls', at_most=consumers + 10,
-                    note=f'{consumers} consumers, {_PARENTS} parents')]
+        alone, again = (_requests(placement, worlds[0], moved) for moved in (consumers, 0))
+        chance = random.Random(1)
+        command = Command(conf, placement)
         others = Others(worlds, placement.open(server.url))
         others.start()
-        most, began = 0, time.perf_counter()
-        for number, world in enumerate(busy, 2):
-            requests, _seconds = _healed(world, placement)
-            most = max(most, requests)
-            if number % 25 == 0:
-                print(f'{number} of {len(worlds)} nodes in {time.perf_counter() - began:.0f} s', file=sys.stderr)
+        placement.requests.clear()
+        began = time.perf_counter()
+        most_reads = len(worlds) * consumers // (effort.kills + 1)
+        command.run(chance.randint(min(10, most_reads), most_reads) for _kill in range(effort.kills))
         took = time.perf_counter() - began
         others.over.set()
         others.join()
-        rows += [Row('the most that one took beside others', most, 'calls', note=f'{others.changes} changes of others'),
-                 Row('all of them', took, 's', note=f'{took / len(busy) * 1e3:,.0f} ms a node'),
-                 Row('consumers that hold anything else than the record says',
-                     sum(1 for world in worlds for _uuid in world.wrong()), at_most=0),
-                 Row('a node that is healed already', _again(quiet, placement), 'calls', at_most=1)]
+        counts = _of_healed(placement.requests)
+        rows = [Row('a node, on its host', alone, 'calls', at_most=consumers + 10,
+                    note=f'{consumers} consumers, {_PARENTS} parents'),
+                Row('again', again, 'calls', at_most=1),
+                Row('a node, by the command', statistics.median(counts), 'calls', at_most=consumers + 10,
+                    note=f'{max(counts)} where others wrote to it, who made {others.changes} changes'),
+                Row('all, with the starts after kills', took, 's', note=f'{command.killed} times killed'),
+                Row('consumers that hold anything else than the record says',
+                    sum(1 for world in worlds for _uuid in world.wrong()), at_most=0)]
     total = effort.nodes * effort.instances_a_node
     return Table(f'Healing {effort.nodes} nodes with {total:,} instances, every {_MOVING}th of which moves', rows)
 
 
-def _healed(world: World, placement: placements.Placement) -> tuple[int, float]:
-    """Heal a node; gives the requests and the seconds of that."""
+def _requests(placement: placements.Placement, world: World, moved: int) -> int:
+    """Heal a node, of which so many consumers are to be moved; how many requests that took."""
     placement.requests.clear()
-    began = time.perf_counter()
-    moved = world.heal(Healer(placement.client))
-    if moved != len(world.consumers):
-        raise AssertionError(f'{moved} of {len(world.consumers)} consumers moved')
-    return len(placement.requests), time.perf_counter() - began
-
-
-def _again(world: World, placement: placements.Placement) -> int:
-    placement.requests.clear()
-    healing = Healer(placement.client).heal(Node.of_host(world.look, world.providers, True))
-    if healing.consumers:
-        raise AssertionError(str(healing))
+    found = world.heal(placement.client)
+    if found != moved:
+        raise AssertionError(f'{found} of {moved} consumers moved')
     return len(placement.requests)
+
+
+def _of_healed(requests: Iterable[tuple[str, str]]) -> list[int]:
+    """How many requests each node took that was healed; the command begins each with its provider, by its name."""
+    counts: list[int] = []
+    number, healed = 0, False
+    for method, path in (*requests, ('GET', '/resource_providers')):
+        if path == '/resource_providers':
+            counts += [number] if healed else []
+            number, healed = 0, False
+        number += 1
+        healed = healed or method == 'POST'
+    return counts
