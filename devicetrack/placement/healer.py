@@ -87,7 +87,7 @@ class Healer:
     :param attempts: how often a node is written to at most when others change it at the same time
     """
 
-    def __init__(self, client: Client, attempts: int = 10) -> None:
+    def __init__(self, client: Client, attempts: int = 20) -> None:
         self._client, self._attempts = client, attempts
 
     def at_node(self, node: Node) -> list[str]:
