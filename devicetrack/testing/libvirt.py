@@ -39,15 +39,18 @@ _NODE = """
 """
 
 
-def guest(uuid: str, config: GuestConfig, kind: str = 'test', memory_kib: int = 65536) -> str:
+def guest(uuid: str, config: GuestConfig, kind: str = 'test', memory_kib: int = 65536,
+          firmware: str | None = None) -> str:
     """A definition of a small guest with what a driver's ``guest_config`` returned.
 
     Its memory is what its NVDIMMs need besides ``memory_kib`` of RAM. It has no disk: firmware that waits is enough.
 
     :param kind: ``test``, or ``qemu`` for software emulation
+    :param firmware: a file with other firmware than QEMU's own, which takes seconds where QEMU itself is emulated
     """
     nvdimm_kib = sum(int(etree.fromstring(device).findtext('target/size') or 0) for device in config.devices)
     os_type = "<type arch='x86_64' machine='q35'>hvm</type>" if kind == 'qemu' else '<type>hvm</type>'
+    loader = f"<loader readonly='yes' type='rom'>{firmware}</loader>" if firmware else ''
     return f"""
       <domain type='{kind}'>
         <name>guest-{uuid}</name><uuid>{uuid}</uuid>
@@ -55,7 +58,7 @@ def guest(uuid: str, config: GuestConfig, kind: str = 'test', memory_kib: int = 
         <maxMemory slots='16' unit='GiB'>8</maxMemory>
         <memory unit='KiB'>{memory_kib + nvdimm_kib}</memory>
         <currentMemory unit='KiB'>{memory_kib}</currentMemory>
-        <vcpu>1</vcpu><os>{os_type}</os><features><acpi/></features>
+        <vcpu>1</vcpu><os>{os_type}{loader}</os><features><acpi/></features>
         <cpu><numa><cell id='0' cpus='0' memory='{memory_kib}' unit='KiB' memAccess='shared'/></numa></cpu>
         <devices>{''.join(config.devices)}</devices>
       </domain>"""

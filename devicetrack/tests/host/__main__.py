@@ -48,11 +48,9 @@ def _options() -> argparse.Namespace:
 def _run(image: images.Image, options: argparse.Namespace, results: Results) -> None:
     began = time.monotonic()
     directory = tempfile.mkdtemp(prefix='run-', dir=images.cache())
-    hosts = suites.Hosts(image, directory)
     try:
-        suites.run(hosts, options.pattern, results)
+        suites.run(image, directory, options.pattern, results)
     finally:
-        hosts.off()
         if options.keep:
             _say(f'kept: {directory}')
         else:

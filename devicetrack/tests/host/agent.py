@@ -7,6 +7,13 @@ so has every answer to it, so orders run side by side:
     Starts a program. Answers: ``{"id": 1, "stream": "out"}`` or ``"err"`` with what it wrote, as it comes; at its end
     ``{"id": 1, "status": 0}``, a signal's number negative as in subprocess; or ``{"id": 1, "error": "…"}`` alone.
 
+``{"id": 1, "argv": […], "env": {…}, "interpreter": […], "imports": […]}``
+    The same, and ``argv`` is a Python module with its arguments, which a fork of that interpreter runs (see
+    interpreter.py). It is started when it is first wanted.
+
+``{"id": 1, "learn": […], "interpreter": […]}``
+    Lets that interpreter import what modules need of other projects. Answer: a status, or an error.
+
 ``{"id": 1, "stdin": true}``
     The body goes to the program's standard input; with ``false`` that is the end of it. No answer of its own.
 
@@ -20,11 +27,14 @@ The host runs this file by itself, so it needs nothing but the standard library.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Mapping
+from collections.abc import Sequence
 import contextlib
 import json
 import os
 import queue
+import socket
 import struct
 import subprocess
 import sys
@@ -76,21 +86,100 @@ def read(port: BinaryIO) -> Frame | None:
         raise Broken(f'a head that is not JSON: {error}') from None
 
 
+class Interpreter:
+    """A process that has imported what programs need, and its forks, which run them; interpreter.py is its side."""
+
+    def __init__(self, argv: list[str]) -> None:
+        self._port, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [*argv, str(theirs.fileno())], pass_fds=[theirs.fileno()], cwd='/', start_new_session=True,
+                stdin=subprocess.DEVNULL)
+        self._lock = threading.Lock()
+        self._answers: dict[int, queue.SimpleQueue[Mapping[str, Any]]] = {}
+        self._ended: Mapping[str, Any] | None = None
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def ask(self, order: Mapping[str, Any], descriptors: Sequence[int] = ()) -> Mapping[str, Any]:
+        """Send an order, and wait for its answer; :meth:`next` waits for one that follows.
+
+        :raises ChildProcessError: it has ended
+        """
+        answers = self._answers[order['id']] = queue.SimpleQueue()
+        with self._lock:
+            if self._ended is not None:
+                answers.put(self._ended)
+        # What it can no longer hear it does not answer.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            socket.send_fds(self._port, [json.dumps(order).encode()], descriptors)
+        return self.next(order['id'])
+
+    def next(self, number: int) -> Mapping[str, Any]:
+        answer = self._answers[number].get()
+        if 'ended' in answer:
+            raise ChildProcessError(f'the interpreter ended with {answer["ended"]}')
+        return answer
+
+    def _listen(self) -> None:
+        with contextlib.suppress(ConnectionResetError):
+            while packet := self._port.recv(LONGEST_HEAD):
+                answer = json.loads(packet)
+                self._answers[answer['id']].put(answer)
+        status = self._process.wait()
+        with self._lock:
+            self._ended = {'ended': status}
+            for waiting in self._answers.values():
+                waiting.put(self._ended)
+
+
 class Program:
     """One that runs, and what is to be written to it: it may be slow to read that."""
 
-    def __init__(self, argv: list[str], env: Mapping[str, str]) -> None:
+    def __init__(self, number: int) -> None:
         self.stdin: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self.process = subprocess.Popen(
+        self._number = number
+        self._pid: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+    def start(self, argv: list[str], env: Mapping[str, str]) -> None:
+        process = subprocess.Popen(
             argv, env=os.environ | env, cwd='/', start_new_session=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self._started(process.pid, process.stdin, process.stdout, process.stderr)
+        self.wait: Callable[[], int] = process.wait
+
+    def start_fork(self, of: Interpreter, head: Mapping[str, Any]) -> None:
+        pipes = [os.pipe() for _ in range(3)]
+        theirs = [pipes[0][0], pipes[1][1], pipes[2][1]]
+        ours = [pipes[0][1], pipes[1][0], pipes[2][0]]
+        try:
+            answer = of.ask(head, theirs)
+        except OSError:
+            for descriptor in ours:
+                os.close(descriptor)
+            raise
+        finally:
+            for descriptor in theirs:
+                os.close(descriptor)
+        self._started(answer['pid'], os.fdopen(ours[0], 'wb'), os.fdopen(ours[1], 'rb'), os.fdopen(ours[2], 'rb'))
+        self.wait = lambda: int(of.next(self._number)['status'])
+
+    def _started(self, pid: int, stdin: Any, stdout: Any, stderr: Any) -> None:
+        self._stdin: BinaryIO = stdin
+        self.streams: Sequence[tuple[str, BinaryIO]] = (('out', stdout), ('err', stderr))
+        self._pid.put(pid)
 
     def feed(self) -> None:
-        assert self.process.stdin
-        with contextlib.suppress(BrokenPipeError), self.process.stdin as stdin:
+        with contextlib.suppress(BrokenPipeError), self._stdin as stdin:
             while (chunk := self.stdin.get()) is not None:
                 stdin.write(chunk)
                 stdin.flush()
+
+    def signal(self, number: int) -> None:
+        """Send a signal to all of it, when it has started."""
+        pid = self._pid.get()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, number)
+        self._pid.put(pid)
 
 
 class Agent:
@@ -100,20 +189,24 @@ class Agent:
         self._orders, self._answers = orders, answers
         self._answering = threading.Lock()
         self._programs: dict[int, Program] = {}
+        self._interpreter: Interpreter | None = None
 
     def serve(self) -> None:
         """Until the orders end."""
         while (frame := read(self._orders)) is not None:
-            number = frame.head['id']
-            if 'argv' in frame.head:
-                self._start(number, frame.head['argv'], frame.head['env'])
+            head = frame.head
+            if 'interpreter' in head and self._interpreter is None:
+                self._interpreter = Interpreter(head['interpreter'])
+            if 'argv' in head or 'learn' in head:
+                program = self._programs[head['id']] = Program(head['id'])
+                # No thread is waited for when the orders end.
+                threading.Thread(target=self._attend, args=(head, program), daemon=True).start()
             # It may have ended while the order was under way.
-            elif (program := self._programs.get(number)) is not None:
-                if 'signal' in frame.head:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.killpg(program.process.pid, frame.head['signal'])
+            elif (sought := self._programs.get(head['id'])) is not None:
+                if 'signal' in head:
+                    threading.Thread(target=sought.signal, args=(head['signal'],), daemon=True).start()
                 else:
-                    program.stdin.put(frame.body if frame.head['stdin'] else None)
+                    sought.stdin.put(frame.body if head['stdin'] else None)
 
     def say(self, head: Mapping[str, Any], body: bytes = b'') -> None:
         # Of the other side that hung up the orders tell.
@@ -121,28 +214,35 @@ class Agent:
             self._answers.write(pack(Frame(head, body)))
             self._answers.flush()
 
-    def _start(self, number: int, argv: list[str], env: Mapping[str, str]) -> None:
+    def _attend(self, head: Mapping[str, Any], program: Program) -> None:
+        number = head['id']
         try:
-            program = Program(argv, env)
+            status = self._run(head, program)
         except (OSError, ValueError) as error:
             self.say({'id': number, 'error': str(error)})
-            return
-        self._programs[number] = program
-        # No thread is waited for when the orders end.
-        threading.Thread(target=program.feed, daemon=True).start()
-        threading.Thread(target=self._attend, args=(number, program), daemon=True).start()
+        else:
+            self.say({'id': number, 'status': status})
+        finally:
+            program.stdin.put(None)
+            del self._programs[number]
 
-    def _attend(self, number: int, program: Program) -> None:
-        streams = [('out', program.process.stdout), ('err', program.process.stderr)]
-        readers = [threading.Thread(target=self._pass_on, args=(number, *named), daemon=True) for named in streams]
+    def _run(self, head: Mapping[str, Any], program: Program) -> int:
+        if 'learn' in head:
+            assert self._interpreter is not None
+            return int(self._interpreter.ask(head)['status'])
+        if 'interpreter' in head:
+            assert self._interpreter is not None
+            program.start_fork(self._interpreter, head)
+        else:
+            program.start(head['argv'], head['env'])
+        threading.Thread(target=program.feed, daemon=True).start()
+        readers = [threading.Thread(target=self._pass_on, args=(head['id'], *stream), daemon=True)
+                   for stream in program.streams]
         for reader in readers:
             reader.start()
         for reader in readers:
             reader.join()
-        status = program.process.wait()
-        program.stdin.put(None)
-        del self._programs[number]
-        self.say({'id': number, 'status': status})
+        return program.wait()
 
     def _pass_on(self, number: int, name: str, stream: BinaryIO) -> None:
         with stream:

@@ -91,19 +91,19 @@ def get(debian: int) -> Image:
     required = requirements((PROJECT / 'setup.cfg').read_text())
     image = Image(debian, cache() / f'debian{debian}-{key(debian, RECIPE, required)}')
     cache().mkdir(mode=0o700, parents=True, exist_ok=True)
-    with _one_builder(debian):
+    with one_builder(debian):
         if not image.directory.exists():
             _build(image, required)
-        _keep(image.directory)
+        keep(image.directory)
     return image
 
 
-def _keep(directory: pathlib.Path) -> None:
+def keep(directory: pathlib.Path) -> None:
     """Until this process ends nobody removes what its machines have below their disks."""
     fcntl.flock(os.open(directory, os.O_RDONLY), fcntl.LOCK_SH)
 
 
-def _is_kept(directory: pathlib.Path) -> bool:
+def is_kept(directory: pathlib.Path) -> bool:
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -115,7 +115,7 @@ def _is_kept(directory: pathlib.Path) -> bool:
 
 
 @contextlib.contextmanager
-def _one_builder(debian: int) -> Iterator[None]:
+def one_builder(debian: int) -> Iterator[None]:
     with open(cache() / f'debian{debian}.lock', 'w') as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -141,7 +141,7 @@ def _build(image: Image, required: Sequence[str]) -> None:
 def _remove_others(image: Image) -> None:
     """Those of the same release that another recipe made, or that were never finished."""
     for path in cache().glob(f'debian{image.debian}-*'):
-        if path.is_dir() and not _is_kept(path):
+        if path.is_dir() and not is_kept(path):
             shutil.rmtree(path)
             path.with_suffix('.log').unlink(missing_ok=True)
 

@@ -10,15 +10,19 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
 import importlib.metadata
+import os
 import pathlib
 import shutil
 import socket
 import subprocess
 import tempfile
+import time
 import uuid
 
 from devicetrack.tests.host import agent
 from devicetrack.tests.host import image as images
+from devicetrack.tests.host import interpreter
+from devicetrack.tests.host import monitor
 from devicetrack.tests.host.programs import Done
 from devicetrack.tests.host.programs import Failed
 from devicetrack.tests.host.programs import Gone
@@ -40,6 +44,13 @@ NVDIMMS = 2
 # Two NVDIMMs are neighbours in memory, and namespaces begin at multiples of 16 MiB: so do these.
 NVDIMM_MIB = 160
 LABEL_MIB = 16
+
+# Where the project is, and what runs its programs.
+JOB = '/job'
+INTERPRETER = [f'{images.VENV}/bin/python', '-W', 'ignore', f'{JOB}/interpreter.py']
+
+# What a host had in its memory when it was saved.
+MEMORY = 'memory'
 
 # Two that start at once on a busy machine take two minutes.
 BOOT_S = 600
@@ -73,15 +84,21 @@ class Link:
 class Machine:
     """A compute host, as root sees it."""
 
-    def __init__(self, image: images.Image, directory: str, name: str = 'host-a', link: Link | None = None) -> None:
-        """One that has never run; its files will be in ``directory``, which must be there and empty."""
+    def __init__(self, image: images.Image, directory: str, name: str = 'host-a', link: Link | None = None,
+                 started: pathlib.Path | None = None) -> None:
+        """One that has never run; its files will be in ``directory``, which must be there and empty.
+
+        :param started: what :meth:`save` left: the first start goes on from there
+        """
         self.name = name
         self.address = ADDRESSES[name]
         self.image = image
         self._directory = pathlib.Path(directory)
-        self._cable = link.end() if link else None
-        # Two machines with one UUID are one host to libvirt.
-        self._uuid = uuid.uuid4()
+        self._started = started
+        self._cable = (link or Link()).end()
+        # Two machines with one UUID are one host to libvirt; a host that goes on has the one that it had.
+        self._uuid = uuid.uuid5(uuid.NAMESPACE_DNS, name)
+        self._monitor: monitor.Monitor | None = None
         self._qemu: subprocess.Popen[bytes] | None = None
         self._programs: Programs | None = None
         # Another one after each start.
@@ -105,9 +122,12 @@ class Machine:
         if new:
             self._make_disks()
         order = nvdimms or range(NVDIMMS)
+        if new and self._started is not None:
+            self._go_on(self._started, order)
+            return
         self._power_on(order)
-        if self._cable is not None:
-            self._join()
+        self.boot_id = self._heard()
+        self._join()
         if new:
             self._make_namespaces(order)
 
@@ -128,29 +148,68 @@ class Machine:
         assert self._qemu is not None and self._programs is not None
         self._qemu.wait()
         self._programs.close()
-        self._qemu = self._programs = None
+        assert self._monitor is not None
+        self._monitor.close()
+        self._qemu = self._programs = self._monitor = None
 
-    def _power_on(self, nvdimms: Sequence[int]) -> None:
-        ours, theirs = socket.socketpair()
-        descriptors = [end.fileno() for end in (theirs, self._cable) if end is not None]
-        with theirs, self._path('qemu.log').open('ab') as log:
-            self._qemu = subprocess.Popen(
-                self._command(theirs.fileno(), nvdimms), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                pass_fds=descriptors)
-        self._programs = Programs(self.name, ours)
+    def save(self, directory: pathlib.Path) -> None:
+        """Leave in a directory what others of this name go on from, and end.
+
+        They bring another project with them, so the disk that it is on is left behind.
+        """
+        assert self._qemu is not None and self._monitor is not None
+        self.run(['umount', JOB])
+        self.run(['sync'])
+        with open(directory / MEMORY, 'xb') as memory:
+            self._monitor.migrate(memory)
+        self._qemu.kill()
+        self._down()
+        shutil.copy(self._path('root.qcow2'), directory / 'root.qcow2')
+
+    def _go_on(self, started: pathlib.Path, nvdimms: Sequence[int]) -> None:
+        """Start as another one was when it was saved."""
+        reader, writer = os.pipe()
+        with open(started / MEMORY, 'rb') as memory, os.fdopen(reader), os.fdopen(writer, 'wb') as pipe:
+            self._power_on(nvdimms, reader)
+            with contextlib.suppress(BrokenPipeError):          # of one that ended, which is noticed below
+                shutil.copyfileobj(memory, pipe, 1 << 20)
         try:
-            self.boot_id = self._programs.boot_id(BOOT_S)
+            self.run(['date', '--set', f'@{time.time():.0f}'])
+            self.run(['mount', JOB])
+            self.boot_id = self.read('/proc/sys/kernel/random/boot_id').decode().strip()
         except Gone as error:
             self.cut()
             raise Gone(f'{error}\n{self.logs()}') from None
 
-    def _command(self, port: int, nvdimms: Sequence[int]) -> list[str]:
+    def _power_on(self, nvdimms: Sequence[int], incoming: int | None = None) -> None:
+        ours, port = socket.socketpair()
+        control, controlled = socket.socketpair()
+        passed = [port.fileno(), controlled.fileno(), self._cable.fileno(), *([] if incoming is None else [incoming])]
+        command = self._command(port.fileno(), controlled.fileno(), nvdimms)
+        if incoming is not None:
+            command += ['-incoming', f'fd:{incoming}']
+        with port, controlled, self._path('qemu.log').open('ab') as log:
+            self._qemu = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=passed)
+        self._programs = Programs(self.name, ours)
+        self._monitor = monitor.Monitor(control)
+
+    def _heard(self) -> str:
+        """Wait until a host that boots is up."""
+        try:
+            return self._inside().boot_id(BOOT_S)
+        except Gone as error:
+            self.cut()
+            raise Gone(f'{error}\n{self.logs()}') from None
+
+    def _command(self, port: int, controlled: int, nvdimms: Sequence[int]) -> list[str]:
         command = [
             'qemu-system-x86_64',
             '-name', self.name,
             '-uuid', str(self._uuid),
             '-accel', 'tcg,thread=multi',
-            '-cpu', 'max',
+            # What is fast to emulate: no fifth level of page tables, no wide registers, nothing that guards memory.
+            '-cpu', 'qemu64,+ssse3,+sse4.1,+sse4.2,+popcnt,+cx16,+rdrand,+clflushopt,+pdpe1gb',
             '-smp', str(CPUS),
             '-machine', 'q35,nvdimm=on',
             '-m', f'{MEMORY_MIB}M,slots={NVDIMMS},maxmem={MEMORY_MIB + NVDIMMS * (NVDIMM_MIB + LABEL_MIB)}M',
@@ -165,6 +224,10 @@ class Machine:
             '-device', 'virtio-serial-pci',
             '-chardev', f'socket,id=agent,fd={port}',
             '-device', 'virtserialport,chardev=agent,name=agent',
+            '-chardev', f'socket,id=control,fd={controlled}',
+            '-mon', 'chardev=control,mode=control',
+            '-netdev', f'dgram,id=link,local.type=fd,local.str={self._cable.fileno()}',
+            '-device', f'virtio-net-pci,netdev=link,mac=52:54:00:00:00:0{self.address[-1]}',
         ]
         # A slot is a serial number, which the labels name. QEMU shows NVDIMMs to the host as a hash orders their names.
         for position, number in enumerate(nvdimms):
@@ -172,11 +235,6 @@ class Machine:
                 '-object', f'memory-backend-file,id=memory{number},share=on,size={NVDIMM_MIB + LABEL_MIB}M,'
                            f'mem-path={self._path(f"nvdimm{number}")}',
                 '-device', f'nvdimm,id=nvdimm{position},memdev=memory{number},slot={number},label-size={LABEL_MIB}M',
-            ]
-        if self._cable is not None:
-            command += [
-                '-netdev', f'dgram,id=link,local.type=fd,local.str={self._cable.fileno()}',
-                '-device', f'virtio-net-pci,netdev=link,mac=52:54:00:00:00:0{self.address[-1]}',
             ]
         return command
 
@@ -222,9 +280,18 @@ class Machine:
             raise Failed(f'{self.name}: {err}')
         return out
 
-    def run_tests(self, names: Sequence[str]) -> bytes:
-        """Run modules, classes or methods of tests inside; the result is subunit."""
-        status, out, err = self._inside().run([*self.python(), '-m', 'subunit.run', *names], timeout_s=TESTS_S)
+    def spawn_module(self, argv: Sequence[str]) -> Process:
+        """As ``python -m`` with these arguments, in a fork of an interpreter that has imported the module before."""
+        return self._inside().spawn(argv, fork=_fork(argv[0]))
+
+    def learn(self, modules: Sequence[str]) -> None:
+        """Let the interpreter import what modules need of other projects."""
+        self._inside().learn(modules, INTERPRETER).wait(BOOT_S)
+
+    def run_tests(self, names: Sequence[str], modules: Sequence[str]) -> bytes:
+        """Run modules, classes or methods of tests inside, which are in these modules; the result is subunit."""
+        status, out, err = self._inside().run(
+            ['subunit.run', *names], timeout_s=TESTS_S, fork=_fork('subunit.run', *modules))
         if not out:
             raise Failed(f'{self.name}: no test ran, and the status is {status}\n{err}')
         return out
@@ -245,9 +312,10 @@ class Machine:
         return self._directory / name
 
     def _make_disks(self) -> None:
+        below = self._started / 'root.qcow2' if self._started else self.image.disk
         subprocess.run(
-            ['qemu-img', 'create', '-q', '-f', 'qcow2', '-F', 'raw', '-b', self.image.disk, self._path('root.qcow2')],
-            check=True)
+            ['qemu-img', 'create', '-q', '-f', 'qcow2', '-F', 'qcow2' if self._started else 'raw', '-b', below,
+             self._path('root.qcow2')], check=True)
         with tempfile.TemporaryDirectory() as job:
             bring(pathlib.Path(job))
             with open(self._path('job.img'), 'xb') as disk:
@@ -272,9 +340,15 @@ class Machine:
                           f'--region=region{region}', f'--size={size}M'])
 
 
+def _fork(*imports: str) -> dict[str, object]:
+    """Of an interpreter that has imported these modules."""
+    return {'interpreter': INTERPRETER, 'imports': imports}
+
+
 def bring(job: pathlib.Path) -> None:
     """What the job disk holds: the agent, and the project with the metadata that its plug-ins are found by."""
-    shutil.copy(agent.__file__, job / 'agent.py')
+    for module in (agent, interpreter):
+        shutil.copy(str(module.__file__), job)
     project = job / 'project'
     shutil.copytree(
         images.PROJECT / 'devicetrack', project / 'devicetrack', ignore=shutil.ignore_patterns('__pycache__'))

@@ -165,23 +165,35 @@ class Programs:
         except OSError as error:
             raise Gone(f'{self.name} went down') from error
 
-    def spawn(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> Process:
-        """Start a program and go on; its standard input stays open."""
+    def spawn(self, argv: Sequence[str], env: Mapping[str, str] | None = None, fork: Mapping[str, object] | None = None,
+              ) -> Process:
+        """Start a program and go on; its standard input stays open.
+
+        :param fork: what an order says besides for a fork of an interpreter
+        """
+        return self._begin(argv, {'argv': list(argv), 'env': dict(env or {}), **(fork or {})})
+
+    def learn(self, modules: Sequence[str], interpreter: Sequence[str]) -> Process:
+        """Let an interpreter import what modules need, for the forks that come."""
+        return self._begin(interpreter, {'learn': list(modules), 'interpreter': list(interpreter)})
+
+    def _begin(self, argv: Sequence[str], order: Mapping[str, object]) -> Process:
         process = Process(self, number := next(self._numbers), argv)
         with self._sending:
             self._processes[number] = process
-            self._send({'id': number, 'argv': list(argv), 'env': dict(env or {})})
+            self._send({'id': number, **order})
         return process
 
     def run(
         self, argv: Sequence[str], stdin: bytes = b'', timeout_s: float = 120, env: Mapping[str, str] | None = None,
+        fork: Mapping[str, object] | None = None,
     ) -> tuple[int, bytes, str]:
         """Run a program to its end, and to the end of what holds its output.
 
         :returns: its status, and what it wrote
         :raises TimeoutError: it took longer, and was killed
         """
-        process = self.spawn(argv, env)
+        process = self.spawn(argv, env, fork)
         if stdin:
             process.send(stdin)
         process.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
+import contextlib
 import io
 import pathlib
 import threading
@@ -28,7 +29,7 @@ class Results:
         is_new = not (directory / '.stestr').exists()
         repository = factory.initialise(str(directory)) if is_new else factory.open(str(directory))
         self.say = say
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._target = testtools.CopyStreamResult([repository.get_inserter(), testtools.StreamToDict(self._ended)])
         self.passed = self.failed = 0
 
@@ -49,7 +50,7 @@ class Results:
         """
         before = self.failed
         with self._lock:
-            target = _Named(self._target, release)
+            target = _Named(self._target, release, self._lock)
             subunit.ByteStreamToStreamResult(io.BytesIO(stream), 'stdout').run(target)
             for test in sorted(target.begun):
                 target.fail(test, otherwise)
@@ -60,7 +61,7 @@ class Results:
 
     def collector(self, release: int) -> Any:
         """What a test outside reports to, as unittest does."""
-        return testtools.ExtendedToStreamDecorator(_Named(self._target, release))
+        return testtools.ExtendedToStreamDecorator(_Named(self._target, release, self._lock))
 
     def _ended(self, test: Mapping[str, Any]) -> None:
         # Programs that are no tests leave what they print.
@@ -80,9 +81,10 @@ class Results:
 class _Named(testtools.StreamResult):
     """Says in each test's name which release it ran on, and knows by the names before which have ended."""
 
-    def __init__(self, target: testtools.StreamResult, release: int) -> None:
+    def __init__(self, target: testtools.StreamResult, release: int,
+                 lock: contextlib.AbstractContextManager[object]) -> None:
         super().__init__()
-        self._target, self._release = target, release
+        self._target, self._release, self._lock = target, release, lock
         self.begun: set[str] = set()
         # Without the scenarios, which follow in parentheses.
         self.ended: set[str] = set()
@@ -95,7 +97,8 @@ class _Named(testtools.StreamResult):
                 self.begun.discard(test_id)
                 self.ended.add(test_id.partition('(')[0])
             test_id = f'{test_id}(debian{self._release})'
-        self._target.status(test_id, test_status, *args, **others)
+        with self._lock:
+            self._target.status(test_id, test_status, *args, **others)
 
     def fail(self, test: str, reason: str) -> None:
         self.status(test, 'inprogress')

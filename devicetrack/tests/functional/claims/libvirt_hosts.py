@@ -35,10 +35,12 @@ class Machine:
     :param connect: gives a connection
     :param kind: the type of the guests
     :param directory: has the files that stand for namespaces
+    :param firmware: of its guests, if not QEMU's own
     """
 
-    def __init__(self, connect: Callable[[], Any], kind: str, directory: str) -> None:
+    def __init__(self, connect: Callable[[], Any], kind: str, directory: str, firmware: str | None = None) -> None:
         self.connection = connect()
+        self._firmware = firmware
         self.driver: LibvirtDriver | None = None
         self._kind, self._directory = kind, directory
         self.received: dict[str, MigrationDefinitions] = {}
@@ -47,7 +49,8 @@ class Machine:
 
     def start_guest(self, domain_uuid: str, elements: Collection[str], define: bool = True, metadata: str = '') -> None:
         """Define a guest, in the place of what was defined before, and start it."""
-        definition = libvirt_fixtures.guest(domain_uuid, GuestConfig(tuple(elements), metadata), self._kind)
+        definition = libvirt_fixtures.guest(domain_uuid, GuestConfig(tuple(elements), metadata), self._kind,
+                                            firmware=self._firmware)
         if define:
             self.connection.defineXML(definition).create()
         else:

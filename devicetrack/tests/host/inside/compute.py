@@ -35,6 +35,7 @@ from devicetrack.objects import InstanceResources
 from devicetrack.store.sql import schema
 from devicetrack.testing import fixtures
 from devicetrack.testing.libvirt import guest
+from devicetrack.tests.host.inside import firmware
 from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import domain_xml
 
@@ -307,7 +308,7 @@ class Compute:
     def _start_guest(self, instance: fixtures.Instance) -> None:
         self.manager.realize(CONTEXT, instance)
         self.driver.hypervisor.raw().defineXML(
-            guest(instance.uuid, self.manager.guest_config(instance), 'qemu')).create()
+            guest(instance.uuid, self.manager.guest_config(instance), 'qemu', firmware=firmware.path())).create()
 
     def _stop_guest(self, instance: str) -> None:
         self._domain(instance).destroy()

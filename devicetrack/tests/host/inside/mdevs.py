@@ -23,6 +23,7 @@ from devicetrack.testing import fixtures
 from devicetrack.testing import libvirt as libvirt_fixtures
 from devicetrack.tests import base
 from devicetrack.tests.functional.claims import libvirt_hosts
+from devicetrack.tests.host.inside import firmware
 from devicetrack.virt.libvirt import driver as libvirt_driver
 from devicetrack.virt.libvirt import mdev_sysfs
 from devicetrack.virt.libvirt.kinds import mdev
@@ -48,7 +49,7 @@ class Host(fixtures.Host):
     def __init__(self, types: Mapping[str, tuple[str | None, str]], adopt: bool = True,
                  release_wait_s: int = 10) -> None:
         super().__init__()
-        self.machine = libvirt_hosts.Machine(lambda: libvirt.open(URI), libvirt_hosts.QEMU, '/dev')
+        self.machine = libvirt_hosts.Machine(lambda: libvirt.open(URI), libvirt_hosts.QEMU, '/dev', firmware.path())
         self._types, self._adopt, self._release_wait_s = types, adopt, release_wait_s
 
     def _setUp(self) -> None:
@@ -256,7 +257,8 @@ class MdevTestCase(base.TestCase):
         elements = tuple(f"<hostdev mode='subsystem' type='mdev' model='vfio-pci'><source>"
                          f"<address uuid='{identifier}'/></source></hostdev>" for identifier in identifiers)
         guest = str(uuid.uuid4())
-        domain = self.libvirt.createXML(libvirt_fixtures.guest(guest, GuestConfig(elements), libvirt_hosts.QEMU), 0)
+        domain = self.libvirt.createXML(libvirt_fixtures.guest(
+            guest, GuestConfig(elements), libvirt_hosts.QEMU, firmware=firmware.path()), 0)
 
         def end() -> None:
             with contextlib.suppress(libvirt.libvirtError):

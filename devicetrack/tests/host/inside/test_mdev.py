@@ -64,8 +64,8 @@ class ClaimTestCase(MdevTestCase):
         self.assertEqual((21, 10), (one.free(), two.free()))
         # What the other does meanwhile is seen when the parent refuses; nothing is left of what was tried.
         two.release(of_two)
-        for _ in range(22):
-            self.make('mtty', 'mtty-1', seen=False)
+        for _ in range(11):
+            self.make('mtty', 'mtty-2', seen=False)
         error = self.assertRaises(exception.DeviceTrackError, two.take)
         self.assertIn(PARENT, str(error))
         self.assertEqual(({}, {'mtty': one.devices()}), (two.owners(), self.defined()))
@@ -107,10 +107,11 @@ class ClaimTestCase(MdevTestCase):
         instance = host.take()
         identifier, = host.devices(instance)
         path = os.path.join(DEFINITIONS, 'mtty', identifier)
-        for lose in (lambda: os.unlink(path), lambda: self.remove(identifier),
-                     lambda: self.run_program('mdevctl', 'modify', '--uuid', identifier, '--manual')):
+        for lost, lose in enumerate((lambda: self.remove(identifier), lambda: os.unlink(path),
+                                     lambda: self.run_program('mdevctl', 'modify', '--uuid', identifier, '--manual'))):
+            self.wait_for(lambda: all(self._seen(identifier)))
             lose()
-            self.wait_for(lambda: self._is_seen(identifier))
+            self.wait_for(lambda lost=lost: not self._seen(identifier)[lost])
             host.manager.realize(host.context, instance)
             self.assert_made([identifier])
         host.release(instance)
@@ -136,12 +137,12 @@ class ClaimTestCase(MdevTestCase):
         host.release(instance)
         self.assert_nothing_left()
 
-    def _is_seen(self, identifier: str) -> bool:
-        """Whether libvirt has noticed that a device is no longer active, defined and started with the host."""
+    def _seen(self, identifier: str) -> tuple[bool, ...]:
+        """Whether libvirt has a device as active, as defined, and as starting with the host."""
         with contextlib.suppress(libvirt.libvirtError, AttributeError):
             device = self.node_device(identifier)
-            return not (device.isActive() and device.isPersistent() and device.autostart())
-        return True
+            return device.isActive(), device.isPersistent(), device.autostart()
+        return (False,) * 3
 
 
 class ForeignTestCase(MdevTestCase):

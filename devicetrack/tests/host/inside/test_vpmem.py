@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 import contextlib
-import hashlib
 import json
 import mmap
 import os
@@ -33,6 +32,7 @@ from devicetrack.testing import fixtures
 from devicetrack.testing import libvirt as libvirt_fixtures
 from devicetrack.tests import base
 from devicetrack.tests.functional.claims import libvirt_hosts
+from devicetrack.tests.host.inside import firmware
 from devicetrack.virt.libvirt import driver as libvirt_driver
 from devicetrack.virt.libvirt import namespaces
 from devicetrack.virt.libvirt import wiper
@@ -94,7 +94,7 @@ class Machine(libvirt_hosts.Machine):
     """This host, and what is in its namespaces."""
 
     def __init__(self) -> None:
-        super().__init__(lambda: libvirt.open(URI), libvirt_hosts.QEMU, '/dev')
+        super().__init__(lambda: libvirt.open(URI), libvirt_hosts.QEMU, '/dev', firmware.path())
         self.source = namespaces.NdctlSource('ndctl')
 
     def namespace(self, name: str) -> namespaces.Namespace:
@@ -217,7 +217,8 @@ class VPMEMTestCase(base.TestCase):
         found = next(one for one in self.machine.source.read().values() if one.path == path)
         config = GuestConfig((vpmem.guest_element(found),), '')
         guest = fixtures.Instance()
-        self.machine.connection.createXML(libvirt_fixtures.guest(guest.uuid, config, 'qemu'), 0)
+        self.machine.connection.createXML(libvirt_fixtures.guest(
+            guest.uuid, config, 'qemu', firmware=firmware.path()), 0)
         self.addCleanup(self.machine.delete_guest, guest.uuid)
         return guest
 
@@ -225,8 +226,11 @@ class VPMEMTestCase(base.TestCase):
 
     def assert_same(self, expected: bytes, found: bytes) -> None:
         """As ``assertEqual``, which would print millions of bytes."""
-        self.assertEqual((len(expected), hashlib.sha256(expected).hexdigest()),
-                         (len(found), hashlib.sha256(found).hexdigest()))
+        self.assertEqual(len(expected), len(found))
+        if expected != found:
+            place = next(place for place, pair in enumerate(zip(expected, found, strict=True))
+                         if pair[0] != pair[1])
+            self.fail(f'{found[place:place + 32]!r} at {place}, instead of {expected[place:place + 32]!r}')
 
     def assert_found(self, expected: Sequence[tuple[str, str]], findings: Sequence[reconcile.Finding]) -> None:
         self.assertEqual(list(expected), [(found.kind, found.device.identifier) for found in findings],

@@ -11,8 +11,9 @@ import uuid
 from devicetrack.tests.host import machine
 
 NAMESPACES = ('pmem0', 'pmem1', 'pmem2', 'pmem3', 'pmem4', 'pmem5')
-EQUAL = ('pmem0', 'pmem3')
-LARGER = 'pmem4'
+EQUAL = ('pmem1', 'pmem4')
+LARGER = 'pmem5'
+SMALLER = 'pmem0'
 CONFIGURATION = '/etc/compute.conf'
 
 
@@ -61,12 +62,12 @@ class OrderFailed(AssertionError):
 class Host:
     """The compute service of one machine."""
 
-    def __init__(self, of: machine.Machine, database: Database, wipe_rate_mib_s: int = 0) -> None:
+    def __init__(self, of: machine.Machine, database: Database) -> None:
         self.machine, self.database = of, database
         self.name = of.name
         self._process: machine.Process | None = None
         self._lines: Iterator[str] = iter(())
-        self.configure(wipe_rate_mib_s)
+        self.configure()
 
     def configure(self, wipe_rate_mib_s: int = 0, pmem: Sequence[str] = NAMESPACES,
                   mdev_type: str = 'mtty-2') -> None:
@@ -87,8 +88,8 @@ wipe_rate_mib_s = {wipe_rate_mib_s}
 
     def launch(self) -> None:
         """Start the process, which looks at nothing before :meth:`start`."""
-        self._process = self.machine.spawn(
-            [*self.machine.python(), '-m', 'devicetrack.tests.host.inside.compute', self.name, CONFIGURATION])
+        self._process = self.machine.spawn_module(
+            ['devicetrack.tests.host.inside.compute', self.name, CONFIGURATION])
         self._lines = self._process.lines()
         self._answer()
 

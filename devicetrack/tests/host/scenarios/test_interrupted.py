@@ -11,15 +11,20 @@ from devicetrack.tests.host.scenarios import base
 from devicetrack.tests.host.scenarios import conductor
 
 OURS = 0x5a                                     # what the first owner leaves everywhere
+KEPT, LOST = '/var/tmp/kept', '/var/tmp/lost'
+SMALLEST = ('pmem0', 'pmem3', 'pmem1', 'pmem4')
 
 
 class InterruptedTestCase(base.MachineTestCase):
 
+    ALONE = True
+
     def setUp(self) -> None:
         super().setUp()
         self.database = conductor.Database()
-        # So slow that there is a middle.
-        self.host = conductor.Host(self.machine('host-a'), self.database, wipe_rate_mib_s=8)
+        # So slow that there is a middle, with the four smallest, which are as many as it takes.
+        self.host = conductor.Host(self.machine('host-a'), self.database)
+        self.host.configure(wipe_rate_mib_s=16, pmem=SMALLEST)
         self.addCleanup(self.empty)
         self.nvdimms = (0, 1)
         self.host.launch()
@@ -39,7 +44,13 @@ class InterruptedTestCase(base.MachineTestCase):
 
     def cut(self) -> None:
         self.nvdimms = self.nvdimms[::-1]
+        machine, boot_id = self.host.machine, self.host.machine.boot_id
+        machine.run(['dd', f'of={KEPT}', 'conv=fsync'], stdin=b'data')
+        machine.run(['dd', f'of={LOST}'], stdin=b'data')
         self.host.cut(self.nvdimms)
+        # It was a cut: what was on the disk is there, what was on its way is not.
+        self.assertNotEqual(boot_id, machine.boot_id)
+        self.assertEqual((b'data', ''), (machine.read(KEPT), machine.run(['cat', LOST], check=False).out))
         self.host.launch()
         before, self.paths = self.paths, self.host.order('paths')
         self.assertEqual(set(before), set(self.paths))
@@ -84,7 +95,7 @@ class InterruptedTestCase(base.MachineTestCase):
         self.host.order('delete', instance=instance)
         self.database.instances[instance]['word'] = 'deleted'
         self.assert_exists()
-        self.assert_clean(*conductor.NAMESPACES)
+        self.assert_clean(*SMALLEST)
         self.assertEqual([], self.host.order('audit')['findings'])
 
     def _interrupted(self, interrupt: Callable[[], None], while_creating: str, while_resizing: str,
@@ -124,5 +135,5 @@ class InterruptedTestCase(base.MachineTestCase):
         self.assert_exists(rows)
         self.assert_runs(instance, rows)
         self.assertTrue(self.host.order('contents', name=namespace, byte=OURS)['all'])
-        self.assert_clean(*(name for name in conductor.NAMESPACES if name != namespace))
+        self.assert_clean(*(name for name in SMALLEST if name != namespace))
         self.assertEqual([], self.host.order('audit')['findings'])

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import io
 import itertools
+import os
 import socket
+import sys
 import threading
+
+import fixtures
 
 from devicetrack.tests import base
 from devicetrack.tests.host import agent
+from devicetrack.tests.host import interpreter
 from devicetrack.tests.host import programs
 
 PROMPT_S = 60
@@ -119,3 +124,62 @@ class ProgramsTestCase(base.TestCase):
         self.assertEqual([], list(lines))
         self.assertRaises(programs.Gone, process.wait, PROMPT_S)
         self.assertRaises(programs.Gone, self.programs.run, ['true'])
+
+
+class ForkTestCase(ProgramsTestCase):
+    """Programs of an interpreter that has imported what they need, beside others."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.interpreter = [sys.executable, '-W', 'ignore', interpreter.__file__]
+        self.modules = self.useFixture(fixtures.TempDir()).path
+
+    def write(self, name: str, main: str, imports: str = 'sys') -> None:
+        with open(os.path.join(self.modules, f'{name}.py'), 'w') as file:
+            file.write(f"import {imports}\nif __name__ == '__main__':\n    {main}\n")
+
+    def spawn(self, name: str, *arguments: str) -> programs.Process:
+        return self.programs.spawn([name, *arguments], {'WORD': 'word'}, {
+            'interpreter': ['env', f'PYTHONPATH={self.modules}', *self.interpreter], 'imports': [name]})
+
+    def test_status_and_both_streams_come_back(self) -> None:
+        self.write('echo', "print(sys.stdin.read(), end=''); sys.exit(os.environ['WORD'] + sys.argv[1])", 'os, sys')
+        process = self.spawn('echo', 's')
+        process.send(b'in')
+        process.close()
+        self.assertEqual((1, b'in', 'words\n'), (process.wait(PROMPT_S), process.output(), process.err))
+
+    def test_it_has_imported_the_module_once(self) -> None:
+        with open(os.path.join(self.modules, 'once.py'), 'w') as file:
+            file.write('import os; BY = os.getpid()')
+        self.write('says', 'print(once.BY == os.getppid())', 'once, os')
+        said = []
+        for _ in range(2):
+            process = self.spawn('says')
+            self.assertEqual(0, process.wait(PROMPT_S))
+            said.append(process.output())
+        self.assertEqual([b'True\n'] * 2, said)
+
+    def test_a_module_that_cannot_be_imported_is_told(self) -> None:
+        process = self.spawn('nothing')
+        self.assertEqual(1, process.wait(PROMPT_S))
+        self.assertIn('No module named nothing', process.err)
+
+    def test_it_learns_what_others_have_and_nothing_of_ours(self) -> None:
+        learned = self.programs.learn(['devicetrack.conf'], ['env', f'PYTHONPATH={self.modules}', *self.interpreter])
+        self.assertEqual(0, learned.wait(PROMPT_S))
+        self.write('says', 'print([name in sys.modules for name in ("oslo_config", "devicetrack")])')
+        process = self.spawn('says')
+        self.assertEqual((0, b'[True, False]\n'), (process.wait(PROMPT_S), process.output()))
+
+    def test_a_signal_reaches_what_the_program_started(self) -> None:
+        self.write('family', 'with subprocess.Popen(["sleep", "1000"]): print(1, flush=True)', 'subprocess')
+        process = self.spawn('family')
+        self.assertEqual('1', next(process.lines()))
+        process.kill(15)
+        self.assertEqual(-15, process.wait(PROMPT_S))
+
+    def test_an_interpreter_that_ends_is_an_error(self) -> None:
+        failed = self.assertRaises(
+            programs.Failed, self.programs.learn(['json'], ['false']).wait, PROMPT_S)
+        self.assertIn('the interpreter ended with 1', str(failed))

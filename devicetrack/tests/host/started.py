@@ -1,0 +1,68 @@
+"""Hosts that have booted: what everybody's first minute takes is done once for each image, and kept beside it.
+
+Machines go on from there (see Machine.save). Each has booted by itself, so the two are two hosts.
+"""
+
+from __future__ import annotations
+
+from concurrent import futures
+import hashlib
+import pathlib
+import shutil
+import subprocess
+import tempfile
+
+from devicetrack.tests.host import agent
+from devicetrack.tests.host import image as images
+from devicetrack.tests.host import interpreter
+from devicetrack.tests.host import machine as machines
+
+# What programs inside will import, some of it when they come to it.
+MODULES = ('subunit.run', 'devicetrack.tests.host.inside.compute', 'devicetrack.tests.host.inside.test_mdev',
+           'devicetrack.tests.host.inside.test_vpmem', 'devicetrack.store.sql.schema', 'devicetrack.store.sql.store',
+           'alembic.command', 'alembic.context', 'sqlalchemy.dialects.sqlite')
+
+# Of all that decides what a host has after its start, beside its image.
+SOURCES = (agent, interpreter, machines)
+
+
+def get(image: images.Image) -> dict[str, pathlib.Path]:
+    """By name, where each host that has booted is; made if there are none, which takes a minute."""
+    kept = image.directory / f'started-{key()}'
+    with images.one_builder(image.debian):
+        if not kept.exists():
+            for old in image.directory.glob('started-*'):
+                if not images.is_kept(old):
+                    shutil.rmtree(old)
+            new = pathlib.Path(tempfile.mkdtemp(prefix='started-', dir=image.directory))
+            with futures.ThreadPoolExecutor() as pool:
+                for made in [pool.submit(_make, image, new, name) for name in machines.ADDRESSES]:
+                    made.result()
+            new.rename(kept)
+        images.keep(kept)
+    return {name: kept / name for name in machines.ADDRESSES}
+
+
+def key() -> str:
+    """Of what is not in the image. Other versions of QEMU may not read what one has written."""
+    version = subprocess.run(['qemu-system-x86_64', '--version'], stdout=subprocess.PIPE, check=True).stdout
+    seen = hashlib.sha256(version + repr(MODULES).encode())
+    for module in SOURCES:
+        seen.update(pathlib.Path(str(module.__file__)).read_bytes())
+    return seen.hexdigest()[:16]
+
+
+def _make(image: images.Image, directory: pathlib.Path, name: str) -> None:
+    own = directory / name
+    own.mkdir()
+    with tempfile.TemporaryDirectory(dir=directory) as scratch:
+        machine = machines.Machine(image, scratch, name)
+        try:
+            machine.start()
+            machine.learn(MODULES)
+            # libvirt asks QEMU once what it can do.
+            machine.run(['virsh', 'domcapabilities', '--virttype', 'qemu'])
+            machine.save(own)
+        finally:
+            if machine.runs:
+                machine.cut()
