@@ -45,6 +45,7 @@ class Meaning(enum.Enum):
     EXISTS = 'the device exists already'
     NO_SUCH_DEVICE = 'there is no such node device'
     BEHIND = 'the hypervisor has not heard of a change yet'
+    UNTOLD = 'the hypervisor did not say why'
     UNSUPPORTED = 'this hypervisor cannot do it'
     OTHER = 'refused'
 
@@ -64,6 +65,9 @@ _CODES = {
     # Of a node device: not active, when it is to be destroyed; not defined, when it is to be undefined or to start with
     # the host. It says so of devices that are, until it has heard of them.
     libvirt.VIR_ERR_OPERATION_INVALID: Meaning.BEHIND,
+    # The last error of a thread is lost when Python frees another object of libvirt before it is read. Whether the call
+    # was carried out nobody knows.
+    None: Meaning.UNTOLD,
 }
 
 # The first tag of a definition, with the id that only a running guest's has.
@@ -373,7 +377,7 @@ class Connection:
             if domain_uuid is not None:
                 reason = _code_of(error)
             else:
-                reason = meaning.value if meaning is Meaning.UNSUPPORTED else text.strip()
+                reason = meaning.value if meaning in (Meaning.UNSUPPORTED, Meaning.UNTOLD) else text.strip()
             raise Refused(command, reason, meaning) from error
 
     def _drop(self, lost: Any) -> None:

@@ -216,7 +216,8 @@ class RealizeTestCase(MdevTestCase):
         self.kind.settle_s = 60
         for call in ('autostart', 'start'):
             for text, meaning in (('no node device with matching name', connection.Meaning.NO_SUCH_DEVICE),
-                                  ('cannot set autostart for transient device', connection.Meaning.BEHIND)):
+                                  ('cannot set autostart for transient device', connection.Meaning.BEHIND),
+                                  ('the hypervisor did not say why', connection.Meaning.UNTOLD)):
                 self.node.fail = {call: connection.Refused(call, text, meaning)}
                 self.patch(time, 'sleep', lambda _seconds: self.node.fail.clear())
                 wanted = self.to_create()
@@ -238,6 +239,23 @@ class RealizeTestCase(MdevTestCase):
         device.change(heard_of=False)
         self.kind.settle_s = 0
         self.assertRaises(connection.Refused, self.kind.realize, wanted)
+
+    def test_a_definition_that_somebody_removed_and_libvirt_has_not_heard_of_that(self) -> None:
+        wanted = self.to_create()
+        device = self.node.add('mtty-2', identifier=wanted.identifier, persistent=True)
+        definition = os.path.join(self.node.definitions, device.parent_address, wanted.identifier)
+
+        def set_autostart() -> None:
+            if not os.path.exists(definition):
+                raise connection.Refused('virNodeDeviceSetAutostart', f'Mediated device {wanted.identifier} is not '
+                                                                      'defined')
+            device.autostart = True
+
+        os.unlink(definition)
+        device.set_autostart = set_autostart
+        self.kind.realize(wanted)
+        self.assertTrue(os.path.exists(definition))
+        self.assertTrue(device.autostart)
 
     def test_definitions_that_were_lost_with_the_power_are_removed_and_made_anew(self) -> None:
         wanted = self.to_create()

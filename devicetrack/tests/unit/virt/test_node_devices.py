@@ -61,6 +61,21 @@ class RefusalTestCase(base.TestCase):
         self.assertIn(self.text, refused.reason)
 
 
+class UntoldTestCase(base.TestCase):
+
+    def test_a_refusal_whose_words_were_lost(self) -> None:
+        hypervisor = connection.Connection(connect=Raw)
+        hypervisor.raw()
+
+        def refuse() -> None:
+            with hypervisor.calling('virNodeDeviceDestroy'):
+                # As libvirt's Python does when its library has no error for this thread.
+                raise libvirt.libvirtError('virNodeDeviceDestroy() failed')
+
+        refused = self.assertRaises(connection.Refused, refuse)
+        self.assertEqual((Meaning.UNTOLD, Meaning.UNTOLD.value), (refused.meaning, refused.reason))
+
+
 class KernelTestCase(base.TestCase):
 
     def setUp(self) -> None:

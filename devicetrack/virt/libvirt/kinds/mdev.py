@@ -51,7 +51,7 @@ LOG = logging.getLogger(__name__)
 # How long libvirt may take to hear of a change. It reads one event after the other, and runs mdevctl for each.
 SETTLE_S = 60.0
 
-_BEHIND = (connection.Meaning.NO_SUCH_DEVICE, connection.Meaning.BEHIND)
+_AGAIN = (connection.Meaning.NO_SUCH_DEVICE, connection.Meaning.BEHIND, connection.Meaning.UNTOLD)
 
 _Answer = TypeVar('_Answer')
 
@@ -249,17 +249,16 @@ class Mdev(api.DeviceKind):
             if not _available(parent, wanted.type):
                 raise exception.ParentFull(self.name, parent.name, wanted.type, 'it says that it has no more')
         handle = None if device is None else self._definition(assignment, parents)
-        if handle is None:
-            document = nodedev_xml.definition(assignment.identifier, wanted.type, wanted.parent)
+        if handle is not None:
             try:
-                handle = self.hypervisor.define_node_device(document)
+                self._settled(handle.set_autostart)
             except connection.Refused:
-                # libvirt defines what it has not heard of, and mdevctl refuses to do that twice.
-                if not mdevctl.parents_of(assignment.identifier) or mdevctl.lost():
+                if mdevctl.parents_of(assignment.identifier):
                     raise
-                handle = self._wait_for(lambda: self._definition(assignment, parents))
-                if handle is None:
-                    raise
+                # It was removed, and libvirt has not heard of that.
+            else:
+                return handle
+        handle = self._define_anew(assignment, parents)
         try:
             self._settled(handle.set_autostart)
         except connection.Refused:
@@ -267,6 +266,20 @@ class Mdev(api.DeviceKind):
                 self._undo(handle)
             raise
         return handle
+
+    def _define_anew(self, assignment: DeviceAssignment, parents: mdev_parents.Parents) -> connection.NodeDevice:
+        wanted = assignment.details
+        document = nodedev_xml.definition(assignment.identifier, wanted.type, wanted.parent)
+        try:
+            return self.hypervisor.define_node_device(document)
+        except connection.Refused:
+            # libvirt defines what it has not heard of, and mdevctl refuses to do that twice.
+            if not mdevctl.parents_of(assignment.identifier) or mdevctl.lost():
+                raise
+            handle = self._wait_for(lambda: self._definition(assignment, parents))
+            if handle is None:
+                raise
+            return handle
 
     def _definition(self, assignment: DeviceAssignment, parents: mdev_parents.Parents) -> connection.NodeDevice | None:
         """libvirt's handle of the assignment's definition; None when libvirt knows of none."""
@@ -433,7 +446,7 @@ class Mdev(api.DeviceKind):
 
     def _settled(self, call: Callable[[], None], done: Callable[[], bool] = lambda: False,
                  seconds: float | None = None) -> None:
-        """Call, and again while libvirt is behind; what is done by then needs no call.
+        """Call, and again while libvirt is behind, or did not say what it refused; what is done by then needs no call.
 
         libvirt even forgets a definition that it was just given, when a list comes in that mdevctl made before.
 
@@ -446,7 +459,7 @@ class Mdev(api.DeviceKind):
             except connection.Refused as error:
                 if done():
                     return None
-                if error.meaning not in _BEHIND or time.monotonic() >= deadline:
+                if error.meaning not in _AGAIN or time.monotonic() >= deadline:
                     raise
             time.sleep(0.1)
 
