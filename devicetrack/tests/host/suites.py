@@ -1,7 +1,7 @@
 """What runs where.
 
-Tests inside run on two machines side by side, and then those that drive both. Those that drive one machine have it for
-themselves all the while, for much of what they do is to wait.
+Those that drive two machines have a pair for themselves, and those that drive one have a third. Much of what they do is
+to wait for each other, so they come first, and then tests inside, class by class, on whatever machine is free.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from concurrent import futures
 import contextlib
 import contextvars
 import importlib
+import itertools
 import os
 import pathlib
 import queue
 import re
 import tempfile
+from typing import TypeAlias
 import unittest
 
 import testtools
@@ -26,6 +28,8 @@ from devicetrack.tests.host import image as images
 from devicetrack.tests.host import machine as machines
 from devicetrack.tests.host import started
 from devicetrack.tests.host.results import Results
+
+Waiting: TypeAlias = 'queue.SimpleQueue[Sequence[unittest.TestCase]]'
 
 INSIDE = 'devicetrack.tests.host.inside'
 SCENARIOS = 'devicetrack.tests.host.scenarios'
@@ -61,41 +65,41 @@ class Hosts:
 hosts: contextvars.ContextVar[Hosts] = contextvars.ContextVar('hosts')
 
 
-def find(package: str, pattern: str) -> Mapping[str, list[unittest.TestCase]]:
-    """The tests of a package whose names match, by module.
+def find(package: str, pattern: str) -> list[unittest.TestCase]:
+    """The tests of a package whose names match.
 
     :raises ImportError: there is one that cannot be loaded
     """
-    found = {}
+    found: list[unittest.TestCase] = []
     [directory] = importlib.import_module(package).__path__
     for path in sorted(pathlib.Path(directory).glob('test_*.py')):
         module = importlib.import_module(f'{package}.{path.stem}')
         tests = testtools.iterate_tests(unittest.defaultTestLoader.loadTestsFromModule(module))
-        if chosen := [test for test in tests if re.search(pattern, test.id())]:
-            found[module.__name__] = chosen
+        found += [test for test in tests if re.search(pattern, test.id())]
     return found
 
 
 def run(image: images.Image, directory: str, pattern: str, results: Results) -> None:
     """Run the tests whose names match."""
     inside, scenarios = find(INSIDE, pattern), find(SCENARIOS, pattern)
-    driving = [test for tests in scenarios.values() for test in tests]
-    driving_one = [test for test in driving if getattr(test, 'ALONE', False)]
-    driving_two = [test for test in driving if test not in driving_one]
-    waiting: queue.SimpleQueue[tuple[str, list[str]]] = queue.SimpleQueue()
-    for module, tests in inside.items():
-        waiting.put((module, [test.id() for test in tests]))
+    driving_one = [test for test in scenarios if getattr(test, 'ALONE', False)]
+    driving_two = [test for test in scenarios if test not in driving_one]
+    waiting: Waiting = queue.SimpleQueue()
+    for tests in sorted((list(tests) for _, tests in itertools.groupby(inside, type)), key=len, reverse=True):
+        waiting.put(tests)
     booted = started.get(image)
-    with _hosts(image, booted, directory) as of, _hosts(image, booted, directory) as other, \
+
+    def serve(hosts: Hosts, names: Sequence[str], first: Sequence[unittest.TestCase]) -> None:
+        _run_driving(hosts, first, results)
+        with futures.ThreadPoolExecutor() as pool:
+            for work in [pool.submit(_run_inside, hosts, name, waiting, results) for name in names]:
+                work.result()
+
+    with _hosts(image, booted, directory) as two, _hosts(image, booted, directory) as one, \
             futures.ThreadPoolExecutor() as pool:
-        # Both start at once: a second one that is only found to be needed is waited for alone.
-        work = [pool.submit(_run_inside, of, name, waiting, results)
-                for name in list(machines.ADDRESSES)[:2 if driving_two else len(inside)]]
-        alone = pool.submit(_run_driving, other, driving_one, results)
-        for done in work:
-            done.result()
-        _run_driving(of, driving_two, results)
-        alone.result()
+        for work in [pool.submit(serve, two, list(machines.ADDRESSES), driving_two),
+                     pool.submit(serve, one, list(machines.ADDRESSES)[:1], driving_one)]:
+            work.result()
 
 
 @contextlib.contextmanager
@@ -107,18 +111,19 @@ def _hosts(image: images.Image, booted: Mapping[str, pathlib.Path], directory: s
         hosts.off()
 
 
-def _run_inside(of: Hosts, name: str, waiting: queue.SimpleQueue[tuple[str, list[str]]], results: Results) -> None:
-    """Have one machine run what is left, one module after the other."""
-    machine = of.running(name)
+def _run_inside(of: Hosts, name: str, waiting: Waiting, results: Results) -> None:
+    """Have one machine run what is left, one class after the other."""
     with contextlib.suppress(queue.Empty):
         while True:
-            module, tests = waiting.get_nowait()
+            tests = waiting.get_nowait()
+            names = [test.id() for test in tests]
+            machine = of.running(name)
             stream, reason = b'', 'It ended early.'
             try:
-                stream = machine.run_tests(tests, [module])
+                stream = machine.run_tests(names, [type(tests[0]).__module__])
             except (machines.Failed, machines.Gone, TimeoutError) as error:
                 reason = str(error)
-            if not results.add(of.release, stream, tests, reason):
+            if not results.add(of.release, stream, names, reason):
                 results.say(machine.logs())
 
 

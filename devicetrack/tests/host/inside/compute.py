@@ -123,6 +123,8 @@ class Compute:
         self.store: Any = devicetrack.open_store(conf)
         self.service = Service()
         self.manager = devicetrack.ClaimManager(self.host, self.driver, self.store, conf, self.service)
+        # Also on a host where guests only arrive.
+        self._firmware = firmware.path()
         self._instances: dict[str, fixtures.Instance] = {}
         self._migrations: dict[str, fixtures.Migration] = {}
 
@@ -308,7 +310,7 @@ class Compute:
     def _start_guest(self, instance: fixtures.Instance) -> None:
         self.manager.realize(CONTEXT, instance)
         self.driver.hypervisor.raw().defineXML(
-            guest(instance.uuid, self.manager.guest_config(instance), 'qemu', firmware=firmware.path())).create()
+            guest(instance.uuid, self.manager.guest_config(instance), 'qemu', firmware=self._firmware)).create()
 
     def _stop_guest(self, instance: str) -> None:
         self._domain(instance).destroy()
