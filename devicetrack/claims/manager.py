@@ -522,10 +522,10 @@ class ClaimManager(Steps):
 
     @_when_ready
     def admit(self, kind: str, identifier: str) -> withheld.Withheld:
-        """End the doubt about a device that was forgotten and came back, or may: somebody knows that it is clean.
+        """End the doubt about a device that was forgotten and came back: somebody knows that it is clean.
 
         :raises BadRequest: it was not forgotten
-        :raises NotAdmitted: somebody owns or uses it, or that cannot be told
+        :raises NotAdmitted: the host does not have it, somebody owns or uses it, or one of these cannot be told
         :raises HypervisorUnreachable, StoreError: no answer; it stays withheld
         """
         return withheld.admit(self, DeviceKey(kind, identifier))

@@ -229,7 +229,7 @@ def admit(manager: Steps, key: DeviceKey) -> Withheld:
     """End the doubt about a device that was forgotten: somebody knows that it is clean.
 
     :raises BadRequest: nobody forgot it
-    :raises NotAdmitted: somebody owns or uses it, or that cannot be told
+    :raises NotAdmitted: the host does not have it, somebody owns or uses it, or one of these cannot be told
     :raises HypervisorUnreachable, StoreError: no answer; it stays withheld
     """
     place = Place.of(key)
@@ -249,9 +249,25 @@ def admit(manager: Steps, key: DeviceKey) -> Withheld:
                 raise exception.NotAdmitted(str(place), f'domain {use.domain_uuid} names it')
         for record in manager.store.records(manager.host_uuid, keys=[key]):
             raise exception.NotAdmitted(str(place), f'instance {record.instance_uuid} has it')
+        _check_there(manager, key)
         take_back(manager, place, vocabulary.IN_DOUBT)
         LOG.warning('Host %(host)s: %(place)s is clean, as somebody said', {'host': manager.host, 'place': place})
     return state_of(manager, place)
+
+
+def _check_there(manager: Steps, key: DeviceKey) -> None:
+    """See that the host has a device that somebody calls clean: one that comes back later has its old bytes.
+
+    :raises NotAdmitted: it has not, or that cannot be told
+    """
+    inventory = manager.driver.get_inventory()
+    if any(device.key == key for device in inventory.devices):
+        return
+    for unknown in inventory.unknown:
+        raise exception.NotAdmitted(str(Place.of(key)), f'{unknown.what} cannot be read ({unknown.reason}): mend that '
+                                    'first')
+    raise exception.NotAdmitted(str(Place.of(key)), 'the host does not have it, or no option names it, so nobody can '
+                                'have cleaned it: admit it when it is there and zeroed')
 
 
 def say(manager: Steps, place: Place, reason: str, detail: str, since: int) -> None:

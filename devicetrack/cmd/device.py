@@ -117,8 +117,8 @@ class Undrain(_Draining):
 class Admit(Telling):
     """Let a device that was forgotten be handed out again as it is: you know that it is clean, for nobody wipes it.
 
-    Refused while an instance has it, a domain names it, or that cannot be told. Beside a manager that works it leaves
-    an order. Exit code 3 while that has no answer.
+    Refused while the host does not have it, an instance has it, a domain names it, or one of these cannot be told.
+    Beside a manager that works it leaves an order. Exit code 3 while that has no answer.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

@@ -482,12 +482,17 @@ class ForgottenTestCase(WithheldTestCase):
         self.host.restart()
         self.assertEqual(FREE, self.host.states()['d0'])
 
-    def test_that_may_be_said_before_it_is_back(self) -> None:
+    def test_that_cannot_be_said_before_it_is_back(self) -> None:
         repairs.forget(self.manager, D0, self.instance.uuid)
-        self.manager.admit('vpmem', 'd0')
+        self.assertIn('the host does not have it', str(self.assertRaises(
+            exception.NotAdmitted, self.manager.admit, 'vpmem', 'd0')))
         self.machine.add_namespace('d0')
+        self.machine.unknown_kinds[fake.VPMEM] = 'ndctl failed'
+        self.assertIn('vpmem cannot be read (ndctl failed)', str(self.assertRaises(
+            exception.NotAdmitted, self.manager.admit, 'vpmem', 'd0')))
+        self.machine.clear()
         self.host.audit()
-        self.assertEqual(FREE, self.host.states()['d0'])
+        self.assertEqual(IN_DOUBT, self.host.states()['d0'])
 
     def test_an_audit_and_a_claim_that_finds_no_room_admit_only_what_they_withheld(self) -> None:
         self.machine.unknown_domains['x'] = 'garbage'
