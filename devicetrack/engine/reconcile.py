@@ -204,6 +204,7 @@ class _Comparison:
             (device.kind, device.identifier): device for device in views.inventory.devices}
         self.named: set[_Key] = set()
         self._strange: set[_Key] = set()                # named by another than the owner, or without one
+        self._nowhere: set[_Key] = set()                # by kind, domains and addresses that lead to no device
         for use in views.usage.uses:
             key = (use.kind, use.identifier)
             owner = self.owners.get(key)
@@ -212,6 +213,8 @@ class _Comparison:
             elif use.identifier is not None:
                 self.named.add(key)
                 self._strange.add(key)
+            else:
+                self._nowhere.update(((use.kind, use.domain_uuid), (use.kind, use.address)))
         self._suspects: set[str] = set()                # instances that move, or that the service says are elsewhere
         self._replaced: set[_Key] = set()               # devices that have the name of a recorded one
 
@@ -225,6 +228,10 @@ class _Comparison:
         return Finding(kind, severity, DeviceKey(key[0], key[1] or ''), owner.instance_uuid if owner else None, users,
                        owner.generation if owner else 0, detail, 'the device', proposal,
                        self.words.get(owner.instance_uuid) if owner else None, None, repair)
+
+    def _missed(self, key: _Key, record: Record) -> bool:
+        """Whether a device that is not there may be what a domain names: its address leads to nothing then."""
+        return bool(self._nowhere) and (key in self._nowhere or (key[0], record.instance_uuid) in self._nowhere)
 
     def _certain(self, key: _Key) -> bool:
         """Whether both views of a device were read in full. Nothing is repaired without."""
@@ -382,7 +389,8 @@ class _Comparison:
                                 + (', and its domain is still there' if uuid in usage.domains else ''),
                                 'give it back', repair=GIVE_BACK if may else None)
         elif (record.state == vocabulary.ACTIVE and record.migration_uuid is None and not used and not usage.unknown
-                and uuid in usage.domains and uuid not in self._waits_for_its_definition):
+                and uuid in usage.domains and uuid not in self._waits_for_its_definition
+                and (there or not self._missed(key, record))):
             yield self._finding(RECORDED_UNUSED, WARNING, key, f'the domain of {uuid} does not name it',
                                 'see whether the instance still needs it')
         if not there:
@@ -394,7 +402,9 @@ class _Comparison:
 
     def _gone(self, key: _Key, record: Record, why: str = '') -> Iterable[Finding]:
         if record.kind in self.inventory.known_kinds:
-            yield self._finding(GONE, CRITICAL if key in self.named else WARNING, key, 'the host does not have it; '
+            missed = self._missed(key, record)
+            yield self._finding(GONE, CRITICAL if missed or key in self.named else WARNING, key, 'the host does not '
+                                f'have it; {"a domain names a device that is not there; " if missed else ""}'
                                 f'{why}owner {record.instance_uuid}', 'bring it back, or forget it for good')
 
     # -- what moves ---------------------------------------------------------------------------------------------------

@@ -104,6 +104,15 @@ class CompareTestCase(base.TestCase):
         ('an address of no device', views(usage(use('x', identifier=None))), []),
         ('gone under a running guest', views(usage(use('i')), there=(), rows=[row()]),
          [('gone from the host', 'critical')]),
+        ('gone, and so is what its address led to', views(usage(use('i', identifier=None)), there=(), rows=[row()]),
+         [('gone from the host', 'critical')]),
+        ('gone, and a stranger names it so', views(usage(use('x', identifier=None)._replace(address='a')), there=(),
+                                                   rows=[row()]), [('gone from the host', 'critical')]),
+        ('gone on its way back, and a domain misses it', views(usage(use('i', identifier=None)), there=(),
+                                                               rows=[row(state='releasing')]),
+         [('gone from the host', 'critical'), ('release pending', 'note')]),
+        ('its domain names nothing that is there', views(usage(use('i', identifier=None)), rows=[row()]),
+         [('recorded but unused', 'warning')]),
         ('gone', views(there=(), rows=[row()]), [('gone from the host', 'warning')]),
         ('a claimed namespace is gone', views(there=(), rows=[row(state='claimed')]),
          [('gone from the host', 'warning')]),
@@ -143,6 +152,12 @@ class CompareTestCase(base.TestCase):
         for finding in reconcile.compare(self.seen):
             if finding.kind in (reconcile.GONE, reconcile.UNHEALTHY):
                 self.assertEqual(finding.recorded_owner is not None, finding.detail.endswith('; owner i'))
+
+    def test_says_that_a_domain_misses_what_is_gone(self):
+        for finding in reconcile.compare(self.seen):
+            if finding.kind == reconcile.GONE:
+                self.assertEqual(any(one.identifier is None for one in self.seen.usage.uses),
+                                 'a domain names a device that is not there' in finding.detail)
 
     def test_a_repair_is_one_that_there_is(self):
         for finding in reconcile.compare(self.seen):
