@@ -13,15 +13,20 @@ from typing import TYPE_CHECKING
 from oslo_config import cfg
 
 from devicetrack import exception
+from devicetrack.claims.providers import DerivedProviders
 from devicetrack.claims.report import Observer
 from devicetrack.cmd import base
 from devicetrack.cmd import options
 from devicetrack.conf import placement as placement_options
+from devicetrack.objects.values import Record
 from devicetrack.placement import tree
 from devicetrack.store.api import Host
+from devicetrack.store.api import Store
 
 if TYPE_CHECKING:
+    from devicetrack.placement import healer
     from devicetrack.placement import reporter
+    from devicetrack.placement import values
     from devicetrack.placement.client import Client
 
 # A person is told of every so many providers.
@@ -60,6 +65,26 @@ def observe(app: Any, client: Client, parsed_args: argparse.Namespace) -> Observ
 
     observer: Observer = app.observer(parsed_args.host, resolver)
     return observer
+
+
+def recorded_node(client: Client, store: Store, host: Host, root: values.Provider) -> healer.Node:
+    """A host's node by its record alone: nobody asks what the devices of the rows are counted at now.
+
+    Rows of a manager that looked no providers up have UUIDs that were derived from the host's. They stand for the
+    providers that have these names in placement.
+    """
+    from devicetrack.placement import healer
+    derived = DerivedProviders(host.uuid)
+    uuids: dict[str, str] = {}
+    if root.uuid != host.uuid:                  # else those that were looked up are the derived ones
+        uuids = {derived.uuid_of(one.name.removeprefix(root.name).removeprefix('_')): one.uuid
+                 for one in client.get_tree(root.uuid)}
+
+    def look() -> tuple[list[Record], None]:
+        return [record._replace(provider_uuid=uuids.get(record.provider_uuid, record.provider_uuid))
+                for record in store.records(host.uuid)], None
+
+    return healer.Node(root.uuid, look)
 
 
 class Sync(base.Lister):

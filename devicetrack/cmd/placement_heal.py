@@ -130,7 +130,7 @@ class Heal(base.Lister):
         found = client.find_provider(name)
         if found is None:
             raise errors.UnknownProvider(name)
-        return healer.Node(found.uuid, lambda: (self.app.store.records(host.uuid), None))
+        return placement.recorded_node(client, self.app.store, host, found)
 
     def _progress(self, name: str) -> Any:
         def tell(done: int, of: int) -> None:

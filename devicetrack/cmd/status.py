@@ -7,7 +7,6 @@ oslo.upgradecheck: 0 success, 1 a warning, 2 a failure, 255 it could not check.
 from __future__ import annotations
 
 from collections.abc import Callable
-import functools
 from importlib import metadata
 import sys
 from typing import Any
@@ -19,12 +18,11 @@ from oslo_upgradecheck import upgradecheck
 from devicetrack import exception
 from devicetrack.cmd import base
 from devicetrack.cmd import kinds
+from devicetrack.cmd import placement
 from devicetrack.conf import opts
 from devicetrack.conf import placement as placement_options
-from devicetrack.objects.values import Record
 from devicetrack.store import sql
 from devicetrack.store.sql import schema
-from devicetrack.store.sql.store import SQLStore
 from devicetrack.virt import loader
 
 NAME = 'devicetrack-status'
@@ -101,7 +99,7 @@ class Checks(upgradecheck.UpgradeCommands):
                     found = client.find_provider(host.name)
                     standing = healer.EMPTY
                     if found is not None:
-                        node = healer.Node(found.uuid, functools.partial(_look, store, host.uuid))
+                        node = placement.recorded_node(client, store, host, found)
                         standing = healer.Healer(client).standing(node, host.nested_version is not None)
                     nodes.setdefault(standing, []).append(host.name)
             finally:
@@ -146,10 +144,6 @@ def _has_placement(conf: cfg.ConfigOpts) -> bool:
         return session.is_configured(conf)
     except cfg.Error:
         return True                                     # and the check says what is wrong with it
-
-
-def _look(store: SQLStore, host_uuid: str) -> tuple[list[Record], None]:
-    return store.records(host_uuid), None
 
 
 def _check_options(conf: cfg.ConfigOpts) -> None:

@@ -8,16 +8,19 @@ import uuid
 
 import fixtures
 
+from devicetrack.claims.report import Observer
 from devicetrack.placement import expected
 from devicetrack.placement import healer
 from devicetrack.placement import merging
 from devicetrack.placement import tree
 from devicetrack.placement import values
 from devicetrack.placement.reporter import PlacementReporter
+from devicetrack.placement.resolver import ProvidersByName
 from devicetrack.store import api as store_api
 from devicetrack.testing import fixtures as host_fixtures
 from devicetrack.testing import placement as placements
 from devicetrack.testing.fixtures import Instance
+from devicetrack.testing.fixtures import PMEM
 from devicetrack.testing.fixtures import VGPU
 
 PROJECT: Final = 'the-project'
@@ -98,3 +101,42 @@ class FlatHost(fixtures.Fixture):
         return {one.name.removeprefix(self.name).lstrip('_'): (found.total, found.reserved)
                 for one in self.direct.get_tree(self.node)
                 for name, found in self.direct.get_inventories(one.uuid).inventories.items() if name == VGPU}
+
+
+class EarlierHost(fixtures.Fixture):
+    """A host whose rows were written before providers were looked up, on a node that the service made.
+
+    ``instance`` has a namespace and a mediated device, allocated at the node, whose UUID is not the host's. The
+    devices' own provider is announced.
+    """
+
+    def __init__(self, placement: placements.Placement, store: store_api.Store | None = None,
+                 configuration: host_fixtures.Configuration | None = None) -> None:
+        super().__init__()
+        self.direct = placement.direct
+        self.name = f'host-{uuid.uuid4()}'
+        self._host = host_fixtures.Host(devices=1, parents={'p0': 1}, name=self.name, store=store,
+                                        configuration=configuration)
+
+    def _setUp(self) -> None:
+        self.host = self.useFixture(self._host)
+        self.instance = self.host.spawn(pmem=1, vgpu=1)
+        self.node = str(uuid.uuid4())
+        created = self.direct.create_provider(self.node, self.name, None)
+        self.direct.put_inventories(self.node, created.generation, {'VCPU': values.Inventory(1000)})
+        host = self.host.store.host(self.name)
+        assert host is not None
+        self.observer = Observer(host, self.host.manager.driver, self.host.store, self.host.conf,
+                                 ProvidersByName(self.direct, self.name))
+        PlacementReporter(self.direct).sync(self.observer.providers()[0], tree.ANNOUNCED)
+        self.direct.put_allocations(values.Consumer(self.instance.uuid, {self.node: {**CPU, PMEM: 1, VGPU: 1}}, None,
+                                                    PROJECT, USER, values.INSTANCE))
+
+    def heal_node(self) -> healer.Node:
+        return healer.Node.of_host(self.observer.placed, *self.observer.providers())
+
+    def held(self) -> dict[str, Mapping[str, int]]:
+        """What the instance holds, by the provider's name without the node's."""
+        resources = self.direct.get_allocations(self.instance.uuid).resources
+        return {one.name.removeprefix(self.name): resources[one.uuid] for one in self.direct.get_tree(self.node)
+                if one.uuid in resources}

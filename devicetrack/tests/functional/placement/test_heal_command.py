@@ -13,6 +13,7 @@ from devicetrack.placement import values
 from devicetrack.testing import fixtures
 from devicetrack.testing import http_proxy
 from devicetrack.testing import placement as placements
+from devicetrack.testing.fixtures import PMEM
 from devicetrack.testing.fixtures import VGPU
 from devicetrack.tests import base
 from devicetrack.tests.functional.placement import nodes
@@ -153,6 +154,14 @@ class TestAllNodes(HealTestCase):
                          (answer.code, {row['node']: row['outcome'] for row in answer.data}))
         self.assertIn(f'consumer {stranger}', answer.err)
         self.assertIn('placement gave no usable answer', answer.err)
+
+    def test_also_by_rows_that_were_written_before_providers_were_looked_up(self) -> None:
+        earlier = self.useFixture(nodes.EarlierHost(
+            self.placement, self.here.host.store.store,
+            self.useFixture(fixtures.Configuration(machine=str(uuid.uuid4())))))
+        answer = self.heal('--all', '-f', 'json')
+        self.assertEqual((healer.HEALED, 1, placement_heal.RECORD), self.outcomes(answer)[earlier.name], answer.err)
+        self.assertEqual({'': {**nodes.CPU, PMEM: 1}, '_p0': {VGPU: 1}}, earlier.held())
 
     def test_some_at_a_time_until_none_is_left(self) -> None:
         codes: list[int] = []

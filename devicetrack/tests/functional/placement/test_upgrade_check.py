@@ -12,6 +12,7 @@ from devicetrack.cmd import status
 from devicetrack.placement import healer
 from devicetrack.placement import values
 from devicetrack.testing import placement as placements
+from devicetrack.testing.fixtures import PMEM
 from devicetrack.testing.fixtures import VGPU
 from devicetrack.tests import base
 from devicetrack.tests.functional.placement import nodes
@@ -20,11 +21,12 @@ from devicetrack.tests.unit.cmd import program as programs
 SUCCESS, WARNING, FAILURE = 0, 1, 2
 
 
-class TestPlacement(base.TestCase):
+class CheckTestCase(base.TestCase):
+    world: Any
+
     def setUp(self) -> None:
         super().setUp()
         self.placement = self.useFixture(placements.Placement())
-        self.world = self.useFixture(nodes.FlatHost(self.placement, {'p0': 3}))
         self.url = self.placement.url
 
     def check(self, nested: str = 'off') -> tuple[int, str]:
@@ -41,7 +43,13 @@ class TestPlacement(base.TestCase):
         return found['result'], found['details'].removesuffix(f': {self.world.name}')
 
     def mark(self) -> None:
-        self.world.host.store.set_nested(self.world.manager.host_uuid, healer.VERSION, 1)
+        self.world.host.store.set_nested(self.world.host.manager.host_uuid, healer.VERSION, 1)
+
+
+class TestPlacement(CheckTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.world = self.useFixture(nodes.FlatHost(self.placement, {'p0': 3}))
 
     def test_a_node_without_guests_can_start_nested(self) -> None:
         self.assertEqual((SUCCESS, 'flat and empty (can start nested)'), self.check())
@@ -80,3 +88,21 @@ class TestPlacement(base.TestCase):
         self.url = 'http://127.0.0.1:1'
         result, details = self.check()
         self.assertEqual((FAILURE, True), (result, 'placement gave no usable answer' in details))
+
+
+class TestRowsOlderThanTheResolver(CheckTestCase):
+    """A namespace that is counted and allocated at the node, and whose row has another UUID for that."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.world = self.useFixture(nodes.EarlierHost(self.placement))
+
+    def test_need_a_heal_for_what_is_counted_below(self) -> None:
+        result, details = self.check()
+        self.assertEqual((WARNING, True), (result, details.startswith('flat with guests')))
+
+    def test_are_well_once_that_is_healed(self) -> None:
+        healer.Healer(self.placement.direct).heal(self.world.heal_node())
+        self.assertEqual({'': {**nodes.CPU, PMEM: 1}, '_p0': {VGPU: 1}}, self.world.held())
+        self.mark()
+        self.assertEqual((SUCCESS, 'healed'), self.check('refuse'))
