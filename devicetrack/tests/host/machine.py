@@ -34,7 +34,7 @@ __all__ = ['Done', 'Failed', 'Gone', 'Link', 'Machine', 'Process']
 MIB = 1 << 20
 
 MEMORY_MIB = 3072
-CPUS = 2
+CPUS = 1
 
 # Namespaces of each NVDIMM, in MiB. Their names are pmem0 to pmem5; two of a size are on different NVDIMMs. The kernel
 # keeps a part of each for itself.

@@ -13,6 +13,7 @@ from concurrent import futures
 import contextlib
 import contextvars
 import importlib
+import inspect
 import itertools
 import os
 import pathlib
@@ -85,8 +86,10 @@ def run(image: images.Image, directory: str, pattern: str, results: Results) -> 
     driving_one = [test for test in scenarios if getattr(test, 'ALONE', False)]
     driving_two = [test for test in scenarios if test not in driving_one]
     waiting: Waiting = queue.SimpleQueue()
-    for tests in sorted((list(tests) for _, tests in itertools.groupby(inside, type)), key=len, reverse=True):
-        waiting.put(tests)
+    by_class = {case: list(tests) for case, tests in itertools.groupby(inside, type)}
+    # The longest first, as far as a source tells.
+    for case in sorted(by_class, key=lambda case: len(inspect.getsource(case)), reverse=True):
+        waiting.put(by_class[case])
     booted = started.get(image)
 
     def serve(hosts: Hosts, names: Sequence[str], first: Sequence[unittest.TestCase]) -> None:

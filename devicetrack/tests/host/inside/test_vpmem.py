@@ -250,7 +250,8 @@ class VPMEMTestCase(base.TestCase):
     def nobody_gets(self, host: Any, pmem: int) -> None:
         self.assertRaises(exception.NoFit, host.claim, fixtures.Instance(), pmem=pmem)
 
-    # -- the tests ----------------------------------------------------------------------------------------------------
+
+class NamespaceTestCase(VPMEMTestCase):
 
     def test_namespaces_are_what_the_kernel_says(self) -> None:
         found = namespaces.NdctlSource('ndctl').read()
@@ -286,45 +287,6 @@ class VPMEMTestCase(base.TestCase):
                           'memory': 'refused', 'read': 'data'}, json.loads(done.stdout))
         self.assert_same(bytes(there[FIRST].size_bytes), machine.read(FIRST))
 
-    def test_what_its_first_owner_wrote_and_read_is_gone_for_the_next(self) -> None:
-        host = self.host(FIRST, rate_mib_s=10)
-        instance = host.spawn(pmem=1, vgpu=1)
-        self.assert_runs_as_recorded(host, instance)
-        secret = self.pattern(FIRST)
-        self.machine.write(FIRST, secret)
-        address, size = self.memory_of(instance)
-        namespace = self.machine.namespace(FIRST)
-        self.assertEqual(namespace.size_bytes - LABELS, size)
-        self.write_as_guest(instance, address + size - 16, b'the guest itself')
-        self.assert_same(secret[:size - 16] + b'the guest itself', self.read_as_guest(instance))
-        with self.assertLogs('devicetrack.virt.libvirt.wiping', 'INFO') as logged:
-            host.delete(instance)
-        told = [re.findall(r': (\w+), (\d+) of (\d+) bytes', line) for line in logged.output]
-        for phase in ('zero', 'verify'):
-            done = [int(done) for found in told for said, done, of in found if said == phase]
-            self.assertEqual((sorted(set(done)), namespace.size_bytes), (done, done[-1]))
-            # At 10 MiB a second it takes three seconds, and it says so every second.
-            self.assertGreater(len(done), 2, logged.output)
-        self.assert_same(bytes(len(secret)), self.machine.read(FIRST))
-        following = host.spawn(pmem=1)
-        self.assertEqual({FIRST: following.uuid}, host.owners())
-        self.assert_same(bytes(size), self.read_as_guest(following))
-        self.assert_found([], host.audit())
-        host.delete(following)
-
-    def assert_runs_as_recorded(self, host: Any, instance: fixtures.Instance) -> None:
-        """The guest, the hypervisor's answers and the rows name the same devices."""
-        rows = {record.kind: record.identifier for record in host.records(instance)}
-        self.assertEqual({'vpmem', 'mdev'}, set(rows))
-        for domain in (self.machine.live(instance.uuid), self.machine.defined(instance.uuid)):
-            self.assertEqual(((self.machine.path(rows['vpmem']),), (rows['mdev'],)),
-                             (domain.memory_paths, domain.mdev_uuids))
-        usage = self.machine.usage()
-        self.assertEqual({(kind, identifier, instance.uuid, True, True) for kind, identifier in rows.items()},
-                         {(use.kind, use.identifier, use.domain_uuid, use.live, use.defined) for use in usage.uses})
-        self.assertEqual((), usage.unknown)
-        self.assert_found([], host.audit())
-
     def test_a_wipe_that_was_killed_is_repeated_and_nobody_else_wipes_meanwhile(self) -> None:
         host = self.host(FIRST)
         instance = self.owner(host)
@@ -356,27 +318,6 @@ class VPMEMTestCase(base.TestCase):
         host.manager.release(host.context, instance)
         self.assert_same(bytes(len(secret)), self.machine.read(FIRST))
         self.assertEqual({}, host.owners())
-
-    def test_a_guest_of_somebody_else_keeps_a_namespace_that_was_made_by_hand(self) -> None:
-        made = self.make_namespace('byhand', '--align=4096')
-        self.assertEqual(4096, made.align_bytes)
-        host = self.host(FIRST)
-        foreign = self.foreign_guest(made.path)
-        self.assertEqual(made.size_bytes - LABELS, self.memory_of(foreign)[1])
-        secret = self.pattern('byhand')
-        self.machine.write('byhand', secret)
-        self.assert_found([(reconcile.USED_UNRECORDED, 'byhand')], host.audit())
-        # An option names it too.
-        host.configuration.set('libvirt', pmem_namespaces=[f'4GB:byhand|{FIRST}'])
-        self.assert_found([(reconcile.USED_UNRECORDED, 'byhand')], host.restart())
-        self.nobody_gets(host, pmem=2)
-        host.manager.release(host.context, self.owner(host))
-        self.assertEqual(made, self.machine.namespace('byhand'))
-        self.assert_same(secret, self.machine.read('byhand'))
-        self.machine.delete_guest(foreign.uuid)
-        self.assert_found([], host.audit())
-        host.manager.release(host.context, self.owner(host, pmem=2))
-        self.assert_same(bytes(made.size_bytes), self.machine.read('byhand'))
 
     def test_another_namespace_of_the_recorded_name_is_neither_handed_out_nor_wiped(self) -> None:
         made = self.make_namespace('byhand')
@@ -440,6 +381,69 @@ class VPMEMTestCase(base.TestCase):
         host.manager.realize(host.context, instance)
         self.owner(host)
 
+
+class GuestTestCase(VPMEMTestCase):
+
+    def test_what_its_first_owner_wrote_and_read_is_gone_for_the_next(self) -> None:
+        host = self.host(FIRST, rate_mib_s=10)
+        instance = host.spawn(pmem=1, vgpu=1)
+        self.assert_runs_as_recorded(host, instance)
+        secret = self.pattern(FIRST)
+        self.machine.write(FIRST, secret)
+        address, size = self.memory_of(instance)
+        namespace = self.machine.namespace(FIRST)
+        self.assertEqual(namespace.size_bytes - LABELS, size)
+        self.write_as_guest(instance, address + size - 16, b'the guest itself')
+        self.assert_same(secret[:size - 16] + b'the guest itself', self.read_as_guest(instance))
+        with self.assertLogs('devicetrack.virt.libvirt.wiping', 'INFO') as logged:
+            host.delete(instance)
+        told = [re.findall(r': (\w+), (\d+) of (\d+) bytes', line) for line in logged.output]
+        for phase in ('zero', 'verify'):
+            done = [int(done) for found in told for said, done, of in found if said == phase]
+            self.assertEqual((sorted(set(done)), namespace.size_bytes), (done, done[-1]))
+            # At 10 MiB a second it takes three seconds, and it says so every second.
+            self.assertGreater(len(done), 2, logged.output)
+        self.assert_same(bytes(len(secret)), self.machine.read(FIRST))
+        following = host.spawn(pmem=1)
+        self.assertEqual({FIRST: following.uuid}, host.owners())
+        self.assert_same(bytes(size), self.read_as_guest(following))
+        self.assert_found([], host.audit())
+        host.delete(following)
+
+    def assert_runs_as_recorded(self, host: Any, instance: fixtures.Instance) -> None:
+        """The guest, the hypervisor's answers and the rows name the same devices."""
+        rows = {record.kind: record.identifier for record in host.records(instance)}
+        self.assertEqual({'vpmem', 'mdev'}, set(rows))
+        for domain in (self.machine.live(instance.uuid), self.machine.defined(instance.uuid)):
+            self.assertEqual(((self.machine.path(rows['vpmem']),), (rows['mdev'],)),
+                             (domain.memory_paths, domain.mdev_uuids))
+        usage = self.machine.usage()
+        self.assertEqual({(kind, identifier, instance.uuid, True, True) for kind, identifier in rows.items()},
+                         {(use.kind, use.identifier, use.domain_uuid, use.live, use.defined) for use in usage.uses})
+        self.assertEqual((), usage.unknown)
+        self.assert_found([], host.audit())
+
+    def test_a_guest_of_somebody_else_keeps_a_namespace_that_was_made_by_hand(self) -> None:
+        made = self.make_namespace('byhand', '--align=4096')
+        self.assertEqual(4096, made.align_bytes)
+        host = self.host(FIRST)
+        foreign = self.foreign_guest(made.path)
+        self.assertEqual(made.size_bytes - LABELS, self.memory_of(foreign)[1])
+        secret = self.pattern('byhand')
+        self.machine.write('byhand', secret)
+        self.assert_found([(reconcile.USED_UNRECORDED, 'byhand')], host.audit())
+        # An option names it too.
+        host.configuration.set('libvirt', pmem_namespaces=[f'4GB:byhand|{FIRST}'])
+        self.assert_found([(reconcile.USED_UNRECORDED, 'byhand')], host.restart())
+        self.nobody_gets(host, pmem=2)
+        host.manager.release(host.context, self.owner(host))
+        self.assertEqual(made, self.machine.namespace('byhand'))
+        self.assert_same(secret, self.machine.read('byhand'))
+        self.machine.delete_guest(foreign.uuid)
+        self.assert_found([], host.audit())
+        host.manager.release(host.context, self.owner(host, pmem=2))
+        self.assert_same(bytes(made.size_bytes), self.machine.read('byhand'))
+
     def test_two_guests_on_one_namespace_are_told_and_it_is_not_given_back(self) -> None:
         host = self.host(FIRST)
         instance = host.spawn(pmem=1)
@@ -457,6 +461,7 @@ class VPMEMTestCase(base.TestCase):
         self.assert_found([], host.audit())
         self.assert_same(bytes(len(secret)), self.machine.read(FIRST))
         self.assertEqual({}, host.owners())
+
 
 
 def _line(path: str) -> str:
