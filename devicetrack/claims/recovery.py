@@ -19,7 +19,6 @@ from devicetrack.engine import reconcile
 from devicetrack.engine.reconcile import Finding
 from devicetrack.engine.reconcile import Views
 from devicetrack.engine.withholding import Marks
-from devicetrack.engine.withholding import Place
 
 if TYPE_CHECKING:
     from devicetrack.claims.steps import Steps
@@ -52,17 +51,9 @@ def start(manager: Steps) -> list[Finding]:
 
 
 def _refuse_mistakes(views: Views, marks: Marks) -> None:
-    """A device that an option names, that the host does not have and that nobody ever knew is a mistake in the option.
-
-    One with an owner went away; that is a finding, and the rest of the host works. One that was drained may be away to
-    be mended.
-
-    :raises InvalidConfiguration: names the first mistake
-    """
-    known = {Place.of(record.key) for record in views.records} | marks.keys()
-    for missing in views.inventory.missing:
-        if Place.of(missing.key) not in known:
-            raise exception.InvalidConfiguration(missing.option, missing.key.identifier, missing.reason)
+    """:raises InvalidConfiguration: names the first device that an option names in vain."""
+    for missing in withheld.mistakes(views, marks):
+        raise exception.InvalidConfiguration(missing.option, missing.key.identifier, missing.reason)
 
 
 def audit(manager: Steps) -> list[Finding]:

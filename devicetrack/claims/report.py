@@ -62,10 +62,11 @@ class Line(NamedTuple):
     ``status`` is one of :data:`STATUSES`. A device has ``amount`` 1. A line that is ``creatable`` has no
     ``identifier``: its parent can make ``amount`` more, which types of one parent share; of a parent that is drained
     the line is ``withheld``. A line that is ``missing`` is
-    a device that an option names in vain, and ``reason`` says which option. A line that is ``unknown`` names in
-    ``kind`` what could not be read and in ``reason`` why. The ``amount`` of both is 0. ``reason`` has also every reason
-    why a device is withheld. ``provider`` is the stable name of the parent that placement counts the device at, '' for
-    the node, None when only a row says where. ``details`` is the stored text of the details, '' where there are none.
+    a device that an option names in vain, and ``reason`` says which option; one that was drained or forgotten is
+    ``withheld``, as gone. A line that is ``unknown`` names in ``kind`` what could not be read and in ``reason`` why.
+    The ``amount`` of what is not there is 0. ``reason`` has also every reason why a device is withheld. ``provider`` is
+    the stable name of the parent that placement counts the device at, '' for the node, None when only a row says where.
+    ``details`` is the stored text of the details, '' where there are none.
     """
 
     kind: str
@@ -166,8 +167,8 @@ class Observer:
 
     def inventory(self) -> list[Line]:
         """Every device that the host has or a row names, what can still be made, and what could not be read."""
-        views = self.read()
-        ledger, uuids = self._ledger(views, self._marks())
+        views, marks = self.read(), self._marks()
+        ledger, uuids = self._ledger(views, marks)
         names = {uuid: name for name, uuid in uuids.items()}
         lines = [_device(unit, names) for unit in ledger.units()]
         for pool in ledger.pools():
@@ -182,8 +183,10 @@ class Observer:
         listed = {(line.kind, line.identifier) for line in lines}
         for missing in views.inventory.missing:
             if missing.key not in listed:           # one that somebody owns stays held
-                lines.append(Line(*missing.key, MISSING, 0, None, None, None, None, None, None,
-                                  f'{missing.option} names it: {missing.reason}', ''))
+                causes = marks.get(Place.of(missing.key))
+                status, reason = (WITHHELD, withholding.text((*causes, ledgers.GONE))) if causes \
+                    else (MISSING, f'{missing.option} names it: {missing.reason}')
+                lines.append(Line(*missing.key, status, 0, None, None, None, None, None, None, reason, ''))
         for unknown in (*views.usage.unknown, *views.inventory.unknown):
             lines.append(Line(unknown.what, None, UNKNOWN, 0, None, None, None, None, None, None, unknown.reason, ''))
         return lines
@@ -286,11 +289,10 @@ class Observer:
 
 def _compare(views: Views, marks: Marks) -> list[Finding]:
     """What differs, and what keeps a manager from starting: a device that an option names and nobody ever knew."""
-    known = {Place.of(record.key) for record in views.records} | marks.keys()
     return reconcile.compare(views) + [
         Finding(reconcile.GONE, reconcile.WARNING, missing.key, None, (), 0, f'{missing.option} names it: '
                 f'{missing.reason}', 'nothing', 'mend the option, or make the device: no manager starts with it')
-        for missing in views.inventory.missing if Place.of(missing.key) not in known]
+        for missing in withheld.mistakes(views, marks)]
 
 
 def _device(unit: ledgers.Unit, names: Mapping[str, str]) -> Line:

@@ -26,6 +26,7 @@ from devicetrack.engine.withholding import Causes
 from devicetrack.engine.withholding import Marks
 from devicetrack.engine.withholding import Place
 from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import Missing
 from devicetrack.objects.values import Record
 from devicetrack.store.api import Store
 from devicetrack.store.api import WithheldRow
@@ -78,6 +79,16 @@ def _by_place(rows: Iterable[WithheldRow]) -> dict[Place, tuple[Causes, int]]:
 def load(store: Store, host_uuid: str) -> Register:
     """Read what is withheld. One query."""
     return Register(store.withheld(host_uuid))
+
+
+def mistakes(views: Views, marks: Marks) -> list[Missing]:
+    """Devices that an option names, that the host does not have and that nobody ever knew: no manager starts so.
+
+    One with an owner went away; that is a finding, and the rest of the host works. One that was drained or forgotten
+    may be away to be mended.
+    """
+    known = {Place.of(record.key) for record in views.records} | marks.keys()
+    return [missing for missing in views.inventory.missing if Place.of(missing.key) not in known]
 
 
 # -- in the ledger ----------------------------------------------------------------------------------------------------
