@@ -53,7 +53,8 @@ def start(manager: Steps) -> list[Finding]:
 def _refuse_mistakes(views: Views, marks: Marks) -> None:
     """:raises InvalidConfiguration: names the first device that an option names in vain."""
     for missing in withheld.mistakes(views, marks):
-        raise exception.InvalidConfiguration(missing.option, missing.key.identifier, missing.reason)
+        raise exception.InvalidConfiguration(missing.option, missing.key.identifier,
+                                             f'{missing.reason}: {withheld.MEND_MISSING}')
 
 
 def audit(manager: Steps) -> list[Finding]:

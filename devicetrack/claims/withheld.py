@@ -40,6 +40,8 @@ UNREAD: Final = 'who uses it could not be read'
 OWNED: Final = 'the store said that it has an owner'
 FORGOTTEN: Final = 'forgotten while instance {} had it: nothing proves that it is clean'
 
+MEND_MISSING: Final = 'take it out of the option, or bring it back'
+
 # Of devices or parents that an error lists: enough to see what names look like.
 _SHOWN: Final = 10
 
@@ -47,12 +49,13 @@ _SHOWN: Final = 10
 class Withheld(NamedTuple):
     """A device or a parent, why it is withheld, and the rows of those who have it, or a part of it, still.
 
-    ``causes`` is empty when it is not withheld.
+    ``causes`` is empty when it is not withheld. ``warning`` says what somebody has to do now, '' when nothing.
     """
 
     place: Place
     causes: Causes
     left: tuple[Record, ...]
+    warning: str = ''
 
     def __str__(self) -> str:
         causes = [reason + (f' ({self.causes[reason].detail})' if self.causes[reason].detail else '')
@@ -60,7 +63,7 @@ class Withheld(NamedTuple):
         left = ', '.join(f'instance {record.instance_uuid} has {record.identifier}, {record.state}'
                          for record in self.left)
         return (f'{self.place} is {"withheld: " + ", ".join(causes) if causes else "not withheld"}'
-                + (f'; {left}' if left else ''))
+                + (f'; {left}' if left else '') + (f'; {self.warning}' if self.warning else ''))
 
 
 class Register:
@@ -233,7 +236,30 @@ def undrain(manager: Steps, place: Place) -> Withheld:
             LOG.warning('Host %(host)s: %(place)s is not drained any more', {'host': manager.host, 'place': place})
         else:
             _check_known(manager, place)
-    return state_of(manager, place)
+        return state_of(manager, place)._replace(warning=_warning(manager, place))
+
+
+def _warning(manager: Steps, place: Place) -> str:
+    """What keeps the next manager from starting: an option names a device that is away and not drained any more."""
+    if place in manager.withheld.marks:
+        return ''
+    for missing in _missing(manager, place):
+        if not left_at(place, manager.store.records(manager.host_uuid)):
+            return (f'no manager starts while {missing.option} names it and this host does not have it: '
+                    f'{MEND_MISSING}')
+    return ''
+
+
+def _missing(manager: Steps, place: Place) -> list[Missing]:
+    """What an option says of a device that is not there. The hypervisor is not asked about any other."""
+    with manager.lock:
+        there = manager.ledger.find(DeviceKey(place.kind, place.name)) is not None
+    if there or place.scope == vocabulary.PARENT:
+        return []
+    try:
+        return [missing for missing in manager.driver.get_inventory().missing if Place.of(missing.key) == place]
+    except exception.DriverError:
+        return []
 
 
 def admit(manager: Steps, key: DeviceKey) -> Withheld:
@@ -324,12 +350,12 @@ def forget(store: Store, host_uuid: str, key: DeviceKey, instance_uuid: str) -> 
 
 
 def _check_known(manager: Steps, place: Place) -> None:
-    """:raises BadRequest: this host has no such device or parent."""
+    """:raises BadRequest: this host has no such device or parent, and no option names it."""
     with manager.lock:
         parents = manager.ledger.parents()
         devices = [unit.key for unit in manager.ledger.units()]
     known = parents if place.scope == vocabulary.PARENT else devices
-    if (place.kind, place.name) in known:
+    if (place.kind, place.name) in known or _missing(manager, place):
         return
     names = sorted(str(name) for kind, name in known if kind == place.kind)
     if names:

@@ -19,7 +19,8 @@ class MissingDeviceTestCase(base.TestCase):
         host = self.useFixture(fixtures.Host(devices=1, ready=False))
         host.machine.missing = (Missing(DeviceKey('vpmem', 'd9'), OPTION, 'this host has d0'),)
         error = self.assertRaises(exception.InvalidConfiguration, host.manager.init_host, None)
-        self.assertEqual((OPTION, 'd9', 'this host has d0'), (error.option, error.value, error.reason))
+        self.assertEqual((OPTION, 'd9', 'this host has d0: take it out of the option, or bring it back'),
+                         (error.option, error.value, error.reason))
         self.assertRaises(exception.NotReady, host.manager.resources_of, Instance().uuid)
 
     def test_one_that_has_an_owner_went_away_and_the_rest_of_the_host_works(self):

@@ -205,6 +205,28 @@ class DrainTestCase(WithheldTestCase):
         self.host.audit()
         self.assertEqual(DRAINED, self.host.states()['d0'])
 
+    def test_undrained_while_it_is_away_it_keeps_the_next_manager_from_starting_and_that_is_said(self) -> None:
+        self.manager.drain('vpmem', 'd0')
+        self.assertEqual('vpmem/d0 is not withheld', str(self.manager.undrain('vpmem', 'd0')))
+        self.manager.drain('vpmem', 'd0')
+        self.machine.remove(D0)
+        self.machine.missing = (Missing(D0, '[libvirt] pmem_namespaces', 'there is none'),)
+        self.host.audit()
+        for _ in range(2):
+            self.assertEqual('vpmem/d0 is not withheld; no manager starts while [libvirt] pmem_namespaces names it and '
+                             'this host does not have it: take it out of the option, or bring it back',
+                             str(self.manager.undrain('vpmem', 'd0')))
+        error = self.assertRaises(exception.InvalidConfiguration, self.host.restart)
+        self.assertIn('take it out of the option, or bring it back', str(error))
+
+    def test_one_that_an_option_names_is_drained_while_it_is_away(self) -> None:
+        self.machine.remove(D0)
+        self.machine.missing = (Missing(D0, '[libvirt] pmem_namespaces', 'there is none'),)
+        self.host.audit()
+        self.manager.drain('vpmem', 'd0')
+        self.host.restart()
+        self.assertEqual({('device', 'd0'): {'drained': ''}}, self.stored())
+
     def test_before_the_start_nothing_is_said(self) -> None:
         manager = self.host.another_manager()
         self.assertRaises(exception.NotReady, manager.drain, 'vpmem', 'd0')
