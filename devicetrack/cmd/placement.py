@@ -123,6 +123,7 @@ class Sync(base.Lister):
     def _report(self, parsed_args: argparse.Namespace) -> reporter.Report:
         client = open_client(self.app.conf)
         # Not at the top: hosts without a scheduler do without what speaks with it.
+        from devicetrack.placement import node
         from devicetrack.placement.reporter import PlacementReporter
         observer = observe(self.app, client, parsed_args)
         providers, complete = observer.providers(parsed_args.node)
@@ -133,6 +134,8 @@ class Sync(base.Lister):
                                     observer.host.nested_version is not None)
         report = PlacementReporter(client).sync(providers, layout, observer.resource_classes, complete,
                                                 parsed_args.dry_run, self._progress)
+        if not parsed_args.dry_run:
+            node.keep_layout(self.app.store, observer.host, layout, report)
         if report.layout != layout:
             self.exit_code = base.ATTENTION
             self.say(f'the tree is {report.layout} and not {layout}: devices are allocated that would have to move')

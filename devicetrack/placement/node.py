@@ -51,6 +51,20 @@ class Start(NamedTuple):
     report: Report | None
 
 
+def keep_layout(store: Any, host: Any, wanted: str, report: Report) -> None:
+    """Record with a host whether its node is nested now, or flat.
+
+    :param wanted: the layout that was to be reported
+    :raises StoreError: the store cannot keep it
+    """
+    if report.layout != wanted:
+        return                                  # devices are allocated where they were
+    if wanted == tree.NESTED and host.nested_version != healer.VERSION:
+        store.set_nested(host.uuid, healer.VERSION, int(time.time()))
+    elif wanted == tree.FLAT and host.nested_version is not None:
+        store.set_nested(host.uuid, None, None)
+
+
 class NodeReporter:
     """Reports a manager's node as ``[placement] nested`` says. Nothing of it is called under the ledger's lock.
 
@@ -104,8 +118,7 @@ class NodeReporter:
         host = manager.store.host(manager.host)
         layout = tree.wanted_layout(self._nested, host.nested_version is not None)
         report = self._reporter.sync(manager.providers(), layout, manager.classes, manager.complete)
-        if layout == report.layout == tree.NESTED and host.nested_version != healer.VERSION:
-            manager.store.set_nested(host.uuid, healer.VERSION, int(time.time()))
+        keep_layout(manager.store, host, layout, report)
         return report
 
     def _node(self) -> healer.Node:

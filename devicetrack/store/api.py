@@ -19,7 +19,7 @@ class Host(NamedTuple):
     """One host as the store knows it.
 
     ``machine_id`` is a digest, never the machine id itself. ``boot_id`` is of the boot in which a manager of this host
-    last set it; None when none did. ``nested_version`` and ``nested_at`` are None until the host's devices are counted
+    last set it; None when none did. ``nested_version`` and ``nested_at`` are None unless the host's devices are counted
     at providers of their own: the version of how they are, and since when, in seconds since the epoch and only a label.
     """
 
@@ -166,8 +166,10 @@ class Store(abc.ABC):
         """
 
     @abc.abstractmethod
-    def set_nested(self, host_uuid: str, version: int, at: int) -> None:
+    def set_nested(self, host_uuid: str, version: int | None, at: int | None) -> None:
         """Record that a host's devices are counted at providers of their own, and since when. May be repeated.
+
+        None and None say that they are counted at the node again.
 
         :raises UnknownHost: the store has no such host
         :raises StoreUnavailable: nothing was written

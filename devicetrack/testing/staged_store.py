@@ -107,7 +107,7 @@ class StagedStore(api.Store):
     def set_boot_id(self, host_uuid: str, boot_id: str) -> None:
         self._call('set_boot_id', host_uuid, boot_id)
 
-    def set_nested(self, host_uuid: str, version: int, at: int) -> None:
+    def set_nested(self, host_uuid: str, version: int | None, at: int | None) -> None:
         self._call('set_nested', host_uuid, version, at)
 
     def replace_host(self, before: api.Host, after: api.Host) -> None:

@@ -105,7 +105,7 @@ class SQLStore(api.Store):
     def set_boot_id(self, host_uuid: str, boot_id: str) -> None:
         self._set_of_host(host_uuid, boot_id=boot_id)
 
-    def set_nested(self, host_uuid: str, version: int, at: int) -> None:
+    def set_nested(self, host_uuid: str, version: int | None, at: int | None) -> None:
         self._set_of_host(host_uuid, nested_version=version, nested_at=at)
 
     def _set_of_host(self, host_uuid: str, **values: Any) -> None:

@@ -135,3 +135,17 @@ class TestManual(NodeTestCase):
         self.world.delete(instance)
         service.report()
         self.assertEqual(NESTED, self.world.room())
+
+
+class TestOff(NodeTestCase):
+    def test_a_healed_node_is_flat_again_once_nobody_has_its_devices_and_needs_a_heal_again(self) -> None:
+        instance = self.world.spawn()
+        self.service('at_start').start()
+        service = self.service('off')
+        service.start()
+        self.assertEqual((NESTED, True), (self.world.room(), self.is_marked))
+        self.world.delete(instance)
+        service.report()
+        self.assertEqual((FLAT, False), (self.world.room(), self.is_marked))
+        self.service('manual').start()
+        self.assertEqual((ANNOUNCED, False), (self.world.room(), self.is_marked))

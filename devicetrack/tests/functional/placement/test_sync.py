@@ -212,6 +212,26 @@ class TestLayout(SyncTestCase):
         self.assertEqual(0, self.host.free())
 
 
+class TestMark(SyncTestCase):
+    def is_marked(self) -> bool:
+        [host] = self.host.store.hosts()
+        return (host.nested_version, host.nested_at) != (None, None)
+
+    def test_says_of_the_tree_that_there_is_whether_it_is_nested(self) -> None:
+        marks = []
+        for nested, arguments in (('at_start', ()), ('off', ('--dry-run',)), ('off', ())):
+            self.layout(nested)
+            self.run_sync(*arguments)
+            marks.append(self.is_marked())
+        self.assertEqual([True, True, False], marks)
+
+    def test_stays_while_guests_keep_the_tree_nested(self) -> None:
+        self.run_sync()
+        self.allocate('_p0', VGPU=1)
+        self.layout('off')
+        self.assertEqual((3, True), (self.run_sync().code, self.is_marked()))
+
+
 class TestPage(SyncTestCase):
     def test_its_code_reports(self) -> None:
         [block] = code_blocks(DOCS / 'user' / 'placement.rst')

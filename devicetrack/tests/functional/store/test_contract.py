@@ -81,6 +81,8 @@ class TestHosts(StoreTestCase):
         for at in (1_800_000_000, 5_000_000_000):
             self.store.set_nested(host.uuid, 1, at)
             self.assertEqual([host._replace(nested_version=1, nested_at=at), other], self.store.hosts())
+        self.store.set_nested(host.uuid, None, None)
+        self.assertEqual([host, other], self.store.hosts())
         error = self.assertRaises(exception.UnknownHost, self.store.set_nested, 'f' * 36, 1, 5)
         self.assertEqual('f' * 36, error.host)
 
