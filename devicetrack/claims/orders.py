@@ -46,11 +46,15 @@ FAILED: Final = 'failed'
 
 
 class Answer(NamedTuple):
-    """``outcome`` is one of the words above; ``repairs`` has a text for each row that changed, or why it did not."""
+    """``outcome`` is one of the words above; ``repairs`` has a text for each row that changed, or why it did not.
+
+    ``changed`` is False of what was done already.
+    """
 
     outcome: str
     text: str
     repairs: tuple[Mapping[str, Any], ...] = ()
+    changed: bool = True
 
 
 def make(host_uuid: str, verb: str, **arguments: Any) -> Order:
@@ -64,7 +68,8 @@ def answer_of(order: Order) -> Answer | None:
         return None
     try:
         data = json.loads(order.answer)
-        return Answer(str(data['outcome']), str(data['text']), tuple(data.get('repairs', ())))
+        return Answer(str(data['outcome']), str(data['text']), tuple(data.get('repairs', ())),
+                      data.get('changed', True) is True)
     except (ValueError, KeyError, TypeError):
         return Answer(FAILED, f'the answer cannot be read: {order.answer}')
 
@@ -159,7 +164,8 @@ def _drain(manager: Steps, arguments: Mapping[str, Any]) -> Answer:
 
 
 def _undrain(manager: Steps, arguments: Mapping[str, Any]) -> Answer:
-    return Answer(DONE, str(withheld.undrain(manager, _place(arguments))))
+    undrained = withheld.undrain(manager, _place(arguments))
+    return Answer(DONE, str(undrained), changed=undrained.changed)
 
 
 def _admit(manager: Steps, arguments: Mapping[str, Any]) -> Answer:

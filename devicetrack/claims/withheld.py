@@ -49,17 +49,23 @@ _SHOWN: Final = 10
 class Withheld(NamedTuple):
     """A device or a parent, why it is withheld, and the rows of those who have it, or a part of it, still.
 
-    ``causes`` is empty when it is not withheld. ``warning`` says what somebody has to do now, '' when nothing.
+    ``causes`` are its own; ``parent`` is the parent of a device that is drained as all of its parent, None when it is
+    not. ``warning`` says what somebody has to do now, '' when nothing. ``changed`` is False of one that was to be
+    undrained and was not drained.
     """
 
     place: Place
     causes: Causes
     left: tuple[Record, ...]
+    parent: str | None = None
     warning: str = ''
+    changed: bool = True
 
     def __str__(self) -> str:
         causes = [reason + (f' ({self.causes[reason].detail})' if self.causes[reason].detail else '')
                   for reason in withholding.in_order(self.causes)]
+        if self.parent is not None:
+            causes.append(f'its parent {self.parent} is drained')
         left = ', '.join(f'instance {record.instance_uuid} has {record.identifier}, {record.state}'
                          for record in self.left)
         return (f'{self.place} is {"withheld: " + ", ".join(causes) if causes else "not withheld"}'
@@ -231,12 +237,13 @@ def undrain(manager: Steps, place: Place) -> Withheld:
     :raises StoreError: it stays drained; after OutcomeUnknown too
     """
     with manager.marking:
-        if vocabulary.DRAINED in manager.withheld.marks.get(place, {}):
+        drained = vocabulary.DRAINED in manager.withheld.marks.get(place, {})
+        if drained:
             take_back(manager, place, vocabulary.DRAINED)
             LOG.warning('Host %(host)s: %(place)s is not drained any more', {'host': manager.host, 'place': place})
         else:
             _check_known(manager, place)
-        return state_of(manager, place)._replace(warning=_warning(manager, place))
+        return state_of(manager, place)._replace(warning=_warning(manager, place), changed=drained)
 
 
 def _warning(manager: Steps, place: Place) -> str:
@@ -376,8 +383,13 @@ def _some(names: Sequence[str]) -> str:
 
 def state_of(manager: Steps, place: Place) -> Withheld:
     """One device or parent as it is now."""
-    return Withheld(place, manager.withheld.marks.get(place, {}),
-                    left_at(place, manager.store.records(manager.host_uuid)))
+    marks = manager.withheld.marks
+    with manager.lock:
+        unit = manager.ledger.find(DeviceKey(place.kind, place.name)) if place.scope == vocabulary.DEVICE else None
+        parent = unit.pool.parent_name if unit is not None else None
+    drained = parent is not None and vocabulary.DRAINED in marks.get(Place.named(place.kind, parent, parent=True), {})
+    return Withheld(place, marks.get(place, {}), left_at(place, manager.store.records(manager.host_uuid)),
+                    parent if drained else None)
 
 
 def left_at(place: Place, records: Iterable[Record]) -> tuple[Record, ...]:

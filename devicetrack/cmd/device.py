@@ -23,6 +23,7 @@ from devicetrack.store.api import Host
 FORGOTTEN = 'forgotten'
 DRAINED = 'drained'
 UNDRAINED = 'undrained'
+NOT_DRAINED = 'was not drained'
 ADMITTED = 'admitted'
 ORDERED = 'ordered'
 
@@ -57,14 +58,21 @@ class Telling(base.ShowOne):
             answer = orders.answer_of(order)
             if answer is None:
                 return Told(ORDERED, None, order.uuid)
-            return Told(done if answer.outcome == orders.DONE else answer.outcome, answer.text, order.uuid)
-        return Told(done, orders.do(manager, verb, arguments).text, None)
+            return Told(_outcome(answer, done), answer.text, order.uuid)
+        answer = orders.do(manager, verb, arguments)
+        return Told(_outcome(answer, done), answer.text, None)
 
     @staticmethod
     def key(name: options.DeviceName) -> DeviceKey:
         if name.kind is None:
             raise base.UsageError(f'{name} has no kind: say KIND/{name}')
         return DeviceKey(name.kind, name.identifier)
+
+
+def _outcome(answer: orders.Answer, done: str) -> str:
+    if answer.outcome != orders.DONE:
+        return answer.outcome
+    return done if answer.changed else NOT_DRAINED
 
 
 class _Draining(Telling):

@@ -134,6 +134,16 @@ class DrainTestCase(WithheldTestCase):
         self.manager.undrain('vpmem', 'region0', parent=True)
         self.assertEqual({'d0': FREE, 'd1': DRAINED}, self.host.states())
 
+    def test_of_a_device_below_a_drained_parent_that_is_said(self) -> None:
+        self.manager.drain('vpmem', 'region0', parent=True)
+        self.assertEqual('vpmem/d0 is withheld: drained, its parent region0 is drained',
+                         str(self.manager.drain('vpmem', 'd0')))
+        for changed in (True, False):
+            undrained = self.manager.undrain('vpmem', 'd0')
+            self.assertEqual(('vpmem/d0 is withheld: its parent region0 is drained', changed),
+                             (str(undrained), undrained.changed))
+        self.assertEqual(DRAINED, self.host.states()['d0'])
+
     def test_to_drain_it_again_keeps_since_when_and_says_why(self) -> None:
         self.manager.drain('vpmem', 'd0', reason='firmware')
         [row] = self.rows()

@@ -31,6 +31,8 @@ class DrainTestCase(RepairCommandTestCase):
         self.host.manager.close()
         for arguments in (('vpmem/d0',), ('mdev/gpu', '--parent')):
             self.assertEqual('undrained', self.run_to(cmd_base.OK, 'device', 'undrain', *arguments).data['outcome'])
+        self.assertEqual('was not drained',
+                         self.run_to(cmd_base.OK, 'device', 'undrain', 'vpmem/d0').data['outcome'])
         self.host.restart()
         self.assertEqual(({'d0': FREE, 'd1': FREE}, 4), (self.host.states(), self.host.free()))
 
@@ -52,6 +54,8 @@ class DrainTestCase(RepairCommandTestCase):
             answer = self.run_to(cmd_base.OK, 'device', *arguments, '--wait', '60')
             self.assertEqual((outcome, state), (answer.data['outcome'], self.host.states()['d0']))
             self.assertIn(answer.data['text'], answer.err)
+        answer = self.run_to(cmd_base.OK, 'device', 'undrain', 'vpmem/d0', '--wait', '60')
+        self.assertEqual('was not drained', answer.data['outcome'])
 
     def test_what_this_host_does_not_have(self) -> None:
         self.while_waiting(self.host.audit)
