@@ -15,6 +15,7 @@ from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
+import glob
 import json
 import logging
 import mmap
@@ -268,11 +269,9 @@ class Compute:
         with contextlib.suppress(exception.NotReady):
             rows = [[record.kind, record.identifier, record.instance_uuid, record.role, record.state]
                     for record in self.store.records(self.manager.host_uuid)]
-        definitions = '/etc/mdevctl.d'
         return {'rows': rows, 'mdevs': sorted(os.listdir(directory)) if os.path.isdir(directory) else [],
-                'defined': sorted(name for parent in os.listdir(definitions)
-                                  for name in os.listdir(os.path.join(definitions, parent))
-                                  if os.path.isdir(os.path.join(definitions, parent))),
+                'defined': sorted(os.path.basename(path) for path in glob.glob('/etc/mdevctl.d/*/*')
+                                  if os.path.isfile(path)),
                 'running': sorted(domain.UUIDString() for domain in self.driver.hypervisor.raw().listAllDomains()
                                   if domain.isActive())}
 

@@ -158,6 +158,13 @@ class MdevTestCase(base.TestCase):
                     return device
         return None
 
+    def seen(self, identifier: str) -> tuple[bool, ...]:
+        """Whether libvirt has a device as active, as defined, and as starting with the host."""
+        with contextlib.suppress(libvirt.libvirtError, AttributeError):
+            device = self.node_device(identifier)
+            return device.isActive(), device.isPersistent(), device.autostart()
+        return (False,) * 3
+
     def room(self, parent: str, device_type: str) -> int:
         """How many more a parent can make, by the kernel's word."""
         path = os.path.join(BUS, parent, 'mdev_supported_types', device_type, 'available_instances')

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-import contextlib
 import functools
 import json
 import os
 import re
 import time
 from typing import Any
-
-import libvirt
 
 from devicetrack import exception
 from devicetrack.engine import reconcile
@@ -109,9 +106,9 @@ class ClaimTestCase(MdevTestCase):
         path = os.path.join(DEFINITIONS, 'mtty', identifier)
         for lost, lose in enumerate((lambda: self.remove(identifier), lambda: os.unlink(path),
                                      lambda: self.run_program('mdevctl', 'modify', '--uuid', identifier, '--manual'))):
-            self.wait_for(lambda: all(self._seen(identifier)))
+            self.wait_for(lambda: all(self.seen(identifier)))
             lose()
-            self.wait_for(lambda lost=lost: not self._seen(identifier)[lost])
+            self.wait_for(lambda lost=lost: not self.seen(identifier)[lost])
             host.manager.realize(host.context, instance)
             self.assert_made([identifier])
         host.release(instance)
@@ -136,13 +133,6 @@ class ClaimTestCase(MdevTestCase):
         self.restart_libvirt()
         host.release(instance)
         self.assert_nothing_left()
-
-    def _seen(self, identifier: str) -> tuple[bool, ...]:
-        """Whether libvirt has a device as active, as defined, and as starting with the host."""
-        with contextlib.suppress(libvirt.libvirtError, AttributeError):
-            device = self.node_device(identifier)
-            return device.isActive(), device.isPersistent(), device.autostart()
-        return (False,) * 3
 
 
 class ForeignTestCase(MdevTestCase):
@@ -198,7 +188,7 @@ class ForeignTestCase(MdevTestCase):
         instance = host.take(of='CUSTOM_MDPY')
         self.run_program('mdevctl', 'define', '--uuid', made['mdpy'])
         self.remove(made['mdpy'])
-        self.wait_for(lambda: not self.node_device(made['mdpy']).isActive())
+        self.wait_for(lambda: not self.seen(made['mdpy'])[0])
         host.manager.realize(host.context, instance)
         self.assertEqual(('mdpy-vga', 'mdpy'), self.made(made['mdpy'])[:2])
         host.release(instance)
