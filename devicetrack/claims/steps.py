@@ -217,9 +217,9 @@ class Steps:
                 break
         return candidates
 
-    def with_owners(self, shortages: Sequence[Any]) -> list[Any]:
-        """Shortages with how many instances hold what there is."""
-        return [shortage._replace(instances=self._ledger.owners(shortage.resource_class, shortage.provider_uuid))
+    def with_owners(self, shortages: Sequence[Any], but: ledgers.Holding | None = None) -> list[Any]:
+        """Shortages with how many instances hold what there is, a holding left out."""
+        return [shortage._replace(instances=self._ledger.owners(shortage.resource_class, shortage.provider_uuid, but))
                 for shortage in shortages]
 
     # -- making it real -----------------------------------------------------------------------------------------------
@@ -264,8 +264,11 @@ class Steps:
                 unit = self._ledger.find(record.key)
                 if unit is None or unit.holding is None:
                     raise full
-                other = self._ledger.exchange(unit)
                 holding = unit.holding
+                try:
+                    other = self._ledger.exchange(unit)
+                except exception.NoFit as short:
+                    raise exception.NoFit(self.with_owners(short.shortages, holding)) from None
         changes = Changes()
         try:
             candidate = self._named([other])[0]

@@ -156,7 +156,7 @@ class Ledger:
         It comes from the same provider, unless the request left that to this host, and has the affinity that was asked
         for. Of a claim that only rows tell of, nobody knows that any more: the other device is of the same NUMA node.
 
-        :raises NoFit: there is no other
+        :raises NoFit: there is no other; what the holding itself has is left out of what there is
         """
         holding, pool = unit.holding, unit.pool
         assert holding is not None
@@ -166,8 +166,11 @@ class Ledger:
             numa_nodes, numa_policy = frozenset((pool.numa_node,)), vocabulary.REQUIRED
         other = scope.best(numa_nodes, numa_policy)
         if other is None:
-            raise exception.NoFit([self._shortage(pool.resource_class, None if holding.anywhere else pool.provider_uuid,
-                                                  1, NOTHING)])
+            provider_uuid = None if holding.anywhere else pool.provider_uuid
+            short = self._shortage(pool.resource_class, provider_uuid, 1, NOTHING)
+            own = sum(one.state == HELD and one.pool.resource_class == pool.resource_class
+                      and provider_uuid in (None, one.pool.provider_uuid) for one in holding.units)
+            raise exception.NoFit([short._replace(exist=short.exist - own, held=short.held - own)])
         taken = self._take_from(other)
         taken.holding = holding
         holding.units = tuple(taken if one is unit else one for one in holding.units) + (unit,)
@@ -655,11 +658,15 @@ class Ledger:
     def pools(self) -> list[Pool]:
         return sorted(self._pools, key=lambda pool: pool.index)
 
-    def owners(self, resource_class: str, provider_uuid: str | None) -> int:
-        """How many instances hold devices of a class. Needs no lock: it counts a copy and only explains."""
+    def owners(self, resource_class: str, provider_uuid: str | None, but: Holding | None = None) -> int:
+        """How many instances hold devices of a class, a holding left out.
+
+        Needs no lock: it counts a copy and only explains.
+        """
         return len({unit.holding.instance_uuid for units in list(self._units.values())
                     for unit in list(units.values())
-                    if unit.holding is not None and unit.state == HELD and unit.pool.resource_class == resource_class
+                    if unit.holding is not None and unit.holding is not but and unit.state == HELD
+                    and unit.pool.resource_class == resource_class
                     and provider_uuid in (None, unit.pool.provider_uuid)})
 
     def shortages(self, demand: Demand, everything: bool = False) -> list[Shortage]:

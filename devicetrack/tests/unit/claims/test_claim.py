@@ -462,6 +462,14 @@ class FullParentTestCase(HostTestCase):
         host.manager.realize(self.context, instance)
         self.assertEqual(2, host.machine.parents['p0'].used)
 
+    def test_one_too_many_for_a_parent_is_told_who_has_the_others(self) -> None:
+        host = self.useFixture(fixtures.Host(parents={'p0': 3}))
+        for _ in range(2):
+            host.spawn(vgpu=1)
+        host.machine.parents['p0'].used = 3
+        error = self.assertRaises(exception.NoFit, host.spawn, vgpu=1)
+        self.assertEqual('1 VGPU wanted, 0 of 2 free: 2 held by 2 instances, no room left on p0', str(error))
+
 
 class ExplainTestCase(HostTestCase):
 
