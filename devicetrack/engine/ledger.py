@@ -431,7 +431,8 @@ class Ledger:
                 new.append(device)
             elif not changed or device.key not in changed:
                 self._read_device(device, unit)
-        for device in sorted(new, key=lambda device: device.identifier):
+        # What a pool is said to be is what the first device of it is: not one that somebody made otherwise.
+        for device in sorted(new, key=lambda device: (not device.adoptable, device.identifier)):
             if device.key not in changed:
                 pool = self._pool_of(device)
                 unit = Unit(pool, device.identifier, device.details)

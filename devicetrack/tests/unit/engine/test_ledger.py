@@ -291,6 +291,11 @@ class CreatableTestCase(base.TestCase):
         self.ledger.read_inventory(inventory())
         self.assertRaises(exception.NoFit, self.take)
 
+    def test_a_pool_is_not_said_to_be_what_somebody_made_otherwise(self):
+        ledger = hosts.ledger(mdev('a', 'p5')._replace(adoptable=False, details='other'), mdev('b', 'p5'))
+        [pool] = ledger.pools()
+        self.assertEqual(mdev('b', 'p5').details, pool.details)
+
     def test_a_parent_that_could_not_be_read_stays_as_it_was(self):
         self.ledger.read_inventory(inventory(known=('vpmem',)))
         self.assertEqual(2, self.room())

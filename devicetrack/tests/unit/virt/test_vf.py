@@ -81,8 +81,16 @@ class StockTestCase(VFTestCase):
         self.assertEqual(self.functions[1:3], list(self.devices()))
 
     def test_another_type_takes_the_card(self) -> None:
-        self.cards.set_type(self.functions[0], '559')
-        self.assertEqual({}, self.devices())
+        log = self.useFixture(fixtures.FakeLogger())
+        for adopt_existing in (False, True):
+            self.make_kind(adopt_existing=adopt_existing)
+            if not adopt_existing:
+                self.cards.set_type(self.functions[0], '559')
+            [device] = self.kind.stock().devices
+            self.assertEqual((self.functions[0], 'pci_0000_3d_00_0', False, '559'),
+                             (device.identifier, device.parent, device.adoptable,
+                              details.from_text(device.details).type))
+        self.assertIn('enabled_types = 558: no virtual function', log.output)
 
     def test_at_most_so_many_of_a_card(self) -> None:
         self.make_kind(of_type={'558': {'max_instances': 2}})

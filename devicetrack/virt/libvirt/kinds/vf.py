@@ -77,28 +77,34 @@ class VF(api.DeviceKind):
             if vgpu_type is not None:
                 found = self._devices(parent, vgpu_type, list(siblings))
                 devices += found
-                there.update((vgpu_type.id,) if found else ())
+                there.update(details.from_text(device.details).type for device in found)
         self._warn_of_types_that_nothing_has(functions, there)
         return api.Stock(tuple(devices))
 
     def _devices(self, parent: str, vgpu_type: type_options.TypeOptions,
                  siblings: Sequence[vgpu_sysfs.Function]) -> list[InventoryDevice]:
-        """The devices of one physical function."""
+        """The devices of one physical function.
+
+        A function with a type that the options do not give its card takes room there, so it is shown, as left over.
+        """
         have = [function for function in siblings if function.problem or function.current == vgpu_type.id]
         can = [function for function in siblings if not function.problem and _can_be_given(function, vgpu_type.id)]
         if vgpu_type.max_instances is not None:
             can = can[:max(0, vgpu_type.max_instances - len(have))]
-        return [self._device(function, parent, vgpu_type) for function in (*have, *can)]
+        others = [function for function in siblings
+                  if not function.problem and function.current not in (vgpu_sysfs.NO_TYPE, vgpu_type.id)]
+        return [self._device(function, parent, vgpu_type) for function in (*have, *can, *others)]
 
     def _device(self, function: vgpu_sysfs.Function, parent: str,
                 vgpu_type: type_options.TypeOptions) -> InventoryDevice:
         name = nodedev_xml.pci_name(parent)
         has_type = function.current != vgpu_sysfs.NO_TYPE
         # A type that is not to be adopted is one of ours as long as somebody owns the function, and gone after that.
-        adopted = has_type and self.options.adopt_existing
+        adopted = function.current == vgpu_type.id and self.options.adopt_existing
         return InventoryDevice(
             self.name, function.address, name, vgpu_type.resource_class, name, function.numa_node,
-            _details_text(vgpu_type.id, parent, vocabulary.ADOPTED if adopted else vocabulary.CREATED),
+            _details_text(function.current if has_type else vgpu_type.id, parent,
+                          vocabulary.ADOPTED if adopted else vocabulary.CREATED),
             function.problem, adopted or not has_type)
 
     def _warn_of_types_that_nothing_has(self, functions: Sequence[vgpu_sysfs.Function], there: Collection[str]) -> None:
