@@ -123,7 +123,7 @@ class Command:
             file.write(f'[devicetrack]\nstate_path = {conf.devicetrack.state_path}\n'
                        f'machine_id_path = {conf.devicetrack.machine_id_path}\n'
                        f'[placement]\nauth_type = admin_token\nendpoint = {placement.url}\n'
-                       f'token = {placements.TOKEN}\n')
+                       f'token = {placements.TOKEN}\nnested = manual\n')
         self.killed = self.left_some = 0
 
     def run(self, kills: Iterable[int]) -> None:

@@ -16,6 +16,7 @@ from devicetrack.claims import report
 from devicetrack.cmd import base
 from devicetrack.cmd import placement
 from devicetrack.conf import manager as manager_options
+from devicetrack.conf import placement as placement_options
 from devicetrack.store.api import Host
 
 if TYPE_CHECKING:
@@ -64,6 +65,10 @@ class Heal(base.Lister):
         if parsed_args.max_count is not None and parsed_args.max_count < 1:
             raise base.UsageError('--max-count is 1 at least')
         client = placement.open_client(self.app.conf)
+        if self.app.conf[placement_options.GROUP].nested == 'off' and not parsed_args.dry_run:
+            raise exception.InvalidConfiguration(
+                f'[{placement_options.GROUP}] nested', 'off', 'devices are to be counted at the node, and a heal takes '
+                'them from there: set manual, start the services again, and heal then')
         # Not at the top: hosts without a scheduler do without what speaks with it.
         from devicetrack.placement import healer
         hosts = self._hosts(parsed_args)

@@ -31,7 +31,7 @@ class HealTestCase(base.TestCase):
         self.program = self.useFixture(programs.Program(self.here.host.configuration, self.here.host.machine))
         self.config_file = programs.write_configuration(
             self.temp_dir(), self.here.host.conf, '[placement]', 'auth_type = admin_token',
-            f'endpoint = {self.placement.url}', f'token = {placements.TOKEN}')
+            f'endpoint = {self.placement.url}', f'token = {placements.TOKEN}', 'nested = manual')
 
     def elsewhere(self) -> nodes.FlatHost:
         """A host of another machine, in the same store, that announces its providers."""
@@ -118,6 +118,17 @@ class TestThisNode(HealTestCase):
         self.assertEqual((1, True), (answer.code, 'the store has no host nobody' in answer.err))
 
 
+    def test_that_is_to_stay_flat_is_refused_and_may_be_looked_at(self) -> None:
+        with open(self.config_file, encoding='utf-8') as file:
+            manual = file.read()
+        with open(self.config_file, 'w', encoding='utf-8') as file:
+            file.write(manual.replace('nested = manual', 'nested = off'))
+        answer = self.heal('--node', self.here.name)
+        self.assertEqual((1, []), (answer.code, self.placement.requests))
+        self.assertIn('[placement] nested = off', answer.err)
+        self.assertIn('set manual', answer.err)
+        self.assertEqual(3, self.heal('--node', self.here.name, '--dry-run').code)
+
 class TestAllNodes(HealTestCase):
     def setUp(self) -> None:
         super().setUp()
@@ -147,7 +158,7 @@ class TestAllNodes(HealTestCase):
                                      http_proxy.Loss.REQUEST)
         config = programs.write_configuration(
             self.temp_dir(), self.here.host.conf, '[placement]', 'auth_type = admin_token', 'connect_retries = 0',
-            f'endpoint = {self.placement.url}', f'token = {placements.TOKEN}')
+            f'endpoint = {self.placement.url}', f'token = {placements.TOKEN}', 'nested = manual')
         answer = self.program.run('placement', 'heal', '--all', '-f', 'json', config_file=config)
         self.assertEqual((12, {self.here.name: healer.HEALED, self.others[0].name: healer.LEFT,
                                self.others[1].name: healer.LEFT}),

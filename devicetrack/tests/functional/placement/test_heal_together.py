@@ -87,7 +87,7 @@ class TestTogether(base.TestCase):
             self.worlds.append(world)
         self.config_file = programs.write_configuration(
             self.temp_dir(), self.conf, '[placement]', 'auth_type = admin_token', f'endpoint = {self.placement.url}',
-            f'token = {placements.TOKEN}')
+            f'token = {placements.TOKEN}', 'nested = manual')
 
     def heal(self, killed_at: int | None = None) -> subprocess.CompletedProcess[str]:
         """Run the command, and kill it when its read of this number has come, if it reads as much."""
