@@ -92,12 +92,14 @@ class Audit(audit_commands.Findings):
     # -- repairing ----------------------------------------------------------------------------------------------------
 
     def _planned(self, host: str, auditor: auditors.Auditor, dry_run: bool) -> Iterator[Sequence[Any]]:
-        plan = auditor.plan()
+        plan, left = auditor.plan()
         if not dry_run:
             self._then = functools.partial(self._repair, auditor, plan)
         else:
+            if left:
+                self.say(f'{len(left)} findings cannot be repaired for certain: see devicetrack-manage placement audit')
             self.say('nothing was done')
-            if plan:
+            if plan or left:
                 self.exit_code = base.ATTENTION
         for one in plan:
             before, after = (consumer.resources if consumer is not None else None
@@ -110,9 +112,9 @@ class Audit(audit_commands.Findings):
             self.say(f'done: {repair}' if error is None else f'not done: {repair}: {error}')
             if error is not None:
                 self.exit_code = base.ATTENTION
-        left = [mismatch for mismatch in auditor.audit() if mismatch.severity != reconcile.NOTE]
+        left = sum(mismatch.needs_attention for mismatch in auditor.audit())
         if left:
-            self.say(f'{len(left)} findings are left: see devicetrack-manage placement audit')
+            self.say(f'{left} findings are left: see devicetrack-manage placement audit')
             self.exit_code = base.ATTENTION
 
 

@@ -69,6 +69,10 @@ class Mismatch(NamedTuple):
     proposal: str
     repair: str | None = None
 
+    @property
+    def needs_attention(self) -> bool:
+        return self.severity != vocabulary.NOTE
+
 
 class Views(NamedTuple):
     """What was read.

@@ -61,10 +61,10 @@ class Auditor:
         """
         return self._audit()[0]
 
-    def plan(self) -> list[Repair]:
-        """What can be put right, for :meth:`carry_out`."""
+    def plan(self) -> tuple[list[Repair], list[Mismatch]]:
+        """What can be put right, for :meth:`carry_out`, and what needs attention and cannot."""
         found, views = self._audit()
-        return audit.repairs(views, found)
+        return audit.repairs(views, found), [one for one in found if one.repair is None and one.needs_attention]
 
     def carry_out(self, repairs: Sequence[Repair]) -> Iterator[tuple[Repair, str | None]]:
         """Do it, one after the other; None, or why it was not done. What moved on since it was planned is not done."""

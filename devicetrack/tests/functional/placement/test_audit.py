@@ -198,6 +198,17 @@ class TestRepair(AuditTestCase):
             {self.node: {**CPU, PMEM: 1}, self.providers['_p1']: {VGPU: 1}},
             {self.node: CPU, self.providers['_p1']: {VGPU: 2}}], [self.held(one) for one in (elsewhere, more, less)])
 
+    def test_of_what_is_not_certain_is_none_and_a_dry_run_says_so(self) -> None:
+        instance, wrong = self.spawn('_p0'), self.spawn('_p1')
+        self.direct.delete_allocations(instance.uuid)           # of which nobody knows the project any more
+        tried = self.run_audit('--repair', '--dry-run', '-f', 'json')
+        self.assertEqual((3, []), (tried.code, tried.data))
+        self.assertIn('1 findings cannot be repaired for certain', tried.err)
+        self.write(wrong.uuid, {self.node: CPU})
+        tried = self.run_audit('--repair', '--dry-run', '-f', 'json')
+        self.assertEqual((3, [wrong.uuid]), (tried.code, [one['consumer'] for one in tried.data]))
+        self.assertIn('1 findings cannot be repaired for certain', tried.err)
+
     def test_of_a_consumer_that_moves_on_is_left_for_the_next_run(self) -> None:
         instance = self.spawn('_p0')
         wrong = {self.node: CPU, self.providers['_p1']: {VGPU: 1}}

@@ -96,7 +96,7 @@ class TestBetween(AuditTestCase):
         for number, step in enumerate(self.steps()):
             step()
             self.report()
-            planned = [one.verb for one in auditor.plan()]
+            planned = [one.verb for one in auditor.plan()[0]]
             if planned != [audit.REMOVE]:
                 self.assertEqual((number, []), (number, planned))
             else:                               # the host has given the devices back, and placement is told next
