@@ -162,9 +162,10 @@ class _Comparison:
         for change in report.changes:
             facts = '; '.join(str(fact) for fact in tree.facts(tree.Difference((change,), ())))
             name = change.node.name
-            if _reserves_more(change):
-                yield _of_tree(INVENTORY_DIFFERS, name, f'more is reserved than can be seen from here: {facts}',
-                               'what is reserved', 'nothing: the service may know why, and its next report says so',
+            if _says_more(change):
+                yield _of_tree(INVENTORY_DIFFERS, name, f'more is reserved, or marked, than can be seen from here: '
+                               f'{facts}', 'what is reserved',
+                               'nothing: the service may know why, and its next report says so',
                                severity=vocabulary.NOTE)
             else:
                 yield _of_tree(INVENTORY_DIFFERS, name, facts, 'nothing: the scheduler goes by what is there',
@@ -291,8 +292,11 @@ def _of_tree(kind: str, provider: str | None, detail: str, held: str, proposal: 
     return Mismatch(kind, severity, None, provider, None, None, False, 0, detail, held, proposal, repair)
 
 
-def _reserves_more(change: tree.Change) -> bool:
-    """Whether placement only reserves more: that is the careful side, and a service knows more than its rows say."""
+def _says_more(change: tree.Change) -> bool:
+    """Whether placement only reserves more, which is the careful side: a service knows more than its rows say.
+
+    A heal leaves it so, with marks of classes that the node counts no more.
+    """
     before, after = change
     if before is None or after is None or before.traits != after.traits or before.inventories.keys() != (
             after.inventories.keys()):

@@ -83,6 +83,11 @@ class TestThisNode(HealTestCase):
         self.assertEqual([], [request for request in self.placement.requests if request[0] != 'GET'])
         self.assertEqual(marked, self.here.host.store.hosts())
 
+    def test_is_audited_without_a_warning_before_the_service_reports(self) -> None:
+        self.heal('--node', self.here.name)
+        answer = self.program.run('placement', 'audit', '-f', 'json', config_file=self.config_file)
+        self.assertEqual((0, {'note'}), (answer.code, {one['severity'] for one in answer.data}))
+
     def test_dry_it_only_says_what_it_would_do(self) -> None:
         answer = self.heal('--node', self.here.name, '--dry-run')
         self.assertEqual(3, answer.code)
