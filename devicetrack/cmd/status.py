@@ -130,8 +130,8 @@ class Checks(upgradecheck.UpgradeCommands):
 
 _ADVICE: Final = {
     'flat and empty': ' (can start nested)',
-    'flat with guests': ' (heal with devicetrack-manage placement heal before they are nested)',
-    'drifted': ' (devices are allocated at the node again: heal with devicetrack-manage placement heal)',
+    'flat with guests': ' (heal with devicetrack-manage placement heal --node NODE before they are nested)',
+    'drifted': ' (devices are allocated at the node again: heal with devicetrack-manage placement heal --node NODE)',
 }
 
 

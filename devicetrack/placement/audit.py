@@ -157,7 +157,7 @@ class _Comparison:
         if report.layout != layout:
             yield _of_tree(OTHER_LAYOUT, report.root.name, f'the tree is {report.layout} and not {layout}: devices '
                            'are allocated that would have to move', 'the layout that there is',
-                           'run devicetrack-manage placement heal' if layout == tree.NESTED
+                           f'run devicetrack-manage placement heal --node {report.root.name}' if layout == tree.NESTED
                            else 'move the guests away, or set [placement] nested = at_start')
         for change in report.changes:
             facts = '; '.join(str(fact) for fact in tree.facts(tree.Difference((change,), ())))
@@ -298,8 +298,10 @@ def _says_more(change: tree.Change) -> bool:
     A heal leaves it so, with marks of classes that the node counts no more.
     """
     before, after = change
-    if before is None or after is None or before.traits != after.traits or before.inventories.keys() != (
-            after.inventories.keys()):
+    if before is None or after is None or before.inventories.keys() != after.inventories.keys():
+        return False
+    counted = {tree.mark(tree.COUNTS, name) for name in before.inventories}
+    if after.traits != {trait for trait in before.traits if not trait.startswith(tree.COUNTS) or trait in counted}:
         return False
     return all(inventory._replace(reserved=0) == after.inventories[name]._replace(reserved=0)
                and inventory.reserved >= after.inventories[name].reserved
