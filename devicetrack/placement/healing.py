@@ -47,7 +47,8 @@ class Obstacle(NamedTuple):
     detail: str
 
     def __str__(self) -> str:
-        return f'consumer {self.consumer}: {self.detail}' if self.consumer is not None else self.detail
+        whose = f'consumer {self.consumer}: ' if self.consumer is not None else ''
+        return f'{self.what}: {whose}{self.detail}'
 
 
 class Plan(NamedTuple):

@@ -104,7 +104,7 @@ class TestThisNode(HealTestCase):
         self.assertEqual((11, healer.LEFT), (answer.code, row['outcome']))
         self.assertEqual([(stranger, healing.NO_RECORD)],
                          [(one['consumer'], one['what']) for one in row['obstacles']])
-        self.assertIn(f'node {self.here.name} is left as it is: consumer {stranger}', answer.err)
+        self.assertIn(f'node {self.here.name} is left as it is: no record: consumer {stranger}: ', answer.err)
         self.assertEqual([], [request for request in self.placement.requests if request[0] != 'GET'])
         self.assertEqual({self.here.name: None}, self.marks())
 
@@ -118,11 +118,6 @@ class TestThisNode(HealTestCase):
         [row] = answer.data
         self.assertEqual(('a-node', self.here.name), (row['node'], row['host']))
 
-    def test_of_an_unknown_host_is_refused(self) -> None:
-        answer = self.heal('--node', 'nobody')
-        self.assertEqual((1, True), (answer.code, 'the store has no host nobody' in answer.err))
-
-
     def test_that_is_to_stay_flat_is_refused_and_may_be_looked_at(self) -> None:
         with open(self.config_file, encoding='utf-8') as file:
             manual = file.read()
@@ -133,6 +128,11 @@ class TestThisNode(HealTestCase):
         self.assertIn('[placement] nested = off', answer.err)
         self.assertIn('set manual', answer.err)
         self.assertEqual(3, self.heal('--node', self.here.name, '--dry-run').code)
+
+    def test_of_an_unknown_host_is_refused(self) -> None:
+        answer = self.heal('--node', 'nobody')
+        self.assertEqual((1, True), (answer.code, 'the store has no host nobody' in answer.err))
+
 
 class TestAllNodes(HealTestCase):
     def setUp(self) -> None:
