@@ -10,8 +10,7 @@ from devicetrack.placement import allocations
 from devicetrack.placement import errors
 from devicetrack.placement import expected
 from devicetrack.placement import tree
-from devicetrack.placement.client import Client
-from devicetrack.placement.reporter import PlacementReporter
+from devicetrack.placement.node import NodeReporter
 from devicetrack.store.leftovers import HostLeftovers
 from instances import Instance
 from machine import Machine
@@ -24,10 +23,10 @@ class PlacedService(service.Service):
     """Keeps what instances hold in placement as the record has it, and reports what the host has."""
 
     def _began(self) -> None:
-        self._reporter = PlacementReporter(Client.from_conf(self._conf))
+        self._node = NodeReporter.from_conf(self._conf, self._manager)
         self._leftovers = HostLeftovers(self._store, self._manager.host_uuid)
         self._allocations = allocations.AllocationClient.from_conf(self._conf, self._leftovers)
-        self._report()
+        self._node.start()
         # Those that were here before there was a placement service.
         [root] = [provider.uuid for provider in self._manager.providers() if provider.parent_uuid is None]
         records = self._store.records(self._manager.host_uuid)
@@ -77,12 +76,8 @@ class PlacedService(service.Service):
         self._allocations.delete(instance.uuid)
 
     def _reported(self, answer: dict[str, Any]) -> dict[str, Any]:
-        self._report()
+        self._node.report()
         return answer
-
-    def _report(self) -> None:
-        self._reporter.sync(self._manager.providers(), tree.LAYOUT_OF[self._conf.placement.nested],
-                            self._manager.classes, self._manager.complete)
 
 
 if __name__ == '__main__':
