@@ -123,6 +123,28 @@ class MediatedDevicesTestCase(base.TestCase):
         self.assertIn(textwrap.indent(answer.stdout, '    '), self.page)
 
 
+class CardsTestCase(base.TestCase):
+
+    def test_the_card_without_a_card_is_listed_as_the_page_says(self) -> None:
+        page = DOCS / 'admin' / 'configuration.rst'
+        [cards] = [block for block in code_blocks(page) if 'vgpu.Cards' in block]
+        [options] = re.findall(r'\$ devicetrack-manage (inventory .*)', page.read_text(encoding='utf-8'))
+        self.useFixture(fixtures.SQLiteStore(self.conf))
+        with subprocess.Popen([sys.executable, '-c', cards], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                              stderr=subprocess.DEVNULL, text=True) as process:
+            assert process.stdout is not None
+            path = pathlib.Path(self.state_path, 'service.conf')
+            path.write_text(f'[devicetrack]\nstate_path = {self.state_path}\n'
+                            f'machine_id_path = {self.conf.devicetrack.machine_id_path}\n[libvirt]\n'
+                            'connection_uri = test:///default\n[devicetrack_vf]\nenabled_types = 558\n'
+                            + process.stdout.readline())
+            answer = subprocess.run([sys.executable, '-m', 'devicetrack.cmd.manage', '--config-file', path,
+                                     *options.split()], capture_output=True, text=True, check=False, timeout=120)
+            process.communicate()
+        self.assertEqual((0, ''), (answer.returncode, answer.stderr))
+        self.assertIn(textwrap.indent(answer.stdout, '    '), page.read_text(encoding='utf-8'))
+
+
 class GuestsTestCase(base.TestCase):
     """The guests that every process sees on the test driver, and what the commands make of them."""
 
