@@ -49,8 +49,11 @@ def open_adapter(conf: cfg.ConfigOpts) -> ks_adapter.Adapter:
     group = conf[GROUP]
     try:
         auth = ks_loading.load_auth_from_conf_options(conf, GROUP)
-        if auth is None:
-            raise exception.InvalidConfiguration(f'[{GROUP}] auth_type', group.auth_type, 'name an auth plugin')
+    except ks_exceptions.ClientException as error:
+        raise exception.InvalidConfiguration(f'[{GROUP}] auth_type', group.auth_type, str(error)) from error
+    if auth is None:
+        raise exception.InvalidConfiguration(f'[{GROUP}] auth_type', group.auth_type, 'name an auth plugin')
+    try:
         session = ks_loading.load_session_from_conf_options(
             conf, GROUP, auth=auth, timeout=_TIMEOUT_S if group.timeout is None else group.timeout)
         return ks_loading.load_adapter_from_conf_options(

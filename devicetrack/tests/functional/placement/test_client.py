@@ -269,6 +269,14 @@ class TestOptions(base.TestCase):
                      self.named() + 'version = 1\nmin_version = 1\n'):
             self.assertRaises(exception.InvalidConfiguration, clients.Client.from_conf, self.conf_of(text))
 
+    def test_what_an_auth_plugin_lacks_is_said_with_the_option_that_names_it(self):
+        for text, said in (('', 'auth_type = None: name an auth plugin'),
+                           ('auth_type = telepathy', 'auth_type = telepathy: '),
+                           ('auth_type = password', 'auth_type = password: Auth plugin requires parameters')):
+            error = self.assertRaises(exception.InvalidConfiguration, clients.Client.from_conf,
+                                      self.conf_of(f'[placement]\n{text}\n'))
+            self.assertIn(f'[placement] {said}', str(error))
+
 
 class TestErrors(base.TestCase):
 
