@@ -96,6 +96,15 @@ class Tree:
         """Those of the addresses that something else has: another PCI device, or a function without these files."""
         return {address for address in addresses if os.path.lexists(os.path.join(self._devices, address))}
 
+    def why_no_parent(self, address: str) -> str:
+        """Why no virtual function with these files has this parent."""
+        if not os.path.lexists(os.path.join(self._devices, address)):
+            return 'this host has no such device'
+        with contextlib.suppress(OSError):
+            parent = os.path.basename(os.readlink(self._path(address, 'physfn')))
+            return f'it is a virtual function of {parent}, which is to be named'
+        return 'it has no virtual functions that take vGPU types: enable them'
+
     def set_type(self, address: str, number: str) -> None:
         """Give a virtual function a type, or take it away by :data:`NO_TYPE`.
 

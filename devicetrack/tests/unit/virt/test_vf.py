@@ -155,6 +155,18 @@ class StockTestCase(VFTestCase):
         self.assertNotIn('enabled_types = 558', log.output)
 
 
+    def test_an_address_that_is_of_no_card_is_a_warning_once(self) -> None:
+        log = self.useFixture(fixtures.FakeLogger())
+        self.cards.add('0000:5e:00.0', 0, {})
+        self.make_kind(of_type={'558': {'device_addresses': [CARD, OTHER, '0000:5e:00.0', self.functions[0]]}})
+        for _again in range(2):
+            self.assertEqual(self.functions, list(self.devices()))
+        for address, why in ((OTHER, 'this host has no such device'), ('0000:5e:00.0', 'it has no virtual functions'),
+                             (self.functions[0], f'it is a virtual function of {CARD}')):
+            self.assertEqual(1, log.output.count(f'[vf_558] device_addresses = {address}: {why}'), log.output)
+        self.assertNotIn(f'device_addresses = {CARD}:', log.output)
+
+
 class UsageTestCase(VFTestCase):
 
     def test_an_address_means_its_function_and_other_pci_devices_are_none_of_ours(self) -> None:

@@ -52,6 +52,7 @@ class VF(api.DeviceKind):
         self.options = vf_options.read(conf)
         self.tree = vgpu_sysfs.Tree(self.options.sysfs_root)
         self._idle: set[str] = set()            # types that were said to be for no card
+        self._no_cards: set[str] = set()        # what was said of addresses that are of none
 
     @property
     def configured(self) -> bool:
@@ -79,6 +80,7 @@ class VF(api.DeviceKind):
                 devices += found
                 there.update(details.from_text(device.details).type for device in found)
         self._warn_of_types_that_nothing_has(functions, there)
+        self._warn_of_addresses_without_functions({function.parent for function in functions})
         return api.Stock(tuple(devices))
 
     def _devices(self, parent: str, vgpu_type: type_options.TypeOptions,
@@ -122,6 +124,14 @@ class VF(api.DeviceKind):
                         f'below what [{options.vf_group(vgpu_type)}] device_addresses names' if named
                         else 'of this host', ', '.join(made) or 'nothing')
         self._idle = idle
+
+    def _warn_of_addresses_without_functions(self, parents: Collection[str]) -> None:
+        """Once, as above."""
+        found = {f'[{options.vf_group(vgpu_type.id)}] device_addresses = {address}: {self.tree.why_no_parent(address)}'
+                 for vgpu_type in self.options.types.values() for address in vgpu_type.addresses.difference(parents)}
+        for text in sorted(found - self._no_cards):
+            LOG.warning('%s', text)
+        self._no_cards = found
 
     # -- usage --------------------------------------------------------------------------------------------------------
 
