@@ -282,8 +282,10 @@ def admit(manager: Steps, key: DeviceKey) -> Withheld:
         if cause is None or not cause.stands:
             forgotten = [str(other) for other, causes in manager.withheld.marks.items()
                          if vocabulary.IN_DOUBT in causes and causes[vocabulary.IN_DOUBT].stands]
-            raise exception.BadRequest('device', str(place), 'no operator has to vouch for it; those that were '
-                                       f'forgotten are {_some(forgotten)}')
+            drained = 'it is drained: device undrain; ' if (
+                vocabulary.DRAINED in manager.withheld.marks.get(place, {})) else ''
+            raise exception.BadRequest('device', str(place), 'it was not forgotten, and admit is for those alone; '
+                                       f'{drained}those that were forgotten are {_some(forgotten)}')
         usage = manager.driver.get_usage()
         for unknown in usage.unknown:
             raise exception.NotAdmitted(str(place), f'{unknown.what} cannot be read ({unknown.reason}): mend that '
@@ -365,7 +367,9 @@ def _check_known(manager: Steps, place: Place) -> None:
     if (place.kind, place.name) in known or _missing(manager, place):
         return
     names = sorted(str(name) for kind, name in known if kind == place.kind)
-    if names:
+    if place.scope == vocabulary.DEVICE and (place.kind, place.name) in parents:
+        reason = 'it is a parent of devices: say --parent'
+    elif names:
         reason = f'of the {place.scope}s of this kind this host has {_some(names)}'
     else:
         kinds = sorted({kind for kind, _name in known})

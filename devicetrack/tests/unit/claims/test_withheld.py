@@ -184,7 +184,8 @@ class DrainTestCase(WithheldTestCase):
     def test_what_this_host_does_not_have_is_refused_with_what_it_has(self) -> None:
         for arguments, has in ((('vpmem', 'd9', False), 'd0, d1'), (('mdev', 'p9', True), 'p0, p1'),
                                (('mdev', 'm', False), 'some of kind vpmem'), (('vpmen', 'd0', False), 'vpmem'),
-                               (('vpmen', 'p0', True), 'mdev, vpmem'), (('vpmem', 'd0', True), 'region0')):
+                               (('vpmen', 'p0', True), 'mdev, vpmem'), (('vpmem', 'd0', True), 'region0'),
+                               (('mdev', 'p0', False), 'it is a parent of devices: say --parent')):
             for call in (self.manager.drain, self.manager.undrain):
                 error = self.assertRaises(exception.BadRequest, call, *arguments)
                 self.assertIn(has, str(error))
@@ -552,9 +553,11 @@ class ForgottenTestCase(WithheldTestCase):
         self.forget_and_bring_back()
         self.manager.drain('vpmem', 'd1')
         error = self.assertRaises(exception.BadRequest, self.manager.admit, 'vpmem', 'd1')
-        self.assertTrue(str(error).endswith('those that were forgotten are vpmem/d0'), error)
+        self.assertEqual("device: 'vpmem/d1': it was not forgotten, and admit is for those alone; it is drained: "
+                         'device undrain; those that were forgotten are vpmem/d0', str(error))
         self.manager.admit('vpmem', 'd0')
-        self.assertRaises(exception.BadRequest, self.manager.admit, 'vpmem', 'd0')
+        error = self.assertRaises(exception.BadRequest, self.manager.admit, 'vpmem', 'd0')
+        self.assertTrue(str(error).endswith('for those alone; those that were forgotten are none'), error)
 
     def test_a_crash_before_the_row_is_gone_leaves_it_noted(self) -> None:
         self.store.before('write', REFUSED)
