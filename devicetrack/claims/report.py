@@ -195,7 +195,7 @@ class Observer:
         """Every device and parent that is withheld, why, and who has it still."""
         views, marks = self.read(), self._marks()
         ledger, _uuids = self._ledger(views, marks)
-        return withheld.listed(marks, ledger.reasons(), views.records)
+        return withheld.listed(marks, ledger.reasons(), views.records, views)
 
     def _marks(self) -> Marks:
         return withheld.load(self._store, self.host.uuid).marks

@@ -401,15 +401,18 @@ def left_at(place: Place, records: Iterable[Record]) -> tuple[Record, ...]:
     return tuple(record for record in records if place.has(record.kind, record.identifier, record.parent))
 
 
-def listed(marks: Marks, reasons: Mapping[DeviceKey, frozenset[str]], records: Sequence[Record]) -> list[Withheld]:
+def listed(marks: Marks, reasons: Mapping[DeviceKey, frozenset[str]], records: Sequence[Record],
+           views: Views | None = None) -> list[Withheld]:
     """All that is withheld.
 
     :param reasons: what a ledger says: what no audit has noted yet has no time, and neither has what an option says
+    :param views: say why, of what no audit has noted yet
     """
+    details = {} if views is None else _details(reasons, views)
     found: dict[Place, dict[str, Cause]] = {place: dict(causes) for place, causes in marks.items()}
     for key, of_device in reasons.items():
         # Drained are those that have a mark, or all of a parent, which has one.
         for reason in of_device.intersection(vocabulary.WITHHELD_REASONS) - {vocabulary.DRAINED}:
-            found.setdefault(Place.of(key), {}).setdefault(reason, Cause(0, '', withholding.SEEN.get(
-                reason, vocabulary.BY_HOST)))
+            found.setdefault(Place.of(key), {}).setdefault(reason, Cause(
+                0, details.get((key, reason), ''), withholding.SEEN.get(reason, vocabulary.BY_HOST)))
     return [Withheld(place, causes, left_at(place, records)) for place, causes in sorted(found.items()) if causes]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from devicetrack.claims.withheld import UNREAD
 from devicetrack.cmd import base as cmd_base
 from devicetrack.cmd import withheld
 from devicetrack.objects.values import DeviceKey
@@ -131,6 +132,14 @@ class ListTestCase(RepairCommandTestCase):
         self.assertEqual([True, True, True, False], [isinstance(line['since'], int) for line in lines])
         self.assertEqual([{'instance_uuid': instance.uuid, 'identifier': 'd0', 'role': 'current', 'state': 'active'}],
                          lines[1]['left'])
+
+    def test_what_no_audit_has_noted_yet_says_why(self) -> None:
+        self.machine.change(D0, unhealthy='read-only')
+        self.machine.unknown_domains['x'] = 'torn'
+        self.assertEqual([('d0', 'unhealthy', 'read-only', None), ('d0', 'in doubt', UNREAD, None),
+                          ('d1', 'in doubt', UNREAD, None)],
+                         [tuple(line[name] for name in ('name', 'reason', 'detail', 'since'))
+                          for line in self.program.ask('withheld', 'list')])
 
     def test_for_people_it_has_times(self) -> None:
         self.host.manager.drain('vpmem', 'd0')
