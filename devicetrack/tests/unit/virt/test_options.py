@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from oslo_config import cfg
 
 from devicetrack import exception
 from devicetrack.conf import libvirt as libvirt_options
+from devicetrack.conf import manager as manager_options
+from devicetrack.conf.opts import register_options
 from devicetrack.testing import fixtures as our_fixtures
 from devicetrack.tests import base
 from devicetrack.virt.libvirt.kinds import mdev_options
@@ -37,6 +40,31 @@ class NamespacesTestCase(base.TestCase):
     def test_are_read(self) -> None:
         self.configuration.set('libvirt', pmem_namespaces=self.value)
         self.assertEqual(self.labels, vpmem_options.read(self.conf).labels)
+
+
+class ValuesTestCase(base.TestCase):
+
+    scenarios = base.table(
+        ('no number', 'vf_558', 'max_instances', 'two'),
+        ('too small', 'vf_558', 'max_instances', '-1'),
+        ('no choice', 'devicetrack', 'selection_policy', 'random'),
+        names=('group', 'option', 'value'))
+
+    def test_one_that_is_none_is_refused_by_section_and_option(self) -> None:
+        path = os.path.join(self.temp_dir(), 'service.conf')
+        with open(path, 'w') as file:
+            file.write(f'[devicetrack_vf]\nenabled_types = 558\n[{self.group}]\n{self.option} = {self.value}\n')
+        conf = cfg.ConfigOpts()
+        register_options(conf)
+        conf(['--config-file', path])
+
+        def read() -> None:
+            manager_options.register(conf)
+            vf_options.read(conf)
+
+        error = self.assertRaises(exception.InvalidConfiguration, read)
+        self.assertIn(f'[{self.group}] {self.option} = {self.value}: ', str(error))
+        self.assertNotIn('LocationInfo', str(error))
 
 
 class ResourceClassTestCase(base.TestCase):
