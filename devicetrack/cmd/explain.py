@@ -9,6 +9,7 @@ import re
 from typing import Any
 from typing import NamedTuple
 
+from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.claims import report
 from devicetrack.cmd import base
@@ -56,7 +57,11 @@ class Explain(base.Lister):
 
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
         observer = self.app.observer(parsed_args.host)
-        explanation = observer.explain(_request(parsed_args, observer))
+        try:
+            explanation = observer.explain(_request(parsed_args, observer))
+        except exception.UnknownProvider as error:
+            raise base.UsageError(f'{error} (UUIDs as they are derived; placement may have others: name the parent '
+                                  'device)') from error
         if not explanation.fits:
             self.exit_code = base.ATTENTION
             if all(part.fits for part in explanation.parts):

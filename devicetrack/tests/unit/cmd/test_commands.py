@@ -182,6 +182,7 @@ class ExplainTestCase(CommandTestCase):
         answer = self.program.run('explain', '--resource', 'VGPU=1@c5d2ac06-4b3f-4c2f-8a8f-1f6c35c7a001')
         self.assertEqual(cmd_base.USAGE, answer.code)
         self.assertIn('no provider of this host', answer.err)
+        self.assertIn('placement may have others: name the parent device', answer.err)
 
     def test_a_provider_that_could_not_be_read_may_be_there(self) -> None:
         self.host.machine.unknown_kinds[fake.MDEV] = 'libvirt failed'
