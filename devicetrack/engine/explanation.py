@@ -26,7 +26,8 @@ class Shortage(NamedTuple):
     are being wiped or removed, ``withheld`` is by reasons, each device once (what a drained parent could still make
     included), ``wrong_numa_node`` are free but not on a node that the request allows, and each parent in
     ``full_parents`` can make no more. ``wrong_provider`` devices of the class are
-    free at other providers, ``wrong_type`` devices of the same provider count as another class.
+    free at other providers, ``wrong_type`` devices of the same provider count as another class. ``unread`` when a part
+    of the host could not be read, which may have some.
     """
 
     resource_class: str
@@ -42,6 +43,7 @@ class Shortage(NamedTuple):
     wrong_provider: int
     wrong_type: int
     full_parents: tuple[str, ...]
+    unread: bool = False
 
     @property
     def fits(self) -> bool:
@@ -49,8 +51,9 @@ class Shortage(NamedTuple):
 
     def __str__(self) -> str:
         where = f' from provider {self.provider_uuid}' if self.provider_uuid else ''
-        if not self.exist and not self.wrong_provider:
-            return f'{self.wanted} {self.resource_class} wanted{where}, this host has none{self._wrong_type()}'
+        if not self.exist and not self.wrong_provider and not self.full_parents:
+            none = 'none is known, and a part of this host could not be read' if self.unread else 'this host has none'
+            return f'{self.wanted} {self.resource_class} wanted{where}, {none}{self._wrong_type()}'
         parts = []
         if self.held:
             parts.append(f'{self.held} held by {_count(self.instances, "instance")}')
