@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import signal
 import sys
@@ -31,6 +32,10 @@ def main() -> int:
                 _say(str(error))
                 return 1
             _run(image, options, results)
+    for name in results.names:
+        _say(f'failed: {name}')
+    if not results.passed and not results.failed:
+        _say(f'no test has {options.pattern!r} in its name')
     _say(f'{results.passed} passed, {results.failed} failed')
     return 1 if results.failed or not results.passed else 0
 
@@ -38,11 +43,20 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog='make host-test', description='Try the library on compute hosts, which are virtual machines.')
-    parser.add_argument('pattern', nargs='?', default='', metavar='REGEX', help='of names of tests; all by default')
+    parser.add_argument('pattern', nargs='?', default='', metavar='REGEX', type=_pattern,
+                        help='found anywhere in the dotted name of a test: module, class or method; all by default')
     parser.add_argument('--debian', choices=[*map(str, images.SUITES), 'all'], default='all',
                         help='what the hosts run; all by default, for that is where they differ')
     parser.add_argument('--keep', action='store_true', help="leave the machines' disks and consoles, and say where")
     return parser.parse_args()
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f'{text!r} is no regular expression: {error}') from None
+    return text
 
 
 def _run(image: images.Image, options: argparse.Namespace, results: Results) -> None:

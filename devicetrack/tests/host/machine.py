@@ -52,6 +52,13 @@ INTERPRETER = [f'{images.VENV}/bin/python', '-W', 'ignore', f'{JOB}/interpreter.
 # What a host had in its memory when it was saved.
 MEMORY = 'memory'
 
+# What a test must not leave.
+LEFT_OVER = """
+virsh list --all --name | sed '/^$/d; s/^/guest /'
+ls /sys/bus/mdev/devices | sed 's/^/mediated device /'
+find /etc/mdevctl.d -type f ! -path '*/scripts.d/*' | sed 's/^/definition /'
+"""
+
 # Two that start at once on a busy machine take two minutes.
 BOOT_S = 600
 STOP_S = 120
@@ -296,15 +303,23 @@ class Machine:
             raise Failed(f'{self.name}: no test ran, and the status is {status}\n{err}')
         return out
 
-    def logs(self) -> str:
-        """What it said on its console, and its journal while it runs."""
+    def logs(self, since: float = 0) -> str:
+        """What it said on its console when it booted, and its journal while it runs.
+
+        :param since: a time, before which the journal does not matter
+        """
         console = self._path('console.log')
         parts = [('console', console.read_text(errors='replace') if console.exists() else '')]
         parts.append(('qemu', self._path('qemu.log').read_text(errors='replace')))
         if self.runs:
             with contextlib.suppress(Gone, TimeoutError):
-                parts.append(('journal', self.run(['journalctl', '--no-pager', '--lines=300'], check=False).out))
-        return '\n'.join(f'--- {self.name}: {name}\n{text}' for name, text in parts)
+                parts.append(('journal', self.run(
+                    ['journalctl', '--no-pager', '--lines=300', f'--since=@{since:.0f}'], check=False).out))
+        return '\n'.join(f'--- {self.name}: {name}\n{text}' for name, text in parts if text)
+
+    def left_over(self) -> str:
+        """What tests left behind that others would find: guests, mediated devices, definitions, namespaces in use."""
+        return self.run(['sh', '-c', LEFT_OVER]).out
 
     # -- what it is made of -------------------------------------------------------------------------------------------
 

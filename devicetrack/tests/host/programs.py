@@ -28,6 +28,8 @@ class Failed(Exception):
 
 
 class Done(NamedTuple):
+    """What became of a program; its output as text."""
+
     status: int
     out: str
     err: str

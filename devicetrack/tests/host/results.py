@@ -32,6 +32,8 @@ class Results:
         self._lock = threading.RLock()
         self._target = testtools.CopyStreamResult([repository.get_inserter(), testtools.StreamToDict(self._ended)])
         self.passed = self.failed = 0
+        # Of those that failed.
+        self.names: list[str] = []
 
     def __enter__(self) -> Results:
         self._target.startTestRun()
@@ -74,7 +76,9 @@ class Results:
             self.passed += 1
         else:
             self.failed += 1
-            for name, detail in sorted(test['details'].items()):
+            self.names.append(test['id'])
+            # What failed first, and then the logs of machines.
+            for name, detail in sorted(test['details'].items(), key=lambda named: (named[0] != 'traceback', named[0])):
                 self.say(f'--- {name}\n{detail.as_text()}')
 
 

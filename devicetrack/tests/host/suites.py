@@ -20,6 +20,7 @@ import pathlib
 import queue
 import re
 import tempfile
+import time
 from typing import TypeAlias
 import unittest
 
@@ -67,26 +68,28 @@ hosts: contextvars.ContextVar[Hosts] = contextvars.ContextVar('hosts')
 
 
 def find(package: str, pattern: str) -> list[unittest.TestCase]:
-    """The tests of a package whose names match.
-
-    :raises ImportError: there is one that cannot be loaded
-    """
+    """The tests of a package whose names match, and one that fails for each module that cannot be imported."""
     found: list[unittest.TestCase] = []
     [directory] = importlib.import_module(package).__path__
     for path in sorted(pathlib.Path(directory).glob('test_*.py')):
-        module = importlib.import_module(f'{package}.{path.stem}')
-        tests = testtools.iterate_tests(unittest.defaultTestLoader.loadTestsFromModule(module))
-        found += [test for test in tests if re.search(pattern, test.id())]
+        tests = testtools.iterate_tests(unittest.defaultTestLoader.loadTestsFromName(f'{package}.{path.stem}'))
+        found += [test for test in tests if re.search(pattern, test.id()) or _is_broken(test)]
     return found
+
+
+def _is_broken(test: unittest.TestCase) -> bool:
+    return type(test).__module__ == 'unittest.loader'
 
 
 def run(image: images.Image, directory: str, pattern: str, results: Results) -> None:
     """Run the tests whose names match."""
     inside, scenarios = find(INSIDE, pattern), find(SCENARIOS, pattern)
+    broken = [test for test in inside + scenarios if _is_broken(test)]
     driving_one = [test for test in scenarios if getattr(test, 'ALONE', False)]
-    driving_two = [test for test in scenarios if test not in driving_one]
+    driving_two = [test for test in scenarios if test not in [*driving_one, *broken]]
     waiting: Waiting = queue.SimpleQueue()
-    by_class = {case: list(tests) for case, tests in itertools.groupby(inside, type)}
+    by_class = {case: list(tests) for case, tests in itertools.groupby(
+        (test for test in inside if not _is_broken(test)), type)}
     # The longest first, as far as a source tells.
     for case in sorted(by_class, key=lambda case: len(inspect.getsource(case)), reverse=True):
         waiting.put(by_class[case])
@@ -101,7 +104,7 @@ def run(image: images.Image, directory: str, pattern: str, results: Results) -> 
     with _hosts(image, booted, directory) as two, _hosts(image, booted, directory) as one, \
             futures.ThreadPoolExecutor() as pool:
         for work in [pool.submit(serve, two, list(machines.ADDRESSES), driving_two),
-                     pool.submit(serve, one, list(machines.ADDRESSES)[:1], driving_one)]:
+                     pool.submit(serve, one, list(machines.ADDRESSES)[:1], [*broken, *driving_one])]:
             work.result()
 
 
@@ -120,14 +123,19 @@ def _run_inside(of: Hosts, name: str, waiting: Waiting, results: Results) -> Non
         while True:
             tests = waiting.get_nowait()
             names = [test.id() for test in tests]
-            machine = of.running(name)
-            stream, reason = b'', 'It ended early.'
+            machine, began = of.running(name), time.time()
+            stream, reason, left_over = b'', 'It ended early.', ''
             try:
                 stream = machine.run_tests(names, [type(tests[0]).__module__])
+                left_over = machine.left_over()
             except (machines.Failed, machines.Gone, TimeoutError) as error:
                 reason = str(error)
-            if not results.add(of.release, stream, names, reason):
-                results.say(machine.logs())
+            well = results.add(of.release, stream, names, reason)
+            if left_over:
+                # One of them, and whoever comes next would be blamed.
+                well = results.add(of.release, b'', [f'{names[0].rpartition(".")[0]}.leaves_nothing'], left_over)
+            if not well:
+                results.say(f'--- {name} during these tests\n{machine.logs(began)}')
 
 
 def _run_driving(of: Hosts, tests: Sequence[unittest.TestCase], results: Results) -> None:

@@ -188,7 +188,7 @@ class ForeignTestCase(MdevTestCase):
         instance = host.take(of='CUSTOM_MDPY')
         self.run_program('mdevctl', 'define', '--uuid', made['mdpy'])
         self.remove(made['mdpy'])
-        self.wait_for(lambda: not self.seen(made['mdpy'])[0])
+        self.wait_for(lambda: self.seen(made['mdpy'])[:2] == (False, True))
         host.manager.realize(host.context, instance)
         self.assertEqual(('mdpy-vga', 'mdpy'), self.made(made['mdpy'])[:2])
         host.release(instance)

@@ -19,6 +19,7 @@ import subprocess
 import sys
 import textwrap
 from typing import Any
+from typing import BinaryIO
 
 import libvirt
 import libvirt_qemu
@@ -199,9 +200,20 @@ class VPMEMTestCase(base.TestCase):
         with socket.create_connection(('127.0.0.1', 9999), timeout=60) as debugger, debugger.makefile('rb') as answers:
             for command in ('Qqemu.PhyMemMode:1', f'M{address:x},{len(data):x}:{data.hex()}', 'D'):
                 debugger.sendall(f'${command}#{sum(command.encode()) & 0xff:02x}'.encode())
-                self.assertEqual(b'+$OK#9a', answers.read(7), command)
-                debugger.sendall(b'+')
+                answer = b'T'                   # that the processor stopped, which it says at some time
+                while answer.startswith(b'T'):
+                    answer = self._packet(answers)
+                    debugger.sendall(b'+')
+                self.assertEqual(b'OK', answer, command)
         self.ask_qemu(instance, 'gdbserver none')
+
+    def _packet(self, answers: BinaryIO) -> bytes:
+        """What is between ``$`` and ``#``; an acknowledgement may be before it, and two digits follow."""
+        packet = b''
+        while not packet.endswith(b'#'):
+            packet += answers.read(1) or self.fail(f'it hung up after {packet!r}')
+        answers.read(2)
+        return packet.lstrip(b'+')[1:-1]
 
     def read_as_guest(self, instance: fixtures.Instance) -> bytes:
         """All that a guest has in its only persistent memory, without the labels at its end."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import testtools
 from testtools import content
 
@@ -12,12 +14,13 @@ from devicetrack.tests.host import suites
 class MachineTestCase(testtools.TestCase):
     """One whose details tell, when it fails, what its machines said."""
 
-    # Whether it drives host-a alone, which then is no neighbour of the one that other tests use meanwhile.
+    #: Whether it drives host-a alone, which then is no neighbour of the one that other tests use meanwhile.
     ALONE = False
 
     def setUp(self) -> None:
         super().setUp()
         self._used: dict[str, machines.Machine] = {}
+        self._began = time.time()
         self.addOnException(lambda _: self._add_logs())
 
     @property
@@ -37,4 +40,4 @@ class MachineTestCase(testtools.TestCase):
 
     def _add_logs(self) -> None:
         for name, machine in self._used.items():
-            self.addDetail(name, content.text_content(machine.logs()))
+            self.addDetail(name, content.text_content(machine.logs(self._began)))

@@ -113,10 +113,11 @@ class InterruptedTestCase(base.MachineTestCase):
         found = self.host.start()
 
         [mdev] = [row[1] for row in rows if row[0] == 'mdev']
-        if interrupt == self.kill or self.release == 12:
-            # What starts with the host was there before anybody asked for it. On Debian 13 it is not: the udev rule of
-            # mdevctl 1.4.0-1 calls /usr/sbin/mdevctl, and the program is in /usr/bin.
+        if interrupt == self.kill:
             self.assertIn(mdev, found['before']['mdevs'])
+        # After a cut it depends. mdevctl starts nothing while the file of a definition that was just made is empty, as
+        # a cut leaves it; and on Debian 13 never, for the udev rule of mdevctl 1.4.0-1 calls /usr/sbin/mdevctl, and the
+        # program is in /usr/bin. The manager's start makes it in any case, before any guest starts.
         self.assertIn(mdev, found['after']['mdevs'])
         self.assertLessEqual(len(found['after']['mdevs']), 3)
         moving = self.host.order('show', instance=instance)['rows']
