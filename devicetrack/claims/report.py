@@ -252,7 +252,8 @@ class Observer:
         demand = demands.from_request(request, ledger.provider_uuids() | set(uuids.values()))
         if not demand.items:
             raise exception.BadRequest('request', None, 'it asks for no device')
-        parts = tuple(shortage._replace(instances=ledger.owners(shortage.resource_class, shortage.provider_uuid))
+        parts = tuple(shortage._replace(instances=ledger.owners(shortage.resource_class, shortage.provider_uuid),
+                                        unread=bool(views.inventory.unknown))
                       for shortage in ledger.shortages(demand, everything=True))
         try:
             ledger.take('', demand)             # from a ledger that ends here

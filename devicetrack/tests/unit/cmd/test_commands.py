@@ -172,8 +172,10 @@ class ExplainTestCase(CommandTestCase):
 
     def test_what_could_not_be_read_is_told(self) -> None:
         self.host.machine.unknown_kinds[fake.VPMEM] = 'ndctl failed'
-        answer = self.program.run('explain', '--extra-spec', 'hw:pmem=4GB')
+        answer = self.program.run('explain', '--extra-spec', 'hw:pmem=4GB', '-f', 'json')
         self.assertIn('could not be read, and counts as none: vpmem: ndctl failed', answer.err)
+        self.assertEqual(f'1 {fixtures.PMEM} wanted, none is known, and a part of this host could not be read',
+                         answer.data[0]['explanation'])
 
     def test_a_provider_that_nobody_knows_means_nothing(self) -> None:
         answer = self.program.run('explain', '--resource', 'VGPU=1@nowhere')
