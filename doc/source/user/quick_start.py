@@ -12,7 +12,8 @@ from devicetrack import exception
 from devicetrack.store.sql import schema
 
 # What an operator writes into the service's configuration file.
-directory = tempfile.mkdtemp()
+temporary = tempfile.TemporaryDirectory()
+directory = temporary.name
 os.mkdir(os.path.join(directory, 'memory'))
 for name in ('ns0', 'ns1'):
     with open(os.path.join(directory, 'memory', name), 'wb') as file:
@@ -60,3 +61,4 @@ manager.release(context, instances[0])
 with manager.instance_claim(context, instances[2], 'compute-7', request) as claim:
     print('instance 2 has', [device.identifier for device in claim.resources])
 manager.close()
+temporary.cleanup()
