@@ -30,7 +30,7 @@ class List(base.Lister):
     """List orders, oldest first: those that wait for a manager's next audit, and the newest that have answers."""
 
     columns = COLUMNS
-    in_table = ('uuid', 'host', 'verb', 'outcome', 'text')
+    in_table = ('uuid', 'host', 'verb', 'arguments', 'outcome', 'text')
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)

@@ -42,6 +42,7 @@ class DrainTestCase(RepairCommandTestCase):
         self.assertEqual(('ordered', None), (answer.data['outcome'], answer.data['text']))
         self.assertIn('waits for its next audit', answer.err)
         self.assertEqual({'d0': FREE, 'd1': FREE}, self.host.states())
+        self.assertIn('name=d0', self.program.run('order', 'list', '--waiting').out)
         self.host.audit()
         self.assertEqual({'d0': DRAINED, 'd1': FREE}, self.host.states())
         shown = self.program.ask('order', 'show', answer.data['order'])
