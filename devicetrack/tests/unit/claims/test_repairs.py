@@ -335,6 +335,9 @@ class OrderTestCase(RepairTestCase):
         answer = self.order(orders.ADMIT, arguments)
         self.assertEqual((orders.REFUSED, True), (answer.outcome, 'cannot be read' in answer.text))
         self.machine.clear()
+        answer = self.order(orders.ADMIT, arguments)
+        self.assertEqual((orders.REFUSED, True), (answer.outcome, 'does not have it' in answer.text))
+        self.machine.add_namespace('d0')
         self.assertEqual('vpmem/d0 is not withheld', self.order(orders.ADMIT, arguments).text)
 
     def test_a_drain_that_the_store_refuses_failed(self) -> None:
