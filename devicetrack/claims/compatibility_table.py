@@ -1,0 +1,256 @@
+"""A deployment's table of migration versions and features, in YAML.
+
+Every scalar is taken as it is written: a version ``535.10`` is not the number 535.1, and ``1022:1480`` is never read as
+minutes and seconds. So the document is walked as nodes, which also know their lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Mapping
+import pathlib
+import re
+from typing import Any
+from typing import Final
+from typing import NamedTuple
+from typing import NoReturn
+
+import yaml
+
+from devicetrack import exception
+from devicetrack.engine.compatibility import parse_version
+from devicetrack.engine.compatibility import Rules
+from devicetrack.engine.compatibility import Sort
+from devicetrack.engine.compatibility import Unknown
+from devicetrack.engine.compatibility import Version
+
+_DECLARED: Final = ('version', 'requires', 'offers')
+_TYPE: Final = (*_DECLARED, 'aggregation_may_grow', 'drivers', 'hosts')
+# The form of a trait's name, so that the scheduler can be told the same name.
+_FEATURE: Final = re.compile('[A-Z][A-Z0-9_]{0,254}')
+_BOOLEANS: Final = {'true': True, 'false': False}
+
+
+class Declared(NamedTuple):
+    """What the table says of devices of one type."""
+
+    version: Version | Unknown
+    required: frozenset[str]
+    offered: frozenset[str]
+
+
+class _Stated(NamedTuple):
+    """What one entry says. None leaves it to a more general entry."""
+
+    version: Version | None = None
+    required: frozenset[str] | None = None
+    offered: frozenset[str] | None = None
+
+
+class _Entry(NamedTuple):
+    everywhere: _Stated
+    drivers: Mapping[str, _Stated]
+    hosts: Mapping[str, _Stated]
+
+
+class Table:
+    """What a table says, and the rules of the deployment that it carries."""
+
+    def __init__(self, rules: Rules, entries: Mapping[Sort, _Entry]) -> None:
+        self.rules, self._entries = rules, entries
+
+    def declared(self, sort: Sort, host: str, driver: str | None = None) -> Declared:
+        """What is declared for devices of a sort on a host with a driver of a version.
+
+        Each of version, requires and offers comes from the entry of the host, else of the driver, else of the type.
+        """
+        version, required, offered = None, None, None
+        for stated in self._stated(sort, host, driver):
+            version = version if version is not None else stated.version
+            required = required if required is not None else stated.required
+            offered = offered if offered is not None else stated.offered
+        return Declared(version or Unknown(f'the table has none for {sort} there'), required or frozenset(),
+                        offered or frozenset())
+
+    def _stated(self, sort: Sort, host: str, driver: str | None) -> Iterator[_Stated]:
+        entry = self._entries.get(sort)
+        if entry is not None:
+            if host in entry.hosts:
+                yield entry.hosts[host]
+            if driver is not None and driver in entry.drivers:
+                yield entry.drivers[driver]
+            yield entry.everywhere
+
+
+def read(path: str) -> Table:
+    """Read a table from a file. Blocks for the disk.
+
+    :raises InvalidConfiguration: it cannot be read, or something in it means nothing; names file, line and element
+    """
+    try:
+        text = pathlib.Path(path).read_bytes().decode()
+    except OSError as error:
+        raise exception.InvalidConfiguration(
+            path, 'unreadable', f'{error.strerror}; name a file that this user can read') from error
+    except UnicodeDecodeError as error:
+        raise exception.InvalidConfiguration(path, 'no text', f'{error}; write it in UTF-8') from error
+    return parse(text, path)
+
+
+def parse(text: str, path: str) -> Table:
+    """Understand a table.
+
+    :param path: what errors call it
+    :raises InvalidConfiguration: something in it means nothing; names line and element
+    """
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, 'problem_mark', None)
+        where = f'{path}, line {mark.line + 1}' if mark is not None else path
+        problem = getattr(error, 'problem', None) or str(error).partition('\n')[0]
+        raise exception.InvalidConfiguration(where, 'no YAML', f'{problem}; mend the line or what is before it') \
+            from error
+    except RecursionError as error:
+        raise exception.InvalidConfiguration(path, 'no table', 'nested too deeply; a table has few levels') from error
+    if node is None:
+        raise exception.InvalidConfiguration(path, 'empty', 'a table has at least types: {}')
+    return _Reader(path).table(node)
+
+
+class _Reader:
+    """Walks the nodes of one document, each of them once."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._visited: set[int] = set()
+
+    def table(self, node: Any) -> Table:
+        parts = self._mapping(node, 'the table', ('require_version', 'types', 'cross_kind'))
+        require_version = self._boolean(parts, 'require_version', '', True)
+        entries, growing = {}, set()
+        for kind, types in self._named(parts, 'types', '').items():
+            for name, entry in self._mapping(types, f'types.{kind}').items():
+                sort, element = Sort(kind, name), f'types.{kind}.{name}'
+                stated = self._mapping(entry, element, _TYPE)
+                if self._boolean(stated, 'aggregation_may_grow', element, False):
+                    growing.add(sort)
+                entries[sort] = _Entry(self._stated(stated, element), self._by_name(stated, 'drivers', element),
+                                       self._by_name(stated, 'hosts', element))
+        return Table(Rules(require_version, self._crossings(parts), frozenset(growing)), entries)
+
+    def _crossings(self, parts: Mapping[str, Any]) -> frozenset[tuple[Sort, Sort]]:
+        found = set()
+        for index, node in enumerate(self._list(parts, 'cross_kind', '')):
+            element = f'cross_kind[{index}]'
+            ends = self._mapping(node, element, ('from', 'to'))
+            source, destination = self._sort(ends, 'from', node, element), self._sort(ends, 'to', node, element)
+            if source.kind == destination.kind:
+                self._fail(node, element, f'{source} to {destination}', 'a rule is about two kinds; within a kind only '
+                           'the same type will do')
+            if (source, destination) in found:
+                self._fail(node, element, f'{source} to {destination}', 'this rule is there before; remove one')
+            found.add((source, destination))
+        return frozenset(found)
+
+    def _sort(self, ends: Mapping[str, Any], end: str, node: Any, element: str) -> Sort:
+        self._check_has(ends, end, node, element)
+        parts = self._mapping(ends[end], f'{element}.{end}', ('kind', 'type'))
+        for part in ('kind', 'type'):
+            self._check_has(parts, part, ends[end], f'{element}.{end}')
+        return Sort(self._text(parts['kind'], f'{element}.{end}.kind'),
+                    self._text(parts['type'], f'{element}.{end}.type'))
+
+    def _by_name(self, parts: Mapping[str, Any], name: str, element: str) -> dict[str, _Stated]:
+        return {key: self._stated(self._mapping(node, f'{element}.{name}.{key}', _DECLARED), f'{element}.{name}.{key}')
+                for key, node in self._named(parts, name, element).items()}
+
+    def _stated(self, parts: Mapping[str, Any], element: str) -> _Stated:
+        version = None
+        if 'version' in parts:
+            node = parts['version']
+            text = self._text(node, f'{element}.version')
+            parsed = parse_version(text)
+            if isinstance(parsed, Unknown):
+                self._fail(node, f'{element}.version', text, 'a version is three numbers, as 2.1.0')
+            version = parsed
+        return _Stated(version, self._features(parts, 'requires', element), self._features(parts, 'offers', element))
+
+    def _features(self, parts: Mapping[str, Any], name: str, element: str) -> frozenset[str] | None:
+        if name not in parts:
+            return None
+        found = set()
+        for index, node in enumerate(self._list(parts, name, element)):
+            where = f'{element}.{name}[{index}]'
+            text = self._text(node, where)
+            if not _FEATURE.fullmatch(text):
+                self._fail(node, where, text, 'a feature is named as a trait is: capitals, digits and _, a capital '
+                           'first, at most 255')
+            found.add(text)
+        return frozenset(found)
+
+    # -- nodes --------------------------------------------------------------------------------------------------------
+
+    def _named(self, parts: Mapping[str, Any], name: str, element: str) -> dict[str, Any]:
+        return self._mapping(parts[name], _join(element, name)) if name in parts else {}
+
+    def _mapping(self, node: Any, element: str, known: tuple[str, ...] | None = None) -> dict[str, Any]:
+        self._visit(node, element)
+        if not isinstance(node, yaml.MappingNode):
+            self._fail(node, element, _shown(node), 'must be a mapping of names to values')
+        found: dict[str, Any] = {}
+        for key_node, value in node.value:
+            key = self._text(key_node, f'a name in {element}')
+            if known is not None and key not in known:
+                self._fail(key_node, element, key, f'means nothing here; there are {", ".join(known)}')
+            if key in found:
+                self._fail(key_node, element, key, 'is there before; remove one')
+            found[key] = value
+        return found
+
+    def _list(self, parts: Mapping[str, Any], name: str, element: str) -> list[Any]:
+        if name not in parts:
+            return []
+        node, element = parts[name], _join(element, name)
+        self._visit(node, element)
+        if not isinstance(node, yaml.SequenceNode):
+            self._fail(node, element, _shown(node), 'must be a list: [A, B]')
+        return list(node.value)
+
+    def _boolean(self, parts: Mapping[str, Any], name: str, element: str, default: bool) -> bool:
+        if name not in parts:
+            return default
+        text = self._text(parts[name], _join(element, name))
+        if text not in _BOOLEANS:
+            self._fail(parts[name], _join(element, name), text, 'must be true or false')
+        return _BOOLEANS[text]
+
+    def _text(self, node: Any, element: str) -> str:
+        self._visit(node, element)
+        if not isinstance(node, yaml.ScalarNode) or not node.value:
+            self._fail(node, element, _shown(node), 'must be a word or a number')
+        return str(node.value)
+
+    def _check_has(self, parts: Mapping[str, Any], name: str, node: Any, element: str) -> None:
+        if name not in parts:
+            self._fail(node, element, _shown(node), f'{name} is missing; add it')
+
+    def _visit(self, node: Any, element: str) -> None:
+        """See that nothing is said by reference: a small file could then say very much."""
+        if id(node) in self._visited:
+            self._fail(node, element, 'an alias', 'write it out: a table has no aliases')
+        self._visited.add(id(node))
+
+    def _fail(self, node: Any, element: str, value: str, reason: str) -> NoReturn:
+        line = node.start_mark.line + 1
+        raise exception.InvalidConfiguration(f'{self._path}, line {line}, {element}', value, reason)
+
+
+def _join(element: str, name: str) -> str:
+    return f'{element}.{name}' if element else name
+
+
+def _shown(node: Any) -> str:
+    if isinstance(node, yaml.ScalarNode):
+        return str(node.value) or 'nothing'
+    return 'a list' if isinstance(node, yaml.SequenceNode) else 'a mapping'

@@ -1,0 +1,249 @@
+"""Whether a running guest can go from one device to another: a verdict with every reason.
+
+What is handed in was declared by both hosts; nobody is asked and nothing is probed. Versions, features and units are
+compared between devices that match by kind and type: those of others mean nothing for one another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+import dataclasses
+import re
+from typing import Final
+from typing import NamedTuple
+
+# What a reason is about.
+SOURCE_HOST: Final = 'source host'
+DESTINATION_HOST: Final = 'destination host'
+KIND: Final = 'kind'
+TYPE: Final = 'type'
+API: Final = 'api'
+VERSION_UNKNOWN: Final = 'version unknown'
+VERSION_STRING: Final = 'version string'
+MAJOR: Final = 'major version'
+MINOR: Final = 'minor version'
+FEATURES: Final = 'features'
+AGGREGATION: Final = 'aggregation'
+
+# What a tenant reads of a refusal, whatever the reason: the reasons tell of hosts, drivers and other devices.
+REFUSED: Final = 'The instance cannot be migrated live with its devices; it can be moved while it is stopped.'
+
+# A part has nine digits at most, so that no document costs time; a zero in front would give one version two spellings.
+_PART: Final = '(0|[1-9][0-9]{0,8})'
+_VERSION: Final = re.compile(rf'{_PART}\.{_PART}\.{_PART}')
+_SHOWN: Final = 40
+
+
+class Version(NamedTuple):
+    """The version of what a device's driver writes when its guest moves."""
+
+    major: int
+    minor: int
+    patch: int
+
+    def __str__(self) -> str:
+        return f'{self.major}.{self.minor}.{self.patch}'
+
+
+@dataclasses.dataclass(frozen=True)
+class Opaque:
+    """A vendor's own version string. It equals another or does not; nothing else is known of it."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return repr(self.text)
+
+
+@dataclasses.dataclass(frozen=True)
+class Unknown:
+    """No version is known, for this reason."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return f'unknown ({self.reason})'
+
+
+@dataclasses.dataclass(frozen=True)
+class Stateless:
+    """What stands for the version of a device without state of its own: QEMU copies a namespace as it copies memory."""
+
+    def __str__(self) -> str:
+        return 'none needed'
+
+
+STATELESS: Final = Stateless()
+MigrationVersion = Version | Opaque | Unknown | Stateless
+
+
+class Sort(NamedTuple):
+    """The type of a device, within its kind."""
+
+    kind: str
+    type: str
+
+    def __str__(self) -> str:
+        return f'{self.kind} {self.type}'
+
+
+class Facts(NamedTuple):
+    """What a host declares about a device.
+
+    ``type`` of ``sort`` is the id of an mdev type; ``vendor:device`` of a function, with subsystem ids where they
+    matter; label and size of a namespace. ``api`` is the device API (``vfio-pci``). A guest on the device needs the
+    features that are ``required``; one that comes finds those that are ``offered``. ``aggregation`` counts the units of
+    a type that is made of units, None for others. ``obstacle`` says why the host's software cannot migrate the kind.
+    """
+
+    sort: Sort
+    api: str
+    version: MigrationVersion
+    required: frozenset[str] = frozenset()
+    offered: frozenset[str] = frozenset()
+    aggregation: int | None = None
+    obstacle: str | None = None
+
+
+class Rules(NamedTuple):
+    """What a deployment decides.
+
+    ``crossings`` are the pairs of source and destination that may differ in kind, one way each; ``growing`` the types
+    of a source whose guest may get more units. Without ``require_version`` a version that is unknown is a note.
+    """
+
+    require_version: bool = True
+    crossings: frozenset[tuple[Sort, Sort]] = frozenset()
+    growing: frozenset[Sort] = frozenset()
+
+
+class Reason(NamedTuple):
+    """One thing that stands between two devices, or that was overlooked: what it is about, and what either end has."""
+
+    about: str
+    source: object
+    destination: object
+
+    def __str__(self) -> str:
+        here, there = self.source, self.destination
+        if self.about == SOURCE_HOST:
+            return f'at the source, {here}'
+        if self.about == DESTINATION_HOST:
+            return f'at the destination, {there}'
+        if self.about == KIND:
+            return f'{here} and {there} are of different kinds'
+        if self.about == FEATURES:
+            return f'the guest requires {here}, the destination offers {there}'
+        if self.about == MINOR:
+            return f'the guest may have seen version {here}, the destination has the older {there}'
+        if self.about == VERSION_UNKNOWN:
+            return f'versions cannot be compared: {here} at the source, {there} at the destination'
+        return f'{self.about} is {here} at the source, {there} at the destination'
+
+    def as_data(self) -> Mapping[str, str]:
+        return {'about': self.about, 'source': str(self.source), 'destination': str(self.destination)}
+
+
+class Verdict(NamedTuple):
+    """Whether the guest can go from one device to the other. ``notes`` are what an option or a table made pass."""
+
+    reasons: tuple[Reason, ...] = ()
+    notes: tuple[Reason, ...] = ()
+
+    @property
+    def accepted(self) -> bool:
+        return not self.reasons
+
+    @property
+    def for_tenant(self) -> str:
+        """What the owner of the guest may read; empty when accepted."""
+        return REFUSED if self.reasons else ''
+
+    def __str__(self) -> str:
+        said = 'no: ' + '; '.join(map(str, self.reasons)) if self.reasons else 'yes'
+        return said + ''.join(f'; allowed although {note}' for note in self.notes)
+
+    def as_data(self) -> Mapping[str, object]:
+        return {'accepted': self.accepted, 'reasons': [reason.as_data() for reason in self.reasons],
+                'notes': [note.as_data() for note in self.notes]}
+
+
+def parse_version(text: str) -> Version | Unknown:
+    """Read ``major.minor.patch``; what is anything else is unknown, and why."""
+    found = _VERSION.fullmatch(text)
+    if found is None:
+        shown = ascii(text[:_SHOWN]) + ('…' if len(text) > _SHOWN else '')
+        return Unknown(f'{shown} is not major.minor.patch, three numbers')
+    return Version(*map(int, found.groups()))
+
+
+def seen_since_boot(seen: Version | None, here: MigrationVersion) -> Version | None:
+    """The highest version that a guest may have seen, after it started or may have rebooted on a device.
+
+    A move alone changes nothing: the guest goes on as it was.
+
+    :param seen: before that; None for a guest that starts, or when nobody knows
+    :returns: None when nobody knows: on a device of unknown version it may have seen more than ever before
+    """
+    if not isinstance(here, Version):
+        return None
+    return here if seen is None else max(seen, here)
+
+
+def decide(source: Facts, destination: Facts, rules: Rules, seen: Version | None = None) -> Verdict:
+    """Say whether a running guest can go from ``source`` to ``destination``.
+
+    :param seen: the highest version that the guest may have seen since its boot; None counts as that of its device
+    """
+    reasons: list[Reason] = []
+    notes: list[Reason] = []
+    if source.obstacle is not None:
+        reasons.append(Reason(SOURCE_HOST, source.obstacle, ''))
+    if destination.obstacle is not None:
+        reasons.append(Reason(DESTINATION_HOST, '', destination.obstacle))
+    matches = True
+    if source.sort.kind != destination.sort.kind:
+        matches = (source.sort, destination.sort) in rules.crossings
+        (notes if matches else reasons).append(Reason(KIND, source.sort, destination.sort))
+    elif source.sort.type != destination.sort.type:
+        matches = False
+        reasons.append(Reason(TYPE, source.sort.type, destination.sort.type))
+    if source.api != destination.api:
+        reasons.append(Reason(API, source.api, destination.api))
+    if matches:
+        version = _version(source.version, destination.version, seen)
+        if version is not None:
+            overlooked = version.about == VERSION_UNKNOWN and not rules.require_version
+            (notes if overlooked else reasons).append(version)
+        if not source.required <= destination.offered:
+            reasons.append(Reason(FEATURES, _names(source.required), _names(destination.offered)))
+        if not _units_fit(source, destination, rules):
+            reasons.append(Reason(AGGREGATION, _units(source), _units(destination)))
+    return Verdict(tuple(reasons), tuple(notes))
+
+
+def _version(source: MigrationVersion, destination: MigrationVersion, seen: Version | None) -> Reason | None:
+    if isinstance(source, Version) and isinstance(destination, Version):
+        if source.major != destination.major:
+            return Reason(MAJOR, source, destination)
+        # Whatever was seen of another major version says nothing about this one.
+        newest = seen if seen is not None and seen.major == source.major else source
+        return Reason(MINOR, newest, destination) if destination.minor < newest.minor else None
+    if isinstance(source, Unknown) or isinstance(destination, Unknown):
+        return Reason(VERSION_UNKNOWN, source, destination)
+    return Reason(VERSION_STRING, source, destination) if source != destination else None
+
+
+def _units_fit(source: Facts, destination: Facts, rules: Rules) -> bool:
+    here, there = source.aggregation, destination.aggregation
+    if here is None or there is None or source.sort not in rules.growing:
+        return here == there
+    return there >= here
+
+
+def _units(facts: Facts) -> str:
+    return 'none' if facts.aggregation is None else str(facts.aggregation)
+
+
+def _names(features: frozenset[str]) -> str:
+    return ', '.join(sorted(features)) or 'none'

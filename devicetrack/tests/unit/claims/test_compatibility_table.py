@@ -1,0 +1,124 @@
+"""A deployment's table: what it says, and what it cannot say."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+
+import devicetrack
+from devicetrack import exception
+from devicetrack.claims import compatibility_table
+from devicetrack.engine.compatibility import Sort
+from devicetrack.engine.compatibility import Unknown
+from devicetrack.engine.compatibility import Version
+from devicetrack.tests import base
+
+MDEV = Sort('mdev', 'nvidia-35')
+VF = Sort('vf', '10de:2235')
+DISPLAY = frozenset({'CUSTOM_DISPLAY'})
+
+TABLE = """\
+types:
+  mdev:
+    nvidia-35:
+      version: 2.1.0
+      requires: [CUSTOM_DISPLAY]
+      offers: [CUSTOM_DISPLAY]
+      drivers:
+        535.10: {version: 2.0.1, offers: []}
+      hosts:
+        compute-7: {version: 2.0.0}
+  vf:
+    1022:1480: {offers: [A]}
+"""
+
+
+class DeclaredTestCase(base.TestCase):
+
+    scenarios = base.table(
+        ('the type', MDEV, 'compute-1', None, Version(2, 1, 0), DISPLAY, DISPLAY),
+        ('a driver without an entry', MDEV, 'compute-1', '535.1', Version(2, 1, 0), DISPLAY, DISPLAY),
+        ('a driver', MDEV, 'compute-1', '535.10', Version(2, 0, 1), DISPLAY, frozenset()),
+        ('a host', MDEV, 'compute-7', None, Version(2, 0, 0), DISPLAY, DISPLAY),
+        ('a host before a driver', MDEV, 'compute-7', '535.10', Version(2, 0, 0), DISPLAY, frozenset()),
+        ('a type that looks like a time, without a version', Sort('vf', '1022:1480'), 'compute-1', None, None,
+         frozenset(), frozenset('A')),
+        ('the type of another kind', Sort('vf', 'nvidia-35'), 'compute-1', None, None, frozenset(), frozenset()),
+        names=('sort', 'host', 'driver', 'version', 'required', 'offered'))
+
+    def test_declared(self) -> None:
+        declared = compatibility_table.parse(TABLE, 'table').declared(self.sort, self.host, self.driver)
+        self.assertEqual((self.required, self.offered), (declared.required, declared.offered))
+        if self.version is not None:
+            self.assertEqual(self.version, declared.version)
+        else:
+            self.assertIsInstance(declared.version, Unknown)
+            self.assertIn(str(self.sort), str(declared.version))
+
+
+class RulesTestCase(base.TestCase):
+
+    def test_a_version_is_required_unless_the_table_says_otherwise(self) -> None:
+        self.assertTrue(compatibility_table.parse('types: {}', 'table').rules.require_version)
+        self.assertFalse(compatibility_table.parse('require_version: false', 'table').rules.require_version)
+
+    def test_the_table_of_the_documentation(self) -> None:
+        path = pathlib.Path(devicetrack.__file__).parents[1] / 'doc' / 'source' / 'user' / 'compatibility.yaml'
+        table = compatibility_table.read(str(path))
+        self.assertEqual({(MDEV, VF)}, table.rules.crossings)
+        self.assertEqual({Sort('mdev', 'i915-GVTg_V5_4')}, table.rules.growing)
+        self.assertEqual(Version(2, 0, 1), table.declared(MDEV, 'compute-1', '535.104.06').version)
+        self.assertEqual(DISPLAY, table.declared(VF, 'compute-1').required)
+
+
+class MeaninglessTestCase(base.TestCase):
+
+    scenarios = base.table(
+        ('nothing', '', '^table = empty'),
+        ('no YAML', 'types: [', '^table, line 1 = no YAML'),
+        ('no text', 'types: \x00', '^table = no YAML: unacceptable character'),
+        ('two documents', 'types: {}\n---\ntypes: {}', '^table, line 2 = no YAML'),
+        ('very deep', '[' * 5000, '^table = no table: .*deep'),
+        ('a list', '- types', 'line 1, the table = a list: must be a mapping'),
+        ('an unknown part', 'types: {}\ntipes: {}', 'line 2, the table = tipes: .*there are require_version, types'),
+        ('a part twice', 'types: {}\ntypes: {}', 'line 2, the table = types: is there before'),
+        ('types that are none', 'types: 1', 'line 1, types = 1: must be a mapping'),
+        ('a type twice', 'types:\n  mdev:\n    a: {}\n    a: {}', 'line 4, types.mdev = a: is there before'),
+        ('an unknown part of a type', 'types: {mdev: {a: {versoin: 1.0.0}}}', 'types.mdev.a = versoin: .*version'),
+        ('a host in a host', 'types: {mdev: {a: {hosts: {h: {hosts: {}}}}}}', r'types.mdev.a.hosts.h = hosts: '),
+        ('two numbers', 'types:\n  mdev:\n    a:\n      version: 2.1', 'line 4, types.mdev.a.version = 2.1: .*2.1.0'),
+        ('no version', 'types: {mdev: {a: {version: }}}', 'types.mdev.a.version = nothing'),
+        ('a version of a driver', 'types: {mdev: {a: {drivers: {1: {version: x}}}}}',
+         r'types.mdev.a.drivers.1.version = x: '),
+        ('one feature', 'types: {mdev: {a: {offers: A}}}', 'types.mdev.a.offers = A: must be a list'),
+        ('a feature that is no trait', 'types: {mdev: {a: {offers: [A, b-c]}}}', r'types.mdev.a.offers\[1\] = b-c: '),
+        ('a feature that is none', 'types: {mdev: {a: {requires: [{}]}}}', r'requires\[0\] = a mapping: '),
+        ('perhaps', 'require_version: perhaps', 'require_version = perhaps: must be true or false'),
+        ('perhaps growing', 'types: {mdev: {a: {aggregation_may_grow: 2}}}', 'aggregation_may_grow = 2: '),
+        ('no destination', 'cross_kind: [{from: {kind: mdev, type: a}}]', r'cross_kind\[0\] = a mapping: to is miss'),
+        ('no type', 'cross_kind: [{from: {kind: mdev}, to: {}}]', r'cross_kind\[0\].from = .*type is missing'),
+        ('one kind', 'cross_kind:\n  - {from: {kind: vf, type: a}, to: {kind: vf, type: b}}',
+         r'line 2, cross_kind\[0\] = vf a to vf b: '),
+        ('a rule twice', 'cross_kind:\n' + '  - {from: {kind: mdev, type: a}, to: {kind: vf, type: b}}\n' * 2,
+         r'line 3, cross_kind\[1\] = .*is there before'),
+        ('an alias', 'types: {mdev: {a: &a {version: 1.0.0}, b: *a}}', r'types.mdev.b = an alias: write it out'),
+        ('itself', 'types: &t {mdev: *t}', r'types.mdev = an alias'),
+        names=('text', 'words'))
+
+    def test_the_error_names_the_place_and_what_to_do(self) -> None:
+        error = self.assertRaises(exception.InvalidConfiguration, compatibility_table.parse, self.text, 'table')
+        self.assertRegex(str(error), self.words)
+
+
+class UnreadableTestCase(base.TestCase):
+
+    def test_a_file_that_is_not_there(self) -> None:
+        path = os.path.join(self.temp_dir(), 'none')
+        error = self.assertRaises(exception.InvalidConfiguration, compatibility_table.read, path)
+        self.assertIn(f'{path} = unreadable: No such file', str(error))
+
+    def test_a_file_that_is_no_text(self) -> None:
+        path = pathlib.Path(self.temp_dir(), 'table')
+        path.write_bytes(b'types: \xff')
+        error = self.assertRaises(exception.InvalidConfiguration, compatibility_table.read, str(path))
+        self.assertIn('write it in UTF-8', str(error))
