@@ -11,6 +11,7 @@ from unittest import mock
 
 from benchmarks import __main__ as command
 from benchmarks import claim
+from benchmarks import compatibility
 from benchmarks import fsyncs
 from benchmarks import measure
 from benchmarks import memory
@@ -127,7 +128,7 @@ class TestCommand(base.TestCase):
 class TestTiny(base.TestCase):
     """Each subject that needs no server and no other process runs through."""
 
-    scenarios = base.table(('claim', claim), ('memory', memory), names=('subject',))
+    scenarios = base.table(('claim', claim), ('compatibility', compatibility), ('memory', memory), names=('subject',))
 
     def test_runs(self) -> None:
         rows = self.subject.run(measure.TINY).rows
