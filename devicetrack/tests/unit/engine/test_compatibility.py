@@ -96,6 +96,8 @@ class RulesTestCase(base.TestCase):
         ('a feature', device(required='A'), device(offered='AB'), Rules(), (), ()),
         ('not every feature', device(required='AB'), device(offered='A'), Rules(), ('features',), ()),
         ('what the source offers does not matter', device(offered='AB'), device(), Rules(), (), ()),
+        ('what the source offers does not help', device(required='A', offered='A'), device(), Rules(),
+         ('features',), ()),
         ('what the destination requires does not matter', device(), device(required='A'), Rules(), (), ()),
         ('as many units', device(aggregation=2), device(aggregation=2), Rules(), (), ()),
         ('more units', device(aggregation=2), device(aggregation=3), Rules(), ('aggregation',), ()),

@@ -171,5 +171,17 @@ class FleetTestCase(testtools.TestCase):
         self.assertEqual(('two', 'mixed'), hosts.hosts_for([Held('a', vgpu(OLD)), Held('b', vgpu(NEW))], Rules()))
         self.assertEqual(('two', 'none', 'old', 'one', 'mixed'), hosts.hosts_for([], Rules()))
 
+    def test_the_table_lets_a_guest_go_to_another_kind(self) -> None:
+        function = vgpu(OLD)._replace(sort=Sort('vf', '10de:2235'))
+        rules = Rules(crossings=frozenset({(vgpu(OLD).sort, function.sort)}))
+        hosts = fleet.Fleet({'functions': [function]})
+        self.assertEqual(('functions',), hosts.hosts_for([Held('a', vgpu(OLD))], rules))
+        self.assertEqual((), hosts.hosts_for([Held('a', vgpu(OLD))], Rules()))
+
+    def test_what_each_guest_device_has_seen_counts(self) -> None:
+        hosts = fleet.Fleet({'old': [vgpu(OLD)] * 2})
+        self.assertEqual(('old',), hosts.hosts_for([Held('a', vgpu(NEW), OLD)] * 2, Rules()))
+        self.assertEqual((), hosts.hosts_for([Held('a', vgpu(NEW), OLD), Held('b', vgpu(NEW))], Rules()))
+
     def test_a_fleet_without_hosts(self) -> None:
         self.assertEqual((), fleet.Fleet({}).hosts_for([Held('a', vgpu(OLD))], Rules()))
