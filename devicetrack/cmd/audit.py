@@ -47,7 +47,30 @@ class Findings(base.Lister):
             yield [values[column] for column in Findings.columns]
 
 
-class Audit(Findings):
+class Repairing(Findings):
+    """Base of a check that with ``--repair`` shows what it is about to repair, and then does it.
+
+    ``rows`` leaves in ``_then`` what is to be done once its lines are shown, or None.
+    """
+
+    repair_columns: tuple[str, ...]
+    repairs_in_table: tuple[str, ...]
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+        self._then: Callable[[], None] | None = None
+        if parsed_args.repair:
+            self.columns, self.in_table = self.repair_columns, self.repairs_in_table
+        return super().take_action(parsed_args)
+
+    def produce_output(self, *args: Any) -> int:
+        code = super().produce_output(*args)
+        if self._then is not None:
+            self.app.stdout.flush()         # the plan is shown before it is done
+            self._then()
+        return code
+
+
+class Audit(Repairing):
     """Compare what the store, the hypervisor and this host say, and list what differs.
 
     Reads everything twice and lists what both readings show, so it may run while the host's manager works. Without
@@ -72,19 +95,9 @@ class Audit(Findings):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
-        self._then: Callable[[], None] | None = None
-        if parsed_args.repair:
-            self.columns, self.in_table = self.repair_columns, self.repairs_in_table
-        elif parsed_args.dry_run or parsed_args.accept:
+        if not parsed_args.repair and (parsed_args.dry_run or parsed_args.accept):
             raise base.UsageError('--dry-run and --accept go with --repair')
         return super().take_action(parsed_args)
-
-    def produce_output(self, *args: Any) -> int:
-        code = super().produce_output(*args)
-        if self._then is not None:
-            self.app.stdout.flush()         # the plan is shown before it is done
-            self._then()
-        return code
 
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
         observer = self.app.observer(parsed_args.host)

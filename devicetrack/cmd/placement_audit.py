@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from devicetrack.placement.audit import Repair
 
 
-class Audit(audit_commands.Findings):
+class Audit(audit_commands.Repairing):
     """Compare what placement says of this host's devices with its record, and list what differs.
 
     Reads everything twice and lists what both readings show, so it may run while the host's manager works. Without
@@ -49,19 +48,9 @@ class Audit(audit_commands.Findings):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
-        self._then: Callable[[], None] | None = None
-        if parsed_args.repair:
-            self.columns, self.in_table = self.repair_columns, self.repairs_in_table
-        elif parsed_args.dry_run:
+        if parsed_args.dry_run and not parsed_args.repair:
             raise base.UsageError('--dry-run goes with --repair')
         return super().take_action(parsed_args)
-
-    def produce_output(self, *args: Any) -> int:
-        code = super().produce_output(*args)
-        if self._then is not None:
-            self.app.stdout.flush()         # the plan is shown before it is done
-            self._then()
-        return code
 
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
         host, auditor = self._auditor(parsed_args)

@@ -20,16 +20,7 @@ from devicetrack.engine.compatibility import Facts
 from devicetrack.engine.compatibility import Rules
 from devicetrack.engine.compatibility import Verdict
 from devicetrack.engine.compatibility import Version
-
-
-class Name(NamedTuple):
-    """A device of one host."""
-
-    kind: str
-    identifier: str
-
-    def __str__(self) -> str:
-        return f'{self.kind} {self.identifier}'
+from devicetrack.objects.values import DeviceKey
 
 
 class Held(NamedTuple):
@@ -53,33 +44,34 @@ Device = TypeVar('Device', Held, Offer)
 class Pair(NamedTuple):
     """A device of the guest, its partner, and what was overlooked between them."""
 
-    source: Name
-    destination: Name
+    source: DeviceKey
+    destination: DeviceKey
     verdict: Verdict
 
 
 class Passed(NamedTuple):
     """A device that became no partner: it does not fit, or it is the partner of ``partner_of``."""
 
-    destination: Name
+    destination: DeviceKey
     verdict: Verdict
-    partner_of: Name | None
+    partner_of: DeviceKey | None
 
     def __str__(self) -> str:
         if not self.verdict.accepted:
-            return f'{self.destination}: {self.verdict}'
-        return f'{self.destination}: is the partner of {self.partner_of}'
+            return f'{_said(self.destination)}: {self.verdict}'
+        assert self.partner_of is not None
+        return f'{_said(self.destination)}: is the partner of {_said(self.partner_of)}'
 
 
 class Alone(NamedTuple):
     """A device of the guest that has no partner, and why every device of the destination is none."""
 
-    source: Name
+    source: DeviceKey
     passed: tuple[Passed, ...]
 
     def __str__(self) -> str:
         why = ' | '.join(map(str, self.passed)) or 'the destination has no device'
-        return f'{self.source} has no partner: {why}'
+        return f'{_said(self.source)} has no partner: {why}'
 
 
 class Partners(NamedTuple):
@@ -99,7 +91,8 @@ class Partners(NamedTuple):
 
     def __str__(self) -> str:
         return '\n'.join([*map(str, self.alone),
-                          *(f'{pair.source} becomes {pair.destination}: {pair.verdict}' for pair in self.pairs)])
+                          *(f'{_said(pair.source)} becomes {_said(pair.destination)}: {pair.verdict}'
+                            for pair in self.pairs)])
 
     def as_data(self) -> Mapping[str, object]:
         return {
@@ -176,11 +169,15 @@ def _turn(right: int, came_from: Mapping[int, int], right_of: dict[int, int], le
         right = before
 
 
-def _by_name(where: str, devices: Iterable[Device]) -> dict[Name, Device]:
-    found: dict[Name, Device] = {}
+def _said(key: DeviceKey) -> str:
+    return f'{key.kind} {key.identifier}'
+
+
+def _by_name(where: str, devices: Iterable[Device]) -> dict[DeviceKey, Device]:
+    found: dict[DeviceKey, Device] = {}
     for device in devices:
-        name = Name(device.facts.sort.kind, device.identifier)
+        name = DeviceKey(device.facts.sort.kind, device.identifier)
         if name in found:
-            raise exception.BadRequest(where, str(name), 'is named twice; name each device once')
+            raise exception.BadRequest(where, _said(name), 'is named twice; name each device once')
         found[name] = device
     return found

@@ -20,8 +20,8 @@ from devicetrack.engine.compatibility import Sort
 from devicetrack.engine.compatibility import STATELESS
 from devicetrack.engine.compatibility import Version
 from devicetrack.engine.partners import Held
-from devicetrack.engine.partners import Name
 from devicetrack.engine.partners import Offer
+from devicetrack.objects.values import DeviceKey
 from devicetrack.tests import base
 
 OLD, NEW = Version(2, 0, 0), Version(2, 1, 0)
@@ -76,7 +76,7 @@ class ReasonsTestCase(base.TestCase):
             'different kinds; api is vfio-pci at the source, nvdimm at the destination\n'
             'mdev a becomes mdev x: yes', str(found))
         [alone] = found.alone
-        self.assertEqual([Name('mdev', 'a'), None, None], [passed.partner_of for passed in alone.passed])
+        self.assertEqual([DeviceKey('mdev', 'a'), None, None], [passed.partner_of for passed in alone.passed])
 
     def test_a_destination_without_devices(self) -> None:
         self.assertIn('mdev a has no partner: the destination has no device',
@@ -85,7 +85,7 @@ class ReasonsTestCase(base.TestCase):
     def test_what_each_guest_device_has_seen_counts(self) -> None:
         found = partners.find([Held('a', vgpu(NEW)), Held('b', vgpu(NEW), OLD)],
                               [Offer('x', vgpu(OLD)), Offer('y', vgpu(OLD))], Rules())
-        self.assertEqual([Name('mdev', 'a')], [alone.source for alone in found.alone])
+        self.assertEqual([DeviceKey('mdev', 'a')], [alone.source for alone in found.alone])
 
     def test_a_device_that_is_named_twice(self) -> None:
         twice = [Held('a', vgpu(OLD)), Held('a', vgpu(NEW))]
@@ -145,7 +145,7 @@ class PropertiesTestCase(testtools.TestCase):
             self, guest: list[tuple[Facts, Version | None]], destination: list[Facts], rules: Rules) -> None:
         held, offers = named(guest, destination)
         found = partners.find(held, offers, rules)
-        self.assertEqual(sorted(Name(one.facts.sort.kind, one.identifier) for one in held),
+        self.assertEqual(sorted(DeviceKey(one.facts.sort.kind, one.identifier) for one in held),
                          sorted([pair.source for pair in found.pairs] + [alone.source for alone in found.alone]))
         self.assertTrue(all(pair.verdict.accepted for pair in found.pairs))
         for alone in found.alone:
