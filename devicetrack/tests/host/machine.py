@@ -318,7 +318,7 @@ class Machine:
         return '\n'.join(f'--- {self.name}: {name}\n{text}' for name, text in parts if text)
 
     def left_over(self) -> str:
-        """What tests left behind that others would find: guests, mediated devices, definitions, namespaces in use."""
+        """What tests left behind that others would find: guests, mediated devices, and definitions of these."""
         return self.run(['sh', '-c', LEFT_OVER]).out
 
     # -- what it is made of -------------------------------------------------------------------------------------------

@@ -84,6 +84,8 @@ def _is_broken(test: unittest.TestCase) -> bool:
 def run(image: images.Image, directory: str, pattern: str, results: Results) -> None:
     """Run the tests whose names match."""
     inside, scenarios = find(INSIDE, pattern), find(SCENARIOS, pattern)
+    if not inside and not scenarios:
+        return
     broken = [test for test in inside + scenarios if _is_broken(test)]
     driving_one = [test for test in scenarios if getattr(test, 'ALONE', False)]
     driving_two = [test for test in scenarios if test not in [*driving_one, *broken]]
