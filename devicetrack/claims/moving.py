@@ -225,7 +225,7 @@ def _in_order_of(records: Sequence[Record], source: Sequence[DeviceAssignment]) 
 
 def _paired(assignment: DeviceAssignment) -> pairing.Paired:
     return pairing.Paired(assignment.kind, assignment.identifier, assignment.resource_class,
-                          assignment.details.partner_traits)
+                          (assignment.details.migration_type,))
 
 
 def device_map(manager: ClaimManager, instance: Any, migration: Any) -> DeviceMap:
@@ -243,7 +243,7 @@ def device_map(manager: ClaimManager, instance: Any, migration: Any) -> DeviceMa
     config = manager.driver.guest_config(there, getattr(getattr(instance, 'flavor', None), 'name', None))
     pairs = [DevicePair(kind=source[left].kind, resource_class=source[left].resource_class,
                         source=source[left].identifier, destination=there[right].identifier,
-                        type=str(source[left].details.partner_traits[0]) if source[left].details.partner_traits else '',
+                        type=source[left].details.migration_type,
                         element=config.devices[right])
              for left, right in pairing.pair([_paired(one) for one in source], [_paired(one) for one in there])]
     # Post-copy runs the guest at both ends: a device that faults a page in later has no way to ask for it.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from oslo_config import cfg
 
+from devicetrack.conf import compatibility
 from devicetrack.conf import libvirt
 from devicetrack.conf import manager
 from devicetrack.conf import placement
@@ -22,10 +23,11 @@ def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
         (libvirt.vf_group('558'), libvirt.VF_TYPE_OPTIONS),
         (libvirt.VPMEM_GROUP, libvirt.VPMEM_OPTIONS),
         (placement.GROUP, placement.OPTIONS),
+        (compatibility.GROUP, compatibility.OPTIONS),
     ]
 
 
 def register_options(conf: cfg.ConfigOpts) -> None:
     """Register every option that is not registered already. Do it before the configuration files are read."""
-    for subject in (manager, store, libvirt, placement):
+    for subject in (manager, store, libvirt, placement, compatibility):
         subject.register(conf)

@@ -44,12 +44,17 @@ class DeviceDetails(base.DeviceTrackObject):
         return False
 
     @property
-    def partner_traits(self) -> tuple[Any, ...]:
-        """What a device must have alike to take this one's place in a guest that moves while it runs.
+    def migration_type(self) -> str:
+        """What a device must be to take this one's place in a guest that moves while it runs.
 
-        The first of them names the sort of device for people. A kind that says nothing allows any of its class.
+        The name of a type within the kind, which hosts must spell alike. A kind that says nothing has one type.
         """
-        return ()
+        return ''
+
+    @property
+    def is_stateless(self) -> bool:
+        """Whether the device has no state of a driver to bring along: the hypervisor copies all of it."""
+        return False
 
     @property
     def traits(self) -> tuple[str, ...]:
@@ -80,8 +85,14 @@ class VPMEMDetails(DeviceDetails):
     }
 
     @property
-    def partner_traits(self) -> tuple[Any, ...]:
-        return self.label, self.size_bytes
+    def migration_type(self) -> str:
+        # The guest's NVDIMM is as large as the namespace allows, its label area included. A larger namespace would do
+        # for the way there and not for the way back.
+        return f'{self.label} {self.size_bytes}'
+
+    @property
+    def is_stateless(self) -> bool:
+        return True
 
 
 @base.register
@@ -103,8 +114,8 @@ class MdevDetails(DeviceDetails):
     }
 
     @property
-    def partner_traits(self) -> tuple[Any, ...]:
-        return (self.type,)
+    def migration_type(self) -> str:
+        return str(self.type)
 
     @property
     def traits(self) -> tuple[str, ...]:
@@ -137,8 +148,8 @@ class VFDetails(DeviceDetails):
     }
 
     @property
-    def partner_traits(self) -> tuple[Any, ...]:
-        return (self.type,)
+    def migration_type(self) -> str:
+        return str(self.type)
 
     @property
     def traits(self) -> tuple[str, ...]:

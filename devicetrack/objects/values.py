@@ -146,6 +146,31 @@ class Inventory(NamedTuple):
                           *(capacity.provider for capacity in self.capacities)))
 
 
+class Attribute(NamedTuple):
+    """What a host says when it is asked for an attribute: its text, or why that cannot be told.
+
+    With neither of them the host has no such attribute.
+    """
+
+    text: str | None = None
+    problem: str | None = None
+
+
+class MigrationType(NamedTuple):
+    """What a parent says of a type of its devices, for guests that move with one of them while they run.
+
+    ``version`` and ``aggregation`` are as the host has them, and nobody has looked at them. ``driver`` is the version
+    of the parent's driver, where it has one.
+    """
+
+    kind: str
+    parent: str | None
+    type: str
+    version: Attribute = Attribute()
+    aggregation: Attribute = Attribute()
+    driver: str | None = None
+
+
 class Use(NamedTuple):
     """A domain names a device, by the hypervisor's word.
 

@@ -22,6 +22,7 @@ from devicetrack.objects.values import GuestConfig
 from devicetrack.objects.values import GuestRecord
 from devicetrack.objects.values import Inventory
 from devicetrack.objects.values import MigrationDefinitions
+from devicetrack.objects.values import MigrationType
 from devicetrack.objects.values import Realized
 from devicetrack.objects.values import Usage
 
@@ -174,6 +175,15 @@ class VirtDriver(abc.ABC):
         :raises HypervisorUnreachable: no answer
         """
         return {}
+
+    def migration_types(self) -> Sequence[MigrationType]:
+        """What the host's parents say of their types, for guests that move live. By default nothing is said.
+
+        Reads only. A type of which nothing is said may be left out.
+
+        :raises HypervisorUnreachable: no answer
+        """
+        return ()
 
     @abc.abstractmethod
     def migration_definitions(self, device_map: DeviceMap) -> MigrationDefinitions:

@@ -73,7 +73,7 @@ class StockTestCase(VFTestCase):
         known = details.from_text(found[self.functions[0]].details)
         self.assertEqual(('558', 'pci_0000_3d_00_0', CARD, 'vfio-pci', 'created'),
                          (known.type, known.parent, known.parent_address, known.device_api, known.origin))
-        self.assertEqual(('558',), known.partner_traits)
+        self.assertEqual('558', known.migration_type)
 
     def test_a_full_card_has_those_with_the_type_alone(self) -> None:
         for function in self.functions[1:3]:

@@ -1,0 +1,151 @@
+"""What a host declares of the devices of one type at one parent, and the form in which that travels.
+
+Facts are kept in a store, sent to other hosts and written to files, always in this form: a mapping of plain values.
+Of a version not only its text counts: that it is unknown, and why, is a fact too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from typing import Final
+from typing import NamedTuple
+from typing import NoReturn
+
+from devicetrack import exception
+from devicetrack.engine.compatibility import Facts
+from devicetrack.engine.compatibility import MigrationVersion
+from devicetrack.engine.compatibility import Opaque
+from devicetrack.engine.compatibility import parse_version
+from devicetrack.engine.compatibility import Sort
+from devicetrack.engine.compatibility import STATELESS
+from devicetrack.engine.compatibility import Stateless
+from devicetrack.engine.compatibility import Unknown
+from devicetrack.engine.compatibility import Version
+
+# What the text of a version is.
+NUMBERED: Final = 'numbered'                    # major.minor.patch
+OPAQUE: Final = 'opaque'                        # a vendor's own
+UNKNOWN: Final = 'unknown'                      # the reason why
+NONE_NEEDED: Final = 'none needed'              # nothing
+FORMS: Final = (NUMBERED, OPAQUE, UNKNOWN, NONE_NEEDED)
+
+# What a source can say of a type.
+VERSION: Final = 'version'
+REQUIRED: Final = 'required'
+OFFERED: Final = 'offered'
+AGGREGATION: Final = 'aggregation'
+SUBJECTS: Final = (VERSION, REQUIRED, OFFERED, AGGREGATION)
+
+
+class Declaration(NamedTuple):
+    """Facts about devices of one type at one parent. ``sources`` names who said what, by subject."""
+
+    parent: str | None
+    facts: Facts
+    sources: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def place(self) -> tuple[str, str | None, str]:
+        """What names it on its host: kind, parent and type."""
+        return self.facts.sort.kind, self.parent, self.facts.sort.type
+
+    def as_data(self) -> dict[str, Any]:
+        return {'parent': self.parent, **facts_as_data(self.facts), 'sources': dict(self.sources)}
+
+
+def from_data(data: object, where: str) -> Declaration:
+    """Read what :meth:`Declaration.as_data` made.
+
+    :param where: what errors call it
+    :raises BadRequest: it is something else; names what
+    """
+    values = _mapping(data, where)
+    parent = values.get('parent')
+    if parent is not None and not isinstance(parent, str):
+        _fail(where, 'parent', parent, 'must be the name of a parent, or null')
+    sources = _mapping(values.get('sources', {}), f'{where}.sources')
+    for subject, source in sources.items():
+        if subject not in SUBJECTS or not isinstance(source, str):
+            _fail(where, f'sources.{subject}', source, f'must name the source of {", ".join(SUBJECTS)}')
+    return Declaration(parent, facts_from_data(values, where), tuple(sorted(sources.items())))
+
+
+def facts_as_data(facts: Facts) -> dict[str, Any]:
+    """Facts as plain values."""
+    form, text = version_as_data(facts.version)
+    return {'kind': facts.sort.kind, 'type': facts.sort.type, 'api': facts.api, 'version_form': form, 'version': text,
+            'required': sorted(facts.required), 'offered': sorted(facts.offered), 'aggregation': facts.aggregation,
+            'obstacle': facts.obstacle}
+
+
+def facts_from_data(data: object, where: str) -> Facts:
+    """Read what :func:`facts_as_data` made. What else is in it does not matter.
+
+    :raises BadRequest: it is something else; names what
+    """
+    values = _mapping(data, where)
+    aggregation, obstacle = values.get('aggregation'), values.get('obstacle')
+    if aggregation is not None and (type(aggregation) is not int or aggregation < 1):
+        _fail(where, 'aggregation', aggregation, 'must be a number of units from 1, or null')
+    if obstacle is not None and not isinstance(obstacle, str):
+        _fail(where, 'obstacle', obstacle, 'must be a reason, or null')
+    return Facts(Sort(_text(values, 'kind', where), _text(values, 'type', where)), _text(values, 'api', where),
+                 version_from_data(values.get('version_form'), values.get('version'), where),
+                 _names(values, 'required', where), _names(values, 'offered', where), aggregation, obstacle)
+
+
+def version_as_data(version: MigrationVersion) -> tuple[str, str]:
+    """The form of a version, and its text."""
+    if isinstance(version, Version):
+        return NUMBERED, str(version)
+    if isinstance(version, Opaque):
+        return OPAQUE, version.text
+    if isinstance(version, Stateless):
+        return NONE_NEEDED, ''
+    return UNKNOWN, version.reason
+
+
+def version_from_data(form: object, text: object, where: str) -> MigrationVersion:
+    """Read what :func:`version_as_data` made.
+
+    :raises BadRequest: it is something else
+    """
+    if not isinstance(text, str):
+        _fail(where, 'version', text, 'must be a text')
+    if form == NUMBERED:
+        version = parse_version(text)
+        if isinstance(version, Unknown):
+            _fail(where, 'version', text, 'must be major.minor.patch, three numbers')
+        return version
+    if form == OPAQUE:
+        return Opaque(text)
+    if form == NONE_NEEDED:
+        return STATELESS
+    if form != UNKNOWN:
+        _fail(where, 'version_form', form, f'must be one of {", ".join(FORMS)}')
+    return Unknown(text)
+
+
+def _mapping(data: object, where: str) -> Mapping[str, Any]:
+    if not isinstance(data, Mapping):
+        raise exception.BadRequest(where, type(data).__name__, 'must be a mapping')
+    return data
+
+
+def _text(values: Mapping[str, Any], name: str, where: str) -> str:
+    value = values.get(name)
+    if not isinstance(value, str):
+        _fail(where, name, value, 'must be a text')
+    return value
+
+
+def _names(values: Mapping[str, Any], name: str, where: str) -> frozenset[str]:
+    names = values.get(name, [])
+    if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
+        _fail(where, name, names, 'must be a list of names')
+    return frozenset(names)
+
+
+def _fail(where: str, element: str, value: object, reason: str) -> NoReturn:
+    raise exception.BadRequest(f'{where}.{element}', value, reason)
