@@ -48,7 +48,8 @@ class ResultsTestCase(base.TestCase):
     def summary(self) -> str:
         program = images.PROJECT / 'tools' / 'test-summary'
         answer = subprocess.run([sys.executable, program, self.directory], check=True, capture_output=True, text=True)
-        return answer.stdout.strip()
+        self.above, _newline, last = answer.stdout.strip().rpartition('\n')
+        return last
 
     def test_two_releases_and_tests_outside_are_one_run(self) -> None:
         with self.results:
@@ -59,7 +60,10 @@ class ResultsTestCase(base.TestCase):
         self.assertEqual((3, 2, '3 passed, 2 failed'), (self.results.passed, self.results.failed, self.summary()))
         said = '\n'.join(self.said)
         self.assertIn(f'{GOOD}(debian12)', said)
-        self.assertIn('the reason', said)
+        for place in (said, self.above):
+            self.assertIn('fail_so', place)
+            self.assertIn('the reason', place)
+        self.assertNotIn(GOOD, self.above)
 
     def test_a_test_that_never_ran_has_failed(self) -> None:
         with self.results:
