@@ -66,10 +66,11 @@ class UntoldTestCase(base.TestCase):
     def test_a_refusal_whose_words_were_lost(self) -> None:
         hypervisor = connection.Connection(connect=Raw)
         hypervisor.raw()
-        self.patch(libvirt, 'virGetLastError', lambda: None)
 
         def refuse() -> None:
             with hypervisor.calling('virNodeDeviceDestroy'):
+                # As libvirt's Python does when its library has no error for this thread.
+                libvirt.virResetLastError()
                 raise libvirt.libvirtError('virNodeDeviceDestroy() failed')
 
         refused = self.assertRaises(connection.Refused, refuse)
