@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from oslo_utils import versionutils
 from oslo_versionedobjects import fields as ovo_fields
 
 from devicetrack.objects import base
@@ -22,10 +25,13 @@ class DeviceAssignment(base.DeviceTrackObject):
 
     ``position`` counts from 0 in the order of the request and is the device's order in the guest. ``claim_id`` names
     the claim that took it. ``generation`` counts the writes of its row. ``created_at`` is in seconds since the epoch
-    and only a label.
+    and only a label. ``seen`` is the highest migration version that the guest may have seen of the device since its
+    boot, or None when nobody knows.
+
+    1.1 added ``seen``.
     """
 
-    VERSION = '1.0'
+    VERSION = '1.1'
     fields = {
         'host_uuid': ovo_fields.UUIDField(),
         'kind': ovo_fields.StringField(),
@@ -43,7 +49,10 @@ class DeviceAssignment(base.DeviceTrackObject):
         'numa_node': ovo_fields.IntegerField(nullable=True),
         'details': ovo_fields.ObjectField(base.name_of('DeviceDetails'), subclasses=True),
         'created_at': ovo_fields.NonNegativeIntegerField(),
+        'seen': ovo_fields.StringField(nullable=True, default=None),  # type: ignore[arg-type]
     }
+    # For a peer that says which version of this it knows, and no more: the details of then.
+    obj_relationships = {'details': [('1.0', '1.0')]}
 
     _record: values.Record | None = None     # what ``details`` loads from
 
@@ -65,6 +74,11 @@ class DeviceAssignment(base.DeviceTrackObject):
             super().obj_load_attr(attrname)
             return
         self.__dict__['_obj_details'] = details.from_text(self._record.details)
+
+    def obj_make_compatible(self, primitive: dict[str, Any], target_version: str) -> None:
+        super().obj_make_compatible(primitive, target_version)
+        if versionutils.convert_version_to_tuple(target_version) < (1, 1):
+            primitive.pop('seen', None)
 
     def obj_attr_is_set(self, attrname: str) -> bool:
         # Whoever serializes, compares or copies the object asks this first, and must get all of it.

@@ -22,7 +22,9 @@ class Record(NamedTuple):
     """One assignment as it stands in the store: one row.
 
     ``position`` counts from 0 in the order of the request. ``generation`` counts the writes of the row from 1.
-    ``created_at`` is in seconds since the epoch and only a label.
+    ``created_at`` is in seconds since the epoch and only a label. ``seen`` is the highest migration version, as
+    major.minor.patch, that the guest may have seen of the device since its boot; None when nobody knows, as of a row
+    that was made again of what a guest records.
     """
 
     host_uuid: str
@@ -41,6 +43,7 @@ class Record(NamedTuple):
     numa_node: int | None
     details: str
     created_at: int
+    seen: str | None = None
 
     @property
     def key(self) -> DeviceKey:

@@ -125,6 +125,19 @@ class WithheldRow(NamedTuple):
     updated_at: int
 
 
+class StoredDeclaration(NamedTuple):
+    """What a host declares of the devices of one type at one parent, for guests that move with one while they run.
+
+    ``parent`` is '' for devices without one. ``document`` is JSON text; the store does not look into it.
+    """
+
+    host_uuid: str
+    kind: str
+    parent: str
+    type: str
+    document: str
+
+
 class Store(abc.ABC):
     """Where assignments last. Every method may block; none is called under the ledger's lock."""
 
@@ -181,8 +194,8 @@ class Store(abc.ABC):
         """Put another machine in the place of one that holds nothing. May be repeated.
 
         The migration contexts and the orders of the one that goes, if there are any left, go with it. What is withheld
-        there stays withheld: it may be the same machine. Its leftovers are the new one's. Its manager must not run:
-        what it recorded after this would belong to no host.
+        there stays withheld: it may be the same machine. Its leftovers are the new one's. What it declares goes too:
+        the next start declares it anew. Its manager must not run: what it recorded after this would belong to no host.
 
         :raises HostHoldsDevices: it has rows; nothing was written
         :raises HostIdentityChanged: the store knows the host as neither of the two; nothing was written
@@ -267,6 +280,22 @@ class Store(abc.ABC):
         A row takes the place of whatever there is of its kind, scope and name. For the host's manager alone, and for
         who stands in for it.
 
+        :raises StoreUnavailable: nothing was written
+        :raises OutcomeUnknown: it may have been written; call again
+        """
+
+    @abc.abstractmethod
+    def declarations(self, host_uuid: str | None = None) -> list[StoredDeclaration]:
+        """What hosts declare, by host, kind, parent and type. One query.
+
+        :param host_uuid: what this host declares; None means every one
+        """
+
+    @abc.abstractmethod
+    def set_declarations(self, host_uuid: str, declarations: Sequence[StoredDeclaration]) -> None:
+        """Put these in the place of all that a host declares, in one transaction. May be repeated.
+
+        :raises ValueError: one of them is of another host; nothing was written
         :raises StoreUnavailable: nothing was written
         :raises OutcomeUnknown: it may have been written; call again
         """

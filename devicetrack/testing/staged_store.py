@@ -148,6 +148,13 @@ class StagedStore(api.Store):
     def set_withheld(self, write: Sequence[api.WithheldRow], delete: Sequence[api.WithheldRow] = ()) -> None:
         self._call('set_withheld', write, delete)
 
+    def declarations(self, host_uuid: str | None = None) -> list[api.StoredDeclaration]:
+        found: list[api.StoredDeclaration] = self._call('declarations', host_uuid)
+        return found
+
+    def set_declarations(self, host_uuid: str, declarations: Sequence[api.StoredDeclaration]) -> None:
+        self._call('set_declarations', host_uuid, declarations)
+
     def leftovers(self, host_uuid: str) -> list[Leftover]:
         found: list[Leftover] = self._call('leftovers', host_uuid)
         return found

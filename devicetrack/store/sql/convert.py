@@ -47,6 +47,11 @@ def withheld(rows: Iterable[Sequence[Any]]) -> list[api.WithheldRow]:
     return list(map(api.WithheldRow._make, rows))
 
 
+def declarations(rows: Iterable[Sequence[Any]]) -> list[api.StoredDeclaration]:
+    """Rows of ``declarations``, all columns in their order."""
+    return list(map(api.StoredDeclaration._make, rows))
+
+
 def leftovers(rows: Iterable[Sequence[Any]]) -> list[Leftover]:
     """Rows of ``leftovers``, all columns in their order."""
     return [Leftover._make(row[1:]) for row in rows]

@@ -15,7 +15,7 @@ from devicetrack.objects import values
 from devicetrack.store import api
 
 # The newest revision under migrations/, named here so that checking a store needs no alembic. A test compares.
-REVISION: Final = '0005'
+REVISION: Final = '0006'
 
 metadata: Final = sa.MetaData()
 
@@ -57,6 +57,7 @@ assignments: Final = sa.Table(
     sa.Column('numa_node', sa.Integer, nullable=True),
     sa.Column('details', sa.Text, nullable=False),
     sa.Column('created_at', sa.BigInteger, nullable=False),
+    sa.Column('seen', sa.String(32), nullable=True),
     sa.Index('ix_assignments_instance_uuid', 'instance_uuid'),
     sa.Index('ix_assignments_migration_uuid', 'migration_uuid'),
     **_MARIADB)
@@ -98,6 +99,16 @@ withheld: Final = sa.Table(
     sa.Column('updated_at', sa.BigInteger, nullable=False),
     **_MARIADB)
 
+# What a host declares anew at every start. A key has no NULL: what has no parent has ''.
+declarations: Final = sa.Table(
+    'declarations', metadata,
+    sa.Column('host_uuid', sa.String(36), primary_key=True),
+    sa.Column('kind', sa.String(64), primary_key=True),
+    sa.Column('parent', sa.String(255), primary_key=True),
+    sa.Column('type', sa.String(255), primary_key=True),
+    sa.Column('document', _DOCUMENT, nullable=False),
+    **_MARIADB)
+
 # What a confirm of a host has yet to remove from placement.
 leftovers: Final = sa.Table(
     'leftovers', metadata,
@@ -108,7 +119,8 @@ leftovers: Final = sa.Table(
 
 for _table, _fields in ((hosts, api.Host._fields), (assignments, values.Record._fields),
                         (migration_contexts, api.StoredContext._fields), (orders, ('number', *api.Order._fields)),
-                        (withheld, api.WithheldRow._fields), (leftovers, ('host_uuid', *values.Leftover._fields))):
+                        (withheld, api.WithheldRow._fields), (declarations, api.StoredDeclaration._fields),
+                        (leftovers, ('host_uuid', *values.Leftover._fields))):
     if tuple(_table.c.keys()) != _fields:                     # python -O must not lose this, so it is no assert
         raise TypeError(f'the columns of {_table.name} are not the fields of what they become, in their order')
 

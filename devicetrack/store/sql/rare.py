@@ -1,6 +1,6 @@
-"""What is seldom written: hosts, orders, what is withheld, leftovers. Each function is the work of one transaction.
+"""What is seldom written: hosts, orders, what is withheld, declarations, leftovers.
 
-Claims have no part in it, so it goes the plain way, through SQLAlchemy.
+Each function is the work of one transaction. Claims have no part in it, so it goes the plain way, through SQLAlchemy.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def replace_host(connection: sa.Connection, before: api.Host, after: api.Host) -
         models.assignments.c.host_uuid == before.uuid)).scalar_one()
     if rows:
         raise exception.HostHoldsDevices(before.name, rows)
-    for left in (models.migration_contexts, models.orders):
+    for left in (models.migration_contexts, models.orders, models.declarations):
         connection.execute(sa.delete(left).where(left.c.host_uuid == before.uuid))
     for kept in (models.withheld, models.leftovers):
         connection.execute(sa.update(kept).where(kept.c.host_uuid == before.uuid).values(host_uuid=after.uuid))
@@ -123,6 +123,29 @@ def set_withheld(connection: sa.Connection, write: Sequence[api.WithheldRow],
 
 
 _KEY_OF_WITHHELD: Final = ('host_uuid', 'kind', 'scope', 'name')
+
+
+# -- what hosts declare -----------------------------------------------------------------------------------------------
+
+
+def declarations(connection: sa.Connection, host_uuid: str | None) -> list[api.StoredDeclaration]:
+    """What hosts declare, by host, kind, parent and type."""
+    table = models.declarations
+    statement = sa.select(table).order_by(*table.primary_key)
+    if host_uuid is not None:
+        statement = statement.where(table.c.host_uuid == host_uuid)
+    return convert.declarations(connection.execute(statement))
+
+
+def set_declarations(connection: sa.Connection, host_uuid: str,
+                     declarations: Sequence[api.StoredDeclaration]) -> None:
+    """Put these in the place of all that a host declares."""
+    table, hosts = models.declarations, models.hosts
+    # One at a time for each host: a lost transaction that is still open would add its rows to these.
+    connection.execute(sa.select(hosts.c.uuid).where(hosts.c.uuid == host_uuid).with_for_update())
+    connection.execute(sa.delete(table).where(table.c.host_uuid == host_uuid))
+    if declarations:
+        connection.execute(sa.insert(table), [declaration._asdict() for declaration in declarations])
 
 
 # -- leftovers --------------------------------------------------------------------------------------------------------

@@ -185,9 +185,24 @@ class SQLStore(api.Store):
             return rare.withheld(connection, host_uuid)
 
     def set_withheld(self, write: Sequence[api.WithheldRow], delete: Sequence[api.WithheldRow] = ()) -> None:
-        for left in reversed(range(committer.ATTEMPTS if write or delete else 0)):
+        if write or delete:
+            self._replace(lambda connection: rare.set_withheld(connection, write, delete))
+
+    def declarations(self, host_uuid: str | None = None) -> list[api.StoredDeclaration]:
+        with self.reading() as connection:
+            return rare.declarations(connection, host_uuid)
+
+    def set_declarations(self, host_uuid: str, declarations: Sequence[api.StoredDeclaration]) -> None:
+        for declaration in declarations:
+            if declaration.host_uuid != host_uuid:
+                raise ValueError(f'host {declaration.host_uuid} declares for itself, and not for {host_uuid}')
+        self._replace(lambda connection: rare.set_declarations(connection, host_uuid, declarations))
+
+    def _replace(self, work: Callable[[sa.Connection], None]) -> None:
+        """Run ``work``, which deletes rows and inserts others with their keys."""
+        for left in reversed(range(committer.ATTEMPTS)):
             try:
-                self.transact(lambda connection: rare.set_withheld(connection, write, delete))
+                self.transact(work)
                 return
             except db_exc.DBDuplicateEntry as error:        # of a commit that was lost, and happened just now
                 if not left:

@@ -34,12 +34,12 @@ from devicetrack.testing.model.service import ServiceView
 from devicetrack.testing.staged_store import StagedStore
 from devicetrack.virt import fake
 
-TABLES: Final = ('hosts', 'assignments', 'migration_contexts', 'withheld')
+TABLES: Final = ('hosts', 'assignments', 'migration_contexts', 'withheld', 'declarations')
 
 # Calls that change nothing that outlives the process.
-_READS: Final = frozenset(('check', 'host', 'hosts', 'records', 'contexts', 'orders', 'withheld', 'get_inventory',
-                           'get_usage', 'guest_config', 'guest_records', 'realize', 'unclaim', 'wipe', 'create',
-                           'destroy'))
+_READS: Final = frozenset(('check', 'host', 'hosts', 'records', 'contexts', 'orders', 'withheld', 'declarations',
+                           'get_inventory', 'get_usage', 'guest_config', 'guest_records', 'realize', 'unclaim', 'wipe',
+                           'create', 'destroy'))
 
 
 class Machine(fake.FakeHost):

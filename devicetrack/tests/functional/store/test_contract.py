@@ -218,6 +218,19 @@ class TestWrite(StoreTestCase):
         self.store.write(delete(*second))
         self.assertEqual([], self.store.records())
 
+    def test_what_a_guest_has_seen_is_kept(self) -> None:
+        rows = [record('ns0'), record('ns1', seen='1.0.0'), record('ns2', seen='1.0.0')]
+        self.store.write(insert(*rows))
+        self.assertCountEqual(rows, self.store.records())
+        for seen in (('1.0.0', '65535.65535.65535', None), (None, None, None)):
+            after = [moved_on(row, seen=version) for row, version in zip(rows, seen, strict=True)]
+            self.store.write(api.Changes(update=tuple(map(api.Update, rows, after))))
+            self.assertCountEqual(after, self.store.records())
+            rows = after
+        [row] = self.store.records(keys=[DeviceKey('vpmem', 'ns0')])
+        self.store.write(update(row, seen='2.0.0'))
+        self.assertEqual(['2.0.0'], [row.seen for row in self.store.records(keys=[row.key])])
+
     def test_a_taken_device_is_named_and_nothing_is_written(self) -> None:
         owned = record('ns1')
         self.store.write(insert(owned))

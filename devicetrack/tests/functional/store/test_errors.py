@@ -243,7 +243,8 @@ class TestServer(base.TestCase):
                 lambda: store.contexts(records.HOST_UUID), store.orders,
                 lambda: store.add_order(api.Order('a', records.HOST_UUID, 'drain', '{}', 1)),
                 lambda: store.answer_order('a', 1, '{}'), lambda: store.withheld(records.HOST_UUID),
-                lambda: store.set_withheld([api.WithheldRow(records.HOST_UUID, 'vpmem', 'device', 'a', '{}', 1, 1)])]
+                lambda: store.set_withheld([api.WithheldRow(records.HOST_UUID, 'vpmem', 'device', 'a', '{}', 1, 1)]),
+                store.declarations, lambda: store.set_declarations(records.HOST_UUID, [])]
 
     def assert_unavailable(self, store: api.Store, call: Callable[[], Any], password: str) -> None:
         error = self.assertRaises(exception.StoreUnavailable, call)

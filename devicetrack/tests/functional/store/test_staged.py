@@ -21,6 +21,7 @@ _OTHER = api.Host('0' * 36, 'compute-2', 'digest')
 _ROW = record('ns0')
 _ORDER = api.Order('0' * 36, _HOST.uuid, 'drain', '{}', 1)
 _LEFTOVER = Leftover('1' * 36, records.MIGRATION_UUID)
+_DECLARED = api.StoredDeclaration(_HOST.uuid, 'mdev', 'p', 'nvidia-35', '{}')
 _WITHHELD = api.WithheldRow(_HOST.uuid, 'vpmem', 'device', 'ns0', '{}', 1, 1)
 
 _CALLS: list[tuple[str, tuple[Any, ...], Any]] = [
@@ -39,6 +40,8 @@ _CALLS: list[tuple[str, tuple[Any, ...], Any]] = [
     ('answer_order', (_ORDER.uuid, 2, '{}'), True),
     ('set_withheld', ([_WITHHELD], []), None),
     ('withheld', (_HOST.uuid,), [_WITHHELD]),
+    ('set_declarations', (_HOST.uuid, [_DECLARED]), None),
+    ('declarations', (_HOST.uuid,), [_DECLARED]),
     ('add_leftover', (_HOST.uuid, _LEFTOVER), None),
     ('leftovers', (_HOST.uuid,), [_LEFTOVER]),
     ('remove_leftover', (_HOST.uuid, _LEFTOVER), None),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from collections.abc import Sequence
 from typing import Any
 
 from alembic import command
@@ -10,7 +12,6 @@ import sqlalchemy as sa
 
 from devicetrack import exception
 from devicetrack.objects.values import Leftover
-from devicetrack.objects.values import Record
 from devicetrack.store import api
 from devicetrack.store import sql
 from devicetrack.store.sql import models
@@ -29,7 +30,11 @@ _ROWS = [record('ns0', numa_node=1, position=3), record('ns1', migration_uuid=re
 _ORDER = api.Order('0' * 36, records.HOST_UUID, 'drain', '{}', 1)
 _WITHHELD = api.WithheldRow(records.HOST_UUID, 'vpmem', 'device', 'ns0', '{}', 1, 1)
 
+_DECLARED = api.StoredDeclaration(records.HOST_UUID, 'mdev', 'p', 'nvidia-35', '{}')
 _LEFTOVER = Leftover('1' * 36, records.MIGRATION_UUID)
+
+# Columns that tables have got since they were made.
+_LATER = frozenset(('boot_id', 'nested_version', 'nested_at', 'seen'))
 
 
 class UpgradeTestCase(base.TestCase):
@@ -57,6 +62,12 @@ class UpgradeTestCase(base.TestCase):
     def run_statement(self, statement: str, parameters: Any = None) -> None:
         self.store.transact(lambda connection: connection.execute(sa.text(statement), parameters))
 
+    def fill(self, table: str, rows: Sequence[Any], later: Collection[str] = _LATER) -> None:
+        """Write rows as an earlier release did: the tables of this one do not fit."""
+        names = [name for name in rows[0]._fields if name not in later]
+        self.run_statement(f'INSERT INTO {table} ({", ".join(names)}) '
+                           f'VALUES ({", ".join(":" + name for name in names)})', [row._asdict() for row in rows])
+
 
 class TestFromFirst(UpgradeTestCase):
     """From revision 0001: hosts and assignments."""
@@ -64,12 +75,8 @@ class TestFromFirst(UpgradeTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.make('0001')
-        # As that release wrote them: the tables of this one do not fit.
-        self.run_statement('INSERT INTO hosts (uuid, name, machine_id) VALUES (:uuid, :name, :machine_id)',
-                           [{'uuid': records.HOST_UUID, 'name': 'compute-1', 'machine_id': 'digest'}])
-        self.run_statement(f'INSERT INTO assignments ({", ".join(Record._fields)}) '
-                           f'VALUES ({", ".join(":" + name for name in Record._fields)})',
-                           [row._asdict() for row in _ROWS])
+        self.fill('hosts', [api.Host(records.HOST_UUID, 'compute-1', 'digest')])
+        self.fill('assignments', _ROWS)
 
     def test_it_is_refused_until_it_is_synced(self) -> None:
         error = self.assertRaises(exception.SchemaMismatch, self.store.check)
@@ -79,8 +86,9 @@ class TestFromFirst(UpgradeTestCase):
     def test_being_refused_changes_nothing(self) -> None:
         self.assertRaises(exception.SchemaMismatch, self.store.check)
         self.assertEqual('0001', schema.revision(self.store))
-        self.assertRaises(exception.SchemaMismatch, self.store.hosts)
-        self.assertRaises(exception.SchemaMismatch, self.store.orders)
+        for read in (self.store.hosts, self.store.orders, self.store.records):
+            self.assertRaises(exception.SchemaMismatch, read)
+        schema.sync(self.store)
         self.assertCountEqual(_ROWS, self.store.records())
 
     def test_rows_are_kept(self) -> None:
@@ -102,6 +110,8 @@ class TestFromFirst(UpgradeTestCase):
         self.assertEqual([_ORDER], self.store.orders())
         self.store.set_withheld([_WITHHELD])
         self.assertEqual([_WITHHELD], self.store.withheld(records.HOST_UUID))
+        self.store.set_declarations(records.HOST_UUID, [_DECLARED])
+        self.assertEqual([_DECLARED], self.store.declarations())
         self.store.add_leftover(records.HOST_UUID, _LEFTOVER)
         self.assertEqual([_LEFTOVER], self.store.leftovers(records.HOST_UUID))
 
@@ -136,9 +146,7 @@ class TestFromSecond(UpgradeTestCase):
         self.context = context(_ROWS[1])
         for table, rows in (('hosts', [self.host]), ('assignments', _ROWS), ('migration_contexts', [self.context]),
                             ('orders', [_ORDER])):
-            names = [name for name in rows[0]._fields if not name.startswith('nested_')]       # which came later
-            self.run_statement(f'INSERT INTO {table} ({", ".join(names)}) '
-                               f'VALUES ({", ".join(":" + name for name in names)})', [row._asdict() for row in rows])
+            self.fill(table, rows, _LATER - {'boot_id'})
 
     def test_it_is_refused_until_it_is_synced(self) -> None:
         error = self.assertRaises(exception.SchemaMismatch, self.store.check)
@@ -161,11 +169,51 @@ class TestFromSecond(UpgradeTestCase):
         self.assertEqual(_columns(new), _columns(self.store))
 
 
+class TestFromFifth(UpgradeTestCase):
+    """From revision 0005: everything but what hosts declare, and what guests may have seen."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.make('0005')
+        self.host = api.Host(records.HOST_UUID, 'compute-1', 'digest', 'boot-1', 1, 5)
+        for table, rows in (('hosts', [self.host]), ('assignments', _ROWS), ('withheld', [_WITHHELD])):
+            self.fill(table, rows, {'seen'})
+
+    def test_it_is_refused_until_it_is_synced(self) -> None:
+        error = self.assertRaises(exception.SchemaMismatch, self.store.check)
+        self.assertEqual(('0005', models.REVISION), (error.found, error.wanted))
+        self.assertRaises(exception.SchemaMismatch, self.store.records)
+        self.assertRaises(exception.SchemaMismatch, self.store.write, insert(record('ns9')))
+        self.assertRaises(exception.SchemaMismatch, self.store.declarations)
+        self.assertRaises(exception.SchemaMismatch, self.store.set_declarations, records.HOST_UUID, [_DECLARED])
+
+    def test_rows_are_kept_and_nobody_knows_what_guests_have_seen(self) -> None:
+        self.assertEqual(models.REVISION, schema.sync(self.store))
+        self.store.check()
+        self.assertEqual([self.host], self.store.hosts())
+        self.assertCountEqual(_ROWS, self.store.records())
+        self.assertEqual({None}, {row.seen for row in self.store.records()})
+        self.assertEqual(([_WITHHELD], []), (self.store.withheld(records.HOST_UUID), self.store.declarations()))
+
+    def test_it_is_used_like_a_new_one(self) -> None:
+        schema.sync(self.store)
+        change = update(_ROWS[0], seen='1.2.3')
+        self.store.write(change)
+        self.assertCountEqual([change.update[0].after, _ROWS[1]], self.store.records())
+        self.store.set_declarations(records.HOST_UUID, [_DECLARED])
+        self.assertEqual([_DECLARED], self.store.declarations())
+
+    def test_the_tables_are_those_of_a_new_store(self) -> None:
+        schema.sync(self.store)
+        new = self.useFixture(self.database()).store
+        self.assertEqual(_columns(new), _columns(self.store))
+
+
 class TestCutShort(UpgradeTestCase):
     """MariaDB commits after each statement of a migration: one that is cut short leaves the first of them done."""
 
     scenarios = [(f'after {done} of {made}', {'database': databases.MariaDBStore, 'made': made, 'done': done})
-                 for made, done in (*(('0001', done) for done in range(1, 6)), ('0004', 1))]
+                 for made, done in (*(('0001', done) for done in range(1, 6)), ('0004', 1), ('0005', 1))]
     made: str
     done: int
 

@@ -39,7 +39,8 @@ def vf_details(origin='created'):
 
 def record(**changes):
     made = values.Record(HOST, 'vpmem', 'ns0', INSTANCE, MIGRATION, 'incoming', 'claimed', 0, 'claim-1', 3, PROVIDER,
-                         'CUSTOM_PMEM_NAMESPACE_4GB', 'region0', None, details.to_text(vpmem_details()), 1700000000)
+                         'CUSTOM_PMEM_NAMESPACE_4GB', 'region0', None, details.to_text(vpmem_details()), 1700000000,
+                         '1.2.3')
     return made._replace(**changes)
 
 

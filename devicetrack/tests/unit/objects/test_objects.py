@@ -19,7 +19,7 @@ from devicetrack.tests.unit.objects import samples
 # fills it in. Only then change the hash.
 HASHES = {
     'devicetrack.Device': '1.0-13fc1b488ead41190ecdf55446bebf6c',
-    'devicetrack.DeviceAssignment': '1.0-0067fa503b0bc652cf188fba788ad176',
+    'devicetrack.DeviceAssignment': '1.1-dec725a1e83c07ffdae278c624f633cf',
     'devicetrack.DeviceMap': '1.0-e67f88aedb4eec58e7e305e0d9073148',
     'devicetrack.DevicePair': '1.0-8faf5460e143186da1a62f100ae1df16',
     'devicetrack.DeviceRequest': '1.0-dd8f0406f8090ebdf852157921f13d68',

@@ -186,3 +186,27 @@ class ProviderTestCase(base.TestCase):
         first.reserved['VGPU'] = 1
         first.traits.append('HW_NUMA_ROOT')
         self.assertEqual(({}, []), (second.reserved, second.traits))
+
+
+class AssignmentTestCase(base.TestCase):
+    """1.1 added ``seen``."""
+
+    def test_a_peer_of_1_0_gets_what_it_knows(self):
+        newest = samples.assignment().obj_to_primitive()['versioned_object.data']
+        primitive = samples.assignment().obj_to_primitive(target_version='1.0')
+        self.assertEqual('1.0', primitive['versioned_object.version'])
+        self.assertEqual('1.2.3', newest.pop('seen'))
+        self.assertEqual(newest, primitive['versioned_object.data'])
+
+    def test_of_a_peer_of_1_0_nobody_knows_what_its_guest_has_seen(self):
+        primitive = samples.assignment().obj_to_primitive(target_version='1.0')
+        assignment = objects.DeviceAssignment.obj_from_primitive(primitive)
+        self.assertIsNone(assignment.seen)
+        self.assertEqual(samples.vpmem_details(), assignment.details)
+
+    def test_inside_a_migration_context_too(self):
+        manifest = {f'devicetrack.{name}': '1.0' for name in (
+            'MigrationContext', 'InstanceResources', 'DeviceAssignment', 'VPMEMDetails', 'MdevDetails')}
+        primitive = samples.migration_context().obj_to_primitive(target_version='1.0', version_manifest=manifest)
+        context = objects.MigrationContext.obj_from_primitive(primitive)
+        self.assertEqual([('1.0', None)] * 2, [(held.VERSION, held.seen) for held in context.old_resources.assignments])
