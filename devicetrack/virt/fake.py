@@ -21,7 +21,6 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
 import dataclasses
-import json
 import logging
 import threading
 from typing import Any
@@ -29,7 +28,6 @@ import uuid
 
 from devicetrack import exception
 from devicetrack import vocabulary
-from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import DeviceMap
 from devicetrack.objects import MdevDetails
@@ -41,12 +39,14 @@ from devicetrack.objects.values import GuestRecord
 from devicetrack.objects.values import Inventory
 from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import MigrationDefinitions
+from devicetrack.objects.values import MigrationType
 from devicetrack.objects.values import Missing
 from devicetrack.objects.values import Realized
 from devicetrack.objects.values import Unknown
 from devicetrack.objects.values import Usage
 from devicetrack.objects.values import Use
 from devicetrack.virt import driver
+from devicetrack.virt import fake_details
 from devicetrack.virt import fake_guests
 from devicetrack.virt import metadata
 
@@ -103,6 +103,7 @@ class FakeHost:
         self.busy: set[DeviceKey] = set()
         self.missing: tuple[Missing, ...] = ()
         self.resource_classes: set[str] = set()
+        self._declared: dict[tuple[str, str | None, str], MigrationType] = {}
         self._addresses: dict[DeviceKey, str] = {}
         self._owners_of_addresses: dict[str, DeviceKey] = {}
         self._actions: dict[str, list[tuple[Action, int | None]]] = {}
@@ -126,8 +127,8 @@ class FakeHost:
         key = DeviceKey(VPMEM, name)
         with self.lock:
             path = f'/dev/fakedax{len(self._addresses)}'
-            made = _text_of(VPMEMDetails, namespace_uuid=str(uuid.uuid4()), label=label, devpath=path,
-                            size_bytes=size_bytes, align_bytes=2 << 20)
+            made = fake_details.text_of(VPMEMDetails, namespace_uuid=str(uuid.uuid4()), label=label, devpath=path,
+                                        size_bytes=size_bytes, align_bytes=2 << 20)
             self._put(InventoryDevice(VPMEM, name, '', f'CUSTOM_PMEM_NAMESPACE_{label.upper()}', parent, numa_node,
                                       made), path)
         return key
@@ -140,11 +141,20 @@ class FakeHost:
         """
         costs = dict(costs or {'nvidia-35': 1})
         templates = {
-            device_type: _text_of(MdevDetails, type=device_type, parent=name, parent_address=address,
-                                  device_api='vfio-pci', iommu_group=None, origin=vocabulary.CREATED)
+            device_type: fake_details.text_of(
+                MdevDetails, type=device_type, parent=name, parent_address=address, device_api='vfio-pci',
+                iommu_group=None, origin=vocabulary.CREATED)
             for device_type in costs}
         self.resource_classes.add(resource_class)
         self.parents[name] = Parent(name, units, costs, resource_class, numa_node, address, templates)
+
+    def declare(self, said: MigrationType) -> None:
+        """Let a parent say this of a type of its devices. Parents of mediated devices say nothing of theirs till then.
+
+        Why no guest of a kind can move is in ``live_migration_obstacles``, by kind.
+        """
+        with self.lock:
+            self._declared[said[:3]] = said
 
     def add_mdev(self, parent: str, device_type: str = 'nvidia-35', identifier: str | None = None) -> DeviceKey:
         """Make a mediated device as somebody else does: it is there, and may be adopted.
@@ -164,7 +174,7 @@ class FakeHost:
             self._owners_of_addresses.pop(self._addresses.pop(key), None)
             if device.kind == MDEV:
                 parent = self.parents[str(device.parent)]
-                parent.used -= parent.costs[_data(device.details)['type']]
+                parent.used -= parent.costs[fake_details.data(device.details)['type']]
 
     def change(self, key: DeviceKey, **values: Any) -> None:
         """Change fields of a device's details (for example ``namespace_uuid``), or ``unhealthy`` or ``adoptable``."""
@@ -172,7 +182,7 @@ class FakeHost:
             device = self.devices[key]
             of_device = {name: values.pop(name) for name in ('unhealthy', 'adoptable') if name in values}
             device = device._replace(**of_device)
-            self._put(device._replace(details=_changed(device.details, **values)), self._addresses[key])
+            self._put(device._replace(details=fake_details.changed(device.details, **values)), self._addresses[key])
 
     def reboot(self) -> None:
         """Boot again: guests are off, transient ones gone, the paths of namespaces are dealt out anew."""
@@ -183,7 +193,7 @@ class FakeHost:
             namespaces = [device for device in self.devices.values() if device.kind == VPMEM]
             paths = [self._addresses[device.key] for device in namespaces]
             for device, path in zip(namespaces, paths[1:] + paths[:1], strict=True):
-                self._put(device._replace(details=_changed(device.details, devpath=path)), path)
+                self._put(device._replace(details=fake_details.changed(device.details, devpath=path)), path)
 
     # -- guests ------------------------------------------------------------------------------------------------
 
@@ -239,10 +249,10 @@ class FakeHost:
         """Raise an error or call a function before the next ``times`` calls (None: every one) of a driver's method.
 
         ``call`` is ``get_inventory``, ``get_usage``, ``realize``, ``unclaim``, ``guest_config``, ``guest_records``,
-        ``destroy_guest``, ``rewrite_guest``, ``live_migration_obstacles``, ``migration_definitions``, or one of the
-        steps inside: ``wipe``, ``create``, ``destroy`` (before the change) and ``wiped``, ``created``, ``destroyed``
-        (after it, when the answer can still be lost). Actions run in the order in which they were given, outside the
-        host's lock.
+        ``destroy_guest``, ``rewrite_guest``, ``live_migration_obstacles``, ``migration_types``,
+        ``migration_definitions``, or one of the steps inside: ``wipe``, ``create``, ``destroy`` (before the change) and
+        ``wiped``, ``created``, ``destroyed`` (after it, when the answer can still be lost). Actions run in the order in
+        which they were given, outside the host's lock.
         """
         with self.lock:
             self._actions.setdefault(call, []).append((action, times))
@@ -362,6 +372,12 @@ class FakeHost:
             domain.metadata = metadata.element(assignments, record.flavor if record else None, beside, self.boot)
             return True
 
+    def migration_types(self) -> tuple[MigrationType, ...]:
+        with self.lock:
+            made = (MigrationType(MDEV, parent.name, device_type)
+                    for parent in self.parents.values() for device_type in parent.costs)
+            return tuple(({said[:3]: said for said in made} | self._declared).values())
+
     def migration_definitions(self, device_map: DeviceMap) -> MigrationDefinitions:
         with self.lock:
             domain = self.domains.get(device_map.instance_uuid)
@@ -405,10 +421,10 @@ class FakeHost:
             device = self.devices.get(key)
             if device is None:
                 raise exception.DeviceGone(*key, 'it existed when it was chosen')
-            found = _data(device.details)
+            found = fake_details.data(device.details)
             if (found['type'], found['parent']) != (wanted.type, wanted.parent):
                 raise exception.DeviceGone(*key, 'another device has its UUID')
-            return Realized(key, _changed(device.details, origin=wanted.origin),
+            return Realized(key, fake_details.changed(device.details, origin=wanted.origin),
                             _capacities(self.parents[found['parent']]))
 
     def unrealize(self, assignment: DeviceAssignment) -> None:
@@ -427,7 +443,7 @@ class FakeHost:
     def address_of(self, assignment: DeviceAssignment) -> str:
         """What the guest's element names: valid for this boot."""
         if assignment.kind == VPMEM:
-            address: str = _data(self._namespace(assignment).details)['devpath']
+            address: str = fake_details.data(self._namespace(assignment).details)['devpath']
             return address
         with self.lock:
             if DeviceKey(assignment.kind, assignment.identifier) not in self.devices:
@@ -440,7 +456,7 @@ class FakeHost:
             device = self.devices.get(DeviceKey(assignment.kind, assignment.identifier))
         if device is None:
             raise exception.DeviceGone(assignment.kind, assignment.identifier, 'no namespace has this name')
-        found, recorded = _data(device.details), assignment.details
+        found, recorded = fake_details.data(device.details), assignment.details
         if (found['namespace_uuid'], found['size_bytes']) != (recorded.namespace_uuid, recorded.size_bytes):
             raise exception.DeviceGone(assignment.kind, assignment.identifier, 'another namespace has its name')
         return device
@@ -450,8 +466,8 @@ class FakeHost:
         if parent.used + cost > parent.units:
             raise exception.ParentFull(MDEV, parent.name, device_type, 'no available instances')
         parent.used += cost
-        made = _changed(parent.templates[device_type], origin=vocabulary.ADOPTED,
-                        iommu_group=len(self._addresses))
+        made = fake_details.changed(parent.templates[device_type], origin=vocabulary.ADOPTED,
+                                    iommu_group=len(self._addresses))
         self._put(InventoryDevice(MDEV, key.identifier, parent.name, parent.resource_class, parent.name,
                                   parent.numa_node, made), key.identifier)
 
@@ -543,6 +559,10 @@ class FakeDriver(driver.VirtDriver):
         self.machine.enter('live_migration_obstacles')
         return self.machine.live_migration_obstacles
 
+    def migration_types(self) -> Sequence[MigrationType]:
+        self.machine.enter('migration_types')
+        return self.machine.migration_types()
+
     def migration_definitions(self, device_map: DeviceMap) -> MigrationDefinitions:
         self.machine.enter('migration_definitions')
         return self.machine.migration_definitions(device_map)
@@ -557,25 +577,3 @@ def _capacities(parent: Parent) -> tuple[Capacity, ...]:
         Capacity(MDEV, parent.name, device_type, parent.name, parent.resource_class, parent.numa_node,
                  (parent.units - parent.used) // cost, parent.templates[device_type])
         for device_type, cost in parent.costs.items())
-
-
-# A details object costs ninety microseconds to make and to write, and a test may want a hundred thousand
-# devices. So one text of a class comes from a real object, and the others from that text.
-_TEXTS: dict[type[details.DeviceDetails], str] = {}
-
-
-def _text_of(cls: type[details.DeviceDetails], **values: Any) -> str:
-    if cls not in _TEXTS:
-        _TEXTS[cls] = details.to_text(cls(**values))
-    return _changed(_TEXTS[cls], **values)
-
-
-def _data(text: str) -> dict[str, Any]:
-    data: dict[str, Any] = json.loads(text)['versioned_object.data']
-    return data
-
-
-def _changed(text: str, **values: Any) -> str:
-    primitive = json.loads(text)
-    primitive['versioned_object.data'].update(values)
-    return json.dumps(primitive, separators=(',', ':'), sort_keys=True)
