@@ -15,7 +15,7 @@ from devicetrack.objects.values import Record
 
 COLUMNS = ('host', 'kind', 'identifier', 'instance_uuid', 'role', 'state', 'position', 'resource_class',
            'provider_uuid', 'parent', 'numa_node', 'migration_uuid', 'claim_id', 'generation', 'created_at',
-           'host_uuid', 'details')
+           'host_uuid', 'details', 'seen')
 
 
 class List(base.Lister):
