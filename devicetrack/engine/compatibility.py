@@ -6,6 +6,7 @@ compared between devices that match by kind and type: those of others mean nothi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Mapping
 import dataclasses
 import re
@@ -222,16 +223,45 @@ def decide(source: Facts, destination: Facts, rules: Rules, seen: Version | None
     return Verdict(tuple(reasons), tuple(notes))
 
 
+def acceptance(source: Facts, rules: Rules, seen: Version | None = None) -> Callable[[Facts], bool]:
+    """Make a function that says whether :func:`decide` accepts a destination, for who asks of thousands.
+
+    It gives no reasons, so it can stop at the first, and it reads the source once.
+    """
+    here, api, version, required, _offered, units, obstacle = source
+    newest = _newest(version, seen) if isinstance(version, Version) else None
+
+    def accepts(destination: Facts) -> bool:
+        there, its_api, its_version, _required, offered, its_units, its_obstacle = destination
+        if obstacle is not None or its_obstacle is not None or api != its_api or not required <= offered:
+            return False
+        if here != there and (here.kind == there.kind or (here, there) not in rules.crossings):
+            return False
+        if units != its_units and not _units_fit(source, destination, rules):
+            return False
+        if newest is not None and isinstance(its_version, Version):
+            return newest.major == its_version.major and newest.minor <= its_version.minor
+        if isinstance(version, Unknown) or isinstance(its_version, Unknown):
+            return not rules.require_version
+        return version == its_version
+
+    return accepts
+
+
 def _version(source: MigrationVersion, destination: MigrationVersion, seen: Version | None) -> Reason | None:
     if isinstance(source, Version) and isinstance(destination, Version):
         if source.major != destination.major:
             return Reason(MAJOR, source, destination)
-        # Whatever was seen of another major version says nothing about this one.
-        newest = seen if seen is not None and seen.major == source.major else source
+        newest = _newest(source, seen)
         return Reason(MINOR, newest, destination) if destination.minor < newest.minor else None
     if isinstance(source, Unknown) or isinstance(destination, Unknown):
         return Reason(VERSION_UNKNOWN, source, destination)
     return Reason(VERSION_STRING, source, destination) if source != destination else None
+
+
+def _newest(source: Version, seen: Version | None) -> Version:
+    # Whatever was seen of another major version says nothing about this one.
+    return seen if seen is not None and seen.major == source.major else source
 
 
 def _units_fit(source: Facts, destination: Facts, rules: Rules) -> bool:

@@ -230,6 +230,15 @@ class PropertiesTestCase(testtools.TestCase):
                                                changed[2]))
 
     @given(FACTS, FACTS, RULES, SEEN)
+    def test_thousands_are_accepted_as_one_is(
+            self, source: Facts, destination: Facts, rules: Rules, seen: Version | None) -> None:
+        fast = compatibility.acceptance(source, rules, seen)
+        for there in (destination, destination._replace(obstacle=None, offered=destination.offered | source.required),
+                      source._replace(version=destination.version, obstacle=None, offered=source.required),
+                      source._replace(aggregation=destination.aggregation, obstacle=None, offered=source.required)):
+            self.assertEqual(accepts(source, there, rules, seen), fast(there))
+
+    @given(FACTS, FACTS, RULES, SEEN)
     def test_a_version_that_is_unknown_never_passes_in_silence(
             self, source: Facts, destination: Facts, rules: Rules, seen: Version | None) -> None:
         verdict = compatibility.decide(source, destination, rules, seen)

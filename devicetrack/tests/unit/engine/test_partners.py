@@ -113,11 +113,17 @@ _FACTS = st.builds(Facts, _SORTS, st.just('vfio-pci'), st.builds(Version, st.jus
 _RULES = st.builds(Rules, st.just(True), st.frozensets(st.tuples(_SORTS, _SORTS).filter(lambda two: two[0] != two[1])))
 _GUEST = st.lists(st.tuples(_FACTS, st.none() | st.just(OLD)), max_size=4)
 _DESTINATION = st.lists(_FACTS, max_size=6)
+_LETTERS = st.frozensets(st.sampled_from('ABCD'), max_size=3)
 
 
 def named(guest: list[tuple[Facts, Version | None]], destination: list[Facts]) -> tuple[list[Held], list[Offer]]:
     return ([Held(f'g{index}', facts, seen) for index, (facts, seen) in enumerate(guest)],
             [Offer(f'd{index}', facts) for index, facts in enumerate(destination)])
+
+
+def one_by_one(guest: list[Held], hosts: dict[str, list[Facts]], rules: Rules) -> tuple[str, ...]:
+    return tuple(name for name, devices in hosts.items()
+                 if partners.find(guest, named([], devices)[1], rules).accepted)
 
 
 class PropertiesTestCase(testtools.TestCase):
@@ -158,9 +164,15 @@ class PropertiesTestCase(testtools.TestCase):
             self, guest: list[tuple[Facts, Version | None]], hosts: list[list[Facts]], rules: Rules) -> None:
         held = named(guest, [])[0]
         by_name = {f'host-{index}': devices for index, devices in enumerate(hosts)}
-        self.assertEqual(tuple(name for name, devices in by_name.items()
-                               if partners.find(held, named([], devices)[1], rules).accepted),
-                         fleet.Fleet(by_name).hosts_for(held, rules))
+        self.assertEqual(one_by_one(held, by_name, rules), fleet.Fleet(by_name).hosts_for(held, rules))
+
+    @given(st.lists(_LETTERS, max_size=4), st.lists(st.lists(_LETTERS, max_size=8), max_size=6))
+    def test_a_fleet_whose_devices_serve_any_of_the_guest(
+            self, guest: list[frozenset[str]], hosts: list[list[frozenset[str]]]) -> None:
+        held = [Held(f'g{index}', vgpu(OLD)._replace(required=letters)) for index, letters in enumerate(guest)]
+        by_name = {f'host-{index}': [vgpu(OLD)._replace(offered=letters) for letters in devices]
+                   for index, devices in enumerate(hosts)}
+        self.assertEqual(one_by_one(held, by_name, Rules()), fleet.Fleet(by_name).hosts_for(held, Rules()))
 
 
 class FleetTestCase(testtools.TestCase):
@@ -182,6 +194,16 @@ class FleetTestCase(testtools.TestCase):
         hosts = fleet.Fleet({'old': [vgpu(OLD)] * 2})
         self.assertEqual(('old',), hosts.hosts_for([Held('a', vgpu(NEW), OLD)] * 2, Rules()))
         self.assertEqual((), hosts.hosts_for([Held('a', vgpu(NEW), OLD), Held('b', vgpu(NEW))], Rules()))
+
+    def test_a_guest_with_more_devices_than_groups_can_be_counted_of(self) -> None:
+        letters = 'ABCDEFGHIJKL'
+        guest = [Held(letter, vgpu(OLD)._replace(required=frozenset(letter))) for letter in letters]
+        chance = random.Random(1)
+        hosts = {f'host-{index}': [vgpu(OLD)._replace(offered=frozenset(chance.sample(letters, 2))) for _ in range(20)]
+                 for index in range(50)}
+        found = fleet.Fleet(hosts).hosts_for(guest, Rules())
+        self.assertEqual(one_by_one(guest, hosts, Rules()), found)
+        self.assertTrue(0 < len(found) < len(hosts))
 
     def test_a_fleet_without_hosts(self) -> None:
         self.assertEqual((), fleet.Fleet({}).hosts_for([Held('a', vgpu(OLD))], Rules()))
