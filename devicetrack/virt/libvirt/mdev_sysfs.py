@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 from devicetrack.virt.libvirt import privileged
 
-DEVICES = '/sys/bus/mdev/devices'
-
 
 class Made(NamedTuple):
     """A mediated device that exists. ``parent_address`` is the last part of its parent's path in sysfs."""
@@ -19,13 +17,14 @@ class Made(NamedTuple):
 
 
 class Kernel:
-    """The kernel of this host.
+    """The kernel of this host. ``directory`` is its list of mediated devices.
 
-    :param directory: its list of mediated devices
+    :param root: where sysfs is
     """
 
-    def __init__(self, directory: str = DEVICES) -> None:
-        self.directory = directory
+    def __init__(self, root: str = privileged.SYSFS) -> None:
+        self.root = root
+        self.directory = os.path.join(root, 'bus/mdev/devices')
 
     @property
     def answers(self) -> bool:
@@ -37,6 +36,21 @@ class Kernel:
             return os.listdir(self.directory)
         except FileNotFoundError:
             return []
+
+    def parents(self) -> list[str]:
+        """The addresses of what makes mediated devices, as in :class:`Made`."""
+        try:
+            return os.listdir(self.parent_path(''))
+        except FileNotFoundError:
+            return []
+
+    def parent_path(self, address: str) -> str:
+        """The directory of a parent: the kernel links all of them there, PCI devices and virtual ones."""
+        return os.path.join(self.root, 'class/mdev_bus', address)
+
+    def type_path(self, address: str, name: str) -> str:
+        """The directory of a type that a parent makes."""
+        return os.path.join(self.parent_path(address), 'mdev_supported_types', name)
 
     def has(self, uuid: str) -> bool:
         return os.path.lexists(self._path(uuid))

@@ -61,7 +61,7 @@ class Tree:
     """
 
     def __init__(self, root: str) -> None:
-        self._root = root
+        self.root = root
         self._devices = os.path.join(root, 'bus/pci/devices')
 
     def functions(self) -> list[Function]:
@@ -69,11 +69,7 @@ class Tree:
 
         :raises DriverError: they cannot be read
         """
-        try:
-            names = sorted(os.listdir(self._devices))
-        except OSError as error:
-            raise exception.CommandFailed(f'listing {self._devices}', str(error.strerror)) from error
-        found = (self._function(name) for name in names if self._has(name))
+        found = (self._function(name) for name in self._names() if self._has(name))
         return [function for function in found if function is not None]
 
     def function(self, address: str) -> Function | None:
@@ -82,6 +78,24 @@ class Tree:
         :raises DriverError: nobody can say
         """
         return self._function(address) if self.known((address,)) else None
+
+    def parents(self) -> set[str]:
+        """The physical functions of virtual ones that have these files, whether or not their types can be read.
+
+        :raises DriverError: they cannot be read
+        """
+        found = set()
+        for name in self._names():
+            # What is not a virtual function, or went away just now, has no such link.
+            with contextlib.suppress(OSError):
+                parent = os.path.basename(os.readlink(self._path(name, 'physfn')))
+                if os.path.lexists(self._path(name, _CURRENT)):
+                    found.add(parent)
+        return found
+
+    def parent_path(self, address: str) -> str:
+        """The directory of a physical function."""
+        return os.path.join(self._devices, address)
 
     def known(self, addresses: Iterable[str]) -> set[str]:
         """Those of the addresses that a virtual function with these files has.
@@ -110,7 +124,7 @@ class Tree:
 
         :raises OSError: as the driver says it
         """
-        privileged.set_vgpu_type(self._root, address, int(number))
+        privileged.set_vgpu_type(self.root, address, int(number))
 
     def is_open(self, address: str) -> bool:
         """Whether anybody has the function open, or another one of its IOMMU group.
@@ -118,6 +132,12 @@ class Tree:
         :raises OSError: nobody can say
         """
         return privileged.is_vfio_group_open(int(os.path.basename(os.readlink(self._path(address, 'iommu_group')))))
+
+    def _names(self) -> list[str]:
+        try:
+            return sorted(os.listdir(self._devices))
+        except OSError as error:
+            raise exception.CommandFailed(f'listing {self._devices}', str(error.strerror)) from error
 
     def _has(self, address: str) -> bool:
         try:

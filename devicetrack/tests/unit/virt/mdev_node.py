@@ -24,13 +24,14 @@ class Node:
     """The node devices of a host with the kernel's sample driver mtty: 24 units, one or two for a device.
 
     Texts are those of libvirt 9.0 and 11.3. ``in_use`` are UUIDs that a process has open; ``fail`` has an error for
-    each call that shall not succeed. ``sysfs`` is the kernel's list, ``definitions`` that of mdevctl.
+    each call that shall not succeed. ``sysfs`` is where the kernel's list is, ``definitions`` that of mdevctl.
     """
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
         self.sysfs, self.definitions = (os.path.join(directory, name) for name in ('sysfs', 'definitions'))
-        os.mkdir(self.sysfs)
+        self.devices = os.path.join(self.sysfs, 'bus/mdev/devices')
+        os.makedirs(self.devices)
         os.mkdir(self.definitions)
         self.existing: dict[str, Any] = {}
         self.in_use: set[str] = set()
@@ -111,7 +112,7 @@ class NodeDevice:
         """Let something be otherwise, in sysfs and with mdevctl too."""
         self.__dict__.update(facts)
         device = os.path.join(self.node.directory, self.parent_address, self.identifier)
-        link = os.path.join(self.node.sysfs, self.identifier)
+        link = os.path.join(self.node.devices, self.identifier)
         if self.active and not os.path.exists(device):
             os.makedirs(device)
             os.symlink(f'../mdev_supported_types/{self.type}', os.path.join(device, 'mdev_type'))

@@ -82,6 +82,7 @@ class KernelTestCase(base.TestCase):
     def setUp(self) -> None:
         super().setUp()
         self.kernel = mdev_sysfs.Kernel(self.temp_dir())
+        os.makedirs(self.kernel.directory)
 
     def add(self) -> None:
         path = os.path.join(self.temp_dir(), 'mtty', UUID)

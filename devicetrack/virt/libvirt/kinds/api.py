@@ -18,6 +18,7 @@ from typing import NamedTuple
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects.values import Capacity
 from devicetrack.objects.values import InventoryDevice
+from devicetrack.objects.values import MigrationType
 from devicetrack.objects.values import Missing
 from devicetrack.objects.values import Realized
 from devicetrack.virt.libvirt import connection
@@ -78,6 +79,18 @@ class DeviceKind(abc.ABC):
         :raises HypervisorUnreachable: no answer
         """
         return None
+
+    def migration_types(self) -> Sequence[MigrationType]:
+        """What parents say of the types that options enable there, for guests that move live. By default nothing.
+
+        Each is of this kind, and has the parent and the migration type that the details of its devices have. Only
+        what is there is read, and nothing is written. What cannot be read of one is a problem in its attribute, and
+        of the others is told all the same.
+
+        :raises HypervisorUnreachable: no answer
+        :raises DriverError: nothing can be said of any; any other error is taken for a mistake
+        """
+        return ()
 
     @abc.abstractmethod
     def stock(self) -> Stock:

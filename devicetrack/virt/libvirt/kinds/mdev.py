@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
 import logging
+import os
 import time
 from typing import Any
 from typing import TypeVar
@@ -30,7 +31,9 @@ from devicetrack.objects import MdevDetails
 from devicetrack.objects.values import Capacity
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import InventoryDevice
+from devicetrack.objects.values import MigrationType
 from devicetrack.objects.values import Realized
+from devicetrack.virt.libvirt import attributes
 from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import domain_xml
 from devicetrack.virt.libvirt import guest_xml
@@ -70,6 +73,7 @@ class Mdev(api.DeviceKind):
         self._in_vain: set[str] = set()         # devices that a release waited for, and is to look at once from now on
         self.devices = mdev_devices.Devices(hypervisor, mdev_sysfs.Kernel())
         self.settle_s = SETTLE_S
+        self._attributes = attributes.paths(conf)
 
     @property
     def configured(self) -> bool:
@@ -82,6 +86,20 @@ class Mdev(api.DeviceKind):
     def live_migration_obstacle(self) -> str | None:
         versions = self.hypervisor.versions()
         return None if versions is None else vfio_migration.obstacle(versions)
+
+    def migration_types(self) -> Sequence[MigrationType]:
+        parents, kernel = self.devices.parents(), self.devices.kernel
+        # The kernel has virtual parents that libvirt does not know, and their devices may be in stock.
+        there = {*parents, *(parents.of(nodedev_xml.ROOT_DEVICE, address) for address in kernel.parents())}
+        found = []
+        for parent in sorted(there, key=lambda parent: parent.name):
+            address = parent.address or parent.name
+            for mdev_type in self.options.types_of(mdev_parents.names(parent)):
+                directory = kernel.type_path(address, mdev_type.id)
+                if os.path.isdir(directory) or mdev_type.id in {made.id for made in parent.types}:
+                    named = MigrationType(self.name, parent.name, mdev_type.id)
+                    found.append(self._attributes.read(kernel.root, named, directory, kernel.parent_path(address)))
+        return found
 
     # -- stock -------------------------------------------------------------------------------------------------
 

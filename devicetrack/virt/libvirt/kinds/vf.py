@@ -27,7 +27,9 @@ from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import VFDetails
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import InventoryDevice
+from devicetrack.objects.values import MigrationType
 from devicetrack.objects.values import Realized
+from devicetrack.virt.libvirt import attributes
 from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import domain_xml
 from devicetrack.virt.libvirt import guest_xml
@@ -51,6 +53,7 @@ class VF(api.DeviceKind):
         super().__init__(conf, hypervisor)
         self.options = vf_options.read(conf)
         self.tree = vgpu_sysfs.Tree(self.options.sysfs_root)
+        self._attributes = attributes.paths(conf)
         self._idle: set[str] = set()            # types that were said to be for no card
         self._no_cards: set[str] = set()        # what was said of addresses that are of none
 
@@ -65,6 +68,16 @@ class VF(api.DeviceKind):
     def live_migration_obstacle(self) -> str | None:
         versions = self.hypervisor.versions()
         return None if versions is None else vfio_migration.obstacle(versions)
+
+    def migration_types(self) -> Sequence[MigrationType]:
+        found = []
+        for address in sorted(self.tree.parents()):
+            vgpu_type = self.options.type_of(address)
+            if vgpu_type is not None:
+                named = MigrationType(self.name, nodedev_xml.pci_name(address), vgpu_type.id)
+                directory = self.tree.parent_path(address)
+                found.append(self._attributes.read(self.tree.root, named, directory, directory))
+        return found
 
     # -- stock --------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,119 @@
+"""What drivers say in sysfs of the types of their devices, for guests that move live: attributes that are only read.
+
+No attribute of this sort is in mainline, so options name them. What stands there is a vendor's, and nothing is taken
+for granted: a file that never ends, bytes that are no text, a link that leads somewhere else.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from typing import Any
+from typing import Final
+from typing import NamedTuple
+
+from devicetrack import exception
+from devicetrack.conf import compatibility as options
+from devicetrack.objects.values import Attribute
+from devicetrack.objects.values import MigrationType
+
+_MAX_BYTES: Final = 4096                        # a page, which is what sysfs gives of an attribute
+_PRINTABLE: Final = re.compile(rb'[ -~]*')
+_DRIVER_VERSION: Final = 'driver/module/version'
+
+
+class Paths(NamedTuple):
+    """Where attributes are, below the directory that speaks of a type; empty for what is not read."""
+
+    version: str
+    aggregation: str
+
+    def read(self, root: str, of: MigrationType, directory: str, device: str) -> MigrationType:
+        """Fill in what a driver says of a type.
+
+        :param root: where sysfs is
+        :param of: names the type
+        :param directory: that of the type, in ``root``
+        :param device: that of the parent, in ``root``
+        """
+        version, aggregation = (read(root, directory, path) if path else Attribute() for path in self)
+        return of._replace(version=version, aggregation=aggregation, driver=read(root, device, _DRIVER_VERSION).text)
+
+
+def paths(conf: Any) -> Paths:
+    """Read where attributes are from ``[devicetrack_compatibility]``, which is registered here.
+
+    :raises InvalidConfiguration: an option cannot be used; names it, its value and the reason
+    """
+    options.register(conf)
+    ours = conf[options.GROUP]
+    return Paths(_checked('version_attribute', ours.version_attribute),
+                 _checked('aggregation_attribute', ours.aggregation_attribute))
+
+
+def _checked(option: str, path: str) -> str:
+    reason = None
+    if '\0' in path:
+        reason = 'no path has a NUL in it'
+    elif path.startswith('/') or '..' in path.split('/'):
+        reason = 'it takes a path below the directory of a type, neither absolute nor with ".."'
+    if reason is not None:
+        # A NUL would not be seen in the message.
+        raise exception.InvalidConfiguration(f'[{options.GROUP}] {option}', path.replace('\0', '\\0'), reason)
+    return path
+
+
+def read(root: str, directory: str, relative_path: str) -> Attribute:
+    """Read one attribute: a line of printable ASCII, without blanks around it.
+
+    Nothing is opened but a file below ``root``, and nothing is written. A problem names the path, for operators.
+
+    :param root: where sysfs is
+    :param directory: a directory in it
+    :param relative_path: that of the attribute in the directory, which may be a link or lead through links
+    """
+    path = os.path.join(root, directory, relative_path)
+    real, real_root = os.path.realpath(path), os.path.realpath(root)
+    if os.path.commonpath((real, real_root)) != real_root:
+        return Attribute(problem=f'{path} is refused: it leads out of {root}')
+    try:
+        data = _bytes(real)
+    except FileNotFoundError:
+        return Attribute()
+    except OSError as error:
+        return Attribute(problem=f'{path} cannot be read: {error.strerror or error}')
+    problem = _problem(data)
+    if problem is not None:
+        return Attribute(problem=f'{path} {problem}')
+    return Attribute(data.decode('ascii').strip())
+
+
+def _bytes(path: str) -> bytes:
+    """What a file has, up to one byte more than it may have.
+
+    :raises OSError: it cannot be read, or is no file
+    """
+    # A FIFO would keep its reader waiting for a writer.
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError('it is no regular file')
+        data = b''
+        while len(data) <= _MAX_BYTES and (more := os.read(fd, _MAX_BYTES + 1 - len(data))):
+            data += more
+        return data
+    finally:
+        os.close(fd)
+
+
+def _problem(data: bytes) -> str | None:
+    """Why bytes are no attribute; None when they are one."""
+    if len(data) > _MAX_BYTES:
+        return f'has more than {_MAX_BYTES} bytes'
+    lines = data.removesuffix(b'\n').split(b'\n')
+    if not all(map(_PRINTABLE.fullmatch, lines)):
+        return 'has bytes that are not printable ASCII'
+    if len(lines) > 1:
+        return f'has {len(lines)} lines, one is expected'
+    return None if lines[0].strip() else 'is empty'
