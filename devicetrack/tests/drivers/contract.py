@@ -16,12 +16,14 @@ from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import DeviceMap
 from devicetrack.objects import DevicePair
+from devicetrack.objects.values import Attribute
 from devicetrack.objects.values import Candidate
 from devicetrack.objects.values import Capacity
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestConfig
 from devicetrack.objects.values import GuestRecord
 from devicetrack.objects.values import InventoryDevice
+from devicetrack.objects.values import MigrationType
 from devicetrack.objects.values import Record
 from devicetrack.objects.values import RecordedDevice
 from devicetrack.objects.values import Use
@@ -549,6 +551,29 @@ class Contract(base.TestCase):
     def test_a_guest_that_was_started_here_does_not_arrive(self) -> None:
         self.start(self.assigned('vpmem', 'ns1'))
         self.assertEqual(frozenset(), self.driver.get_usage().arriving)
+
+    def test_every_type_that_a_parent_makes_is_there_of_which_nothing_is_said(self) -> None:
+        there = {said[:3]: said for said in self.driver.migration_types()}
+        capacity = self.capacity()
+        named = ('mdev', capacity.parent, details.from_text(capacity.details).migration_type)
+        self.assertEqual(MigrationType(*named), there[named])
+        for function in self.world.functions:
+            device = self.devices()[DeviceKey('vf', function)]
+            self.assertIn(('vf', device.parent, details.from_text(device.details).migration_type), there)
+
+    def test_what_a_parent_says_of_a_type_is_told_as_it_is(self) -> None:
+        capacity = self.capacity()
+        said = MigrationType('mdev', capacity.parent, capacity.device_type, Attribute('2.1.0'),
+                             Attribute(problem='?'), '550.54')
+        self.world.declare(said)
+        found, = (found for found in self.driver.migration_types() if found[:3] == said[:3])
+        self.assertEqual((said.version, said.driver), (found.version, found.driver))
+        self.assertIsNone(found.aggregation.text)
+        self.assertIsNotNone(found.aggregation.problem)
+
+    def test_without_an_answer_nothing_is_said_of_types(self) -> None:
+        self.world.unreachable()
+        self.assertRaises(exception.HypervisorUnreachable, self.world.driver().migration_types)
 
     def test_a_driver_that_was_closed_may_be_used_again(self) -> None:
         before = self.driver.get_inventory()

@@ -18,13 +18,16 @@ from devicetrack.objects import details
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestConfig
 from devicetrack.objects.values import MigrationDefinitions
+from devicetrack.objects.values import MigrationType
 from devicetrack.testing import fixtures as our_fixtures
 from devicetrack.testing import libvirt as libvirt_fixtures
 from devicetrack.testing import vgpu
+from devicetrack.tests import sysfs
 from devicetrack.virt import driver as interface
 from devicetrack.virt import fake
 from devicetrack.virt.libvirt import domain_xml
 from devicetrack.virt.libvirt import driver as libvirt_driver
+from devicetrack.virt.libvirt import mdev_sysfs
 from devicetrack.virt.libvirt.kinds import mdev
 from devicetrack.virt.libvirt.kinds import vf
 from devicetrack.virt.libvirt.kinds import vpmem
@@ -109,6 +112,10 @@ class World(fixtures.Fixture, abc.ABC):
         raise NotImplementedError
 
     @abc.abstractmethod
+    def declare(self, said: MigrationType) -> None:
+        """Let the parent of mediated devices say this of its type."""
+
+    @abc.abstractmethod
     def hold(self, key: DeviceKey) -> contextlib.AbstractContextManager[Any]:
         """Work on a device as another process of this host does."""
 
@@ -171,6 +178,9 @@ class FakeWorld(World):
 
     def remove(self, namespace: str) -> None:
         self.machine.remove(DeviceKey(fake.VPMEM, namespace))
+
+    def declare(self, said: MigrationType) -> None:
+        self.machine.declare(said)
 
     def hold(self, key: DeviceKey) -> contextlib.AbstractContextManager[Any]:
         return self.machine.working_on(*key)
@@ -268,6 +278,10 @@ class LibvirtTestWorld(World):
     def remove(self, namespace: str) -> None:
         os.unlink(os.path.join(self.files, namespace))
 
+    def declare(self, said: MigrationType) -> None:
+        device = 'class/mdev_bus/0000:84:00.0'
+        sysfs.declare(self.cards.root, said, f'{device}/mdev_supported_types/{said.type}', device)
+
     def hold(self, key: DeviceKey) -> contextlib.AbstractContextManager[Any]:
         locks = os.path.join(self.configuration.state_path, 'locks')
         os.makedirs(locks, exist_ok=True)
@@ -289,6 +303,9 @@ class _BootedDriver(libvirt_driver.LibvirtDriver):
         super().__init__('host', configuration.conf, configuration.state_path, [mdev.Mdev, vf.VF, vpmem.VPMEM],
                          connect)
         self._world = world
+        kind = self._kinds['mdev']
+        assert isinstance(kind, mdev.Mdev)
+        kind.devices.kernel = mdev_sysfs.Kernel(world.cards.root)
 
     def boot_id(self) -> str:
         return self._world.boot

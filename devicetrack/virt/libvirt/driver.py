@@ -28,6 +28,7 @@ from devicetrack.objects.values import GuestRecord
 from devicetrack.objects.values import Inventory
 from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import MigrationDefinitions
+from devicetrack.objects.values import MigrationType
 from devicetrack.objects.values import Missing
 from devicetrack.objects.values import Realized
 from devicetrack.objects.values import Unknown
@@ -257,6 +258,18 @@ class LibvirtDriver(driver.VirtDriver):
     def live_migration_obstacles(self) -> Mapping[str, str]:
         found = {name: kind.live_migration_obstacle() for name, kind in self._kinds.items()}
         return {name: obstacle for name, obstacle in found.items() if obstacle is not None}
+
+    def migration_types(self) -> Sequence[MigrationType]:
+        found: list[MigrationType] = []
+        for kind in self._kinds.values():
+            try:
+                found += installed.migration_types(kind)
+            except exception.HypervisorUnreachable:
+                raise
+            except exception.DriverError as error:
+                LOG.warning('What the types of kind %s say for live migrations is unknown: %s', kind.name, error,
+                            exc_info=isinstance(error, exception.DeviceKindFailed))
+        return found
 
     def migration_definitions(self, device_map: DeviceMap) -> MigrationDefinitions:
         return self._guests.migration_definitions(device_map)

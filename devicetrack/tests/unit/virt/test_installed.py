@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
 from typing import Any
 
+import fixtures as test_fixtures
 import libvirt
 
 from devicetrack import exception
 from devicetrack.claims.manager import ClaimManager
 from devicetrack.objects import details
+from devicetrack.objects.values import Attribute
 from devicetrack.objects.values import Capacity
 from devicetrack.objects.values import InventoryDevice
+from devicetrack.objects.values import MigrationType
 from devicetrack.testing import fixtures
 from devicetrack.tests import base
 from devicetrack.virt.libvirt import driver as libvirt_driver
@@ -28,7 +32,7 @@ def device(identifier: Any = 'a', kind: str = 'tape', resource_class: str = 'CUS
 
 
 class Tape(api.DeviceKind):
-    """A kind that says what a test gave it to say."""
+    """A kind that says what a test gave it to say: devices, or of types for migrations."""
 
     name = 'tape'
     configured = True
@@ -39,6 +43,11 @@ class Tape(api.DeviceKind):
         if isinstance(self.said, Exception):
             raise self.said
         return self.said if isinstance(self.said, api.Stock) else api.Stock(tuple(self.said))
+
+    def migration_types(self) -> Any:
+        if isinstance(self.said, Exception):
+            raise self.said
+        return self.said
 
     def addresses(self, domain: Any) -> Any:
         return ()
@@ -109,6 +118,51 @@ class GoodStockTestCase(base.TestCase):
     def test_a_mistake_survives_pickling(self) -> None:
         error = exception.DeviceKindFailed('tape', 'it broke')
         self.assertEqual(str(error), str(pickle.loads(pickle.dumps(error))))
+
+
+class MigrationTypesTestCase(base.TestCase):
+
+    scenarios = base.table(
+        ('an error', KeyError('x'), 'KeyError'),
+        ('nothing', None, 'TypeError'),
+        ('something else', ['lto'], "AttributeError: 'str' object"),
+        ('another kind', [MigrationType('vpmem', None, 'lto')], "type 'lto' is of kind 'vpmem'"),
+        ('a type that is no text', [MigrationType('tape', None, 7)],  # type: ignore[arg-type]
+         'type 7 is not made of texts'),
+        ('a number for a version', [MigrationType('tape', None, 'lto', Attribute(2))],  # type: ignore[arg-type]
+         "type 'lto' is not made of texts"),
+        ('a version that is no attribute', [MigrationType('tape', None, 'lto', 2)],  # type: ignore[arg-type]
+         'TypeError'),
+        names=('said', 'says'))
+
+    def test_a_kind_that_fails_is_left_out_and_logged_with_its_traceback(self) -> None:
+        log = self.useFixture(test_fixtures.FakeLogger(libvirt_driver.__name__, level=logging.WARNING))
+        good = MigrationType('other', None, 'lto', Attribute('1.0.0'))
+        kinds = [type('Broken', (Tape,), {'said': self.said}), type('Good', (Other,), {'said': [good]})]
+        driver = libvirt_driver.LibvirtDriver('host', self.conf, self.state_path, kinds)
+        self.assertEqual([good], driver.migration_types())
+        self.assertIn('of kind tape say for live migrations is unknown: device kind tape made a mistake', log.output)
+        self.assertIn(self.says, log.output)
+        self.assertIn('Traceback', log.output)
+
+
+class MigrationTypesOfTheHostTestCase(base.TestCase):
+
+    def make(self, **members: Any) -> libvirt_driver.LibvirtDriver:
+        return libvirt_driver.LibvirtDriver('host', self.conf, self.state_path, [type('Made', (Tape,), members)])
+
+    def test_an_error_of_the_host_is_no_mistake(self) -> None:
+        log = self.useFixture(test_fixtures.FakeLogger(libvirt_driver.__name__, level=logging.WARNING))
+        self.assertEqual([], self.make(said=exception.CommandFailed('mt', 'no tape')).migration_types())
+        self.assertIn('mt: no tape', log.output)
+        self.assertNotIn('Traceback', log.output)
+
+    def test_without_an_answer_there_is_none(self) -> None:
+        driver = self.make(said=exception.HypervisorUnreachable('qemu:///system', 'gone'))
+        self.assertRaises(exception.HypervisorUnreachable, driver.migration_types)
+
+    def test_a_kind_that_is_not_configured_is_not_asked(self) -> None:
+        self.assertEqual([], self.make(said=ZeroDivisionError(), configured=False).migration_types())
 
 
 class StartTestCase(base.TestCase):

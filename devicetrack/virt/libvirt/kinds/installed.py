@@ -19,6 +19,7 @@ from devicetrack import exception
 from devicetrack.objects import details
 from devicetrack.objects.values import Capacity
 from devicetrack.objects.values import InventoryDevice
+from devicetrack.objects.values import MigrationType
 from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt.kinds import api
 
@@ -93,6 +94,31 @@ def stock(kind: api.DeviceKind) -> api.Stock:
         raise
     except Exception as error:
         raise exception.DeviceKindFailed(kind.name, _said(error)) from error
+
+
+def migration_types(kind: api.DeviceKind) -> Sequence[MigrationType]:
+    """What the kind says of its types, looked through. One that is not configured is not asked.
+
+    :raises DeviceKindFailed: the kind made a mistake
+    :raises DriverError: it says that nothing can be said
+    """
+    try:
+        found = tuple(kind.migration_types()) if kind.configured else ()
+        for one in found:
+            _check_migration_type(kind, one)
+        return found
+    except exception.DriverError:
+        raise
+    except Exception as error:
+        raise exception.DeviceKindFailed(kind.name, _said(error)) from error
+
+
+def _check_migration_type(kind: api.DeviceKind, one: MigrationType) -> None:
+    if one.kind != kind.name:
+        raise exception.DeviceKindFailed(kind.name, f'what it says of type {one.type!r} is of kind {one.kind!r}')
+    texts = (one.parent, one.driver, *one.version, *one.aggregation)
+    if not isinstance(one.type, str) or not all(text is None or isinstance(text, str) for text in texts):
+        raise exception.DeviceKindFailed(kind.name, f'what it says of type {one.type!r} is not made of texts')
 
 
 def _check(kind: api.DeviceKind, found: api.Stock) -> None:
