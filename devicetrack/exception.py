@@ -314,7 +314,14 @@ class InstanceNotClaimed(DeviceTrackError):
         return f'instance {self.instance_uuid} has no assignment that is {self.wanted}'
 
 
-class NoDevicePair(DeviceTrackError):
+class LiveMigrationRefused(DeviceTrackError):
+    """A running guest cannot move with its devices. Its text is for operators: it tells of hosts and devices."""
+
+    for_tenant = 'The instance cannot be migrated live with its devices; it can be moved while it is stopped.'
+    """What the owner of the guest may read, whatever the reason."""
+
+
+class NoDevicePair(LiveMigrationRefused):
     """A device of the source has no partner at the destination. Nothing was changed; the guest cannot move live.
 
     Choose another destination, or move the guest while it is off.
@@ -328,7 +335,7 @@ class NoDevicePair(DeviceTrackError):
         return f'{self.kind} {self.identifier} of the source has no partner at the destination: {self.reason}'
 
 
-class LiveMigrationUnsupported(DeviceTrackError):
+class LiveMigrationUnsupported(LiveMigrationRefused):
     """This host cannot migrate running guests with devices of a kind. Nothing was changed.
 
     Choose other hosts, or move the guest while it is off.
@@ -341,6 +348,20 @@ class LiveMigrationUnsupported(DeviceTrackError):
     def __str__(self) -> str:
         return (f'host {self.host} takes part in no live migration of a guest with a device of kind {self.kind}: '
                 f'{self.reason}')
+
+
+class NoDestination(DeviceTrackError):
+    """No host can take over a running guest with this device, so none is to be asked. Nothing was changed.
+
+    The reason is for operators. Move the guest while it is off.
+    """
+
+    def __init__(self, kind: str, identifier: str, reason: str) -> None:
+        super().__init__(kind, identifier, reason)
+        self.kind, self.identifier, self.reason = kind, identifier, reason
+
+    def __str__(self) -> str:
+        return f'no host can take over a running guest with {self.kind} {self.identifier}: {self.reason}'
 
 
 class RowsMissing(DeviceTrackError):

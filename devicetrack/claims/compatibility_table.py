@@ -19,7 +19,6 @@ import yaml
 
 from devicetrack import exception
 from devicetrack.engine.compatibility import parse_version
-from devicetrack.engine.compatibility import Rules
 from devicetrack.engine.compatibility import Sort
 from devicetrack.engine.compatibility import Unknown
 from devicetrack.engine.compatibility import Version
@@ -31,16 +30,8 @@ _FEATURE: Final = re.compile('[A-Z][A-Z0-9_]{0,254}')
 _BOOLEANS: Final = {'true': True, 'false': False}
 
 
-class Declared(NamedTuple):
-    """What the table says of devices of one type."""
-
-    version: Version | Unknown
-    required: frozenset[str]
-    offered: frozenset[str]
-
-
-class _Stated(NamedTuple):
-    """What one entry says. None leaves it to a more general entry."""
+class Stated(NamedTuple):
+    """What the table, or one entry of it, says of devices of one type; None where it says nothing."""
 
     version: Version | None = None
     required: frozenset[str] | None = None
@@ -48,18 +39,22 @@ class _Stated(NamedTuple):
 
 
 class _Entry(NamedTuple):
-    everywhere: _Stated
-    drivers: Mapping[str, _Stated]
-    hosts: Mapping[str, _Stated]
+    everywhere: Stated
+    drivers: Mapping[str, Stated]
+    hosts: Mapping[str, Stated]
 
 
 class Table:
-    """What a table says, and the rules of the deployment that it carries."""
+    """What a table says, and the rules of the deployment that it has.
 
-    def __init__(self, rules: Rules, entries: Mapping[Sort, _Entry]) -> None:
-        self.rules, self._entries = rules, entries
+    ``crossings`` and ``growing`` are as in :class:`~devicetrack.engine.compatibility.Rules`.
+    """
 
-    def declared(self, sort: Sort, host: str, driver: str | None = None) -> Declared:
+    def __init__(self, entries: Mapping[Sort, _Entry], crossings: frozenset[tuple[Sort, Sort]],
+                 growing: frozenset[Sort]) -> None:
+        self._entries, self.crossings, self.growing = entries, crossings, growing
+
+    def declared(self, sort: Sort, host: str, driver: str | None = None) -> Stated:
         """What is declared for devices of a sort on a host with a driver of a version.
 
         Each of version, requires and offers comes from the entry of the host, else of the driver, else of the type.
@@ -69,10 +64,9 @@ class Table:
             version = version if version is not None else stated.version
             required = required if required is not None else stated.required
             offered = offered if offered is not None else stated.offered
-        return Declared(version or Unknown(f'the table has none for {sort} there'), required or frozenset(),
-                        offered or frozenset())
+        return Stated(version, required, offered)
 
-    def _stated(self, sort: Sort, host: str, driver: str | None) -> Iterator[_Stated]:
+    def _stated(self, sort: Sort, host: str, driver: str | None) -> Iterator[Stated]:
         entry = self._entries.get(sort)
         if entry is not None:
             if host in entry.hosts:
@@ -126,8 +120,7 @@ class _Reader:
         self._visited: set[int] = set()
 
     def table(self, node: Any) -> Table:
-        parts = self._mapping(node, 'the table', ('require_version', 'types', 'cross_kind'))
-        require_version = self._boolean(parts, 'require_version', '', True)
+        parts = self._mapping(node, 'the table', ('types', 'cross_kind'))
         entries, growing = {}, set()
         for kind, types in self._named(parts, 'types', '').items():
             for name, entry in self._mapping(types, f'types.{kind}').items():
@@ -137,7 +130,7 @@ class _Reader:
                     growing.add(sort)
                 entries[sort] = _Entry(self._stated(stated, element), self._by_name(stated, 'drivers', element),
                                        self._by_name(stated, 'hosts', element))
-        return Table(Rules(require_version, self._crossings(parts), frozenset(growing)), entries)
+        return Table(entries, self._crossings(parts), frozenset(growing))
 
     def _crossings(self, parts: Mapping[str, Any]) -> frozenset[tuple[Sort, Sort]]:
         found = set()
@@ -161,11 +154,11 @@ class _Reader:
         return Sort(self._text(parts['kind'], f'{element}.{end}.kind'),
                     self._text(parts['type'], f'{element}.{end}.type'))
 
-    def _by_name(self, parts: Mapping[str, Any], name: str, element: str) -> dict[str, _Stated]:
+    def _by_name(self, parts: Mapping[str, Any], name: str, element: str) -> dict[str, Stated]:
         return {key: self._stated(self._mapping(node, f'{element}.{name}.{key}', _DECLARED), f'{element}.{name}.{key}')
                 for key, node in self._named(parts, name, element).items()}
 
-    def _stated(self, parts: Mapping[str, Any], element: str) -> _Stated:
+    def _stated(self, parts: Mapping[str, Any], element: str) -> Stated:
         version = None
         if 'version' in parts:
             node = parts['version']
@@ -174,7 +167,7 @@ class _Reader:
             if isinstance(parsed, Unknown):
                 self._fail(node, f'{element}.version', text, 'a version is three numbers, as 2.1.0')
             version = parsed
-        return _Stated(version, self._features(parts, 'requires', element), self._features(parts, 'offers', element))
+        return Stated(version, self._features(parts, 'requires', element), self._features(parts, 'offers', element))
 
     def _features(self, parts: Mapping[str, Any], name: str, element: str) -> frozenset[str] | None:
         if name not in parts:

@@ -39,6 +39,7 @@ from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import DeviceMap
 from devicetrack.objects import DeviceRequest
 from devicetrack.objects import InstanceResources
+from devicetrack.objects import LiveMigrationCheck
 from devicetrack.objects import Provider
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestConfig
@@ -311,6 +312,19 @@ class ClaimManager(Steps):
             instance.resources = resources
             return resources
 
+    @_when_ready
+    def rebooted(self, context: Any, instance: Any) -> None:
+        """Take note that a guest rebooted, or may have, without being started anew.
+
+        A guest looks at its devices when it boots: from then on it may go by what the driver here has that is newer
+        than where it came from, and cannot go back there while it runs. Call it for every reboot that the service makes
+        and for those that the hypervisor tells of (libvirt: ``VIR_DOMAIN_EVENT_ID_REBOOT``). Idempotent.
+
+        :raises StoreError: nothing was noted
+        """
+        with self.working(instance.uuid):
+            self.note_reboot(self.records_of(instance.uuid))
+
     # -- giving back --------------------------------------------------------------------------------------------------
 
     @_when_ready
@@ -376,22 +390,50 @@ class ClaimManager(Steps):
         return moving.claim(self, context, instance, migration, moving.RESIZE, demand, numa_topology)
 
     @_when_ready
+    def check_can_live_migrate_destination(self, context: Any, instance: Any) -> LiveMigrationCheck:
+        """At the destination, before anything is claimed: whether this host takes running guests with such devices.
+
+        Changes nothing. What it gives is for :meth:`check_can_live_migrate_source` at the source.
+
+        :raises LiveMigrationUnsupported: this host takes no running guest with a device of a kind that the instance has
+        :raises HypervisorUnreachable: no answer
+        """
+        return moving.check_at_destination(self, instance)
+
+    @_when_ready
+    def check_can_live_migrate_source(self, context: Any, instance: Any,
+                                      check: LiveMigrationCheck | None = None) -> LiveMigrationCheck:
+        """At the source, before anything is claimed: what this host declares of the devices that the guest runs on.
+
+        Changes nothing. What it gives is for :meth:`live_migration_claim` at the destination, which decides.
+
+        :param check: what the destination gave; None from one of an older release
+        :raises LiveMigrationUnsupported: no running guest with such a device leaves this host
+        :raises BadRequest: the check is of another instance
+        :raises HypervisorUnreachable, StoreError: no answer
+        """
+        return moving.check_at_source(self, instance, check)
+
+    @_when_ready
     def live_migration_claim(self, context: Any, instance: Any, nodename: str, migration: Any, limits: Any,
                              allocs: Mapping[str, Any] | DeviceRequest | None, *,
-                             numa_topology: Any = None) -> Claim:
+                             numa_topology: Any = None, check: LiveMigrationCheck | None = None) -> Claim:
         """Claim at the destination of a live migration: a partner for each device that the guest runs on.
 
-        Which those are is read from ``instance.resources``. A partner is of the same resource class, and of the same
-        type (mdev) or label and size (persistent memory).
+        Which those are is read from ``instance.resources``. Partners are of one resource class, and compatible by what
+        both hosts declare; as many devices find one as can.
 
+        :param check: what :meth:`check_can_live_migrate_source` gave. Without it, as from a source of an older
+            release, nothing is known of the devices but their types, and their migration versions are unknown
         :raises NoDevicePair: a device has no partner among what was free; nothing is held
         :raises LiveMigrationUnsupported: this host takes no running guest with such a device; nothing is held
-        :raises BadRequest: also when ``instance.resources`` does not have as many devices as are allocated here
+        :raises BadRequest: also when ``instance.resources`` does not have as many devices as are allocated here, or
+            others than ``check``
         :raises Exception: all others as :meth:`resize_claim`
         """
         self._check_node(nodename)
         demand = self._demand_of(getattr(instance, 'flavor', None), allocs)
-        return moving.claim(self, context, instance, migration, moving.LIVE_MIGRATION, demand, numa_topology)
+        return moving.claim(self, context, instance, migration, moving.LIVE_MIGRATION, demand, numa_topology, check)
 
     @_when_ready
     def rebuild_claim(self, context: Any, instance: Any, nodename: str,

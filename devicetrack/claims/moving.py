@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
+import contextlib
 import json
 from typing import Any
 from typing import Final
@@ -22,16 +23,19 @@ from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.claims import interrupted
 from devicetrack.claims import looking
+from devicetrack.claims import partnering
 from devicetrack.claims.claim import Claim
+from devicetrack.claims.partnering import Wanted
 from devicetrack.claims.steps import Moving
 from devicetrack.engine import demand as demands
 from devicetrack.engine import moves
-from devicetrack.engine import pairing
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import DeviceMap
 from devicetrack.objects import DevicePair
 from devicetrack.objects import InstanceResources
+from devicetrack.objects import LiveMigrationCheck
 from devicetrack.objects import MigrationContext
+from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Record
 from devicetrack.store.api import ContextChange
 from devicetrack.store.api import Update
@@ -53,7 +57,7 @@ OLD: Final = 'old_'
 
 
 def claim(manager: ClaimManager, context: Any, instance: Any, migration: Any, move_type: str,
-          demand: demands.Demand, numa_topology: Any = None) -> Claim:
+          demand: demands.Demand, numa_topology: Any = None, check: LiveMigrationCheck | None = None) -> Claim:
     """Claim devices of this host for an instance that moves to it, or to other devices of it.
 
     The errors are those of :meth:`ClaimManager.resize_claim`.
@@ -68,16 +72,17 @@ def claim(manager: ClaimManager, context: Any, instance: Any, migration: Any, mo
             raise exception.BadRequest('migration.source_compute', manager.host, 'a live migration has two hosts')
         leaving = _make_room(manager, instance, migration, one_host)
         old = _old_resources(manager, instance, leaving, one_host)
-        pairs_with = None
+        guest: list[Wanted] = []
         if move_type == LIVE_MIGRATION:
-            pairs_with = _source_devices(instance, old, demand)
-            check_live(manager, {device.kind for device in pairs_with})
+            guest = _source_devices(instance, old, check, demand)
+            check_live(manager, partnering.kinds_here(manager, guest))
         made: Any = MigrationContext(instance_uuid=uuid, migration_uuid=migration.uuid, old_resources=old,
                                      old_numa_topology=_topology(getattr(instance, 'numa_topology', None)),
                                      new_numa_topology=_topology(numa_topology))
 
         def arrange(records: Sequence[Record]) -> list[Record]:
-            return list(records) if pairs_with is None else _in_order_of(records, pairs_with)
+            return [record._replace(seen=one.seen) for record, one in zip(records, guest, strict=True)] if guest \
+                else list(records)
 
         def contexts(records: Sequence[Record]) -> tuple[ContextChange, ...]:
             made.new_resources = InstanceResources.from_records(uuid, manager.host_uuid, records)
@@ -88,7 +93,9 @@ def claim(manager: ClaimManager, context: Any, instance: Any, migration: Any, mo
                                                        generation=record.generation + 1)) for record in leaving)
         moving = Moving(migration.uuid, updates, arrange, contexts)
         records: list[Record] = []
-        if demand.items:
+        if guest:
+            records = _take_partners(manager, instance, claim_id, demand, moving, guest)
+        elif demand.items:
             records = manager.take(uuid, claim_id, demand, moving)
         else:
             contexts(())
@@ -198,34 +205,61 @@ def check_live(manager: ClaimManager, kinds: Collection[str]) -> None:
             raise exception.LiveMigrationUnsupported(manager.host, kind, reason)
 
 
-def _source_devices(instance: Any, old: InstanceResources | None, demand: demands.Demand) -> list[DeviceAssignment]:
+def check_at_destination(manager: ClaimManager, instance: Any) -> LiveMigrationCheck:
+    """See :meth:`ClaimManager.check_can_live_migrate_destination`."""
+    resources = getattr(instance, 'resources', None)
+    if isinstance(resources, InstanceResources):
+        check_live(manager, {device.kind for device in resources})
+    return LiveMigrationCheck(instance_uuid=instance.uuid, devices=None)
+
+
+def check_at_source(manager: ClaimManager, instance: Any, check: LiveMigrationCheck | None) -> LiveMigrationCheck:
+    """See :meth:`ClaimManager.check_can_live_migrate_source`."""
+    if check is not None:
+        _check_is_of(instance, check)
+    there = [record for record in manager.records_of(instance.uuid) if record.state != vocabulary.RELEASING]
+    # A source that was told to leave before has called them old. After a resize here the old ones are not the guest's.
+    records = [record for record in there if record.role == vocabulary.CURRENT] or [
+        record for record in there if record.role == vocabulary.OLD]
+    check_live(manager, {record.kind for record in records})
+    return LiveMigrationCheck(instance_uuid=instance.uuid, devices=partnering.declare(manager, records))
+
+
+def _check_is_of(instance: Any, check: LiveMigrationCheck) -> None:
+    if check.instance_uuid != instance.uuid:
+        raise exception.BadRequest('check.instance_uuid', check.instance_uuid, f'the instance is {instance.uuid}')
+
+
+def _source_devices(instance: Any, old: InstanceResources | None, check: LiveMigrationCheck | None,
+                    demand: demands.Demand) -> list[Wanted]:
     """The devices that the guest runs on, each of which needs a partner here.
 
     :raises BadRequest: nobody said which they are, or they are not as many as were asked for
     """
-    devices = sorted(old, key=lambda one: one.position) if old is not None else []
+    has = sorted(old or (), key=lambda one: one.position)
     wanted = sum(item.amount for item in demand.items)
-    if len(devices) != wanted:
+    if len(has) != wanted:
         raise exception.BadRequest(
-            'instance.resources', len(devices),
+            'instance.resources', len(has),
             f'the guest must find a partner for each of its devices and nothing else: {wanted} are allocated here')
+    if check is None or check.devices is None:
+        # A source of an older release: it says which devices there are, and declares nothing of them.
+        return partnering.from_resources(has)
+    _check_is_of(instance, check)
+    devices = partnering.from_declared(check.devices)
+    if [device.key for device in devices] != [DeviceKey(one.kind, one.identifier) for one in has]:
+        raise exception.BadRequest('check.devices', [device.key for device in devices],
+                                   'the guest has others, by instance.resources: read the instance again')
     return devices
 
 
-def _in_order_of(records: Sequence[Record], source: Sequence[DeviceAssignment]) -> list[Record]:
-    """The records in the order of the source devices that they are partners of: a guest keeps its order.
-
-    :raises NoDevicePair: a source device has no partner
-    """
-    there = [DeviceAssignment.from_record(record) for record in records]
-    pairs = pairing.pair([_paired(one) for one in source], [_paired(one) for one in there])
-    partner = dict(pairs)
-    return [records[partner[position]]._replace(position=position) for position in range(len(source))]
-
-
-def _paired(assignment: DeviceAssignment) -> pairing.Paired:
-    return pairing.Paired(assignment.kind, assignment.identifier, assignment.resource_class,
-                          (assignment.details.migration_type,))
+def _take_partners(manager: ClaimManager, instance: Any, claim_id: str, demand: demands.Demand, moving: Moving,
+                   guest: Sequence[Wanted]) -> list[Record]:
+    """Choose and take; when others took meanwhile what was chosen, choose again."""
+    for _attempt in range(manager.claim_attempts - 1):
+        with contextlib.suppress(exception.NoFit):
+            return manager.take(instance.uuid, claim_id, partnering.choose(manager, guest, demand), moving)
+    return manager.take(instance.uuid, claim_id, partnering.choose(manager, guest, demand), moving)
 
 
 def device_map(manager: ClaimManager, instance: Any, migration: Any) -> DeviceMap:
@@ -238,14 +272,15 @@ def device_map(manager: ClaimManager, instance: Any, migration: Any) -> DeviceMa
             raise exception.InstanceNotClaimed(instance.uuid, f'part of migration {migration.uuid} with its context')
         return DeviceMap(instance_uuid=instance.uuid, migration_uuid=migration.uuid, pairs=[], metadata='',
                          post_copy_allowed=True)
+    # The claim put partners at the places of those that they are partners of.
     source = sorted(stored.old_resources or (), key=lambda one: one.position)
     there = [DeviceAssignment.from_record(record) for record in records]
+    for left in source[len(there):]:
+        raise exception.NoDevicePair(left.kind, left.identifier, 'the claim there has fewer devices')
     config = manager.driver.guest_config(there, getattr(getattr(instance, 'flavor', None), 'name', None))
-    pairs = [DevicePair(kind=source[left].kind, resource_class=source[left].resource_class,
-                        source=source[left].identifier, destination=there[right].identifier,
-                        type=source[left].details.migration_type,
-                        element=config.devices[right])
-             for left, right in pairing.pair([_paired(one) for one in source], [_paired(one) for one in there])]
+    pairs = [DevicePair(kind=one.kind, resource_class=one.resource_class, source=left.identifier,
+                        destination=one.identifier, type=left.details.type_name, element=element)
+             for left, one, element in zip(source, there, config.devices, strict=True)]
     # Post-copy runs the guest at both ends: a device that faults a page in later has no way to ask for it.
     return DeviceMap(instance_uuid=instance.uuid, migration_uuid=migration.uuid, pairs=pairs,
                      metadata=config.metadata, post_copy_allowed=not pairs)

@@ -11,6 +11,7 @@ from oslo_log import log as logging
 
 from devicetrack import exception
 from devicetrack import vocabulary
+from devicetrack.claims import declaring
 from devicetrack.claims import doubt
 from devicetrack.claims import interrupted
 from devicetrack.claims import looking
@@ -41,6 +42,7 @@ def start(manager: Steps) -> list[Finding]:
             withheld.resume(manager.ledger, marks, views)
             doubt.withhold(manager.ledger, (views,))
         manager.refresh()
+        declaring.refresh(manager, views.inventory, at_start=True)
         withheld.note(manager, views)
         _judge(manager, views)
         if not interrupted.waits(manager, views):
@@ -74,6 +76,7 @@ def audit(manager: Steps) -> list[Finding]:
             manager.ledger.read_inventory(views.inventory, watch)
             doubt.withhold(manager.ledger, looks)
     manager.refresh()
+    declaring.refresh(manager, views.inventory)
     doubt.follow_rows(manager, views.records)
     withheld.note(manager, views)
     _judge(manager, views)

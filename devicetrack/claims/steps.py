@@ -19,6 +19,7 @@ from oslo_log import log as logging
 
 from devicetrack import exception
 from devicetrack import vocabulary
+from devicetrack.claims import declaring
 from devicetrack.claims import doubt
 from devicetrack.claims import providers as provider_resolvers
 from devicetrack.claims import withheld
@@ -29,6 +30,7 @@ from devicetrack.engine import demand as demands
 from devicetrack.engine import ledger as ledgers
 from devicetrack.engine import lifecycle
 from devicetrack.engine import moves
+from devicetrack.engine.declaration import Declaration
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects.values import Candidate
 from devicetrack.objects.values import DeviceKey
@@ -80,6 +82,8 @@ class Steps:
         self._ledger = self.new_ledger()
         self._working = lockutils.Semaphores()
         self._doubts: list[doubt.Doubt] = []
+        self.declarer = declaring.Declarer(conf, host)
+        self.declarations: dict[declaring.Place, Declaration] = {}
         self.withheld = withheld.Register()
         self.marking = threading.Lock()         # held while what is withheld changes, there and in the store
         self._reading = threading.Lock()
@@ -96,6 +100,12 @@ class Steps:
 
     def new_claim_id(self) -> str:
         return f'{self._claim_prefix}-{next(self._claim_numbers):x}'
+
+    @property
+    def claim_attempts(self) -> int:
+        """How often a claim chooses devices."""
+        attempts: int = self._conf.claim_attempts
+        return attempts
 
     @property
     def host_uuid(self) -> str:
@@ -166,7 +176,7 @@ class Steps:
             except exception.DeviceTaken as taken:
                 doubt.distrust(self, holding, taken.devices)
                 attempts += 1
-                if attempts >= self._conf.claim_attempts:
+                if attempts >= self.claim_attempts:
                     raise
             except exception.NothingWritten:
                 self._put_back(holding)
@@ -308,7 +318,8 @@ class Steps:
         :returns: the rows of ``give`` as they are after it, for :meth:`give_back`
         """
         after = [(record, record._replace(role=lifecycle.next_role(record.role, lifecycle.ARRIVED),
-                                          state=lifecycle.next_state(record.state, lifecycle.STARTED)))
+                                          state=lifecycle.next_state(record.state, lifecycle.STARTED),
+                                          seen=declaring.seen_at_start(self, record)))
                  for record in settlement.arrive]
         after += [(record, record._replace(
             role=lifecycle.next_role(record.role, lifecycle.STAYS if record.role != vocabulary.INCOMING
@@ -327,6 +338,15 @@ class Steps:
             self.write(Changes(update=tuple(changed), contexts=contexts))
         now = {update.before.key: update.after for update in changed}
         return [now.get(record.key, record) for record in settlement.give]
+
+    def note_reboot(self, records: Sequence[Record]) -> None:
+        """Write what the guest may have seen of its devices since it rebooted, where that is more than before."""
+        seen = [(record, declaring.seen_at_reboot(self, record)) for record in self.used_by_guest(records)
+                if record.state == vocabulary.ACTIVE]
+        changed = tuple(Update(record, record._replace(seen=now, generation=record.generation + 1))
+                        for record, now in seen if record.seen != now)
+        if changed:
+            self.write(Changes(update=changed))
 
     def give_back(self, records: Sequence[Record]) -> None:
         """Take devices of rows that are on their way back from the host, and then the rows from the store."""

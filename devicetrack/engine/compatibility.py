@@ -13,6 +13,8 @@ import re
 from typing import Final
 from typing import NamedTuple
 
+from devicetrack import exception
+
 # What a reason is about.
 SOURCE_HOST: Final = 'source host'
 DESTINATION_HOST: Final = 'destination host'
@@ -27,7 +29,7 @@ FEATURES: Final = 'features'
 AGGREGATION: Final = 'aggregation'
 
 # What a tenant reads of a refusal, whatever the reason: the reasons tell of hosts, drivers and other devices.
-REFUSED: Final = 'The instance cannot be migrated live with its devices; it can be moved while it is stopped.'
+REFUSED: Final = exception.LiveMigrationRefused.for_tenant
 
 # A part has nine digits at most, so that no document costs time; a zero in front would give one version two spellings.
 _PART: Final = '(0|[1-9][0-9]{0,8})'

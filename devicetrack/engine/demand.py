@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -16,11 +17,15 @@ from devicetrack.objects import extra_specs as specs
 
 
 class Item(NamedTuple):
-    """So many devices of a resource class, from one provider or (None) from any of this host."""
+    """So many devices of a resource class, from one provider or (None) from any of this host.
+
+    With ``accepts`` only such as it accepts: it is asked with the parent's name and the details of a device.
+    """
 
     resource_class: str
     amount: int
     provider_uuid: str | None = None
+    accepts: Callable[[str | None, str], bool] | None = None
 
 
 class Demand(NamedTuple):

@@ -19,6 +19,7 @@ from devicetrack.engine.demand import NOTHING
 from devicetrack.engine.explanation import Shortage
 from devicetrack.engine.explanation import shortage
 from devicetrack.engine.pools import Pools
+from devicetrack.engine.selection import allows
 from devicetrack.engine.selection import Pool
 from devicetrack.engine.withholding import NO_REASON
 from devicetrack.engine.withholding import Standing
@@ -176,19 +177,57 @@ class Ledger:
         holding.units = tuple(taken if one is unit else one for one in holding.units) + (unit,)
         return taken
 
-    def _take_item(self, item: tuple[str, int, str | None], demand: Demand) -> list[Unit] | None:
-        resource_class, amount, provider_uuid = item
+    def available(self, resource_class: str, provider_uuid: str | None,
+                  demand: Demand) -> list[tuple[Pool, str | None, str, int]]:
+        """What an item of a demand could be served with: pool, identifier, details, and how many of it there are.
+
+        Without an identifier it is what the pool's parent can make.
+        """
+        scope = self._pools.scopes.get((resource_class, provider_uuid))
+        found: list[tuple[Pool, str | None, str, int]] = []
+        for pool in scope.pools if scope is not None else ():
+            if allows(pool.numa_node, demand.numa_nodes, demand.numa_policy):
+                found += [(pool, unit.identifier, unit.details, 1) for unit in pool.free
+                          if unit.state == FREE and not unit.withheld]
+                if pool.room() > pool.free_count:
+                    found.append((pool, None, pool.details, pool.room() - pool.free_count))
+        return found
+
+    def _take_item(self, item: Item, demand: Demand) -> list[Unit] | None:
+        resource_class, amount, provider_uuid, accepts = item
         scope = self._pools.scopes.get((resource_class, provider_uuid))
         if scope is None:
             return None
         units: list[Unit] = []
         while len(units) < amount:
-            pool = scope.best(demand.numa_nodes, demand.numa_policy)
-            if pool is None:
+            unit = None
+            if accepts is not None:
+                unit = self._take_accepted(resource_class, provider_uuid, demand, accepts)
+            elif (pool := scope.best(demand.numa_nodes, demand.numa_policy)) is not None:
+                unit = self._take_from(pool)
+            if unit is None:
                 self._put_back(units)
                 return None
-            units.append(self._take_from(pool))
+            units.append(unit)
         return units
+
+    def _take_accepted(self, resource_class: str, provider_uuid: str | None, demand: Demand,
+                       accepts: Callable[[str | None, str], bool]) -> Unit | None:
+        """Take a device that is accepted. It is looked for: only a guest that comes from another host is so choosy."""
+        found = [(pool.numa_node not in demand.numa_nodes, identifier is None, pool, identifier)
+                 for pool, identifier, details, _amount in self.available(resource_class, provider_uuid, demand)
+                 if accepts(pool.parent_name, details)]
+        if not found:
+            return None
+        _far, _made, pool, identifier = min(found, key=lambda one: one[:2])
+        if identifier is None:
+            return self._make(pool)
+        unit = self._units[pool.kind][identifier]
+        # It stays in its queue, where it is passed over.
+        pool.free_count -= 1
+        unit.state = HELD
+        pool.held_count += 1
+        return unit
 
     @staticmethod
     def _take_from(pool: Pool) -> Unit:
@@ -201,10 +240,18 @@ class Ledger:
                 pool.free_count -= 1
                 break
         else:
-            unit = Unit(pool, None, pool.details)
-            unit.unborn = True
-            pool.parent.pending += 1                            # type: ignore[union-attr]
-            pool.total += 1
+            return Ledger._make(pool)
+        unit.state = HELD
+        pool.held_count += 1
+        return unit
+
+    @staticmethod
+    def _make(pool: Pool) -> Unit:
+        """Take one that will be made."""
+        unit = Unit(pool, None, pool.details)
+        unit.unborn = True
+        pool.parent.pending += 1                                # type: ignore[union-attr]
+        pool.total += 1
         unit.state = HELD
         pool.held_count += 1
         return unit

@@ -482,7 +482,7 @@ class _Comparison:
             return f'nobody owns it; parent {device.parent}, origin {origin}'
         if 'origin' in known.fields and text != device.details:
             origin = f'{known.origin}, {origin}'
-        sort = getattr(known, 'type', None) or getattr(known, 'label', None) or device.resource_class
+        sort = known.type_name or device.resource_class
         return f'nobody owns it; type {sort}, parent {device.parent}, origin {origin}'
 
 

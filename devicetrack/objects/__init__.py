@@ -9,12 +9,15 @@ from devicetrack.objects.device import Device
 from devicetrack.objects.device_map import DeviceMap
 from devicetrack.objects.device_map import DevicePair
 from devicetrack.objects.instance_resources import InstanceResources
+from devicetrack.objects.live_migration import DeclaredDevice
+from devicetrack.objects.live_migration import LiveMigrationCheck
 from devicetrack.objects.migration_context import MigrationContext
 from devicetrack.objects.provider import Provider
 from devicetrack.objects.request import DeviceRequest
 from devicetrack.objects.request import RequestedDevices
 
 __all__ = [
+    'DeclaredDevice',
     'Device',
     'DeviceAssignment',
     'DeviceDetails',
@@ -22,6 +25,7 @@ __all__ = [
     'DevicePair',
     'DeviceRequest',
     'InstanceResources',
+    'LiveMigrationCheck',
     'MdevDetails',
     'MigrationContext',
     'Provider',

@@ -44,6 +44,11 @@ class DeviceDetails(base.DeviceTrackObject):
         return False
 
     @property
+    def type_name(self) -> str:
+        """The type of the device as people know it; empty for a kind without types."""
+        return ''
+
+    @property
     def migration_type(self) -> str:
         """What a device must be to take this one's place in a guest that moves while it runs.
 
@@ -85,10 +90,15 @@ class VPMEMDetails(DeviceDetails):
     }
 
     @property
+    def type_name(self) -> str:
+        return str(self.label)
+
+    @property
     def migration_type(self) -> str:
-        # The guest's NVDIMM is as large as the namespace allows, its label area included. A larger namespace would do
+        # The guest's NVDIMM is as large as the namespace allows, its label area included, and libvirt compares the size
+        # of both and their alignment (virDomainMemoryDefCheckABIStability in its source). A larger namespace would do
         # for the way there and not for the way back.
-        return f'{self.label} {self.size_bytes}'
+        return f'{self.label} {self.size_bytes} {self.align_bytes}'
 
     @property
     def is_stateless(self) -> bool:
@@ -112,6 +122,10 @@ class MdevDetails(DeviceDetails):
         'iommu_group': ovo_fields.IntegerField(nullable=True),
         'origin': fields.OriginField(),
     }
+
+    @property
+    def type_name(self) -> str:
+        return str(self.type)
 
     @property
     def migration_type(self) -> str:
@@ -146,6 +160,10 @@ class VFDetails(DeviceDetails):
         'device_api': ovo_fields.StringField(),
         'origin': fields.OriginField(),
     }
+
+    @property
+    def type_name(self) -> str:
+        return str(self.type)
 
     @property
     def migration_type(self) -> str:
@@ -197,6 +215,19 @@ def from_text(text: str) -> DeviceDetails:
                  'versioned_object.version': cls.VERSION, 'versioned_object.data': data}
     read: DeviceDetails = cls.obj_from_primitive(primitive)
     return read
+
+
+def peek(text: str) -> DeviceDetails:
+    """Details to look at and not to keep: for who has thousands. Their values are as they are stored.
+
+    :raises UnknownObject, MalformedObject: as :func:`from_text`
+    """
+    name, version, data = _parse(text)
+    classes = ovo_base.VersionedObjectRegistry.obj_classes().get(name)
+    if classes is None or not issubclass(classes[0], DeviceDetails) or classes[0].VERSION != version:
+        return from_text(text)
+    seen: DeviceDetails = classes[0].of_known(**data)
+    return seen
 
 
 def is_made(text: str) -> bool:

@@ -1,0 +1,239 @@
+"""What a host declares about its devices: asked anew at every audit, kept in the store for who is elsewhere.
+
+A declaration is for the devices of one type at one parent. Guests are compared by them, the scheduler is told them, and
+commands on other hosts read them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+import functools
+import json
+from typing import Any
+from typing import NamedTuple
+from typing import TYPE_CHECKING
+
+from oslo_log import log as logging
+
+from devicetrack import exception
+from devicetrack import vocabulary
+from devicetrack.claims import compatibility_sources
+from devicetrack.claims.compatibility_sources import NOTHING
+from devicetrack.claims.compatibility_sources import Said
+from devicetrack.claims.compatibility_sources import Source
+from devicetrack.conf import compatibility as options
+from devicetrack.engine import compatibility
+from devicetrack.engine import declaration
+from devicetrack.engine.compatibility import Facts
+from devicetrack.engine.compatibility import Rules
+from devicetrack.engine.compatibility import Sort
+from devicetrack.engine.compatibility import STATELESS
+from devicetrack.engine.compatibility import Unknown
+from devicetrack.engine.compatibility import Version
+from devicetrack.engine.declaration import Declaration
+from devicetrack.objects import details
+from devicetrack.objects import DeviceAssignment
+from devicetrack.objects.values import Capacity
+from devicetrack.objects.values import Inventory
+from devicetrack.objects.values import InventoryDevice
+from devicetrack.objects.values import MigrationType
+from devicetrack.objects.values import Record
+from devicetrack.store.api import StoredDeclaration
+
+if TYPE_CHECKING:
+    from devicetrack.claims.steps import Steps
+
+LOG = logging.getLogger(__name__)
+
+# Kind, parent and type: what a declaration is about.
+Place = tuple[str, str | None, str]
+
+
+class _Look(NamedTuple):
+    """What the details of a device say of its type."""
+
+    type: str
+    api: str
+    is_stateless: bool
+
+
+class Declarer:
+    """Asks the sources.
+
+    :raises InvalidConfiguration: an option cannot be used
+    """
+
+    def __init__(self, conf: Any, host: str) -> None:
+        options.register(conf)
+        self._require_version = conf[options.GROUP].require_version
+        self._sources: list[tuple[str, Source]] = compatibility_sources.load(conf, host)
+        self._failed: set[tuple[str, str]] = set()
+
+    @property
+    def rules(self) -> Rules:
+        """What the deployment decided, as the sources were last read."""
+        crossings = frozenset(pair for _name, source in self._sources for pair in source.crossings)
+        growing = frozenset(sort for _name, source in self._sources for sort in source.growing)
+        return Rules(self._require_version, crossings, growing)
+
+    def refresh(self) -> None:
+        """Let the sources read again what they read once.
+
+        :raises InvalidConfiguration: one cannot; the others were read
+        """
+        failed = None
+        for _name, source in self._sources:
+            try:
+                source.refresh()
+            except exception.InvalidConfiguration as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
+
+    def declare(self, look: _Look, said: MigrationType, obstacle: str | None) -> Declaration:
+        """What is declared of a type at a parent: of each subject what the first source says that knows it."""
+        sort = Sort(said.kind, said.type)
+        version: compatibility.MigrationVersion = Unknown('no source knows it')
+        if look.is_stateless:
+            version = STATELESS
+        found = Said(None if isinstance(version, Unknown) else version)
+        sources: dict[str, str] = {}
+        reasons = []
+        for name, source in self._sources:
+            says = self._ask(name, source, sort, said)
+            if isinstance(says.version, Unknown):
+                reasons.append(f'{name}: {says.version.reason}')
+                says = says._replace(version=None)
+            for subject, value in says._asdict().items():
+                if value is not None and getattr(found, subject) is None:
+                    found = found._replace(**{subject: value})
+                    if subject in declaration.SUBJECTS:
+                        sources[subject] = name
+        if found.version is not None:
+            version = found.version
+        elif reasons:
+            version = Unknown('; '.join(reasons))
+        facts = Facts(sort, look.api, version, found.required or frozenset(), found.offered or frozenset(),
+                      found.aggregation, obstacle or found.obstacle)
+        return Declaration(said.parent, facts, tuple(sorted(sources.items())))
+
+    def _ask(self, name: str, source: Source, sort: Sort, said: MigrationType) -> Said:
+        try:
+            return source.say(sort, said)
+        except Exception as error:
+            # It may come from another project. What it would have required nobody knows, so nothing moves.
+            text = f'source {name} fails with {type(error).__name__}: {error}'
+            if (name, text) not in self._failed:
+                self._failed.add((name, text))
+                LOG.exception('Nothing is known of the compatibility of %s', sort)
+            return NOTHING._replace(obstacle=text)
+
+
+def refresh(manager: Steps, inventory: Inventory, at_start: bool = False) -> None:
+    """Ask anew what this host declares, and write it where it changed. Blocks.
+
+    :raises InvalidConfiguration: at the start, when a source cannot be read
+    :raises HypervisorUnreachable, StoreError: no answer; what was declared before counts
+    """
+    try:
+        manager.declarer.refresh()
+    except exception.InvalidConfiguration as error:
+        if at_start:
+            raise
+        LOG.error('What was read before counts: %s', error)
+    obstacles = manager.driver.live_migration_obstacles()
+    said = {(one.kind, one.parent, one.type): one for one in manager.driver.migration_types()}
+    declared: dict[Place, Declaration] = {
+        place: one for place, one in manager.declarations.items() if place[0] not in inventory.known_kinds}
+    there: tuple[Capacity | InventoryDevice, ...] = (*inventory.capacities, *inventory.devices)
+    for one in there:
+        look = _look_at(one.details)
+        place = one.kind, one.parent, look.type
+        if place not in declared:
+            declared[place] = manager.declarer.declare(look, said.get(place, MigrationType(*place)),
+                                                       obstacles.get(one.kind))
+    if declared != manager.declarations or at_start:
+        _write(manager, declared)
+        manager.declarations = declared
+
+
+def _write(manager: Steps, declared: Mapping[Place, Declaration]) -> None:
+    rows = [StoredDeclaration(manager.host_uuid, kind, parent or '', device_type,
+                              json.dumps(one.as_data(), separators=(',', ':'), sort_keys=True))
+            for (kind, parent, device_type), one in declared.items()]
+    rows.sort()
+    if rows != manager.store.declarations(manager.host_uuid):
+        manager.store.set_declarations(manager.host_uuid, rows)
+
+
+def stored(row: StoredDeclaration) -> Declaration:
+    """A declaration as the store has it.
+
+    :raises BadRequest: a newer release wrote it, or it is damaged
+    """
+    where = f'declaration of {row.kind} {row.type} of host {row.host_uuid}'
+    try:
+        data = json.loads(row.document)
+    except ValueError as error:
+        raise exception.BadRequest(where, row.document[:40], f'is no JSON: {error}') from error
+    return declaration.from_data(data, where)
+
+
+def facts_of(manager: Steps, kind: str, parent: str | None, text: str) -> Facts:
+    """What this host declares about a device.
+
+    :param text: its details as they are stored
+    :raises HypervisorUnreachable: of a type that the last audit did not see nobody can tell whether it can be migrated
+    """
+    look = _look_at(text)
+    place = kind, parent, look.type
+    found = manager.declarations.get(place)
+    if found is None:
+        # Options name its kind or its parent no more.
+        obstacle = manager.driver.live_migration_obstacles().get(kind)
+        found = manager.declarer.declare(look, MigrationType(*place), obstacle)
+    return found.facts
+
+
+def facts_elsewhere(device: DeviceAssignment) -> Facts:
+    """What is known of a device of another host that declares nothing."""
+    look = _look_at(details.to_text(device.details))
+    version = STATELESS if look.is_stateless else Unknown('its host declares nothing')
+    return Facts(Sort(device.kind, look.type), look.api, version)
+
+
+def seen_at_start(manager: Steps, record: Record) -> str | None:
+    """What a guest has seen of a device that it has just started on."""
+    if record.role == vocabulary.INCOMING and record.seen is not None:
+        return record.seen                      # it did not start: it came as it was
+    return _as_seen(compatibility.seen_since_boot(None, _version_of(manager, record)))
+
+
+def seen_at_reboot(manager: Steps, record: Record) -> str | None:
+    """What a guest may have seen of a device after it rebooted."""
+    before = version_seen(record)
+    return _as_seen(compatibility.seen_since_boot(before, _version_of(manager, record)))
+
+
+def version_seen(record: Record) -> Version | None:
+    """The version in a row; None when nobody knows, or when a newer release has another way of writing it."""
+    version = compatibility.parse_version(record.seen) if record.seen is not None else None
+    return version if isinstance(version, Version) else None
+
+
+def _version_of(manager: Steps, record: Record) -> compatibility.MigrationVersion:
+    return facts_of(manager, record.kind, record.parent, record.details).version
+
+
+def _as_seen(version: Version | None) -> str | None:
+    return None if version is None else str(version)
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _look_at(text: str) -> _Look:
+    """What details say. Those that a newer release or another kind stored say nothing that we know."""
+    try:
+        found = details.peek(text)
+        return _Look(found.migration_type, getattr(found, 'device_api', ''), found.is_stateless)
+    except (exception.UnknownObject, exception.MalformedObject):
+        return _Look('', '', False)

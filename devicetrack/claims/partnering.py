@@ -1,0 +1,180 @@
+"""Which devices of this host take the place of those that a guest has elsewhere, chosen before they are claimed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+from typing import TYPE_CHECKING
+
+from oslo_log import log as logging
+
+from devicetrack import exception
+from devicetrack.claims import declaring
+from devicetrack.engine import compatibility
+from devicetrack.engine import declaration
+from devicetrack.engine import partners
+from devicetrack.engine.compatibility import Facts
+from devicetrack.engine.compatibility import Version
+from devicetrack.engine.demand import Demand
+from devicetrack.engine.demand import Item
+from devicetrack.engine.partners import Held
+from devicetrack.engine.partners import Offer
+from devicetrack.objects import DeclaredDevice
+from devicetrack.objects import DeviceAssignment
+from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import Record
+
+if TYPE_CHECKING:
+    from devicetrack.claims.steps import Steps
+
+LOG = logging.getLogger(__name__)
+
+
+class Wanted(NamedTuple):
+    """A device that a running guest has on another host, of the class that its partner here has too."""
+
+    resource_class: str
+    held: Held
+
+    @property
+    def key(self) -> DeviceKey:
+        return DeviceKey(self.held.facts.sort.kind, self.held.identifier)
+
+    @property
+    def seen(self) -> str | None:
+        """What a row of its partner says that the guest has seen: a move brings nothing new."""
+        seen = self.held.seen or self.held.facts.version
+        return str(seen) if isinstance(seen, Version) else None
+
+
+class _Place(NamedTuple):
+    """Devices here of which one is as good as another."""
+
+    kind: str
+    parent: str | None
+    facts: Facts
+    names: list[str]
+
+
+def from_declared(devices: Sequence[DeclaredDevice]) -> list[Wanted]:
+    """What the source declared.
+
+    :raises BadRequest: it means nothing here
+    """
+    found = []
+    for index, device in enumerate(devices):
+        data = {name: getattr(device, name) for name in device.fields if device.obj_attr_is_set(name)}
+        facts = declaration.facts_from_data(data, f'check.devices[{index}]')
+        seen = compatibility.parse_version(device.seen) if device.seen is not None else None
+        found.append(Wanted(device.resource_class,
+                            Held(device.identifier, facts, seen if isinstance(seen, Version) else None)))
+    return found
+
+
+def from_resources(devices: Sequence[DeviceAssignment]) -> list[Wanted]:
+    """What a source that declares nothing has."""
+    return [Wanted(device.resource_class, Held(device.identifier, declaring.facts_elsewhere(device)))
+            for device in devices]
+
+
+def kinds_here(manager: Steps, guest: Sequence[Wanted]) -> set[str]:
+    """The kinds that certainly are those of the partners: of no other one a rule of the deployment speaks."""
+    crossing = {source for source, _destination in manager.declarer.rules.crossings}
+    return {wanted.held.facts.sort.kind for wanted in guest if wanted.held.facts.sort not in crossing}
+
+
+def declare(manager: Steps, records: Sequence[Record]) -> list[DeclaredDevice]:
+    """What this host declares about devices of a guest."""
+    return [DeclaredDevice(identifier=record.identifier, resource_class=record.resource_class, seen=record.seen,
+                           **declaration.facts_as_data(
+                               declaring.facts_of(manager, record.kind, record.parent, record.details)))
+            for record in records]
+
+
+def choose(manager: Steps, guest: Sequence[Wanted], demand: Demand) -> Demand:
+    """The demand as one for partners: of each device one item, in the order of the guest.
+
+    The map is a maximum matching within what each provider has of each class. Nothing is held by it.
+
+    :raises NoDevicePair: a device has no partner among what is free; says why each device here is none
+    """
+    items: dict[int, Item] = {}
+    for resource_class in sorted({wanted.resource_class for wanted in guest}):
+        indices = [index for index, wanted in enumerate(guest) if wanted.resource_class == resource_class]
+        slots = [item.provider_uuid for item in demand.items if item.resource_class == resource_class
+                 for _ in range(item.amount)]
+        offers = {provider: _offers(manager, resource_class, provider, demand) for provider in sorted(
+            set(slots), key=lambda uuid: uuid or '')}
+        for provider, some in _over_providers(manager, guest, indices, slots, offers):
+            items.update(_within(manager, guest, some, resource_class, provider, offers[provider]))
+    return demand._replace(items=tuple(items[index] for index in range(len(guest))), order=())
+
+
+def _offers(manager: Steps, resource_class: str, provider_uuid: str | None, demand: Demand) -> list[_Place]:
+    with manager.lock:
+        available = manager.ledger.available(resource_class, provider_uuid, demand)
+    places: dict[declaring.Place, _Place] = {}
+    for pool, identifier, text, amount in available:
+        facts = declaring.facts_of(manager, pool.kind, pool.parent_name, text)
+        place = places.setdefault((pool.kind, pool.parent_name, facts.sort.type),
+                                  _Place(pool.kind, pool.parent_name, facts, []))
+        names = [identifier] if identifier is not None else [
+            f'{number} of those that {pool.parent_name} can make' for number in range(1, min(amount, _MOST) + 1)]
+        place.names.extend(names)
+    return list(places.values())
+
+
+# Nobody's guest has so many devices of one class.
+_MOST = 64
+
+
+def _over_providers(manager: Steps, guest: Sequence[Wanted], indices: Sequence[int], slots: Sequence[str | None],
+                    offers: dict[str | None, list[_Place]]) -> list[tuple[str | None, list[int]]]:
+    """Which of the devices of one class get their partners from which provider."""
+    if len(offers) == 1 and len(slots) == len(indices):
+        return [(slots[0], list(indices))]
+    rules = manager.declarer.rules
+    accepted = [[slot for slot, provider in enumerate(slots) if any(
+        compatibility.decide(guest[index].held.facts, place.facts, rules, guest[index].held.seen).accepted
+        for place in offers[provider])] for index in indices]
+    slot_of = partners.maximum(accepted)
+    for number, index in enumerate(indices):
+        if number not in slot_of:
+            everything = [place for places in offers.values() for place in places]
+            raise _no_pair(guest[index], f'{len(slots)} of class {guest[index].resource_class} are allocated here',
+                           partners.find([guest[index].held], _as_offers(everything, 1), rules))
+    return [(provider, [index for number, index in enumerate(indices) if slots[slot_of[number]] == provider])
+            for provider in offers]
+
+
+def _within(manager: Steps, guest: Sequence[Wanted], indices: Sequence[int], resource_class: str,
+            provider: str | None, places: Sequence[_Place]) -> dict[int, Item]:
+    found = partners.find([guest[index].held for index in indices], _as_offers(places, len(indices)),
+                          manager.declarer.rules)
+    by_key = {guest[index].key: index for index in indices}
+    for alone in found.alone:
+        raise _no_pair(guest[by_key[alone.source]], 'nothing of its class is free here', found)
+    place_of = {DeviceKey(place.kind, name): place for place in places for name in place.names}
+    items = {}
+    for pair in found.pairs:
+        if pair.verdict.notes:
+            LOG.info('Live migration: %(source)s becomes %(destination)s: %(verdict)s',
+                     {'source': pair.source, 'destination': pair.destination, 'verdict': pair.verdict})
+        place = place_of[pair.destination]
+
+        def accepts(parent: str | None, text: str, place: _Place = place) -> bool:
+            return parent == place.parent and declaring.facts_of(
+                manager, place.kind, parent, text) == place.facts
+
+        items[by_key[pair.source]] = Item(resource_class, 1, provider, accepts)
+    return items
+
+
+def _as_offers(places: Sequence[_Place], most: int) -> list[Offer]:
+    """As many devices of each place as can be partners."""
+    return [Offer(name, place.facts) for place in places for name in sorted(place.names)[:most]]
+
+
+def _no_pair(wanted: Wanted, otherwise: str, found: partners.Partners) -> exception.NoDevicePair:
+    reasons = [str(passed) for alone in found.alone if alone.source == wanted.key for passed in alone.passed]
+    return exception.NoDevicePair(*wanted.key, ' | '.join(reasons) or otherwise)

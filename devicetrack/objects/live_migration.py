@@ -1,0 +1,48 @@
+"""What the two ends of a live migration tell each other before anything is claimed."""
+
+from __future__ import annotations
+
+from oslo_versionedobjects import fields as ovo_fields
+
+from devicetrack.objects import base
+
+
+@base.register
+class DeclaredDevice(base.DeviceTrackObject):
+    """One device that a guest runs on, and what its host declares about it.
+
+    The fields from ``type`` on are those of :class:`devicetrack.engine.compatibility.Facts`; ``version`` is a text of
+    the form ``version_form`` (:mod:`devicetrack.engine.declaration`). ``seen`` is the highest migration version that the
+    guest may have seen of the device since its boot, None when nobody knows.
+    """
+
+    VERSION = '1.0'
+    fields = {
+        'kind': ovo_fields.StringField(),
+        'identifier': ovo_fields.StringField(),
+        'resource_class': ovo_fields.StringField(),
+        'type': ovo_fields.StringField(),
+        'api': ovo_fields.StringField(),
+        'version_form': ovo_fields.StringField(),
+        'version': ovo_fields.StringField(),
+        'required': ovo_fields.ListOfStringsField(),
+        'offered': ovo_fields.ListOfStringsField(),
+        'aggregation': ovo_fields.IntegerField(nullable=True),
+        'obstacle': ovo_fields.StringField(nullable=True),
+        'seen': ovo_fields.StringField(nullable=True),
+    }
+
+
+@base.register
+class LiveMigrationCheck(base.DeviceTrackObject):
+    """What goes from the destination of a live migration to the source and comes back.
+
+    ``devices`` are those of the running guest, in its order; None until the source has said them. It holds facts about
+    a host: it is for compute services, and nothing of it for the owner of the guest.
+    """
+
+    VERSION = '1.0'
+    fields = {
+        'instance_uuid': ovo_fields.UUIDField(),
+        'devices': ovo_fields.ListOfObjectsField(base.name_of('DeclaredDevice'), nullable=True),
+    }
