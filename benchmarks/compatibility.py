@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+import itertools
 import random
 import time
+from typing import NamedTuple
 
 from benchmarks import measure
 from benchmarks.measure import Effort
@@ -17,31 +21,54 @@ from devicetrack.engine.fleet import Fleet
 from devicetrack.engine.partners import Held
 
 _DEVICES = 8                                # of a host
-# All of one type: then each device of the guest is compared with each of the 3,000 sets of facts.
-_FACTS = [Facts(Sort('mdev', 'type'), 'vfio-pci', Version(2, minor, patch))
-          for minor in range(30) for patch in range(100)]
-_GUEST = [Held(f'device-{position}', Facts(Sort('mdev', 'type'), 'vfio-pci', Version(2, 8 * position, 0)))
-          for position in range(4)]
+_DISTINCT = 3_000                           # sets of facts, in either fleet
+_FEATURES = 'ABCD'
+_OFFERED = [frozenset(some) for number in range(5) for some in itertools.combinations(_FEATURES, number)]
 
 
-def _fleet(hosts: int) -> Fleet:
-    chance = random.Random(1)
-    return Fleet({f'host-{host}': chance.choices(_FACTS, k=_DEVICES) for host in range(hosts)})
+class _Subject(NamedTuple):
+    name: str
+    facts: Sequence[Facts]
+    guest: Sequence[Held]
+
+
+def _facts(type_: str, minor: int, required: str = '', offered: frozenset[str] = frozenset()) -> Facts:
+    return Facts(Sort('mdev', type_), 'vfio-pci', Version(2, minor, 0), frozenset(required), offered)
+
+
+_SUBJECTS = (
+    # Five types, one of which the guest has: the others are left out before anything is compared.
+    _Subject('easy', [_facts(f'type-{index % 5}', index // 5) for index in range(_DISTINCT)],
+             [Held(f'device-{index}', _facts('type-0', index * 100)) for index in range(4)]),
+    # One type, so each device of the guest is compared with every set of facts. Each set serves any of the four or
+    # none, so hosts differ in what they serve as much as they can.
+    _Subject('hard', [_facts('type', index, offered=_OFFERED[index % len(_OFFERED)]) for index in range(_DISTINCT)],
+             [Held(f'device-{feature}', _facts('type', 0, required=feature)) for feature in _FEATURES]),
+)
 
 
 def run(effort: Effort) -> Table:
-    few, many = _fleet(effort.fleet // 4), _fleet(effort.fleet)
-    samples = measure.side_by_side({'few': lambda: _ask(few), 'many': lambda: _ask(many)}, effort.fleet_rounds)
-    hosts = f'{effort.fleet:,}'
-    return Table('One guest against a fleet', [
-        Row(f'{hosts} hosts', samples.median('many') * 1000, 'ms', note=f'4 devices, {_DEVICES} of each host'),
-        Row('of these, a host', samples.median('many') / effort.fleet * 1e6, 'µs'),
-        Row(f'{hosts} hosts against a quarter of them', samples.ratio('many', 'few'), at_most=4.4,
-            note='four times the hosts, four times the time'),
-    ])
+    return Table('One guest against a fleet', [row for subject in _SUBJECTS for row in _rows_of(subject, effort)])
 
 
-def _ask(fleet: Fleet) -> float:
+def _rows_of(subject: _Subject, effort: Effort) -> list[Row]:
+    chance = random.Random(1)
+    hosts = {f'host-{host}': chance.choices(subject.facts, k=_DEVICES) for host in range(effort.fleet)}
+    many, few = Fleet(hosts), Fleet(dict(itertools.islice(hosts.items(), effort.fleet // 2)))
+    samples = measure.side_by_side({'few': lambda: _ask(few, subject.guest), 'many': lambda: _ask(many, subject.guest)},
+                                   effort.fleet_rounds)
+    able = len(many.hosts_for(subject.guest, Rules()))
+    return [
+        Row(f'{subject.name}: hosts, all different', len({frozenset(Counter(one).items()) for one in hosts.values()}),
+            at_least=effort.fleet, note=f'{_DEVICES} devices each; {able:,} can take the guest with its four'),
+        Row(f'{subject.name}: sets of facts, all different', len({facts for one in hosts.values() for facts in one}),
+            at_least=_DISTINCT),
+        Row(f'{subject.name}: time', samples.median('many') * 1000, 'ms', at_most=15),
+        Row(f'{subject.name}: time of all to half of them', samples.ratio('many', 'few'), at_most=2.2),
+    ]
+
+
+def _ask(fleet: Fleet, guest: Sequence[Held]) -> float:
     began = time.perf_counter()
-    fleet.hosts_for(_GUEST, Rules())
+    fleet.hosts_for(guest, Rules())
     return time.perf_counter() - began
