@@ -231,7 +231,7 @@ def acceptance(source: Facts, rules: Rules, seen: Version | None = None) -> Call
     It gives no reasons, so it can stop at the first, and it reads the source once.
     """
     here, api, version, required, _offered, units, obstacle = source
-    newest = _newest(version, seen) if isinstance(version, Version) else None
+    newest = newest_seen(version, seen) if isinstance(version, Version) else None
 
     def accepts(destination: Facts) -> bool:
         there, its_api, its_version, _required, offered, its_units, its_obstacle = destination
@@ -254,15 +254,18 @@ def _version(source: MigrationVersion, destination: MigrationVersion, seen: Vers
     if isinstance(source, Version) and isinstance(destination, Version):
         if source.major != destination.major:
             return Reason(MAJOR, source, destination)
-        newest = _newest(source, seen)
+        newest = newest_seen(source, seen)
         return Reason(MINOR, newest, destination) if destination.minor < newest.minor else None
     if isinstance(source, Unknown) or isinstance(destination, Unknown):
         return Reason(VERSION_UNKNOWN, source, destination)
     return Reason(VERSION_STRING, source, destination) if source != destination else None
 
 
-def _newest(source: Version, seen: Version | None) -> Version:
-    # Whatever was seen of another major version says nothing about this one.
+def newest_seen(source: Version, seen: Version | None) -> Version:
+    """The version that a destination must not be older than.
+
+    Whatever was seen of another major version says nothing about this one.
+    """
     return seen if seen is not None and seen.major == source.major else source
 
 

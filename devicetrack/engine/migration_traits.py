@@ -1,0 +1,192 @@
+"""Names of traits by which the scheduler finds hosts for a running guest, and what is asked of them.
+
+Placement compares no versions; it only knows whether a provider has a trait. So a host has every trait that a guest may
+ask for and find here, and a guest asks for what it needs at the least.
+
+A name is ``CUSTOM_MIG_<KIND>_<TYPE>`` and one of
+
+- ``_V<major>_<minor>``: a device with this version, or with a newer minor of it;
+- ``_VOPAQUE_<digest>``: with a vendor's own version string;
+- ``_VNONE``: without a driver's state, so with no version;
+- ``_VUNKNOWN``: with a version that nobody knows;
+- ``_ANY``: with whatever version;
+- ``_F_<FEATURE>``: that offers a feature.
+
+A name means one thing. A kind of ``[a-z0-9]``, and a type whose parts of ``[a-z0-9]`` are joined by hyphens, are
+written in capitals, with underscores for the hyphens; a feature of ``[A-Z0-9_]`` is written as it is. Everything else,
+what is too long, and what has a part that means something itself (``any``, ``f``, ``v1``, ``vnone``, ``vunknown``,
+``vopaque``, or ``h`` and 16 hexadecimal digits) has its letters and digits, cut and without such parts, then ``_H`` and
+a digest of the whole. A digest is the first 16 hexadecimal digits of the SHA-256.
+
+So the first part that means something and is no digest ends the type, and before that the digests say where the kind
+ends. Only two texts with one digest can have one name, and :func:`of_host` looks for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from collections.abc import Iterable
+import hashlib
+import re
+from typing import Final
+from typing import NamedTuple
+
+from devicetrack import exception
+from devicetrack.engine.compatibility import Facts
+from devicetrack.engine.compatibility import MigrationVersion
+from devicetrack.engine.compatibility import newest_seen
+from devicetrack.engine.compatibility import Opaque
+from devicetrack.engine.compatibility import Rules
+from devicetrack.engine.compatibility import Sort
+from devicetrack.engine.compatibility import Unknown
+from devicetrack.engine.compatibility import Version
+from devicetrack.engine.partners import Held
+from devicetrack.objects.traits import MIGRATION
+
+# Of a version with a larger minor this one is told and asked for: a provider has a trait for each.
+LARGEST_MINOR: Final = 99
+
+_ANY: Final = '_ANY'
+_UNKNOWN: Final = '_VUNKNOWN'
+
+_KIND: Final = re.compile('[a-z0-9]{1,32}')
+_TYPE: Final = re.compile('(?=.{1,64}$)[a-z0-9]+(-[a-z0-9]+)*')
+_FEATURE: Final = re.compile('(?!(.*_)?H[0-9A-F]{16}$)[A-Z0-9_]{1,90}')
+# So that a name of all three has the 255 characters at most that placement takes.
+_LETTERS: Final = {_KIND: 32, _TYPE: 64, _FEATURE: 90}
+
+_RUN: Final = re.compile('[A-Za-z0-9]+')
+_MEANS_SOMETHING: Final = re.compile('ANY|F|V[0-9]+|VNONE|VUNKNOWN|VOPAQUE|H[0-9A-F]{16}')
+
+
+class _Meaning(NamedTuple):
+    sort: Sort
+    what: str
+
+    def __str__(self) -> str:
+        return f'{self.what} of {self.sort}'
+
+
+# -- what a host has --------------------------------------------------------------------------------------------------
+
+
+def offered(facts: Facts) -> frozenset[str]:
+    """The traits of a provider that counts devices with these facts; none for what its host cannot migrate."""
+    return frozenset(_meanings(facts))
+
+
+def of_host(host: Iterable[Facts]) -> dict[Facts, frozenset[str]]:
+    """The traits of all that a host has.
+
+    :raises BadRequest: two things have one name; names both
+    """
+    meant: dict[str, _Meaning] = {}
+    found = {}
+    for facts in host:
+        meanings = _meanings(facts)
+        for name, meaning in meanings.items():
+            other = meant.setdefault(name, meaning)
+            if other != meaning:
+                raise exception.BadRequest(f'trait {name}', [str(other), str(meaning)],
+                                           'both have this name; declare one of them under another')
+        found[facts] = frozenset(meanings)
+    return found
+
+
+def _meanings(facts: Facts) -> dict[str, _Meaning]:
+    if facts.obstacle is not None:
+        return {}
+    sort, version = facts.sort, facts.version
+    # The reason why nobody knows it tells no device from another.
+    versions = {_suffix(version): 'unknown version' if isinstance(version, Unknown) else f'version {version}'}
+    if isinstance(version, Version):
+        accepted = (version._replace(minor=minor, patch=0) for minor in range(min(version.minor, LARGEST_MINOR) + 1))
+        versions = {_suffix(one): f'version {one}' for one in accepted}
+    features = {_feature(feature): f'feature {feature}' for feature in facts.offered}
+    return {_of_sort(sort) + suffix: _Meaning(sort, what)
+            for suffix, what in {_ANY: 'any version', **versions, **features}.items()}
+
+
+# -- what a guest asks for --------------------------------------------------------------------------------------------
+
+
+def required(device: Held, rules: Rules) -> tuple[frozenset[str], ...]:
+    """What a provider must have to give a device of a guest its partner: of each set one name.
+
+    No provider is excluded that has a partner. Who has these names may have none still: what traits cannot say, the
+    destination checks.
+
+    :raises NoDestination: no device can be its partner, whatever a host has
+    """
+    facts = device.facts
+    if facts.obstacle is not None:
+        raise exception.NoDestination(facts.sort.kind, device.identifier, facts.obstacle)
+    if isinstance(facts.version, Unknown) and rules.require_version:
+        raise exception.NoDestination(facts.sort.kind, device.identifier,
+                                      f'its version is {facts.version}, and the deployment requires versions')
+    sorts = {facts.sort, *(to for source, to in rules.crossings if source == facts.sort and source.kind != to.kind)}
+    names = [_of_sort(sort) for sort in sorts]
+    version = newest_seen(facts.version, device.seen) if isinstance(facts.version, Version) else facts.version
+    suffixes = [_ANY] if isinstance(version, Unknown) else [_suffix(version)]
+    if not rules.require_version and suffixes != [_ANY]:
+        suffixes.append(_UNKNOWN)
+    return (frozenset(name + suffix for name in names for suffix in suffixes),
+            *(frozenset(name + _feature(feature) for name in names) for feature in sorted(facts.required)))
+
+
+def query(devices: Iterable[tuple[str, Held]], rules: Rules, known: Collection[str]) -> list[tuple[str, str]]:
+    """Parameters of ``GET /allocation_candidates``, from microversion 1.39 on, for a guest that moves while it runs.
+
+    Each device has a group of its own, ``_MIG1`` and so on, so that each may come from another provider. Everything
+    else that the instance needs is for the caller to add; with groups of its own also a ``group_policy``, unless there
+    is one.
+
+    :param devices: with the resource class of each
+    :param known: all names of traits that placement has and that begin with ``CUSTOM_MIG_``; one that it has not makes
+        it refuse the query
+    :raises NoDestination: no device can be the partner of one of these, whatever a host has or by what is known
+    """
+    parameters = []
+    number = 0
+    for number, (resource_class, device) in enumerate(devices, 1):
+        parameters.append((f'resources_MIG{number}', f'{resource_class}:1'))
+        for names in required(device, rules):
+            there = sorted(names.intersection(known))
+            if not there:
+                raise exception.NoDestination(device.facts.sort.kind, device.identifier,
+                                              f'no host ever had {" or ".join(sorted(names))}')
+            parameters.append((f'required_MIG{number}', there[0] if len(there) == 1 else f'in:{",".join(there)}'))
+    return [*parameters, ('group_policy', 'none')] if number > 1 else parameters
+
+
+# -- names ------------------------------------------------------------------------------------------------------------
+
+
+def _of_sort(sort: Sort) -> str:
+    return f'{MIGRATION}{_normalized(sort.kind, _KIND)}_{_normalized(sort.type, _TYPE)}'
+
+
+def _feature(feature: str) -> str:
+    return f'_F_{_normalized(feature, _FEATURE)}'
+
+
+def _suffix(version: MigrationVersion) -> str:
+    if isinstance(version, Version):
+        return f'_V{version.major}_{min(version.minor, LARGEST_MINOR)}'
+    if isinstance(version, Opaque):
+        return f'_VOPAQUE_{_digest(version.text)}'
+    return _UNKNOWN if isinstance(version, Unknown) else '_VNONE'
+
+
+def _normalized(text: str, plain: re.Pattern[str]) -> str:
+    parts = text.upper().split('-')
+    if plain.fullmatch(text) and (plain is _FEATURE or not any(map(_MEANS_SOMETHING.fullmatch, parts))):
+        return '_'.join(parts)
+    # Cut first: what is left of a part may mean something.
+    letters = '_'.join(_RUN.findall(text)).upper()[:_LETTERS[plain]].split('_')
+    kept = [part for part in letters if part and not _MEANS_SOMETHING.fullmatch(part)]
+    return '_'.join([*kept, f'H{_digest(text)}'])
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode('utf-8', 'surrogatepass')).hexdigest()[:16].upper()
