@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING
 from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.engine import ledger as ledgers
+from devicetrack.engine import migration_traits
 from devicetrack.engine import reconcile
+from devicetrack.engine.declaration import Declaration
 from devicetrack.objects import details as details_objects
 from devicetrack.objects import Provider
 from devicetrack.objects import traits
@@ -33,13 +35,18 @@ _OVER = (reconcile.ABANDONED, reconcile.STALE_MIGRATION)
 
 
 class Count(NamedTuple):
-    """The devices of one pool. ``details`` is the text of those of one of them, '' when nobody has seen one."""
+    """The devices of one pool. ``details`` is the text of those of one of them, '' when nobody has seen one.
+
+    ``kind`` and ``parent`` are those of what is declared about its devices.
+    """
 
     provider_uuid: str
     resource_class: str
     total: int
     reserved: int
     details: str
+    kind: str
+    parent: str | None
 
 
 def of(manager: Steps) -> list[Provider]:
@@ -50,7 +57,7 @@ def of(manager: Steps) -> list[Provider]:
     over = {key for kind, key in manager.first_seen if kind in _OVER}
     with manager.lock:
         found = counts(manager.ledger, undone | over, manager.report_only is not None)
-    return providers(manager.present, manager.nodename, found)
+    return providers(manager.present, manager.nodename, found, list(manager.declarations.values()))
 
 
 def placed(manager: Steps) -> tuple[list[Record], Usage]:
@@ -87,15 +94,23 @@ def counts(ledger: ledgers.Ledger, unclaimed: Collection[DeviceKey] = (), closed
         total = pool.total + pool.makes()
         available = 0 if closed else pool.room()
         reserved = total - pool.held_count - available + beside.get(pool.index, 0)
-        found.append(Count(pool.provider_uuid, pool.resource_class, total, reserved, pool.details))
+        found.append(Count(pool.provider_uuid, pool.resource_class, total, reserved, pool.details,
+                           pool.kind, pool.parent_name))
     return found
 
 
-def providers(names: Mapping[str, str], nodename: str, found: Iterable[Count]) -> list[Provider]:
+def providers(names: Mapping[str, str], nodename: str, found: Iterable[Count],
+              declared: Collection[Declaration] = ()) -> list[Provider]:
     """The providers of a host.
 
     :param names: UUIDs by the stable names of providers, '' for the node; what is counted elsewhere is left out
+    :param declared: what the host declares. A pool may have devices of several types and knows the details of one, so
+        its provider has the traits of all types of the same kind and parent
     """
+    offered = migration_traits.of_host(one.facts for one in declared)
+    offers: dict[tuple[str, str | None], set[str]] = {}
+    for one in declared:
+        offers.setdefault((one.facts.sort.kind, one.parent), set()).update(offered[one.facts])
     at: dict[str, list[Count]] = {}
     for count in found:
         at.setdefault(count.provider_uuid, []).append(count)
@@ -103,7 +118,8 @@ def providers(names: Mapping[str, str], nodename: str, found: Iterable[Count]) -
     for name, uuid in sorted(names.items()):
         if uuid not in made:                    # whoever says the UUIDs may say one for several
             here = at.get(uuid, ())
-            known = {trait for count in here for trait in _traits(count.details)}
+            known = {trait for count in here
+                     for trait in (*_traits(count.details), *offers.get((count.kind, count.parent), ()))}
             if vocabulary.is_numa_provider(name):
                 known.add(traits.NUMA_ROOT)
             made[uuid] = Provider(

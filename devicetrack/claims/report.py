@@ -19,6 +19,7 @@ from oslo_utils import uuidutils
 
 from devicetrack import exception
 from devicetrack import vocabulary
+from devicetrack.claims import declaring
 from devicetrack.claims import doubt
 from devicetrack.claims import host as host_identity
 from devicetrack.claims import inventory as inventories
@@ -223,8 +224,9 @@ class Observer:
         views = self.read()
         ledger, uuids = self._ledger(views, self._marks())
         closed = bool(looking.lost_rows(views))
-        return (inventories.providers(uuids, nodename or self.host.name, inventories.counts(ledger, closed=closed)),
-                not views.inventory.unknown)
+        declared = [declaring.stored(row) for row in self._store.declarations(self.host.uuid)]
+        return (inventories.providers(uuids, nodename or self.host.name, inventories.counts(ledger, closed=closed),
+                                      declared), not views.inventory.unknown)
 
     def placed(self) -> tuple[list[Record], Usage]:
         """Who has which device: the host's rows, and what guests use.

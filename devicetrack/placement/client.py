@@ -176,6 +176,21 @@ class Client:
         """Make a custom trait unless there is one."""
         self._plain('PUT', f'/traits/{parse.quote(name, safe="")}')
 
+    def find_traits(self, prefix: str) -> frozenset[str]:
+        """The names of all traits that begin so, whoever has them."""
+        return self._get(f'/traits?name=startswith:{parse.quote(prefix, safe="")}',
+                         lambda body: frozenset(map(str, body['traits'])))
+
+    # -- candidates ---------------------------------------------------------------------------------------------------
+
+    def find_roots(self, query: Iterable[tuple[str, str]]) -> frozenset[str]:
+        """The roots of the trees that have allocation candidates.
+
+        :param query: names and values, as placement documents them; a name may be there several times
+        """
+        return self._get(f'/allocation_candidates?{parse.urlencode(tuple(query))}', lambda body: frozenset(
+            str(summary['root_provider_uuid']) for summary in body['provider_summaries'].values()))
+
     # -- allocations --------------------------------------------------------------------------------------------------
 
     def get_allocations(self, consumer_uuid: str) -> Consumer:

@@ -4,7 +4,8 @@ A tree has the node as its root, and below it a provider for each parent device.
 the compute service its processors on the node, an operator traits of his own. So what is written here is marked by
 traits, by which any later process knows it again:
 
-- every trait that starts with ``CUSTOM_DEVICETRACK_`` is ours;
+- every trait that starts with ``CUSTOM_DEVICETRACK_`` is ours, and every ``CUSTOM_MIG_…`` of the form that
+  :mod:`devicetrack.engine.migration_traits` gives them;
 - ``…_COUNTS_<CLASS>`` says that the inventory of this class is ours;
 - ``…_SETS_<TRAIT>`` says that this trait is ours, whose own name does not tell;
 - ``…_PROVIDER`` says that we made the provider, and may take it away.
@@ -137,7 +138,9 @@ def desired(providers: Iterable[Provider], layout: str = NESTED) -> Tree:
         for name, inventory in node.inventories.items():
             other = everything.get(name, Inventory(0))
             everything[name] = _inventory(other.total + inventory.total, other.reserved + inventory.reserved)
-    at_node = root._replace(inventories=everything)
+    # Where a device is counted, there it is asked what running guest may have it.
+    at_node = root._replace(inventories=everything, traits=root.traits.union(
+        trait for node in nodes.values() for trait in node.traits if names.is_of_migration(trait)))
     if layout == FLAT:
         return Tree(root.uuid, {root.uuid: at_node}, known)
     announced = {node.uuid: node._replace(inventories={
@@ -261,14 +264,14 @@ def _merged(before: Node, want: Node | None, going: Collection[str], stays: Coll
     inventories = {name: _in_full(inventory) if name in stays else inventory
                    for name, inventory in before.inventories.items() if name in stays or name not in going}
     own = frozenset(trait for trait in before.traits
-                    if trait.startswith(names.PREFIX) or mark(SETS, trait) in before.traits)
+                    if names.is_ours(trait) or mark(SETS, trait) in before.traits)
     traits = set(before.traits if not complete else before.traits - own)
     counts = set(stays)
     if want is not None:
         inventories |= want.inventories
         counts |= want.inventories.keys()
         traits |= {mark(SETS, trait) for trait in want.traits
-                   if not trait.startswith(names.PREFIX) and trait not in before.traits - own}
+                   if not names.is_ours(trait) and trait not in before.traits - own}
         traits |= want.traits
     traits |= {mark(COUNTS, name) for name in counts}
     # One that nobody has written to since it was made is ours too: we were interrupted before we could say so.

@@ -7,7 +7,12 @@ from typing import Any
 
 from devicetrack import exception
 from devicetrack.claims import inventory
+from devicetrack.engine import migration_traits
 from devicetrack.engine import reconcile
+from devicetrack.engine.compatibility import Facts
+from devicetrack.engine.compatibility import Sort
+from devicetrack.engine.compatibility import STATELESS
+from devicetrack.engine.declaration import Declaration
 from devicetrack.objects import Provider
 from devicetrack.objects.values import DeviceKey
 from devicetrack.store.api import Changes
@@ -23,6 +28,7 @@ from devicetrack.virt import fake
 D0 = DeviceKey('vpmem', 'd0')
 ROOT = '11111111-1111-4111-8111-111111111111'
 NUMA0 = '22222222-2222-4222-8222-222222222222'
+OUR_MDEV = 'CUSTOM_MIG_MDEV_NVIDIA_35'
 BEFORE = {'node': {PMEM: (3, 0)}, 'p0': {VGPU: (2, 0)}, 'p1': {VGPU: (1, 0)}}
 
 
@@ -183,8 +189,28 @@ class TestProviders(base.TestCase):
     def test_say_what_their_devices_are(self) -> None:
         traits = {provider.name: provider.traits for provider in self.host.manager.providers()}
         expected = ['CUSTOM_DEVICETRACK_DEVICE_API_VFIO_PCI', 'CUSTOM_DEVICETRACK_MDEV_TYPE_NVIDIA_35',
-                    'CUSTOM_DEVICETRACK_VENDOR_NVIDIA']
-        self.assertEqual({'host': [], 'host_p0': expected, 'host_p1': expected}, traits)
+                    'CUSTOM_DEVICETRACK_VENDOR_NVIDIA', f'{OUR_MDEV}_ANY', f'{OUR_MDEV}_VUNKNOWN']
+        [pmem] = [place for place in self.host.manager.declarations if place[0] == 'vpmem']
+        self.assertEqual({'host': sorted(migration_traits.offered(self.host.manager.declarations[pmem].facts)),
+                          'host_p0': expected, 'host_p1': expected}, traits)
+
+    def test_say_what_is_declared_of_all_types_of_a_kind_and_parent(self) -> None:
+        """A pool may have devices of several, and knows the details of one."""
+        sorts = [Sort('vpmem', '4GB 1'), Sort('vpmem', '4GB 2'), Sort('mdev', 'nvidia-35')]
+        declared = [Declaration(parent, Facts(sort, '', STATELESS))
+                    for sort, parent in zip(sorts, (None, None, 'p0'), strict=True)]
+        found = [inventory.Count(ROOT, PMEM, 2, 0, '', 'vpmem', None),
+                 inventory.Count(NUMA0, VGPU, 1, 0, '', 'mdev', 'p0')]
+        made = inventory.providers({'': ROOT, 'p0': NUMA0}, 'node', found, declared)
+        self.assertEqual([sorted(migration_traits.offered(declared[0].facts)
+                                 | migration_traits.offered(declared[1].facts)),
+                          sorted(migration_traits.offered(declared[2].facts))], [one.traits for one in made])
+
+    def test_of_what_the_host_cannot_migrate_offer_nothing_to_running_guests(self) -> None:
+        self.host.machine.live_migration_obstacles[fake.MDEV] = 'QEMU is too old'
+        self.host.audit()
+        self.assertEqual([], [trait for provider in self.host.manager.providers() for trait in provider.traits
+                              if trait.startswith(OUR_MDEV)])
 
     def test_say_so_too_when_all_of_them_are_held(self) -> None:
         before = self.host.manager.providers()
@@ -217,8 +243,9 @@ class TestProviders(base.TestCase):
         self.assertEqual((before, True), (self.host.manager.providers(), self.host.manager.complete))
 
     def test_that_a_service_calls_the_same_are_one(self) -> None:
-        found = [inventory.Count(ROOT, VGPU, 2, 1, ''), inventory.Count(ROOT, VGPU, 1, 0, ''),
-                 inventory.Count(NUMA0, VGPU, 1, 0, '')]
+        found = [inventory.Count(ROOT, VGPU, 2, 1, '', 'mdev', 'p0'),
+                 inventory.Count(ROOT, VGPU, 1, 0, '', 'mdev', 'p1'),
+                 inventory.Count(NUMA0, VGPU, 1, 0, '', 'mdev', 'p1')]
         [one] = inventory.providers(dict.fromkeys(('', 'p0', 'p1'), ROOT), 'node', found)
         self.assertEqual(('node', None, {VGPU: 3}, {VGPU: 1}), (one.name, one.parent_uuid, one.totals, one.reserved))
 
@@ -227,7 +254,8 @@ class TestProviders(base.TestCase):
                          [one.traits for one in inventory.providers({'': ROOT, 'numa0': NUMA0}, 'node', [])])
 
     def test_of_devices_of_a_newer_release_have_no_traits_that_are_made_up(self) -> None:
-        [one] = inventory.providers({'': ROOT}, 'node', [inventory.Count(ROOT, VGPU, 1, 0, '{"newer": 1}')])
+        found = [inventory.Count(ROOT, VGPU, 1, 0, '{"newer": 1}', 'mdev', 'p0')]
+        [one] = inventory.providers({'': ROOT}, 'node', found)
         self.assertEqual(([], {VGPU: 1}), (one.traits, one.totals))
 
 

@@ -22,6 +22,7 @@ PMEM = 'CUSTOM_PMEM_NAMESPACE_4GB'
 OLD = 'CUSTOM_OLD'                              # a class that an operator gives up, or takes up again
 THEIRS = {'VCPU': Inventory(8, 1, 1, 8, 1, 4.0)}
 NVIDIA = names.ours('vendor', 'NVIDIA')
+ANY_MDEV, ANY_PMEM = 'CUSTOM_MIG_MDEV_NVIDIA_35_ANY', 'CUSTOM_MIG_VPMEM_4GB_ANY'
 
 
 def uuid_of(name: str) -> str:
@@ -86,6 +87,14 @@ class TestDesired(base.TestCase):
     def test_what_a_parent_cannot_have_is_no_inventory_of_none(self) -> None:
         wanted = tree.desired([provider(), provider('card', {VGPU: 0})], self.layout)
         self.assertEqual([], [name for one in wanted.nodes.values() for name in one.inventories])
+
+
+    def test_a_running_guest_finds_what_is_told_it_where_devices_are_counted(self) -> None:
+        wanted = tree.desired([provider('', {PMEM: 3}, traits=[ANY_PMEM]),
+                               provider('card', {VGPU: 4}, traits=[NVIDIA, ANY_MDEV])], self.layout)
+        at_card = {'node_card': {NVIDIA, ANY_MDEV}} if self.layout != tree.FLAT else {}
+        self.assertEqual({'node': {ANY_PMEM} if self.layout == tree.NESTED else {ANY_PMEM, ANY_MDEV}, **at_card},
+                         {one.name: one.traits for one in wanted.nodes.values()})
 
 
 class TestPossible(base.TestCase):
@@ -185,6 +194,15 @@ class TestDiff(DiffTestCase):
         actual = carried_out(actual, self.diff(actual, provider(), provider('numa0', {}, traits=[names.NUMA_ROOT])))
         self.assertIn(names.NUMA_ROOT, self.after(actual, provider(), provider('numa0'))['node_numa0'].traits)
 
+    def test_what_running_guests_ask_for_is_ours_by_its_name(self) -> None:
+        actual = carried_out(placement(node()), self.diff(placement(node()), provider('', traits=[ANY_MDEV])))
+        self.assertEqual({ANY_MDEV}, actual.nodes[ROOT].traits)
+        self.assertEqual(set(), self.after(actual, provider())['node'].traits)
+
+    def test_a_slice_of_a_card_that_an_operator_names_is_not(self) -> None:
+        slices = {'CUSTOM_MIG_1G_5GB', 'CUSTOM_MIG_ANY', 'CUSTOM_MIG_ENABLED'}
+        self.assertEqual((), self.diff(placement(node('', traits=slices)), provider()).changes)
+
     def test_names_of_standard_traits_are_those_of_os_traits(self) -> None:
         self.assertIn(names.NUMA_ROOT, os_traits.get_traits())
 
@@ -283,7 +301,7 @@ class TestRender(base.TestCase):
 CLASSES = st.sampled_from([VGPU, PMEM, OLD])
 PARENTS = ('', 'card', 'other')
 TOTALS = st.dictionaries(CLASSES, st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=2)
-TRAITS = st.sets(st.sampled_from([NVIDIA, names.NUMA_ROOT, names.ours('device_api', 'vfio-pci')]))
+TRAITS = st.sets(st.sampled_from([NVIDIA, ANY_MDEV, names.NUMA_ROOT, names.ours('device_api', 'vfio-pci')]))
 PROVIDERS = st.tuples(TOTALS, st.dictionaries(st.sampled_from(PARENTS[1:]), st.tuples(TOTALS, TRAITS))).map(
     lambda drawn: [_drawn('', drawn[0], ()), *(_drawn(name, *facts) for name, facts in drawn[1].items())])
 
