@@ -256,8 +256,16 @@ class LibvirtDriver(driver.VirtDriver):
         return self._guests.rewrite(assignments, beside, self._elements)
 
     def live_migration_obstacles(self) -> Mapping[str, str]:
-        found = {name: kind.live_migration_obstacle() for name, kind in self._kinds.items()}
-        return {name: obstacle for name, obstacle in found.items() if obstacle is not None}
+        found: dict[str, str] = {}
+        for name, kind in self._kinds.items():
+            try:
+                obstacle = installed.live_migration_obstacle(kind)
+            except exception.DeviceKindFailed as error:
+                LOG.warning('No guest with a device of kind %s moves live: %s', name, error, exc_info=True)
+                obstacle = str(error)
+            if obstacle is not None:
+                found[name] = obstacle
+        return found
 
     def migration_types(self) -> Sequence[MigrationType]:
         found: list[MigrationType] = []

@@ -146,6 +146,27 @@ class MigrationTypesTestCase(base.TestCase):
         self.assertIn('Traceback', log.output)
 
 
+class ObstacleTestCase(base.TestCase):
+
+    scenarios = base.table(
+        ('an error', KeyError('x'), "KeyError: 'x'"),
+        ('no text', False, 'its live_migration_obstacle, False, is no text'),
+        names=('said', 'says'))
+
+    def test_of_a_kind_that_fails_no_guest_moves_and_of_others_they_do(self) -> None:
+        log = self.useFixture(test_fixtures.FakeLogger(libvirt_driver.__name__, level=logging.WARNING))
+
+        def fail(_kind: Any) -> Any:
+            if isinstance(self.said, Exception):
+                raise self.said
+            return self.said
+
+        kinds = [type('Broken', (Tape,), {'live_migration_obstacle': fail}), Other]
+        driver = libvirt_driver.LibvirtDriver('host', self.conf, self.state_path, kinds)
+        self.assertEqual({'tape': f'device kind tape made a mistake: {self.says}'}, driver.live_migration_obstacles())
+        self.assertIn('Traceback', log.output)
+
+
 class MigrationTypesOfTheHostTestCase(base.TestCase):
 
     def make(self, **members: Any) -> libvirt_driver.LibvirtDriver:

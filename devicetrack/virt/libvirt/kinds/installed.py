@@ -96,6 +96,23 @@ def stock(kind: api.DeviceKind) -> api.Stock:
         raise exception.DeviceKindFailed(kind.name, _said(error)) from error
 
 
+def live_migration_obstacle(kind: api.DeviceKind) -> str | None:
+    """What the kind says, looked through.
+
+    :raises DeviceKindFailed: the kind made a mistake
+    :raises DriverError: it says that nobody knows
+    """
+    try:
+        found = kind.live_migration_obstacle()
+    except exception.DriverError:
+        raise
+    except Exception as error:
+        raise exception.DeviceKindFailed(kind.name, _said(error)) from error
+    if found is not None and not isinstance(found, str):
+        raise exception.DeviceKindFailed(kind.name, f'its live_migration_obstacle, {found!r}, is no text')
+    return found
+
+
 def migration_types(kind: api.DeviceKind) -> Sequence[MigrationType]:
     """What the kind says of its types, looked through. One that is not configured is not asked.
 
