@@ -18,6 +18,7 @@ from typing import Any
 
 import fixtures
 
+from devicetrack.objects import LiveMigrationCheck
 from devicetrack.store import api as store_api
 from devicetrack.testing import fixtures as our_fixtures
 from devicetrack.testing.fixtures import Host
@@ -153,15 +154,25 @@ class Region(fixtures.Fixture):
         self.arrive(instance, migration)
         return migration
 
+    def check(self, instance: Instance, name: str) -> LiveMigrationCheck:
+        """Whether an instance's guest may go to a host, as both ends have it sent to one another."""
+        source, destination = self.hosts[str(instance.host)].manager, self.hosts[name].manager
+        asked = destination.check_can_live_migrate_destination(None, instance)
+        answered = source.check_can_live_migrate_source(
+            None, instance, LiveMigrationCheck.obj_from_primitive(asked.obj_to_primitive()))
+        check: LiveMigrationCheck = LiveMigrationCheck.obj_from_primitive(answered.obj_to_primitive())
+        return check
+
     def live_migration(self, instance: Instance, name: str, pmem: int = 0, vgpu: int = 0,
                        request: Any = None) -> Migration:
         """As far as the guest waits at the destination."""
+        check = self.check(instance, name)
         migration = self.migration(instance, name)
         migration.status = 'preparing'
         source, destination = self.hosts[str(migration.source_compute)], self.hosts[name]
         destination.manager.live_migration_claim(
             destination.context, instance, name, migration, None,
-            request or our_fixtures.a_request(pmem=pmem, vgpu=vgpu))
+            request or our_fixtures.a_request(pmem=pmem, vgpu=vgpu), check=check)
         destination.manager.realize(destination.context, instance)
         partners = destination.manager.device_map(instance, migration)
         migration.status = 'running'

@@ -122,13 +122,13 @@ class FakeHost:
     # -- hardware ----------------------------------------------------------------------------------------------
 
     def add_namespace(self, name: str, label: str = '4GB', size_bytes: int = 4 << 30, numa_node: int | None = 0,
-                      parent: str | None = 'region0') -> DeviceKey:
+                      parent: str | None = 'region0', align_bytes: int = 2 << 20) -> DeviceKey:
         """Add a persistent-memory namespace. Its bytes are zero."""
         key = DeviceKey(VPMEM, name)
         with self.lock:
             path = f'/dev/fakedax{len(self._addresses)}'
             made = fake_details.text_of(VPMEMDetails, namespace_uuid=str(uuid.uuid4()), label=label, devpath=path,
-                                        size_bytes=size_bytes, align_bytes=2 << 20)
+                                        size_bytes=size_bytes, align_bytes=align_bytes)
             self._put(InventoryDevice(VPMEM, name, '', f'CUSTOM_PMEM_NAMESPACE_{label.upper()}', parent, numa_node,
                                       made), path)
         return key

@@ -1,0 +1,307 @@
+"""Whether a running guest may go to another host with its devices: what both ends declare, and what the claim makes of
+it."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+from devicetrack import exception
+from devicetrack.claims import partnering
+from devicetrack.objects import DeclaredDevice
+from devicetrack.objects import LiveMigrationCheck
+from devicetrack.objects.values import Attribute
+from devicetrack.objects.values import MigrationType
+from devicetrack.testing import fixtures
+from devicetrack.testing import region as regions
+from devicetrack.testing.fixtures import Instance
+from devicetrack.tests import base
+
+TYPE = 'nvidia-35'
+GROUP = 'devicetrack_compatibility'
+
+
+class LiveTestCase(base.TestCase):
+    """Hosts ``one`` and ``two``, each with the parents ``a`` and ``b`` that make two devices."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.region = self.useFixture(regions.Region(devices=2, parents={'a': 2, 'b': 2}))
+        self.one, self.two = self.region.one, self.region.two
+
+    def declare(self, host: Any, version: str | None, parents: str = 'ab', **others: Any) -> None:
+        for parent in parents:
+            host.machine.declare(MigrationType('mdev', parent, TYPE, Attribute(version), **others))
+        host.audit()
+
+    def seen(self, host: Any, instance: Instance) -> list[str | None]:
+        return [record.seen for record in host.records(instance)]
+
+    def assert_refused(self, text: str, instance: Instance, to: str, vgpu: int = 1) -> exception.NoDevicePair:
+        before = instance.migration_context
+        refused = self.assertRaises(exception.NoDevicePair, self.region.live_migration, instance, to, vgpu=vgpu)
+        self.assertIn(text, str(refused))
+        self.assertEqual([], self.region.rows(instance)[to])
+        self.assertIs(before, instance.migration_context)
+        return refused
+
+
+class VersionsTestCase(LiveTestCase):
+
+    def test_there_and_back_while_the_guest_has_not_booted_there(self) -> None:
+        self.declare(self.one, '2.0.1')
+        self.declare(self.two, '2.1.1')
+        instance = self.region.spawn('one', vgpu=1)
+        self.assertEqual(['2.0.1'], self.seen(self.one, instance))
+        self.region.live_migrate(instance, 'two', vgpu=1)
+        self.region.audit()
+        self.assertEqual(['2.0.1'], self.seen(self.two, instance))
+        self.region.live_migrate(instance, 'one', vgpu=1)
+        self.region.audit()
+        self.assertEqual(['2.0.1'], self.seen(self.one, instance))
+
+    def test_not_back_after_a_boot_there(self) -> None:
+        self.declare(self.one, '2.0.1')
+        self.declare(self.two, '2.1.1')
+        for boots in (lambda instance: self.two.manager.rebooted(None, instance), self.two.boot):
+            instance = self.region.spawn('one', vgpu=1)
+            self.region.live_migrate(instance, 'two', vgpu=1)
+            boots(instance)
+            self.assertEqual(['2.1.1'], self.seen(self.two, instance))
+            self.two.restart()
+            self.assert_refused('the guest may have seen version 2.1.1, the destination has the older 2.0.1',
+                                instance, 'one')
+
+    def test_a_guest_that_boots_on_the_older_one_has_seen_no_newer_one(self) -> None:
+        self.declare(self.one, '2.0.1')
+        self.declare(self.two, '2.1.1')
+        instance = self.region.spawn('two', vgpu=1)
+        self.assertEqual(['2.1.1'], self.seen(self.two, instance))
+        self.region.confirm(instance, self.region.resize(instance, 'one', vgpu=1))
+        self.assertEqual(['2.0.1'], self.seen(self.one, instance))
+
+    def test_a_reboot_never_takes_back_what_was_seen(self) -> None:
+        self.declare(self.one, '2.1.1')
+        self.declare(self.two, '2.1.0')
+        instance = self.region.spawn('one', vgpu=1)
+        self.region.live_migrate(instance, 'two', vgpu=1)
+        self.two.manager.rebooted(None, instance)
+        self.assertEqual(['2.1.1'], self.seen(self.two, instance))
+
+    def test_the_parent_that_will_do_is_chosen(self) -> None:
+        self.declare(self.one, '2.1.0')
+        self.declare(self.two, '2.0.0', 'a')
+        self.declare(self.two, '2.3.0', 'b')
+        instance = self.region.spawn('one', vgpu=2)
+        self.region.live_migrate(instance, 'two', vgpu=2)
+        self.assertEqual(['b', 'b'], [record.parent for record in self.two.records(instance)])
+        self.assert_refused('mdev 1 of those that a can make: no: the guest may have seen version 2.1.0',
+                            self.region.spawn('one', vgpu=1), 'two')
+
+    def test_as_many_as_can_find_a_partner(self) -> None:
+        self.declare(self.one, '2.0.0', 'a')
+        self.declare(self.one, '2.3.0', 'b')
+        self.declare(self.two, '2.1.0', 'a')
+        self.declare(self.two, '2.4.0', 'b')
+        instance = self.region.spawn('one', vgpu=4)
+        self.region.live_migrate(instance, 'two', vgpu=4)
+        ends = zip(('a', 'a', 'b', 'b'), (record.parent for record in self.two.records(instance)), strict=True)
+        self.assertEqual([('a', 'a'), ('a', 'a'), ('b', 'b'), ('b', 'b')], list(ends))
+
+    def test_none_is_known(self) -> None:
+        for required in (False, True):
+            self.one.configuration.set(GROUP, require_version=required)
+            self.two.configuration.set(GROUP, require_version=required)
+            self.one.restart()
+            self.two.restart()
+            instance = self.region.spawn('one', vgpu=1)
+            if required:
+                self.assert_refused('versions cannot be compared: unknown (no source knows it) at the source',
+                                    instance, 'two')
+            else:
+                self.region.live_migrate(instance, 'two', vgpu=1)
+                self.assertEqual([None], self.seen(self.two, instance))
+
+    def test_one_end_is_malformed(self) -> None:
+        self.one.configuration.set(GROUP, require_version=True)
+        self.one.restart()
+        self.declare(self.one, '2.1')
+        self.declare(self.two, '2.1.0')
+        instance = self.region.spawn('two', vgpu=1)
+        self.assert_refused("unknown (sysfs: '2.1' is not major.minor.patch, three numbers) at the destination",
+                            instance, 'one')
+
+    def test_a_vendors_own_text(self) -> None:
+        for host, text in ((self.one, 'GRID-A'), (self.two, 'GRID-B')):
+            host.configuration.set(GROUP, opaque_versions=True)
+            host.restart()
+            self.declare(host, text)
+        instance = self.region.spawn('one', vgpu=1)
+        self.assert_refused("version string is 'GRID-A' at the source, 'GRID-B' at the destination", instance, 'two')
+        self.declare(self.two, 'GRID-A')
+        self.region.live_migrate(instance, 'two', vgpu=1)
+
+    def test_units(self) -> None:
+        self.declare(self.one, '1.0.0', aggregation=Attribute('2'))
+        self.declare(self.two, '1.0.0', aggregation=Attribute('4'))
+        instance = self.region.spawn('one', vgpu=1)
+        self.assert_refused('aggregation is 2 at the source, 4 at the destination', instance, 'two')
+        self.declare(self.two, '1.0.0', aggregation=Attribute('many'))
+        self.assert_refused("how many units mdev nvidia-35 has is not known: 'many' is no number of units",
+                            instance, 'two')
+
+    def test_a_namespace_of_another_alignment(self) -> None:
+        self.region.spawn('two', pmem=2)
+        self.two.machine.add_namespace('odd', align_bytes=1 << 30)
+        self.two.audit()
+        instance = self.region.spawn('one', pmem=1)
+        refused = self.assertRaises(exception.NoDevicePair, self.region.live_migration, instance, 'two', pmem=1)
+        self.assertIn('type is 4GB 4294967296 2097152 at the source', str(refused))
+
+
+class TableTestCase(LiveTestCase):
+
+    def table(self, host: Any, text: str) -> pathlib.Path:
+        path = pathlib.Path(host.configuration.state_path, 'table.yaml')
+        path.write_text(text)
+        host.configuration.set(GROUP, table=str(path))
+        return path
+
+    def test_counts_where_the_driver_says_nothing(self) -> None:
+        for host in (self.one, self.two):
+            self.table(host, 'types: {mdev: {nvidia-35: {version: 2.0.0, drivers: {535.10: {version: 2.4.0}}, '
+                             'hosts: {two: {requires: [CUSTOM_X]}}}}}')
+            host.restart()
+        self.declare(self.one, '2.3.0', 'a')
+        self.declare(self.one, None, 'b', driver='535.10')
+        declared = {place[1]: one for place, one in self.one.manager.declarations.items() if place[0] == 'mdev'}
+        self.assertEqual([('2.3.0', 'sysfs'), ('2.4.0', 'table')],
+                         [(str(declared[parent].facts.version), dict(declared[parent].sources)['version'])
+                          for parent in 'ab'])
+        self.assert_refused('the guest requires CUSTOM_X, the destination offers none',
+                            self.region.spawn('two', vgpu=1), 'one')
+
+    def test_that_means_nothing_keeps_a_service_from_starting_and_changes_nothing_later(self) -> None:
+        path = self.table(self.one, 'types: {mdev: {nvidia-35: {version: 2.0.0}}}')
+        self.one.restart()
+        path.write_text('types: [')
+        self.assertEqual([], self.one.audit())
+        self.assertEqual({'2.0.0'}, {str(one.facts.version) for place, one in self.one.manager.declarations.items()
+                                     if place[0] == 'mdev'})
+        self.assertRaises(exception.InvalidConfiguration, self.one.restart)
+        path.write_text('types: {mdev: {nvidia-35: {version: 2.1.0}}}')
+        self.one.restart()
+        path.write_text('types: {mdev: {nvidia-35: {version: 2.2.0}}}')
+        self.one.audit()
+        self.assertEqual({'2.2.0'}, {str(one.facts.version) for place, one in self.one.manager.declarations.items()
+                                     if place[0] == 'mdev'})
+
+
+class PeersTestCase(LiveTestCase):
+
+    def claim(self, instance: Instance, check: Any) -> Any:
+        migration = self.region.migration(instance, 'two')
+        return self.two.manager.live_migration_claim(None, instance, 'two', migration, None,
+                                                     fixtures.a_request(pmem=1, vgpu=1), check=check)
+
+    def test_a_source_of_an_older_release(self) -> None:
+        self.declare(self.one, '9.0.0')
+        self.declare(self.two, '2.0.0')
+        instance = self.region.spawn('one', pmem=1, vgpu=1)
+        for check in (None, LiveMigrationCheck(instance_uuid=instance.uuid, devices=None)):
+            self.claim(instance, check).abort()
+        with self.claim(instance, None):
+            self.assertEqual([None, None], self.seen(self.two, instance))
+        self.two.configuration.set(GROUP, require_version=True)
+        self.two.restart()
+        refused = self.assertRaises(exception.NoDevicePair, self.claim, self.region.spawn('one', pmem=1, vgpu=1), None)
+        self.assertIn('unknown (its host declares nothing) at the source', str(refused))
+
+    def test_a_destination_of_an_older_release_gives_no_check(self) -> None:
+        instance = self.region.spawn('one', vgpu=1)
+        check = self.one.manager.check_can_live_migrate_source(None, instance)
+        self.assertEqual([('mdev', TYPE, 'unknown')],
+                         [(one.kind, one.type, one.version_form) for one in check.devices])
+
+    def test_a_check_of_another_instance(self) -> None:
+        instance, other = self.region.spawn('one', pmem=1, vgpu=1), self.region.spawn('one', pmem=1, vgpu=1)
+        check = self.region.check(other, 'two')
+        for refuse in (lambda: self.claim(instance, check),
+                       lambda: self.one.manager.check_can_live_migrate_source(None, instance, check)):
+            self.assertIn('check.instance_uuid', str(self.assertRaises(exception.BadRequest, refuse)))
+        self.assertEqual([], self.region.rows(instance)['two'])
+
+    def test_a_check_of_other_devices(self) -> None:
+        instance = self.region.spawn('one', pmem=1, vgpu=1)
+        check = self.region.check(instance, 'two')
+        check.devices = list(reversed(check.devices))
+        refused = self.assertRaises(exception.BadRequest, self.claim, instance, check)
+        self.assertIn('read the instance again', str(refused))
+
+    def test_a_check_that_means_nothing(self) -> None:
+        instance = self.region.spawn('one', pmem=1, vgpu=1)
+        check = self.region.check(instance, 'two')
+        check.devices[1].version_form = 'perhaps'
+        refused = self.assertRaises(exception.BadRequest, self.claim, instance, check)
+        self.assertIn("check.devices[1].version_form: 'perhaps'", str(refused))
+        self.assertEqual([], self.region.rows(instance)['two'])
+
+    def test_what_was_chosen_is_taken_meanwhile(self) -> None:
+        instance = self.region.spawn('one', pmem=1, vgpu=1)
+        check = self.region.check(instance, 'two')
+        choose, rivals = partnering.choose, []
+
+        def be_late(*args: Any) -> Any:
+            chosen = choose(*args)
+            if not rivals:
+                rivals.append(self.region.spawn('two', vgpu=2))         # all that the first parent can make
+            return chosen
+
+        self.patch(partnering, 'choose', be_late)
+        self.claim(instance, check)
+        self.assertEqual(['b'], [record.parent for record in self.two.records(instance) if record.kind == 'mdev'])
+
+
+class StoredTestCase(LiveTestCase):
+
+    def test_what_a_host_declares_is_in_the_store_and_written_when_it_changes(self) -> None:
+        written: list[int] = []
+        store = self.one.manager.store
+        self.declare(self.one, '2.0.0')
+        self.patch(store, 'set_declarations', lambda host_uuid, rows, write=store.set_declarations: (
+            written.append(len(rows)), write(host_uuid, rows)))
+        self.one.audit()
+        self.assertEqual([], written)
+        self.declare(self.one, '2.1.0', 'a')
+        rows = store.declarations(self.one.manager.host_uuid)
+        self.assertEqual(([3], ['a', 'b', 'region0']), (written, [row.parent for row in rows]))
+        self.one.restart()
+        self.assertEqual([3], written)
+
+    def test_a_kind_that_cannot_be_read_is_declared_as_before(self) -> None:
+        self.declare(self.one, '2.0.0')
+        self.one.machine.unknown_kinds['mdev'] = 'no answer'
+        before = dict(self.one.manager.declarations)
+        self.one.audit()
+        self.assertEqual(before, self.one.manager.declarations)
+
+
+class TenantTestCase(base.TestCase):
+
+    def test_no_refusal_tells_of_hosts_or_devices(self) -> None:
+        told = ('host-7', 'mdev', 'nvidia-35', '2.1.0', 'QEMU 7.2.0')
+        refusals = [exception.NoDevicePair('mdev', 'nvidia-35', 'host-7 has 2.1.0'),
+                    exception.LiveMigrationUnsupported('host-7', 'mdev', 'QEMU 7.2.0 is too old')]
+        self.assertEqual({type(one) for one in refusals}, set(exception.LiveMigrationRefused.__subclasses__()))
+        for refusal in refusals:
+            for word in told:
+                self.assertNotIn(word, refusal.for_tenant)
+
+    def test_what_is_declared_survives_the_wire(self) -> None:
+        device = DeclaredDevice(
+            kind='mdev', identifier='m', resource_class='VGPU', type=TYPE, api='vfio-pci', version_form='numbered',
+            version='2.1.0', required=['A'], offered=['A', 'B'], aggregation=2, obstacle=None, seen='2.0.0')
+        [wanted] = partnering.from_declared([DeclaredDevice.obj_from_primitive(device.obj_to_primitive())])
+        self.assertEqual(('VGPU', 'm', '2.0.0', '2.1.0', 2),
+                         (wanted.resource_class, wanted.held.identifier, wanted.seen, str(wanted.held.facts.version),
+                          wanted.held.facts.aggregation))
