@@ -428,9 +428,10 @@ def live_claim(world: World, name: str) -> None:
     host = world.acting = _other(world, guest.host)
     move = world.service.begin(guest, host, states.LIVE, 'accepted')
     world.point()
-    manager = world.hosts[host].manager
+    manager, source = world.hosts[host].manager, world.hosts[str(guest.host)].manager
     claim = _claim(world, guest, move, lambda instance: manager.live_migration_claim(
-        world.context, instance, host, move, None, world.request(guest.size)))
+        world.context, instance, host, move, None, world.request(guest.size),
+        check=source.check_can_live_migrate_source(world.context, instance)))
     if claim is None:
         return
     with claim:

@@ -39,7 +39,7 @@ TABLES: Final = ('hosts', 'assignments', 'migration_contexts', 'withheld', 'decl
 # Calls that change nothing that outlives the process.
 _READS: Final = frozenset(('check', 'host', 'hosts', 'records', 'contexts', 'orders', 'withheld', 'declarations',
                            'get_inventory', 'get_usage', 'guest_config', 'guest_records', 'realize', 'unclaim', 'wipe',
-                           'create', 'destroy', 'migration_types'))
+                           'create', 'destroy', 'migration_types', 'live_migration_obstacles'))
 
 
 class Machine(fake.FakeHost):

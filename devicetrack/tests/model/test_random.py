@@ -35,6 +35,7 @@ NOT_WIPED = exception.UnclaimFailed('vpmem', 'd', 'the medium fails')
 # Before which call of a driver what is raised.
 OF_DRIVER = {
     'get_usage': UNREACHABLE, 'get_inventory': UNREACHABLE, 'guest_records': UNREACHABLE, 'rewrite_guest': UNREACHABLE,
+    'live_migration_obstacles': UNREACHABLE, 'migration_types': UNREACHABLE,
     'destroy_guest': UNREACHABLE, 'migration_definitions': UNREACHABLE, 'guest_config': UNREACHABLE,
     'realize': NOT_MADE, 'create': NOT_MADE, 'created': NOT_MADE,
     'unclaim': UNREACHABLE, 'wipe': NOT_WIPED, 'wiped': NOT_WIPED, 'destroy': NOT_WIPED, 'destroyed': NOT_WIPED,
