@@ -11,6 +11,7 @@ from oslo_config import cfg
 
 from devicetrack.claims.manager import ClaimManager
 from devicetrack.conf import opts
+from devicetrack.engine import migration_traits
 from devicetrack.placement import errors
 from devicetrack.placement import tree
 from devicetrack.placement import values
@@ -86,8 +87,12 @@ class TestSync(SyncTestCase):
               + CUSTOM_DEVICETRACK_MDEV_TYPE_NVIDIA_35
               + CUSTOM_DEVICETRACK_PROVIDER
               + CUSTOM_DEVICETRACK_VENDOR_NVIDIA
+              + CUSTOM_MIG_MDEV_NVIDIA_35_ANY
+              + CUSTOM_MIG_MDEV_NVIDIA_35_VUNKNOWN
             """), '  ')
-        self.assertEqual(f'+ {self.name}\n  + {PMEM}: 3, 1 reserved\n  + {tree.mark(tree.COUNTS, PMEM)}\n'
+        [pmem] = [one.facts for one in self.host.manager.declarations.values() if one.facts.sort.kind == 'vpmem']
+        node = ''.join(f'  + {name}\n' for name in sorted(migration_traits.offered(pmem)))
+        self.assertEqual(f'+ {self.name}\n  + {PMEM}: 3, 1 reserved\n  + {tree.mark(tree.COUNTS, PMEM)}\n' + node
                          + card.format(self.name, 'p0', 2) + card.format(self.name, 'p1', 1), tried.out)
         done = self.run_sync()
         self.assertEqual((0, tried.out), (done.code, done.out))
