@@ -129,6 +129,14 @@ class Declarer:
             return NOTHING._replace(obstacle=text)
 
 
+def rules_here(manager: Steps) -> Rules:
+    """The deployment's rules as far as this host's hypervisor follows them."""
+    rules = manager.declarer.rules
+    crossings = frozenset((source, destination) for source, destination in rules.crossings
+                          if manager.driver.can_become(source.kind, destination.kind))
+    return rules._replace(crossings=crossings)
+
+
 def refresh(manager: Steps, inventory: Inventory, at_start: bool = False) -> None:
     """Ask anew what this host declares, and write it where it changed. Blocks.
 

@@ -278,7 +278,7 @@ def device_map(manager: ClaimManager, instance: Any, migration: Any) -> DeviceMa
     for left in source[len(there):]:
         raise exception.NoDevicePair(left.kind, left.identifier, 'the claim there has fewer devices')
     config = manager.driver.guest_config(there, getattr(getattr(instance, 'flavor', None), 'name', None))
-    pairs = [DevicePair(kind=one.kind, resource_class=one.resource_class, source=left.identifier,
+    pairs = [DevicePair(kind=left.kind, resource_class=one.resource_class, source=left.identifier,
                         destination=one.identifier, type=left.details.type_name, element=element)
              for left, one, element in zip(source, there, config.devices, strict=True)]
     # Post-copy runs the guest at both ends: a device that faults a page in later has no way to ask for it.

@@ -79,7 +79,7 @@ def from_resources(devices: Sequence[DeviceAssignment]) -> list[Wanted]:
 
 def kinds_here(manager: Steps, guest: Sequence[Wanted]) -> set[str]:
     """The kinds that certainly are those of the partners: of no other one a rule of the deployment speaks."""
-    crossing = {source for source, _destination in manager.declarer.rules.crossings}
+    crossing = {source for source, _destination in declaring.rules_here(manager).crossings}
     return {wanted.held.facts.sort.kind for wanted in guest if wanted.held.facts.sort not in crossing}
 
 
@@ -133,7 +133,7 @@ def _over_providers(manager: Steps, guest: Sequence[Wanted], indices: Sequence[i
     """Which of the devices of one class get their partners from which provider."""
     if len(offers) == 1 and len(slots) == len(indices):
         return [(slots[0], list(indices))]
-    rules = manager.declarer.rules
+    rules = declaring.rules_here(manager)
     accepted = [[slot for slot, provider in enumerate(slots) if any(
         compatibility.decide(guest[index].held.facts, place.facts, rules, guest[index].held.seen).accepted
         for place in offers[provider])] for index in indices]
@@ -150,7 +150,7 @@ def _over_providers(manager: Steps, guest: Sequence[Wanted], indices: Sequence[i
 def _within(manager: Steps, guest: Sequence[Wanted], indices: Sequence[int], resource_class: str,
             provider: str | None, places: Sequence[_Place]) -> dict[int, Item]:
     found = partners.find([guest[index].held for index in indices], _as_offers(places, len(indices)),
-                          manager.declarer.rules)
+                          declaring.rules_here(manager))
     by_key = {guest[index].key: index for index in indices}
     for alone in found.alone:
         raise _no_pair(guest[by_key[alone.source]], 'nothing of its class is free here', found)

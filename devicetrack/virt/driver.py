@@ -176,6 +176,13 @@ class VirtDriver(abc.ABC):
         """
         return {}
 
+    def can_become(self, source: str, destination: str) -> bool:
+        """Whether a device of one kind can become one of another kind in a guest that moves here while it runs.
+
+        By default no guest is shown another sort of device. No I/O.
+        """
+        return source == destination
+
     def migration_types(self) -> Sequence[MigrationType]:
         """What the host's parents say of their types, for guests that move live. By default nothing is said.
 

@@ -552,6 +552,11 @@ class Contract(base.TestCase):
         self.start(self.assigned('vpmem', 'ns1'))
         self.assertEqual(frozenset(), self.driver.get_usage().arriving)
 
+    def test_a_running_guest_is_shown_no_other_sort_of_device(self) -> None:
+        self.assertEqual({(source, kind): source == kind for source in ('vpmem', 'mdev') for kind in ('vpmem', 'mdev')},
+                         {(source, kind): self.driver.can_become(source, kind) for source in ('vpmem', 'mdev')
+                          for kind in ('vpmem', 'mdev')})
+
     def test_every_type_that_a_parent_makes_is_there_of_which_nothing_is_said(self) -> None:
         there = {said[:3]: said for said in self.driver.migration_types()}
         capacity = self.capacity()

@@ -279,6 +279,12 @@ class LibvirtDriver(driver.VirtDriver):
                             exc_info=isinstance(error, exception.DeviceKindFailed))
         return found
 
+    def can_become(self, source: str, destination: str) -> bool:
+        # libvirt refuses a definition of a running guest with another sort of element in the place of one: "Target host
+        # device subsystem pci does not match source mdev" (virDomainHostdevDefCheckABIStability in its source).
+        forms = [self._kinds[name].form if name in self._kinds else None for name in (source, destination)]
+        return source == destination or (forms[0] is not None and forms[0] is forms[1])
+
     def migration_definitions(self, device_map: DeviceMap) -> MigrationDefinitions:
         return self._guests.migration_definitions(device_map)
 

@@ -7,16 +7,26 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pathlib
 from typing import Any
+import uuid
 
 from devicetrack import exception
 from devicetrack import filelock
 from devicetrack.conf import libvirt as libvirt_options
+from devicetrack.engine import declaration
+from devicetrack.objects import DeclaredDevice
+from devicetrack.objects import details
 from devicetrack.objects import DeviceRequest
+from devicetrack.objects import InstanceResources
+from devicetrack.objects import LiveMigrationCheck
+from devicetrack.objects import MdevDetails
+from devicetrack.objects.values import Record
 from devicetrack.testing import fixtures
 from devicetrack.testing import libvirt as libvirt_fixtures
 from devicetrack.testing import vgpu
 from devicetrack.testing.fixtures import Instance
+from devicetrack.testing.fixtures import Migration
 from devicetrack.tests import base
 from devicetrack.tests.functional.claims import libvirt_hosts
 from devicetrack.virt.libvirt.driver import LibvirtDriver
@@ -234,3 +244,47 @@ class FullCardTestCase(ThreeKindsTestCase):
         self.assertEqual({}, self.host.owners())
         self.host.audit()
         self.host.spawn(request=DeviceRequest.of((VF, 1), (PMEM, 1), (MDEV, 1)))
+
+
+class CrossingTestCase(ThreeKindsTestCase):
+    """A guest that comes, running, with a mediated device of another host, where functions are free."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        table = pathlib.Path(self.temp_dir(), 'table.yaml')
+        table.write_text(
+            'types: {mdev: {nvidia-35: {version: 2.0.0}}, vf: {558: {version: 2.1.0}}}\n'
+            'cross_kind: [{from: {kind: mdev, type: nvidia-35}, to: {kind: vf, type: 558}}]\n')
+        self.configuration.set('devicetrack_compatibility', table=str(table))
+        self.host.restart()
+        self.instance, self.migration = Instance(host='elsewhere'), Migration('elsewhere', 'host')
+        self.uuid = str(uuid.uuid4())
+        facts = next(one.facts for place, one in self.host.manager.declarations.items() if place[0] == 'mdev')
+        self.check = LiveMigrationCheck(instance_uuid=self.instance.uuid, devices=[DeclaredDevice(
+            identifier=self.uuid, resource_class=VF, seen=None, **declaration.facts_as_data(facts))])
+        text = MdevDetails(type='nvidia-35', parent='pci_0000_84_00_0', parent_address='0000:84:00.0',
+                           device_api='vfio-pci', iommu_group=None, origin='created')
+        self.instance.resources = InstanceResources.from_records('', '', [Record(
+            str(uuid.uuid4()), 'mdev', self.uuid, self.instance.uuid, None, 'current', 'active', 0, 'claim', 1,
+            str(uuid.uuid4()), VF, 'pci_0000_84_00_0', None, details.to_text(text), 0)])
+        self.instance.resources.instance_uuid = self.instance.uuid
+        self.instance.resources.host_uuid = str(uuid.uuid4())
+
+    def claim(self) -> Any:
+        return self.host.manager.live_migration_claim(None, self.instance, 'host', self.migration, None,
+                                                      DeviceRequest.of((VF, 1)), check=self.check)
+
+    def test_libvirt_shows_no_running_guest_another_sort_of_device(self) -> None:
+        refused = self.assertRaises(exception.NoDevicePair, self.claim)
+        self.assertIn('mdev nvidia-35 and vf 558 are of different kinds', str(refused))
+        self.assertEqual([], self.host.records())
+
+    def test_a_hypervisor_that_does_gives_it_a_function_by_the_table(self) -> None:
+        self.patch(LibvirtDriver, 'can_become', lambda _driver, _source, _destination: True)
+        with self.claim():
+            self.host.manager.realize(None, self.instance)
+            [pair] = self.host.manager.device_map(self.instance, self.migration).pairs
+            [record] = self.host.records()
+        self.assertEqual(('mdev', self.uuid, self.functions[0][0]), (pair.kind, pair.source, pair.destination))
+        self.assertEqual(('vf', '2.0.0'), (record.kind, record.seen))
+        self.host.manager.drop_move_claim_at_dest(None, self.instance, self.migration)

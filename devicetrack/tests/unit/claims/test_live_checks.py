@@ -234,7 +234,7 @@ class PeersTestCase(LiveTestCase):
     def test_a_check_of_other_devices(self) -> None:
         instance = self.region.spawn('one', pmem=1, vgpu=1)
         check = self.region.check(instance, 'two')
-        check.devices = list(reversed(check.devices))
+        check = LiveMigrationCheck(instance_uuid=instance.uuid, devices=list(reversed(check.devices)))
         refused = self.assertRaises(exception.BadRequest, self.claim, instance, check)
         self.assertIn('read the instance again', str(refused))
 
@@ -249,7 +249,7 @@ class PeersTestCase(LiveTestCase):
     def test_what_was_chosen_is_taken_meanwhile(self) -> None:
         instance = self.region.spawn('one', pmem=1, vgpu=1)
         check = self.region.check(instance, 'two')
-        choose, rivals = partnering.choose, []
+        choose, rivals = partnering.choose, list[Instance]()
 
         def be_late(*args: Any) -> Any:
             chosen = choose(*args)
@@ -268,8 +268,13 @@ class StoredTestCase(LiveTestCase):
         written: list[int] = []
         store = self.one.manager.store
         self.declare(self.one, '2.0.0')
-        self.patch(store, 'set_declarations', lambda host_uuid, rows, write=store.set_declarations: (
-            written.append(len(rows)), write(host_uuid, rows)))
+        write = store.set_declarations
+
+        def note(host_uuid: str, rows: Any) -> None:
+            written.append(len(rows))
+            write(host_uuid, rows)
+
+        self.patch(store, 'set_declarations', note)
         self.one.audit()
         self.assertEqual([], written)
         self.declare(self.one, '2.1.0', 'a')
