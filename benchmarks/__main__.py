@@ -20,7 +20,8 @@ from benchmarks.report import Row
 from benchmarks.report import Table
 from benchmarks.report import Verdict
 
-SUBJECTS = ('claim', 'guests', 'recovery', 'store', 'memory', 'imports', 'placement', 'heal', 'compatibility')
+SUBJECTS = ('claim', 'guests', 'recovery', 'store', 'memory', 'imports', 'placement', 'heal', 'compatibility',
+            'scheduling')
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
