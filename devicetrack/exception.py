@@ -364,6 +364,17 @@ class NoDestination(DeviceTrackError):
         return f'no host can take over a running guest with {self.kind} {self.identifier}: {self.reason}'
 
 
+class MigrationUntold(DeviceTrackError):
+    """Whether a running guest could move cannot be told. Nothing was done; ``reason`` says what is not known."""
+
+    def __init__(self, instance_uuid: str, reason: str) -> None:
+        super().__init__(instance_uuid, reason)
+        self.instance_uuid, self.reason = instance_uuid, reason
+
+    def __str__(self) -> str:
+        return f'whether instance {self.instance_uuid} could move cannot be told: {self.reason}'
+
+
 class RowsMissing(DeviceTrackError):
     """The instance's guest has devices that the store does not know as its own: the store is older. Nothing was done.
 

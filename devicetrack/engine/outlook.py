@@ -1,0 +1,200 @@
+"""Whether guests could go to hosts by what these declare, whatever is free there.
+
+Of each type that a host declares it has as many devices as a guest needs, for room is not judged. So no device takes
+the partner of another, and each can be decided by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+from typing import Final
+from typing import NamedTuple
+
+from devicetrack.engine import compatibility
+from devicetrack.engine import declaration
+from devicetrack.engine.compatibility import Facts
+from devicetrack.engine.compatibility import Rules
+from devicetrack.engine.compatibility import Sort
+from devicetrack.engine.compatibility import Verdict
+from devicetrack.engine.compatibility import Version
+from devicetrack.engine.declaration import Declaration
+
+# What can be said of a device and a host.
+YES: Final = 'yes'
+NOTED: Final = 'yes*'                           # by what an option or the table lets pass
+NO: Final = 'no'
+UNKNOWN: Final = 'unknown'
+
+NOTHING_DECLARED: Final = 'the host declares nothing'
+
+_MATCHING: Final = (compatibility.KIND, compatibility.TYPE)
+
+
+class Unread(NamedTuple):
+    """A declaration that is there and cannot be read, and why."""
+
+    sort: Sort
+    parent: str | None
+    problem: str
+
+    @property
+    def place(self) -> tuple[str, str | None, str]:
+        """As that of one that can be read."""
+        return self.sort.kind, self.parent, self.sort.type
+
+
+class Declared(NamedTuple):
+    """All that one host declares."""
+
+    host: str
+    declarations: tuple[Declaration, ...] = ()
+    unread: tuple[Unread, ...] = ()
+
+    @property
+    def is_silent(self) -> bool:
+        return not self.declarations and not self.unread
+
+    def parents_of(self, facts: Facts) -> list[str]:
+        """The parents where the host declares this; none for devices without a parent."""
+        return [one.parent for one in self.declarations if one.facts == facts and one.parent is not None]
+
+
+class Choice(NamedTuple):
+    """What a host declares, and whether it does for a device."""
+
+    facts: Facts
+    verdict: Verdict
+
+    def as_data(self) -> dict[str, Any]:
+        form, version = declaration.version_as_data(self.facts.version)
+        return {**self.facts.sort._asdict(), 'version_form': form, 'version': version, **self.verdict.as_data()}
+
+
+class Outlook(NamedTuple):
+    """What a host has for one device.
+
+    ``choices`` are those of its type or, where there are none, of its kind or whatever there is. ``untold`` says why it
+    is not known whether the device has a partner.
+    """
+
+    sort: Sort
+    choices: tuple[Choice, ...] = ()
+    untold: tuple[str, ...] = ()
+
+    @property
+    def best(self) -> Choice | None:
+        """What takes the place of the device: without notes, if there is any."""
+        accepted = [choice for choice in self.choices if choice.verdict.accepted]
+        return min(accepted, key=lambda choice: len(choice.verdict.notes), default=None)
+
+    @property
+    def word(self) -> str:
+        best = self.best
+        if best is not None:
+            return NOTED if best.verdict.notes else YES
+        return UNKNOWN if self.untold else NO
+
+    @property
+    def reasons(self) -> str:
+        """Why not, in words for an operator; empty for a yes."""
+        if self.best is not None:
+            return ''
+        if self.untold:
+            return ' | '.join(self.untold)
+        matching = [choice for choice in self.choices
+                    if not any(reason.about in _MATCHING for reason in choice.verdict.reasons)]
+        if matching:
+            return ' | '.join(dict.fromkeys(f'{choice.facts.sort}: {"; ".join(map(str, choice.verdict.reasons))}'
+                                            for choice in matching))
+        # Of each of the others it would say that its type is another one.
+        there = ', '.join(dict.fromkeys(str(choice.facts.sort) for choice in self.choices))
+        more = dict.fromkeys(str(reason) for choice in self.choices for reason in choice.verdict.reasons
+                             if reason.about in (compatibility.SOURCE_HOST, compatibility.DESTINATION_HOST))
+        return '; '.join([f'the destination declares no {self.sort}: it declares {there}', *more])
+
+    @property
+    def notes(self) -> str:
+        """What was let pass, in words for an operator."""
+        best = self.best
+        return '; '.join(map(str, best.verdict.notes)) if best is not None else ''
+
+    def as_data(self) -> dict[str, Any]:
+        return {'verdict': self.word, 'choices': [choice.as_data() for choice in self.choices],
+                'untold': list(self.untold)}
+
+
+class Row(NamedTuple):
+    """Devices of one host that are all alike, and what each destination has for them, by its name."""
+
+    host: str
+    facts: Facts
+    parents: tuple[str, ...]
+    outlooks: Mapping[str, Outlook]
+
+
+class Destination:
+    """What a host declares, made ready to be asked about."""
+
+    def __init__(self, host: Declared, rules: Rules) -> None:
+        self._rules = rules
+        self._facts = tuple(dict.fromkeys(one.facts for one in host.declarations))
+        self._unread = host.unread
+        self._of_sort: dict[Sort, list[Facts]] = {}
+        for facts in self._facts:
+            self._of_sort.setdefault(facts.sort, []).append(facts)
+
+    def outlook(self, device: Facts, seen: Version | None = None,
+                decided: dict[Facts, Verdict] | None = None) -> Outlook:
+        """Say what there is for a device.
+
+        :param decided: verdicts on this device, for who asks several hosts; new ones are added
+        """
+        if not self._facts and not self._unread:
+            return Outlook(device.sort, untold=(NOTHING_DECLARED,))
+        known = decided if decided is not None else {}
+        wanted = [device.sort, *sorted(there for here, there in self._rules.crossings if here == device.sort)]
+        choices = []
+        for facts in self._of_type_or_else(wanted):
+            verdict = known.get(facts)
+            if verdict is None:
+                verdict = known[facts] = compatibility.decide(device, facts, self._rules, seen)
+            choices.append(Choice(facts, verdict))
+        untold = tuple(dict.fromkeys(one.problem for one in self._unread if one.sort in wanted or not choices))
+        return Outlook(device.sort, tuple(choices), untold)
+
+    def _of_type_or_else(self, wanted: Sequence[Sort]) -> Sequence[Facts]:
+        found = [facts for sort in wanted for facts in self._of_sort.get(sort, ())]
+        return found or [facts for facts in self._facts if facts.sort.kind == wanted[0].kind] or self._facts
+
+
+def matrix(hosts: Sequence[Declared], rules: Rules, types: Collection[str] = ()) -> Iterator[Row]:
+    """What each host has for what each other declares, by source in the order of ``hosts``.
+
+    Each pair of facts is decided once, however many hosts declare them.
+
+    :param types: only rows of these; none means all
+    """
+    groups: dict[object, Destination] = {}
+    group_of = {}
+    for host in hosts:
+        alike = frozenset(one.facts for one in host.declarations), host.unread
+        if alike not in groups:
+            groups[alike] = Destination(host, rules)
+        group_of[host.host] = groups[alike]
+    asked: dict[Facts, dict[Destination, Outlook]] = {}
+    for host in hosts:
+        for facts in _distinct(host.declarations, types):
+            if facts not in asked:
+                decided: dict[Facts, Verdict] = {}
+                asked[facts] = {group: group.outlook(facts, decided=decided) for group in groups.values()}
+            yield Row(host.host, facts, tuple(host.parents_of(facts)),
+                      {name: asked[facts][group] for name, group in group_of.items() if name != host.host})
+
+
+def _distinct(declarations: Iterable[Declaration], types: Collection[str]) -> Iterable[Facts]:
+    return dict.fromkeys(one.facts for one in declarations if not types or one.facts.sort.type in types)

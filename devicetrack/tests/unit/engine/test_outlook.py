@@ -1,0 +1,139 @@
+"""What hosts have for devices by what they declare, in a word and with the reasons."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+
+import fixtures
+
+from devicetrack.engine import compatibility
+from devicetrack.engine import outlook
+from devicetrack.engine import partners
+from devicetrack.engine.compatibility import Facts
+from devicetrack.engine.compatibility import Rules
+from devicetrack.engine.compatibility import Sort
+from devicetrack.engine.compatibility import STATELESS
+from devicetrack.engine.compatibility import Unknown
+from devicetrack.engine.compatibility import Version
+from devicetrack.engine.declaration import Declaration
+from devicetrack.engine.outlook import Declared
+from devicetrack.engine.outlook import Unread
+from devicetrack.tests import base
+
+MDEV, OTHER, VF = Sort('mdev', 'nvidia-35'), Sort('mdev', 'nvidia-36'), Sort('vf', '558')
+OLD, NEW, UNTOLD = Version(2, 0, 0), Version(2, 1, 0), Unknown('no source knows it')
+RULES = Rules(require_version=False, crossings=frozenset([(MDEV, VF)]))
+
+VGPU = Facts(MDEV, 'vfio-pci', NEW)
+OLDER = VGPU._replace(version=OLD)
+UNVERSIONED = VGPU._replace(version=UNTOLD)
+OF_ANOTHER_TYPE = VGPU._replace(sort=OTHER)
+FUNCTION = VGPU._replace(sort=VF)
+PMEM = Facts(Sort('vpmem', '4GB'), '', STATELESS)
+UNREAD = Unread(MDEV, 'gpu', 'cannot be read: it is new')
+MINOR = 'the guest may have seen version 2.1.0, the destination has the older 2.0.0'
+NO_VERSION = 'versions cannot be compared: 2.1.0 at the source, unknown (no source knows it) at the destination'
+
+
+def declared(*facts: Facts, host: str = 'compute-8', unread: tuple[Unread, ...] = ()) -> Declared:
+    return Declared(host, tuple(Declaration(f'gpu{number}', one) for number, one in enumerate(facts)), unread)
+
+
+class OutlookTestCase(base.TestCase):
+
+    scenarios = base.table(
+        ('the same', [VGPU], [], outlook.YES, VGPU, '', ''),
+        ('older', [OLDER], [], outlook.NO, None, f'mdev nvidia-35: {MINOR}', ''),
+        ('one of two', [OLDER, VGPU], [], outlook.YES, VGPU, '', ''),
+        ('what an option lets pass', [OLDER, UNVERSIONED], [], outlook.NOTED, UNVERSIONED, '', NO_VERSION),
+        ('without notes before with them', [UNVERSIONED, VGPU], [], outlook.YES, VGPU, '', ''),
+        ('across kinds', [OF_ANOTHER_TYPE, FUNCTION], [], outlook.NOTED, FUNCTION, '',
+         'mdev nvidia-35 and vf 558 are of different kinds'),
+        ('two that do not do', [OLDER, VGPU._replace(api='vfio-ap')], [], outlook.NO, None,
+         f'mdev nvidia-35: {MINOR} | mdev nvidia-35: api is vfio-pci at the source, vfio-ap at the destination', ''),
+        ('other types', [OF_ANOTHER_TYPE, PMEM], [], outlook.NO, None,
+         'the destination declares no mdev nvidia-35: it declares mdev nvidia-36', ''),
+        ('other types of a kind that cannot move', [OF_ANOTHER_TYPE._replace(obstacle='QEMU is too old')], [],
+         outlook.NO, None, 'the destination declares no mdev nvidia-35: it declares mdev nvidia-36; at the destination, '
+                           'QEMU is too old', ''),
+        ('other kinds', [PMEM], [], outlook.NO, None,
+         'the destination declares no mdev nvidia-35: it declares vpmem 4GB', ''),
+        ('nothing', [], [], outlook.UNKNOWN, None, 'the host declares nothing', ''),
+        ('what cannot be read', [OLDER], [UNREAD], outlook.UNKNOWN, None, UNREAD.problem, ''),
+        ('nothing but what cannot be read', [], [UNREAD._replace(sort=PMEM.sort)], outlook.UNKNOWN, None,
+         UNREAD.problem, ''),
+        ('what cannot be read and does not matter', [OLDER], [UNREAD._replace(sort=PMEM.sort)], outlook.NO, None,
+         f'mdev nvidia-35: {MINOR}', ''),
+        ('what cannot be read, of a type that it may cross to', [OLDER], [UNREAD._replace(sort=VF)], outlook.UNKNOWN,
+         None, UNREAD.problem, ''),
+        ('what cannot be read, and is not needed', [VGPU], [UNREAD], outlook.YES, VGPU, '', ''),
+        names=('there', 'unread', 'word', 'partner', 'reasons', 'notes'))
+
+    def test_outlook(self) -> None:
+        host = declared(*self.there, unread=tuple(self.unread))
+        found = outlook.Destination(host, RULES).outlook(VGPU)
+        self.assertEqual((self.word, self.partner, self.reasons, self.notes),
+                         (found.word, found.best and found.best.facts, found.reasons, found.notes))
+        data = found.as_data()
+        self.assertEqual((data, self.word), (json.loads(json.dumps(data)), data['verdict']))
+
+
+class RoomTestCase(base.TestCase):
+
+    def test_it_is_what_partners_would_be_with_as_many_offers_as_devices(self) -> None:
+        every = (VGPU, OLDER, UNVERSIONED, OF_ANOTHER_TYPE, FUNCTION, PMEM)
+        for size, guest_size in itertools.product((1, 2), repeat=2):
+            for there in itertools.combinations(every, size):
+                for guest in itertools.combinations_with_replacement(every, guest_size):
+                    offers = [partners.Offer(f'{place}.{number}', facts) for place, facts in enumerate(there)
+                              for number in range(guest_size)]
+                    held = [partners.Held(str(number), facts) for number, facts in enumerate(guest)]
+                    destination = outlook.Destination(declared(*there), RULES)
+                    self.assertEqual(partners.find(held, offers, RULES).accepted,
+                                     all(destination.outlook(one).best is not None for one in guest))
+
+    def test_what_the_guest_has_seen_counts(self) -> None:
+        destination = outlook.Destination(declared(OLDER), RULES)
+        self.assertEqual(outlook.YES, destination.outlook(VGPU, seen=OLD).word)
+
+
+class MatrixTestCase(base.TestCase):
+
+    def words(self, *hosts: Declared, types: tuple[str, ...] = ()) -> list[tuple[str, Facts, dict[str, str]]]:
+        return [(row.host, row.facts, {name: one.word for name, one in row.outlooks.items()})
+                for row in outlook.matrix(hosts, RULES, types)]
+
+    def test_a_row_for_what_is_alike_and_a_word_for_every_other_host(self) -> None:
+        self.assertEqual([('a', VGPU, {'b': 'no', 'c': 'unknown'}),
+                          ('b', OLDER, {'a': 'yes', 'c': 'unknown'}), ('b', PMEM, {'a': 'no', 'c': 'unknown'})],
+                         self.words(declared(VGPU, VGPU, host='a'), declared(OLDER, PMEM, host='b'), Declared('c')))
+
+    def test_a_row_names_its_parents(self) -> None:
+        [row] = outlook.matrix([declared(VGPU, VGPU, host='a')], RULES)
+        self.assertEqual(('gpu0', 'gpu1'), row.parents)
+
+    def test_rows_of_some_types_and_columns_of_all(self) -> None:
+        self.assertEqual([('b', PMEM, {'a': 'no'})],
+                         self.words(declared(VGPU, host='a'), declared(OLDER, PMEM, host='b'), types=('4GB',)))
+
+    def test_each_pair_of_facts_is_decided_once(self) -> None:
+        decided = []
+        decide = compatibility.decide
+
+        def counted(source: Facts, destination: Facts, *arguments: object) -> object:
+            decided.append((source, destination))
+            return decide(source, destination, *arguments)  # type: ignore[arg-type]
+
+        self.useFixture(fixtures.MonkeyPatch('devicetrack.engine.compatibility.decide', counted))
+        hosts = [declared(*(VGPU, OLDER, OF_ANOTHER_TYPE, PMEM)[number % 3:], host=str(number)) for number in range(60)]
+        self.assertEqual(180, len(list(outlook.matrix(hosts, RULES))))
+        self.assertEqual(len(set(decided)), len(decided))
+
+    def test_two_hundred_hosts_no_two_alike_are_told_in_seconds(self) -> None:
+        hosts = [declared(*(VGPU._replace(sort=Sort('mdev', str(number)), version=Version(2, place, 0))
+                            for number in range(10)), host=str(place)) for place in range(200)]
+        start = time.process_time()
+        self.assertEqual(200 * 10 * 199, sum(len(row.outlooks) for row in outlook.matrix(hosts, RULES)))
+        self.assertLess(time.process_time() - start, 15)
