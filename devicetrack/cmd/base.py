@@ -6,8 +6,8 @@ Exit codes, the same for every command:
 0    done, and nothing needs attention
 1    an error: one sentence on stderr says what, where and what to do; nothing more was done
 2    the command line, or the request on it, means nothing
-3    done, and something needs attention: findings, a request that does not fit, a schema of another release,
-     work that is left, a part of an answer that could not be read
+3    done, and something needs attention: findings, a request that does not fit, a guest that could not move,
+     a schema of another release, work that is left, a part of an answer that could not be read
 11…  done, but for some: 10 more than how many nodes were left as they are; 125 for 115 or more
 130  interrupted
 141  nobody reads the output any more
@@ -45,7 +45,7 @@ INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141
 
 # Their values are data; what every other formatter prints is text for people, or cells of text.
-_STRUCTURED: Final = ('json', 'yaml')
+STRUCTURED: Final = ('json', 'yaml')
 
 
 class UsageError(Exception):
@@ -179,7 +179,7 @@ def _check_columns(asked: Iterable[str], known: Iterable[str]) -> None:
 def cells(values: Sequence[Any], formatter: str) -> list[Any]:
     """Values as a formatter takes them: plain data for those that keep structure, text for the others."""
     plain = [_plain(value) for value in values]
-    return plain if formatter in _STRUCTURED else [_text(value) for value in plain]
+    return plain if formatter in STRUCTURED else [_text(value) for value in plain]
 
 
 def _plain(value: Any) -> Any:

@@ -109,8 +109,9 @@ class Outlook(NamedTuple):
         matching = [choice for choice in self.choices
                     if not any(reason.about in _MATCHING for reason in choice.verdict.reasons)]
         if matching:
-            return ' | '.join(dict.fromkeys(f'{choice.facts.sort}: {"; ".join(map(str, choice.verdict.reasons))}'
-                                            for choice in matching))
+            return ' | '.join(dict.fromkeys(
+                ('' if choice.facts.sort == self.sort else f'{choice.facts.sort}: ')
+                + '; '.join(map(str, choice.verdict.reasons)) for choice in matching))
         # Of each of the others it would say that its type is another one.
         there = ', '.join(dict.fromkeys(str(choice.facts.sort) for choice in self.choices))
         more = dict.fromkeys(str(reason) for choice in self.choices for reason in choice.verdict.reasons

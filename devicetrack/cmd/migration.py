@@ -1,0 +1,202 @@
+"""``devicetrack-manage migration``: whether running guests could go to other hosts with their devices."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+import socket
+from typing import Any
+from typing import Final
+
+from devicetrack import exception
+from devicetrack.claims import declared
+from devicetrack.claims import declaring
+from devicetrack.cmd import base
+from devicetrack.engine import declaration
+from devicetrack.engine import outlook
+from devicetrack.engine.compatibility import Facts as DeviceFacts
+from devicetrack.engine.compatibility import Rules
+from devicetrack.engine.outlook import Declared
+from devicetrack.engine.outlook import Outlook
+
+_ITSELF: Final = '-'
+
+
+class Facts(base.Lister):
+    """List what hosts declare of their devices for guests that move while they run.
+
+    Reads the store, and neither a host nor a hypervisor: it is what each host's manager wrote at its last audit. What
+    -f json prints is what --facts of the other commands reads on a machine with another store. A host that declares
+    nothing, or a declaration that cannot be read, has a row that says so under "problem"; of the latter the exit code
+    is 3.
+    """
+
+    columns = declared.COLUMNS
+    in_table = ('host', 'kind', 'parent', 'type', 'api', 'version', 'obstacle', 'sources', 'problem')
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument('--host', metavar='NAME', action='append', default=[],
+                            help='Only what this host declares. May be repeated.')
+        return parser
+
+    def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
+        for host in declared.of_store(self.app.checked_store, parsed_args.host):
+            if host.unread:
+                self.exit_code = base.ATTENTION
+            for row in declared.rows(host):
+                if parsed_args.formatter == 'table':
+                    row['version'] = _version_in_words(row['version_form'], row['version'])
+                yield [row[column] for column in self.columns]
+
+
+class Check(base.Lister):
+    """Say whether the running guest of an instance could go to a host with its devices, by what both hosts declare.
+
+    This is about compatibility and NOT about room: of each type that the host declares it is taken to have as many
+    devices free as the guest needs, and placement is not asked. The rules are those of this configuration
+    ([devicetrack_compatibility] require_version and table). Reads the store alone. Exit code 0 when the guest could go,
+    3 when it could not, and 1 when that cannot be told.
+    """
+
+    columns = ('instance_uuid', 'source', 'destination', 'kind', 'identifier', 'type', 'version_form', 'version',
+               'seen', 'verdict', 'partner_kind', 'partner_type', 'partner_parents', 'reasons', 'notes', 'choices',
+               'untold')
+    in_table = ('kind', 'identifier', 'type', 'version', 'seen', 'verdict', 'partner_type', 'reasons', 'notes')
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument('--instance', metavar='UUID', required=True, help='The instance.')
+        parser.add_argument('--host', metavar='NAME', required=True, help='The destination.')
+        _add_facts(parser)
+        return parser
+
+    def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
+        hosts = _hosts(self.app, parsed_args.facts)
+        guest = declared.guest(self.app.checked_store, hosts, parsed_args.instance)
+        name = parsed_args.host
+        if name == guest.source.host:
+            raise base.UsageError(f'instance {parsed_args.instance} is on host {name} already')
+        there = hosts.get(name)
+        if there is None:
+            raise exception.MigrationUntold(parsed_args.instance, f'no host {name} is known; there are '
+                                                                  f'{", ".join(hosts)}: has --facts what it declares?')
+        if there.is_silent:
+            raise exception.MigrationUntold(parsed_args.instance, f'host {name} declares nothing')
+        _tell(self, [guest.source, there])
+        destination = outlook.Destination(there, _rules(self.app))
+        found = [(device, destination.outlook(device.facts, declaring.version_seen(device.record)) if device.facts
+                  else Outlook(device.sort, untold=(device.untold,))) for device in guest.devices]
+        self._conclude({one.word for _device, one in found}, name)
+        for device, one in found:
+            version = _version_of(device.facts, parsed_args.formatter)
+            partner = one.best.facts if one.best is not None else None
+            yield [parsed_args.instance, guest.source.host, name, device.record.kind, device.record.identifier,
+                   device.sort.type, *version, device.record.seen, one.word,
+                   partner and partner.sort.kind, partner and partner.sort.type,
+                   there.parents_of(partner) if partner else [], one.reasons, one.notes,
+                   [{**choice.as_data(), 'parents': there.parents_of(choice.facts)} for choice in one.choices],
+                   list(one.untold)]
+
+    def _conclude(self, words: set[str], name: str) -> None:
+        self.exit_code = base.OK
+        if outlook.NO in words:
+            self.exit_code = base.ATTENTION
+            self.say(f'the guest cannot go to host {name}')
+        elif outlook.UNKNOWN in words:
+            self.exit_code = base.ERROR
+            self.say(f'whether the guest could go to host {name} cannot be told')
+        else:
+            self.say(f'the guest could go to host {name}, if that has room')
+
+
+class Matrix(base.Lister):
+    """Say for all that hosts declare to which others a running guest could go with it: yes, yes*, no or unknown.
+
+    With yes* it could by what an option or the table lets pass. This is about compatibility and NOT about room, for
+    guests that have seen no other version than that of their device. The rules are those of this configuration
+    ([devicetrack_compatibility] require_version and table). Reads the store alone. In JSON and YAML "destinations" has
+    every reason; other formats have a column for each destination. Exit code 3 when something that a host declares
+    cannot be read.
+    """
+
+    FIXED: Final = ('source', 'kind', 'type', 'version_form', 'version', 'parents')
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        _add_facts(parser)
+        parser.add_argument('--type', metavar='TYPE', action='append', default=[],
+                            help='Only rows of this type, as "migration facts" has it. May be repeated.')
+        parser.add_argument('--reasons', action='store_true', help='In the cells of a table, say why.')
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+        self._hosts = _hosts(self.app, parsed_args.facts)
+        _tell(self, self._hosts.values())
+        as_data = parsed_args.formatter in base.STRUCTURED
+        self.columns = (*self.FIXED, 'destinations') if as_data else (*self.FIXED, *self._hosts)
+        self.in_table = ('source', 'kind', 'type', 'version', *self._hosts)
+        return super().take_action(parsed_args)
+
+    def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
+        hosts = list(self._hosts.values())
+        types = {one.facts.sort.type for host in hosts for one in host.declarations}
+        for wanted in parsed_args.type:
+            if wanted not in types:
+                raise base.UsageError(f'no host declares a type {wanted}; there are {", ".join(sorted(types))}')
+        for row in outlook.matrix(hosts, _rules(self.app), parsed_args.type):
+            if parsed_args.formatter in base.STRUCTURED:
+                cells: list[Any] = [{name: one.as_data() for name, one in row.outlooks.items()}]
+            else:
+                cells = [_cell(row.outlooks.get(name), parsed_args.reasons) for name in self._hosts]
+            yield [row.host, row.facts.sort.kind, row.facts.sort.type, *_version_of(row.facts, parsed_args.formatter),
+                   row.parents, *cells]
+
+
+def _add_facts(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument('--facts', metavar='FILE', action='append', default=[],
+                        help='What "migration facts -f json" printed where other hosts have their store. May be '
+                             'repeated. Of a host that is in the store of this configuration, what is there counts.')
+
+
+def _hosts(app: Any, paths: Sequence[str]) -> Mapping[str, Declared]:
+    """All hosts, of the store and of files, by name."""
+    return declared.together(declared.of_store(app.checked_store), {path: declared.read(path) for path in paths})
+
+
+def _tell(command: base.Command, hosts: Iterable[Declared]) -> None:
+    """Say what of hosts is missing."""
+    for host in hosts:
+        if host.is_silent:
+            command.say(f'host {host.host} declares nothing')
+        for unread in host.unread:
+            command.exit_code = base.ATTENTION
+            where = f' at {unread.parent}' if unread.parent is not None else ''
+            command.say(f'host {host.host}: {unread.sort}{where}: {unread.problem}')
+
+
+def _rules(app: Any) -> Rules:
+    declarer = declaring.Declarer(app.conf, socket.gethostname())
+    declarer.refresh()
+    return declarer.rules
+
+
+def _cell(one: Outlook | None, with_reasons: bool) -> str:
+    if one is None:
+        return _ITSELF
+    why = one.reasons or one.notes
+    return f'{one.word}: {why}' if with_reasons and why else one.word
+
+
+def _version_of(facts: DeviceFacts | None, formatter: str) -> tuple[str | None, str | None]:
+    if facts is None:
+        return None, None
+    form, text = declaration.version_as_data(facts.version)
+    return form, _version_in_words(form, text) if formatter == 'table' else text
+
+
+def _version_in_words(form: str | None, text: str | None) -> str | None:
+    return None if form is None else str(declaration.version_from_data(form, text, ''))

@@ -1,0 +1,351 @@
+"""Whether guests could go to other hosts: what the commands say by what hosts declared, and with which exit codes."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from typing import Any
+
+import yaml
+
+from devicetrack.claims import declared
+from devicetrack.cmd import base as cmd_base
+from devicetrack.cmd import migration
+from devicetrack.objects.values import Attribute
+from devicetrack.objects.values import MigrationType
+from devicetrack.testing import fixtures
+from devicetrack.tests import base
+from devicetrack.tests.unit.cmd import program
+from devicetrack.virt import fake
+
+MINOR = 'the guest may have seen version 2.1.0, the destination has the older 2.0.0'
+NOTE = 'versions cannot be compared: 2.1.0 at the source, unknown (no source knows it) at the destination'
+
+
+class MigrationCommandTestCase(base.TestCase):
+    """compute-7 and compute-8 share a store. Both have a card; the version of its type is 2.1.0 on the first."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.host = self.useFixture(fixtures.Host(devices=1, parents={'gpu': 4}, name='compute-7'))
+        self.store = self.host.store.store
+        self.there = self.another('compute-8', devices=1, parents={'gpu': 4})
+        self.program = self.useFixture(program.Program(self.host.configuration))
+        self.declare(self.host, '2.1.0')
+
+    def another(self, name: str, **arguments: Any) -> fixtures.Host:
+        configuration = self.useFixture(fixtures.Configuration(machine=name))
+        return self.useFixture(fixtures.Host(name=name, configuration=configuration, store=self.store, **arguments))
+
+    def declare(self, host: fixtures.Host, version: str) -> None:
+        host.machine.declare(MigrationType(fake.MDEV, 'gpu', 'nvidia-35', Attribute(version)))
+        host.audit()
+
+    def damage(self, host: fixtures.Host, kind: str) -> None:
+        """Let a newer release have written what a host declares of a kind."""
+        rows = self.store.declarations(host.manager.host_uuid)
+        self.store.set_declarations(host.manager.host_uuid, [
+            row._replace(document='{"version_form": "dated"}') if row.kind == kind else row for row in rows])
+
+    def file(self, content: Any, name: str = 'facts.json') -> str:
+        path = os.path.join(self.state_path, name)
+        with open(path, 'w', encoding='utf-8') as file:
+            json.dump(content, file)
+        return path
+
+    def configure(self, *lines: str) -> str:
+        return program.write_configuration(self.state_path, self.host.conf, '[devicetrack_compatibility]', *lines)
+
+    def elsewhere(self, *hosts: str) -> str:
+        """A file of what is in this store, as if it were another one: its hosts get these names."""
+        rows = self.program.ask('migration', 'facts')
+        return self.file([{**row, 'host': hosts[row['host'] == 'compute-8']} for row in rows])
+
+
+class FactsTestCase(MigrationCommandTestCase):
+
+    def test_what_each_host_declares(self) -> None:
+        rows = self.program.ask('migration', 'facts')
+        self.assertEqual([('compute-7', 'mdev', 'gpu', 'nvidia-35', 'numbered', '2.1.0', {'version': 'sysfs'}),
+                          ('compute-8', 'mdev', 'gpu', 'nvidia-35', 'unknown', 'no source knows it', {})],
+                         [tuple(row[name] for name in ('host', 'kind', 'parent', 'type', 'version_form', 'version',
+                                                       'sources')) for row in rows if row['kind'] == 'mdev'])
+        self.assertEqual({('compute-7', 'none needed'), ('compute-8', 'none needed')},
+                         {(row['host'], row['version_form']) for row in rows if row['kind'] == 'vpmem'})
+        self.assertEqual({declared.COLUMNS}, {tuple(row) for row in rows})
+
+    def test_of_some_hosts(self) -> None:
+        rows = self.program.ask('migration', 'facts', '--host', 'compute-8')
+        self.assertEqual({'compute-8'}, {row['host'] for row in rows})
+        answer = self.program.run('migration', 'facts', '--host', 'compute-9')
+        self.assertEqual((cmd_base.ERROR, 'devicetrack-manage: the store has no host compute-9; it knows compute-7, '
+                                          'compute-8\n'), (answer.code, answer.err))
+
+    def test_a_table_has_versions_in_words(self) -> None:
+        answer = self.program.run('migration', 'facts')
+        self.assertEqual((cmd_base.OK, ''), (answer.code, answer.err))
+        for text in ('| 2.1.0 ', '| unknown (no source knows it) ', '| none needed ', '| version=sysfs |'):
+            self.assertIn(text, answer.out)
+
+    def test_every_other_format_has_everything(self) -> None:
+        as_json = self.program.ask('migration', 'facts')
+        self.assertEqual(as_json, yaml.safe_load(self.program.run('migration', 'facts', '-f', 'yaml').out))
+        rows = list(csv.DictReader(io.StringIO(self.program.run('migration', 'facts', '-f', 'csv').out)))
+        self.assertEqual(list(as_json[0]), list(rows[0]))
+        self.assertEqual(('numbered', '2.1.0'), (rows[0]['version_form'], rows[0]['version']))
+        answer = self.program.run('migration', 'facts', '-f', 'value', '-c', 'host', '-c', 'version')
+        self.assertIn('compute-7 2.1.0\n', answer.out)
+
+    def test_what_cannot_be_read_has_a_row_and_needs_attention(self) -> None:
+        self.damage(self.there, 'mdev')
+        answer = self.program.run('migration', 'facts', '-f', 'json')
+        [row] = [row for row in answer.data if row['problem']]
+        self.assertEqual((cmd_base.ATTENTION, 'compute-8', 'mdev', 'gpu', 'nvidia-35'),
+                         (answer.code, *(row[name] for name in ('host', 'kind', 'parent', 'type'))))
+        self.assertIn('cannot be read: declaration of mdev nvidia-35', row['problem'])
+        self.assertEqual(4, len(answer.data))
+
+    def test_a_host_that_declares_nothing_has_a_row_that_says_so(self) -> None:
+        self.another('compute-9')
+        row = self.program.ask('migration', 'facts')[-1]
+        self.assertEqual({'host': 'compute-9', 'problem': 'the host declares nothing'},
+                         {name: value for name, value in row.items() if value is not None})
+        self.assertEqual(cmd_base.OK, self.program.run('migration', 'facts').code)
+
+
+class CheckTestCase(MigrationCommandTestCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.instance = self.host.spawn(pmem=1, vgpu=1)
+
+    def check(self, code: int, *arguments: str, host: str = 'compute-8', config_file: str | None = None) -> Any:
+        """What is said of the vGPU, and stderr."""
+        answer = self.program.run('migration', 'check', '--instance', self.instance.uuid, '--host', host,
+                                  '-f', 'json', *arguments, config_file=config_file)
+        self.assertEqual(code, answer.code, answer.err)
+        rows = answer.data if answer.out else []
+        return next((row for row in rows if row['kind'] == 'mdev'), None), answer.err
+
+    def test_a_guest_that_could_go(self) -> None:
+        self.declare(self.there, '2.1.4')
+        row, err = self.check(cmd_base.OK)
+        self.assertEqual('devicetrack-manage: the guest could go to host compute-8, if that has room\n', err)
+        [vgpu] = [record for record in self.host.records(self.instance) if record.kind == fake.MDEV]
+        choice = {'kind': 'mdev', 'type': 'nvidia-35', 'version_form': 'numbered', 'version': '2.1.4',
+                  'accepted': True, 'reasons': [], 'notes': [], 'parents': ['gpu']}
+        self.assertEqual({
+            'instance_uuid': self.instance.uuid, 'source': 'compute-7', 'destination': 'compute-8', 'kind': 'mdev',
+            'identifier': vgpu.identifier, 'type': 'nvidia-35', 'version_form': 'numbered', 'version': '2.1.0',
+            'seen': '2.1.0', 'verdict': 'yes', 'partner_kind': 'mdev', 'partner_type': 'nvidia-35',
+            'partner_parents': ['gpu'], 'reasons': '', 'notes': '', 'choices': [choice], 'untold': []}, row)
+
+    def test_one_that_an_option_lets_pass(self) -> None:
+        row, _err = self.check(cmd_base.OK)
+        self.assertEqual(('yes*', '', NOTE), (row['verdict'], row['reasons'], row['notes']))
+        row, _err = self.check(cmd_base.ATTENTION, config_file=self.configure('require_version = true'))
+        self.assertEqual(('no', NOTE), (row['verdict'], row['reasons']))
+
+    def test_one_that_the_table_lets_pass(self) -> None:
+        path = os.path.join(self.state_path, 'table.yaml')
+        with open(path, 'w', encoding='utf-8') as file:
+            file.write('cross_kind:\n  - {from: {kind: mdev, type: nvidia-35}, to: {kind: vf, type: "558"}}\n')
+        rows = self.program.ask('migration', 'facts', '--host', 'compute-7')
+        facts = self.file([{**row, 'host': 'compute-9',
+                            **({'kind': 'vf', 'type': '558'} if row['kind'] == 'mdev' else {})} for row in rows])
+        row, _err = self.check(cmd_base.OK, '--facts', facts, host='compute-9',
+                               config_file=self.configure(f'table = {path}'))
+        self.assertEqual(('yes*', 'vf', '558'), (row['verdict'], row['partner_kind'], row['partner_type']))
+        self.check(cmd_base.ATTENTION, '--facts', facts, host='compute-9')
+
+    def test_one_that_could_not_go(self) -> None:
+        self.declare(self.there, '2.0.0')
+        row, err = self.check(cmd_base.ATTENTION)
+        self.assertEqual('devicetrack-manage: the guest cannot go to host compute-8\n', err)
+        self.assertEqual(('no', None, MINOR),
+                         (row['verdict'], row['partner_type'], row['reasons']))
+        self.assertEqual([{'about': 'minor version', 'source': '2.1.0', 'destination': '2.0.0'}],
+                         row['choices'][0]['reasons'])
+
+    def test_what_the_guest_has_seen_and_not_what_its_device_has_now(self) -> None:
+        self.declare(self.host, '2.2.0')
+        self.declare(self.there, '2.1.0')
+        row, _err = self.check(cmd_base.OK)
+        self.assertEqual(('2.2.0', '2.1.0'), (row['version'], row['seen']))
+
+    def test_an_obstacle(self) -> None:
+        self.there.machine.live_migration_obstacles[fake.MDEV] = 'QEMU is too old'
+        self.there.audit()
+        row, _err = self.check(cmd_base.ATTENTION)
+        self.assertIn('at the destination, QEMU is too old', row['reasons'])
+
+    def test_a_table_says_why_and_every_format_has_the_words(self) -> None:
+        self.declare(self.there, '2.0.0')
+        arguments = ('migration', 'check', '--instance', self.instance.uuid, '--host', 'compute-8')
+        for more in ((), ('-f', 'csv'), ('-f', 'value'), ('-f', 'yaml')):
+            answer = self.program.run(*arguments, *more)
+            self.assertEqual(cmd_base.ATTENTION, answer.code)
+            self.assertIn(MINOR, ' '.join(answer.out.split()))
+        self.assertNotIn('choices', self.program.run(*arguments).out)
+
+    def test_a_host_of_another_store(self) -> None:
+        facts = self.elsewhere('compute-9', 'compute-10')
+        row, _err = self.check(cmd_base.OK, '--facts', facts, host='compute-9')
+        self.assertEqual(('yes', 'compute-9'), (row['verdict'], row['destination']))
+
+    def test_of_a_host_in_the_store_the_file_does_not_count(self) -> None:
+        facts = self.elsewhere('compute-8', 'compute-9')
+        row, _err = self.check(cmd_base.OK, '--facts', facts)
+        self.assertEqual('yes*', row['verdict'])
+
+    def test_what_cannot_be_told_is_an_error(self) -> None:
+        self.another('compute-9')
+        for arguments, says in (
+                (('--instance', 'nobody', '--host', 'compute-8'), 'the store has no device that it has now'),
+                (('--instance', self.instance.uuid, '--host', 'compute-10'), 'no host compute-10 is known; there are '
+                 'compute-7, compute-8, compute-9: has --facts what it declares?'),
+                (('--instance', self.instance.uuid, '--host', 'compute-9'), 'host compute-9 declares nothing')):
+            answer = self.program.run('migration', 'check', *arguments)
+            self.assertEqual((cmd_base.ERROR, '', True), (answer.code, answer.out, says in answer.err), answer.err)
+
+    def test_what_cannot_be_read_of_the_destination_may_be_a_partner(self) -> None:
+        self.damage(self.there, 'mdev')
+        row, err = self.check(cmd_base.ERROR)
+        self.assertEqual('unknown', row['verdict'])
+        self.assertIn('cannot be read', row['reasons'])
+        self.assertIn('host compute-8: mdev nvidia-35 at gpu: cannot be read', err)
+        self.assertIn('whether the guest could go to host compute-8 cannot be told\n', err)
+
+    def test_what_cannot_be_read_and_is_not_needed_is_told_and_changes_nothing(self) -> None:
+        self.instance = self.host.spawn(vgpu=1)
+        self.damage(self.there, 'vpmem')
+        _row, err = self.check(cmd_base.OK)
+        self.assertIn('host compute-8: vpmem', err)
+
+    def test_what_cannot_be_read_of_the_source(self) -> None:
+        self.damage(self.host, 'mdev')
+        row, _err = self.check(cmd_base.ERROR)
+        self.assertEqual(('unknown', None), (row['verdict'], row['version']))
+        self.assertIn('at the source, cannot be read', row['reasons'])
+
+    def test_a_refusal_is_one_whatever_else_cannot_be_told(self) -> None:
+        self.damage(self.there, 'vpmem')
+        self.declare_in_store_only('2.0.0')
+        self.check(cmd_base.ATTENTION)
+
+    def declare_in_store_only(self, version: str) -> None:
+        rows = self.store.declarations(self.there.manager.host_uuid)
+        self.store.set_declarations(self.there.manager.host_uuid, [
+            row._replace(document=json.dumps({**json.loads(row.document), 'version_form': 'numbered',
+                                              'version': version})) if row.kind == 'mdev' else row for row in rows])
+
+    def test_the_host_where_it_is(self) -> None:
+        _row, err = self.check(cmd_base.USAGE, host='compute-7')
+        self.assertIn('is on host compute-7 already', err)
+
+    def test_a_file_that_is_broken(self) -> None:
+        rows = self.program.ask('migration', 'facts')
+        path = self.file([*rows, {**rows[0], 'host': 'compute-9', 'version': 'new'}])
+        for command in (('check', '--instance', self.instance.uuid, '--host', 'compute-9'), ('matrix',)):
+            answer = self.program.run('migration', *command, '--facts', path)
+            self.assertEqual((cmd_base.USAGE, ''), (answer.code, answer.out))
+            self.assertEqual(f"devicetrack-manage: {path}, row 5.version: 'new': must be major.minor.patch, three "
+                             'numbers\n', answer.err)
+
+    def test_rules_that_cannot_be_read(self) -> None:
+        for command in (('check', '--instance', self.instance.uuid, '--host', 'compute-8'), ('matrix',)):
+            answer = self.program.run('migration', *command, config_file=self.configure('table = /nowhere.yaml'))
+            self.assertEqual((cmd_base.ERROR, True), (answer.code, '/nowhere.yaml' in answer.err))
+
+    def test_help_says_what_is_not_judged(self) -> None:
+        self.assertIn('NOT about room', ' '.join(self.program.run('migration', 'check', '--help').out.split()))
+
+    def test_neither_host_nor_hypervisor_is_asked(self) -> None:
+        for host in (self.host, self.there):
+            host.machine.calls.clear()
+        self.check(cmd_base.OK)
+        self.assertEqual([{}, {}], [host.machine.calls for host in (self.host, self.there)])
+
+
+class MatrixTestCase(MigrationCommandTestCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.declare(self.there, '2.0.0')
+
+    def matrix(self, *arguments: str) -> dict[tuple[str, str], dict[str, str]]:
+        """By source and type the words of destinations."""
+        return {(row['source'], row['type']): {name: one['verdict'] for name, one in row['destinations'].items()}
+                for row in self.program.ask('migration', 'matrix', *arguments)}
+
+    def test_who_could_go_where(self) -> None:
+        self.assertEqual({('compute-7', 'nvidia-35'): {'compute-8': 'no'},
+                          ('compute-8', 'nvidia-35'): {'compute-7': 'yes'}},
+                         self.matrix('--type', 'nvidia-35'))
+        self.assertEqual([{'compute-8': 'yes'}, {'compute-7': 'yes'}],
+                         [words for (_source, type_), words in self.matrix().items() if type_ != 'nvidia-35'])
+
+    def test_data_has_the_reasons(self) -> None:
+        row = self.program.ask('migration', 'matrix', '--type', 'nvidia-35')[0]
+        self.assertEqual(('compute-7', 'mdev', 'nvidia-35', 'numbered', '2.1.0', ['gpu']),
+                         tuple(row[name] for name in migration.Matrix.FIXED))
+        self.assertEqual([{'about': 'minor version', 'source': '2.1.0', 'destination': '2.0.0'}],
+                         row['destinations']['compute-8']['choices'][0]['reasons'])
+        answer = self.program.run('migration', 'matrix', '--type', 'nvidia-35', '-f', 'yaml')
+        self.assertEqual(row, yaml.safe_load(answer.out)[0])
+
+    def test_a_table_has_a_column_for_each_destination(self) -> None:
+        answer = self.program.run('migration', 'matrix', '--type', 'nvidia-35')
+        self.assertEqual((cmd_base.OK, ''), (answer.code, answer.err))
+        self.assertEqual([['source', 'kind', 'type', 'version', 'compute-7', 'compute-8'],
+                          ['compute-7', 'mdev', 'nvidia-35', '2.1.0', '-', 'no'],
+                          ['compute-8', 'mdev', 'nvidia-35', '2.0.0', 'yes', '-']],
+                         [line.replace('|', ' ').split() for line in answer.out.splitlines() if '|' in line])
+
+    def test_other_formats_for_lines(self) -> None:
+        answer = self.program.run('migration', 'matrix', '--type', 'nvidia-35', '-f', 'csv')
+        rows = list(csv.DictReader(io.StringIO(answer.out)))
+        self.assertEqual([*migration.Matrix.FIXED, 'compute-7', 'compute-8'], list(rows[0]))
+        self.assertEqual(('no', 'gpu'), (rows[0]['compute-8'], rows[0]['parents']))
+        answer = self.program.run('migration', 'matrix', '--type', 'nvidia-35', '-f', 'value', '-c', 'compute-7')
+        self.assertEqual('-\nyes\n', answer.out)
+
+    def test_cells_with_reasons(self) -> None:
+        self.declare(self.another('compute-9', parents={'gpu': 1}), '')
+        answer = self.program.run('migration', 'matrix', '--type', 'nvidia-35', '--reasons')
+        self.assertIn(f'| no: {MINOR} ', answer.out)
+        self.assertIn('| yes*: versions cannot be compared', answer.out)
+        self.assertIn('| yes* ', self.program.run('migration', 'matrix', '--type', 'nvidia-35').out)
+
+    def test_hosts_of_other_stores(self) -> None:
+        self.assertEqual({'compute-8': 'no', 'compute-9': 'yes', 'compute-10': 'no'},
+                         self.matrix('--facts', self.elsewhere('compute-9', 'compute-10'))['compute-7', 'nvidia-35'])
+
+    def test_a_host_that_declares_nothing_is_told(self) -> None:
+        self.another('compute-9')
+        answer = self.program.run('migration', 'matrix', '-f', 'json')
+        self.assertEqual((cmd_base.OK, 'devicetrack-manage: host compute-9 declares nothing\n'),
+                         (answer.code, answer.err))
+        self.assertEqual({'unknown'}, {row['destinations']['compute-9']['verdict'] for row in answer.data})
+        self.assertEqual(['the host declares nothing'], answer.data[0]['destinations']['compute-9']['untold'])
+        path = self.file([row for row in self.program.ask('migration', 'facts') if row['host'] == 'compute-9'])
+        self.assertIn('host compute-9 declares nothing', self.program.run('migration', 'matrix', '--facts', path).err)
+
+    def test_what_cannot_be_read_needs_attention_and_stops_nothing(self) -> None:
+        self.damage(self.there, 'mdev')
+        answer = self.program.run('migration', 'matrix', '-f', 'json')
+        self.assertEqual(cmd_base.ATTENTION, answer.code)
+        self.assertIn('host compute-8: mdev nvidia-35 at gpu: cannot be read', answer.err)
+        self.assertEqual([('compute-7', 'unknown')], [(row['source'], row['destinations']['compute-8']['verdict'])
+                                                      for row in answer.data if row['kind'] == 'mdev'])
+
+    def test_a_type_that_nobody_declares(self) -> None:
+        answer = self.program.run('migration', 'matrix', '--type', 'nvidia-1')
+        self.assertEqual((cmd_base.USAGE, True), (answer.code, 'no host declares a type nvidia-1; there are' in
+                                                  answer.err))
+
+    def test_a_column_that_is_not_there(self) -> None:
+        answer = self.program.run('migration', 'matrix', '-c', 'compute-9')
+        self.assertEqual((cmd_base.USAGE, True), (answer.code, 'there is no column compute-9' in answer.err))
