@@ -6,6 +6,7 @@ commands on other hosts read them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Mapping
 import functools
 import json
@@ -187,20 +188,39 @@ def stored(row: StoredDeclaration) -> Declaration:
     return declaration.from_data(data, where)
 
 
-def facts_of(manager: Steps, kind: str, parent: str | None, text: str) -> Facts:
-    """What this host declares about a device.
+def declared(manager: Steps, kind: str, parent: str | None, text: str) -> Facts | None:
+    """What was declared about a device when the host was last asked; None for one that it did not have then. No I/O.
 
     :param text: its details as they are stored
-    :raises HypervisorUnreachable: of a type that the last audit did not see nobody can tell whether it can be migrated
     """
-    look = _look_at(text)
-    place = kind, parent, look.type
-    found = manager.declarations.get(place)
-    if found is None:
-        # Options name its kind or its parent no more.
-        obstacle = manager.driver.live_migration_obstacles().get(kind)
-        found = manager.declarer.declare(look, MigrationType(*place), obstacle)
-    return found.facts
+    found = manager.declarations.get((kind, parent, _look_at(text).type))
+    return None if found is None else found.facts
+
+
+def facts_of(manager: Steps, record: Record) -> Facts:
+    """What this host declares about the device of a row.
+
+    :raises HypervisorUnreachable: options name its kind or parent no more, and nobody tells whether it can be migrated
+    """
+    known = declared(manager, record.kind, record.parent, record.details)
+    if known is not None:
+        return known
+    return _declare_now(manager, record, manager.driver.live_migration_obstacles().get(record.kind))
+
+
+def _declare_now(manager: Steps, record: Record, obstacle: str | None) -> Facts:
+    look = _look_at(record.details)
+    return manager.declarer.declare(look, MigrationType(record.kind, record.parent, look.type), obstacle).facts
+
+
+def like(manager: Steps, record: Record) -> Callable[[str | None, str], bool]:
+    """Says of a device, by its parent and its details, whether this host declares the same of it as of a row's."""
+    facts = facts_of(manager, record)
+
+    def accepts(parent: str | None, text: str) -> bool:
+        return declared(manager, record.kind, parent, text) == facts
+
+    return accepts
 
 
 def facts_elsewhere(device: DeviceAssignment) -> Facts:
@@ -230,7 +250,9 @@ def version_seen(record: Record) -> Version | None:
 
 
 def _version_of(manager: Steps, record: Record) -> compatibility.MigrationVersion:
-    return facts_of(manager, record.kind, record.parent, record.details).version
+    """Without a question to the hypervisor, which a guest that runs already need not wait for."""
+    facts = declared(manager, record.kind, record.parent, record.details) or _declare_now(manager, record, None)
+    return facts.version
 
 
 def _as_seen(version: Version | None) -> str | None:

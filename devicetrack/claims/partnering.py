@@ -86,8 +86,7 @@ def kinds_here(manager: Steps, guest: Sequence[Wanted]) -> set[str]:
 def declare(manager: Steps, records: Sequence[Record]) -> list[DeclaredDevice]:
     """What this host declares about devices of a guest."""
     return [DeclaredDevice(identifier=record.identifier, resource_class=record.resource_class, seen=record.seen,
-                           **declaration.facts_as_data(
-                               declaring.facts_of(manager, record.kind, record.parent, record.details)))
+                           **declaration.facts_as_data(declaring.facts_of(manager, record)))
             for record in records]
 
 
@@ -115,7 +114,9 @@ def _offers(manager: Steps, resource_class: str, provider_uuid: str | None, dema
         available = manager.ledger.available(resource_class, provider_uuid, demand)
     places: dict[declaring.Place, _Place] = {}
     for pool, identifier, text, amount in available:
-        facts = declaring.facts_of(manager, pool.kind, pool.parent_name, text)
+        facts = declaring.declared(manager, pool.kind, pool.parent_name, text)
+        if facts is None:
+            continue                            # it came since the last audit
         place = places.setdefault((pool.kind, pool.parent_name, facts.sort.type),
                                   _Place(pool.kind, pool.parent_name, facts, []))
         names = [identifier] if identifier is not None else [
@@ -163,8 +164,7 @@ def _within(manager: Steps, guest: Sequence[Wanted], indices: Sequence[int], res
         place = place_of[pair.destination]
 
         def accepts(parent: str | None, text: str, place: _Place = place) -> bool:
-            return parent == place.parent and declaring.facts_of(
-                manager, place.kind, parent, text) == place.facts
+            return parent == place.parent and declaring.declared(manager, place.kind, parent, text) == place.facts
 
         items[by_key[pair.source]] = Item(resource_class, 1, provider, accepts)
     return items

@@ -267,6 +267,10 @@ class Steps:
         """Put another device in the place of one whose parent turned out to be full: one transaction."""
         LOG.warning('%(full)s; choosing another device for instance %(instance)s',
                     {'full': full, 'instance': record.instance_uuid})
+        accepts = None
+        if record.role == vocabulary.INCOMING:
+            # The guest may come running: what takes the place of its device's partner must be as good a partner.
+            accepts = declaring.like(self, record)
         with self.reading() as watch:
             inventory = self.read_inventory()
             with self._lock:
@@ -276,7 +280,7 @@ class Steps:
                     raise full
                 holding = unit.holding
                 try:
-                    other = self._ledger.exchange(unit)
+                    other = self._ledger.exchange(unit, accepts)
                 except exception.NoFit as short:
                     raise exception.NoFit(self.with_owners(short.shortages, holding)) from None
         changes = Changes()

@@ -37,7 +37,7 @@ class Demand(NamedTuple):
 
     items: tuple[Item, ...]
     order: tuple[str, ...] = ()
-    numa_nodes: frozenset[int] = frozenset()
+    numa_nodes: frozenset[int | None] = frozenset()
     numa_policy: str = vocabulary.NONE
 
 

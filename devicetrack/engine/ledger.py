@@ -151,12 +151,13 @@ class Ledger:
         scope = self._pools.scopes.get((item.resource_class, item.provider_uuid))
         return item.provider_uuid is None, len(scope.pools) if scope is not None else 0
 
-    def exchange(self, unit: Unit) -> Unit:
+    def exchange(self, unit: Unit, accepts: Callable[[str | None, str], bool] | None = None) -> Unit:
         """Hold another device in the place of one that could not be made after all; the first stays held.
 
         It comes from the same provider, unless the request left that to this host, and has the affinity that was asked
         for. Of a claim that only rows tell of, nobody knows that any more: the other device is of the same NUMA node.
 
+        :param accepts: as that of an :class:`~devicetrack.engine.demand.Item`
         :raises NoFit: there is no other; what the holding itself has is left out of what there is
         """
         holding, pool = unit.holding, unit.pool
@@ -165,14 +166,18 @@ class Ledger:
         numa_nodes, numa_policy = holding.affinity or (frozenset(), vocabulary.NONE)
         if holding.from_rows:
             numa_nodes, numa_policy = frozenset((pool.numa_node,)), vocabulary.REQUIRED
-        other = scope.best(numa_nodes, numa_policy)
-        if other is None:
-            provider_uuid = None if holding.anywhere else pool.provider_uuid
+        provider_uuid = None if holding.anywhere else pool.provider_uuid
+        taken = None
+        if accepts is not None:
+            near = NOTHING._replace(numa_nodes=numa_nodes, numa_policy=numa_policy)
+            taken = self._take_accepted(pool.resource_class, provider_uuid, near, accepts)
+        elif (other := scope.best(numa_nodes, numa_policy)) is not None:
+            taken = self._take_from(other)
+        if taken is None:
             short = self._shortage(pool.resource_class, provider_uuid, 1, NOTHING)
             own = sum(one.state == HELD and one.pool.resource_class == pool.resource_class
                       and provider_uuid in (None, one.pool.provider_uuid) for one in holding.units)
             raise exception.NoFit([short._replace(exist=short.exist - own, held=short.held - own)])
-        taken = self._take_from(other)
         taken.holding = holding
         holding.units = tuple(taken if one is unit else one for one in holding.units) + (unit,)
         return taken

@@ -123,7 +123,7 @@ class Scope:
             return self._top(heaps[None]) if None in heaps else None
         return self._best_of(iter(heaps.values()))
 
-    def room(self, numa_nodes: frozenset[int], numa_policy: str) -> int:
+    def room(self, numa_nodes: frozenset[int | None], numa_policy: str) -> int:
         """How many devices the affinity allows to take from here."""
         return sum(pool.room() for pool in self.pools if allows(pool.numa_node, numa_nodes, numa_policy))
 
@@ -156,7 +156,7 @@ class Scope:
         return None
 
 
-def allows(numa_node: int | None, numa_nodes: frozenset[int], numa_policy: str) -> bool:
+def allows(numa_node: int | None, numa_nodes: frozenset[int | None], numa_policy: str) -> bool:
     """Whether a device on this node may serve a request with this affinity."""
     if not numa_nodes or numa_policy in (vocabulary.NONE, vocabulary.PREFERRED):
         return True

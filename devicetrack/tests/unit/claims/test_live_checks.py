@@ -262,6 +262,32 @@ class PeersTestCase(LiveTestCase):
         self.assertEqual(['b'], [record.parent for record in self.two.records(instance) if record.kind == 'mdev'])
 
 
+class FullParentTestCase(LiveTestCase):
+    """A parent turns out to be full when the partners are made."""
+
+    def claim(self) -> Instance:
+        self.declare(self.one, '2.0.0')
+        instance = self.region.spawn('one', vgpu=1)
+        check, migration = self.region.check(instance, 'two'), self.region.migration(instance, 'two')
+        self.two.manager.live_migration_claim(None, instance, 'two', migration, None, fixtures.a_request(vgpu=1),
+                                              check=check)
+        self.assertEqual(['a'], [record.parent for record in self.two.records(instance)])
+        self.two.machine.parents['a'].used = 2
+        return instance
+
+    def test_the_next_that_declares_the_same_is_taken(self) -> None:
+        self.declare(self.two, '2.1.0')
+        instance = self.claim()
+        self.two.manager.realize(None, instance)
+        self.assertEqual([('b', '2.0.0')], [(record.parent, record.seen) for record in self.two.records(instance)])
+
+    def test_none_that_would_not_do_is_taken(self) -> None:
+        self.declare(self.two, '2.1.0', 'a')
+        self.declare(self.two, '1.0.0', 'b')
+        self.assertRaises(exception.NoFit, self.two.manager.realize, None, self.claim())
+        self.assertEqual([], [record for record in self.two.records() if record.parent != 'a'])
+
+
 class StoredTestCase(LiveTestCase):
 
     def test_what_a_host_declares_is_in_the_store_and_written_when_it_changes(self) -> None:
