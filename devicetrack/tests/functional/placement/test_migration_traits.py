@@ -29,10 +29,15 @@ from devicetrack.engine.declaration import Declaration
 from devicetrack.engine.partners import Held
 from devicetrack.engine.partners import Offer
 from devicetrack.objects.traits import MIGRATION
+from devicetrack.objects.values import Attribute
+from devicetrack.objects.values import MigrationType
 from devicetrack.placement import tree
 from devicetrack.placement.reporter import PlacementReporter
+from devicetrack.testing import fixtures as our_fixtures
 from devicetrack.testing import placement as placements
 from devicetrack.tests import base
+from devicetrack.tests.functional.docs.test_documented_code import code_blocks
+from devicetrack.tests.functional.docs.test_documented_code import DOCS
 
 MDEV, OTHER_MDEV = Sort('mdev', 'nvidia-35'), Sort('mdev', 'i915-GVTg_V5_4')
 VF = Sort('vf', '10de:2235')
@@ -253,3 +258,43 @@ class TestNesting(FleetTestCase):
         # And of a kind that nobody ever had, no name is there that placement would refuse.
         self.assertEqual({hosts[0].uuid},
                          self.let_through(guest, Rules(crossings=frozenset({(MDEV, Sort('vf', 'none'))})), known))
+
+
+class TestDocumentedCode(base.TestCase):
+    """From what a host's driver says of its types to the hosts that placement names for a guest of one of them."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.direct = self.useFixture(placements.Placement()).direct
+        self.hosts = {version: self.useFixture(our_fixtures.Host(parents={'p0': 2}, name=f'host-{uuid.uuid4()}'))
+                      for version in ('2.0.0', '2.1.0')}
+        for version, host in self.hosts.items():
+            host.machine.declare(MigrationType('mdev', 'p0', 'nvidia-35', Attribute(version)))
+            host.audit()
+            manager = host.manager
+            PlacementReporter(self.direct).sync(manager.providers(), tree.FLAT, manager.classes, manager.complete)
+
+    def found(self, source: str) -> set[str]:
+        """The versions of the hosts to which a guest of this version may go."""
+        instance = self.hosts[source].spawn(vgpu=1)
+        [example] = code_blocks(DOCS / 'user' / 'compatibility.rst')
+        names = {'manager': self.hosts[source].manager, 'context': self.context, 'instance': instance,
+                 'client': self.direct, 'others': []}
+        exec(compile(example, 'compatibility.rst', 'exec'), names)
+        roots = names['roots']
+        assert isinstance(roots, frozenset)
+        return {version for version, host in self.hosts.items() if roots & set(host.manager.present.values())}
+
+    def test_finds_the_hosts_that_a_guest_may_go_to(self) -> None:
+        self.assertEqual({'2.0.0', '2.1.0'}, self.found('2.0.0'))
+        self.assertEqual({'2.1.0'}, self.found('2.1.0'))
+
+    def test_a_host_that_was_updated_is_told_anew(self) -> None:
+        host = self.hosts['2.0.0']
+        host.machine.declare(MigrationType('mdev', 'p0', 'nvidia-35', Attribute('2.1.7')))
+        host.audit()
+        report = PlacementReporter(self.direct).sync(host.manager.providers(), tree.FLAT, host.manager.classes)
+        [change] = report.changes
+        assert change.before is not None and change.after is not None
+        self.assertEqual({'CUSTOM_MIG_MDEV_NVIDIA_35_V2_1'}, change.after.traits - change.before.traits)
+        self.assertEqual({'2.0.0', '2.1.0'}, self.found('2.1.0'))
