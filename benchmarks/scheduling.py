@@ -1,6 +1,6 @@
-"""What it costs placement to be asked for hosts that may take a running guest, beside being asked for the devices alone.
+"""What it costs placement to be asked for hosts that may take a running guest, beside a query for the device alone.
 
-Hosts with a provider for each of their cards, and the whole answer is made: no limit. The server is placement's own WSGI
+Each host has a provider for each of its cards, and no limit cuts the answer. The server is placement's own WSGI
 application on SQLite.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 import contextlib
+import functools
 import time
 import uuid
 
@@ -64,7 +65,7 @@ def run(effort: Effort) -> Table:
         queries: dict[str, Sequence[tuple[str, str]]] = {'device': [('resources_MIG1', f'{VGPU}:1')]}
         for name, minor in (('all', 8), ('some', 9)):
             queries[name] = migration_traits.query([(VGPU, Held('device', _facts(minor)))], Rules(), known)
-        samples = measure.side_by_side({name: lambda query=query: _ask(client, query)
+        samples = measure.side_by_side({name: functools.partial(_ask, client, query)
                                         for name, query in queries.items()}, effort.asked_rounds)
     return Table(f'Candidates for a running guest: {effort.asked_providers:,} providers', [
         Row('the device alone', samples.median('device') * 1000, 'ms', note=f'{cards} providers have one'),
