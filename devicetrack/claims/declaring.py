@@ -50,7 +50,7 @@ LOG = logging.getLogger(__name__)
 Place = tuple[str, str | None, str]
 
 
-class _Look(NamedTuple):
+class Look(NamedTuple):
     """What the details of a device say of its type."""
 
     type: str
@@ -91,7 +91,7 @@ class Declarer:
         if failed is not None:
             raise failed
 
-    def declare(self, look: _Look, said: MigrationType, obstacle: str | None) -> Declaration:
+    def declare(self, look: Look, said: MigrationType, obstacle: str | None) -> Declaration:
         """What is declared of a type at a parent: of each subject what the first source says that knows it."""
         sort = Sort(said.kind, said.type)
         version: compatibility.MigrationVersion = Unknown('no source knows it')
@@ -260,10 +260,10 @@ def _as_seen(version: Version | None) -> str | None:
 
 
 @functools.lru_cache(maxsize=1 << 14)
-def _look_at(text: str) -> _Look:
+def _look_at(text: str) -> Look:
     """What details say. Those that a newer release or another kind stored say nothing that we know."""
     try:
         found = details.peek(text)
-        return _Look(found.migration_type, getattr(found, 'device_api', ''), found.is_stateless)
+        return Look(found.migration_type, getattr(found, 'device_api', ''), found.is_stateless)
     except (exception.UnknownObject, exception.MalformedObject):
-        return _Look('', '', False)
+        return Look('', '', False)

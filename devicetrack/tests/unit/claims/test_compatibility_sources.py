@@ -1,0 +1,132 @@
+"""Who says what devices are to running guests: the order of sources, and sources that are mistaken."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from typing import Any
+
+import fixtures
+from stevedore import extension
+from stevedore import named
+
+from devicetrack import exception
+from devicetrack.claims import compatibility_sources
+from devicetrack.claims import declaring
+from devicetrack.claims.compatibility_sources import Said
+from devicetrack.claims.compatibility_sources import Source
+from devicetrack.claims.compatibility_sources import Sysfs
+from devicetrack.engine.compatibility import Opaque
+from devicetrack.engine.compatibility import Sort
+from devicetrack.engine.compatibility import STATELESS
+from devicetrack.engine.compatibility import Unknown
+from devicetrack.engine.compatibility import Version
+from devicetrack.objects.values import Attribute
+from devicetrack.objects.values import MigrationType
+from devicetrack.tests import base
+
+GROUP = 'devicetrack_compatibility'
+SORT = Sort('mdev', 'nvidia-35')
+LOOK = declaring.Look('nvidia-35', 'vfio-pci', False)
+A, B = frozenset('A'), frozenset('B')
+
+
+class Vendor(Source):
+    """Says what a test has it say."""
+
+    says: Any = Said()
+
+    def say(self, sort: Sort, said: MigrationType) -> Said:
+        if isinstance(self.says, Exception):
+            raise self.says
+        answer: Said = self.says
+        return answer
+
+
+class SourcesTestCase(base.TestCase):
+
+    def install(self, **plugins: Any) -> None:
+        """Have these found beside ``sysfs``, as if they were installed."""
+        found = [extension.Extension(name, metadata.EntryPoint(name, '', ''), plugin, None)
+                 for name, plugin in {'sysfs': Sysfs, **plugins}.items()]
+        self.patch(named, 'NamedExtensionManager', lambda namespace, names, **_: [
+            one for one in found if one.name in names])
+
+    def declare(self, *sources: str, version: Attribute = Attribute(), aggregation: Attribute = Attribute(),
+                look: declaring.Look = LOOK) -> Any:
+        self.configuration.set(GROUP, sources=list(sources))
+        declarer = declaring.Declarer(self.conf, 'host')
+        return declarer.declare(look, MigrationType('mdev', 'p', 'nvidia-35', version, aggregation), None)
+
+
+class OrderTestCase(SourcesTestCase):
+
+    def test_the_first_that_knows_counts_for_each_subject(self) -> None:
+        self.patch(Vendor, 'says', Said(Version(2, 0, 0), A, None, 4))
+        self.install(vendor=Vendor)
+        first = self.declare('vendor', 'sysfs', version=Attribute('2.1.0'), aggregation=Attribute('2'))
+        self.assertEqual((Version(2, 0, 0), A, frozenset(), 4), (first.facts.version, first.facts.required,
+                                                                first.facts.offered, first.facts.aggregation))
+        second = self.declare('sysfs', 'vendor', version=Attribute('2.1.0'), aggregation=Attribute('2'))
+        self.assertEqual((Version(2, 1, 0), A, 2),
+                         (second.facts.version, second.facts.required, second.facts.aggregation))
+        self.assertEqual({'version': 'sysfs', 'aggregation': 'sysfs', 'required': 'vendor'}, dict(second.sources))
+
+    def test_an_unknown_version_is_left_to_the_next_and_its_reason_kept(self) -> None:
+        self.install(vendor=Vendor)
+        self.assertEqual(Unknown("sysfs: 'x' is not major.minor.patch, three numbers"),
+                         self.declare('sysfs', 'vendor', version=Attribute('x')).facts.version)
+        self.patch(Vendor, 'says', Said(Unknown('not in stock')))
+        self.assertEqual(Unknown('sysfs: cannot be read; vendor: not in stock'), self.declare(
+            'sysfs', 'vendor', version=Attribute(problem='cannot be read')).facts.version)
+        self.patch(Vendor, 'says', Said(Version(1, 0, 0)))
+        self.assertEqual(Version(1, 0, 0), self.declare('sysfs', 'vendor', version=Attribute('x')).facts.version)
+        self.assertEqual(Unknown('no source knows it'), self.declare().facts.version)
+
+    def test_what_has_no_state_needs_no_version(self) -> None:
+        self.patch(Vendor, 'says', Said(Version(1, 0, 0), B))
+        self.install(vendor=Vendor)
+        declared = self.declare('vendor', look=LOOK._replace(is_stateless=True))
+        self.assertEqual((STATELESS, B, {'required': 'vendor'}),
+                         (declared.facts.version, declared.facts.required, dict(declared.sources)))
+
+    def test_a_vendors_own_text(self) -> None:
+        self.configuration.set(GROUP, opaque_versions=True)
+        self.assertEqual(Opaque('GRID-7'), self.declare('sysfs', version=Attribute('GRID-7')).facts.version)
+        self.assertEqual(Version(1, 2, 3), self.declare('sysfs', version=Attribute('1.2.3')).facts.version)
+
+
+class MistakenTestCase(SourcesTestCase):
+
+    def test_while_a_source_fails_nothing_moves(self) -> None:
+        log = self.useFixture(fixtures.FakeLogger())
+        self.patch(Vendor, 'says', LookupError('no such shelf'))
+        self.install(vendor=Vendor)
+        self.configuration.set(GROUP, sources=['vendor', 'sysfs'])
+        declarer = declaring.Declarer(self.conf, 'host')
+        for _ in range(2):
+            declared = declarer.declare(LOOK, MigrationType('mdev', 'p', 'nvidia-35', Attribute('2.1.0')), None)
+            self.assertEqual((Version(2, 1, 0), 'source vendor fails with LookupError: no such shelf'),
+                             (declared.facts.version, declared.facts.obstacle))
+        self.assertEqual(1, log.output.count('Traceback'))
+
+    def test_that_is_not_installed(self) -> None:
+        refused = self.assertRaises(exception.InvalidConfiguration, self.declare, 'sysfs', 'vendor')
+        self.assertEqual('[devicetrack_compatibility] sources = vendor: no entry point of '
+                         'devicetrack.compatibility.sources has this name', str(refused))
+
+    def test_that_is_none(self) -> None:
+        self.install(vendor=lambda conf, host: object())
+        refused = self.assertRaises(exception.InvalidConfiguration, self.declare, 'vendor')
+        self.assertIn('it is no devicetrack.claims.compatibility_sources.Source', str(refused))
+
+    def test_that_cannot_be_loaded(self) -> None:
+        entry_point = metadata.EntryPoint('vendor', 'nowhere:Vendor', compatibility_sources.NAMESPACE)
+        self.patch(named, 'NamedExtensionManager', lambda *_, on_load_failure_callback, **__: (
+            on_load_failure_callback(None, entry_point, ImportError('no vendor'))))
+        refused = self.assertRaises(exception.InvalidConfiguration, self.declare, 'vendor')
+        self.assertIn('sources = vendor: cannot be loaded: no vendor', str(refused))
+
+    def test_units_that_are_none_are_an_obstacle(self) -> None:
+        for aggregation in (Attribute('0'), Attribute('4 units'), Attribute(problem='cannot be read')):
+            self.assertIn('how many units mdev nvidia-35 has is not known',
+                          str(self.declare('sysfs', aggregation=aggregation).facts.obstacle))

@@ -1,0 +1,67 @@
+"""What hosts declare, as plain values and back."""
+
+from __future__ import annotations
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from devicetrack import exception
+from devicetrack.engine import declaration
+from devicetrack.engine.compatibility import Facts
+from devicetrack.engine.compatibility import Opaque
+from devicetrack.engine.compatibility import Sort
+from devicetrack.engine.compatibility import STATELESS
+from devicetrack.engine.compatibility import Unknown
+from devicetrack.engine.compatibility import Version
+from devicetrack.engine.declaration import Declaration
+from devicetrack.tests import base
+
+PART = st.integers(0, 999_999_999)
+VERSIONS = st.one_of(st.builds(Version, PART, PART, PART), st.builds(Opaque, st.text()), st.builds(Unknown, st.text()),
+                     st.just(STATELESS))
+NAMES = st.frozensets(st.text('ABC_', min_size=1, max_size=5), max_size=3)
+DECLARATIONS = st.builds(
+    Declaration, st.none() | st.text(max_size=5),
+    st.builds(Facts, st.builds(Sort, st.text(max_size=5), st.text(max_size=5)), st.text(max_size=5), VERSIONS, NAMES,
+              NAMES, st.none() | st.integers(1), st.none() | st.text(max_size=5)),
+    st.dictionaries(st.sampled_from(declaration.SUBJECTS), st.text(max_size=5)).map(
+        lambda sources: tuple(sorted(sources.items()))))
+
+WELL: dict[str, object] = {'parent': 'p', 'kind': 'mdev', 'type': 'nvidia-35', 'api': 'vfio-pci', 'version_form': 'numbered',
+        'version': '2.1.0', 'required': [], 'offered': [], 'aggregation': None, 'obstacle': None, 'sources': {}}
+
+
+class RoundTripTestCase(base.TestCase):
+
+    @given(DECLARATIONS)
+    def test_through_json(self, declared: Declaration) -> None:
+        self.assertEqual(declared, declaration.from_data(json.loads(json.dumps(declared.as_data())), 'here'))
+
+
+class MeaninglessTestCase(base.TestCase):
+
+    scenarios = base.table(
+        ('no mapping', [], '^here: .*mapping'),
+        ('without a kind', {'kind': None}, '^here.kind: None: must be a text'),
+        ('a parent that is a number', {'parent': 1}, '^here.parent: 1: '),
+        ('a form that nobody knows', {'version_form': 'roman'}, '^here.version_form: .*numbered, opaque'),
+        ('two numbers', {'version': '2.1'}, "^here.version: '2.1': .*three numbers"),
+        ('a version that is a number', {'version': 2.1}, '^here.version: 2.1: must be a text'),
+        ('names in one text', {'required': 'AB'}, "^here.required: 'AB': must be a list"),
+        ('a name that is none', {'offered': [1]}, '^here.offered: '),
+        ('no units at all', {'aggregation': 0}, '^here.aggregation: 0: '),
+        ('units that are true', {'aggregation': True}, '^here.aggregation: True: '),
+        ('an obstacle without a reason', {'obstacle': True}, '^here.obstacle: True: '),
+        ('a source of something else', {'sources': {'colour': 'sysfs'}}, '^here.sources.colour: '),
+        ('sources that are a list', {'sources': []}, '^here.sources: '),
+        names=('wrong', 'text'))
+
+    def test_is_refused(self) -> None:
+        data = {**WELL, **self.wrong} if isinstance(self.wrong, dict) else self.wrong
+        refused = self.assertRaises(exception.BadRequest, declaration.from_data, data, 'here')
+        self.assertRegex(str(refused), self.text)
+
+    def test_the_same_without_it_is_well(self) -> None:
+        self.assertEqual(('mdev', 'p', 'nvidia-35'), declaration.from_data(WELL, 'here').place)
