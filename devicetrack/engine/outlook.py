@@ -125,8 +125,14 @@ class Outlook(NamedTuple):
         return '; '.join(map(str, best.verdict.notes)) if best is not None else ''
 
     def as_data(self) -> dict[str, Any]:
-        return {'verdict': self.word, 'choices': [choice.as_data() for choice in self.choices],
-                'untold': list(self.untold)}
+        # Short where the answer is yes: a matrix has one for each pair of hosts and each type.
+        best = self.best
+        return {'verdict': self.word,
+                'reasons': [] if best is not None else [
+                    {**choice.facts.sort._asdict(), **reason.as_data()}
+                    for choice in self.choices for reason in choice.verdict.reasons],
+                'notes': [] if best is None else [note.as_data() for note in best.verdict.notes],
+                'untold': [] if best is not None else list(self.untold)}
 
 
 class Row(NamedTuple):

@@ -80,6 +80,8 @@ class OutlookTestCase(base.TestCase):
                          (found.word, found.best and found.best.facts, found.reasons, found.notes))
         data = found.as_data()
         self.assertEqual((data, self.word), (json.loads(json.dumps(data)), data['verdict']))
+        self.assertEqual((self.partner is None and bool(self.there), bool(self.notes)),
+                         (bool(data['reasons']), bool(data['notes'])))
 
 
 class RoomTestCase(base.TestCase):
