@@ -18,6 +18,7 @@ from typing import Final
 from typing import NamedTuple
 
 from devicetrack import vocabulary
+from devicetrack.objects import traits
 from devicetrack.objects.values import Leftover
 from devicetrack.objects.values import Record
 from devicetrack.objects.values import Usage
@@ -295,13 +296,17 @@ def _of_tree(kind: str, provider: str | None, detail: str, held: str, proposal: 
 def _says_more(change: tree.Change) -> bool:
     """Whether placement only reserves more, which is the careful side: a service knows more than its rows say.
 
-    A heal leaves it so, with marks of classes that the node counts no more.
+    A heal leaves it so, with marks of classes that the node counts no more, and with what it told running guests of
+    their devices.
     """
     before, after = change
     if before is None or after is None or before.inventories.keys() != after.inventories.keys():
         return False
     counted = {tree.mark(tree.COUNTS, name) for name in before.inventories}
-    if after.traits != {trait for trait in before.traits if not trait.startswith(tree.COUNTS) or trait in counted}:
+    went = before.traits - after.traits
+    marks = {trait for trait in went if trait.startswith(tree.COUNTS) and trait not in counted}
+    told = {trait for trait in went if marks and traits.is_of_migration(trait)}
+    if after.traits != before.traits - marks - told:
         return False
     return all(inventory._replace(reserved=0) == after.inventories[name]._replace(reserved=0)
                and inventory.reserved >= after.inventories[name].reserved

@@ -203,6 +203,17 @@ class TestTree(base.TestCase):
         self.assertEqual((audit.INVENTORY_DIFFERS, vocabulary.NOTE, None),
                          (mismatch.kind, mismatch.severity, mismatch.repair))
 
+    def test_what_a_heal_leaves_for_the_next_report_needs_nothing(self) -> None:
+        after = NODE._replace(inventories={PMEM: Inventory(2)}, traits=frozenset({tree.mark(tree.COUNTS, PMEM)}))
+        told = after._replace(traits=after.traits | {'CUSTOM_MIG_MDEV_NVIDIA_35_ANY'})
+        healed = told._replace(traits=told.traits | {tree.mark(tree.COUNTS, VGPU)})
+        # Told of devices that are counted there still, it may be wrong.
+        for before, repair in ((healed, None), (told, audit.SYNC)):
+            self.assertEqual([(None, audit.INVENTORY_DIFFERS, repair)],
+                             found(views(changes=[tree.Change(before, after)])))
+        self.assertEqual([(None, audit.INVENTORY_DIFFERS, audit.SYNC)],
+                         found(views(changes=[tree.Change(after, told)])))
+
     def test_what_cannot_go_yet_is_said(self) -> None:
         self.assertEqual([(None, audit.INVENTORY_DIFFERS, None)],
                          found(views(left=[tree.Left('a', 'node_a', VGPU, 1)])))
