@@ -11,6 +11,8 @@ import time
 from typing import Any
 
 from devicetrack import exception
+from devicetrack.claims import declaring
+from devicetrack.engine import compatibility
 from devicetrack.engine import reconcile
 from devicetrack.objects import details
 from devicetrack.objects import DeviceRequest
@@ -230,6 +232,39 @@ class ForeignTestCase(MdevTestCase):
         host.audit()
         self.assert_nothing_left()
         self.assertEqual({}, host.owners())
+
+
+class DeclarationTestCase(MdevTestCase):
+
+    def declared(self, host: Host) -> compatibility.Facts:
+        """What is declared of the only type that the options enable; it is in the store too."""
+        [(place, declaration)] = host.manager.declarations.items()
+        self.assertEqual(('mdev', PARENT, 'mtty-2'), place)
+        self.assertEqual([declaration], [declaring.stored(row) for row in host.store.declarations()])
+        facts: compatibility.Facts = declaration.facts
+        self.assertEqual(('vfio-pci', host.machine.driver.live_migration_obstacles().get('mdev')),
+                         (facts.api, facts.obstacle))
+        return facts._replace(obstacle=None)
+
+    def test_a_driver_of_the_kernel_declares_no_version_and_a_table_does(self) -> None:
+        host = self.host()
+        facts = self.declared(host)
+        self.assertEqual(compatibility.Unknown('no source knows it'), facts.version)
+        verdict = compatibility.decide(facts, facts, host.manager.declarer.rules)
+        self.assertEqual((True, [compatibility.VERSION_UNKNOWN]),
+                         (verdict.accepted, [note.about for note in verdict.notes]))
+        path = os.path.join(host.configuration.state_path, 'table.yaml')
+        with open(path, 'w') as file:
+            file.write('types: {mdev: {mtty-2: {version: 1.4.2}}}\n')
+        host.configuration.set('devicetrack_compatibility', table=path)
+        host.restart()
+        self.assertEqual((1, 4, 2), self.declared(host).version)
+        instance = fixtures.Instance()
+        host.claim(instance, DeviceRequest.of(('VGPU', 1)))
+        self.assertEqual([None], [record.seen for record in host.records(instance)])
+        host.boot(instance)
+        self.assertEqual(['1.4.2'], [record.seen for record in host.records(instance)])
+        host.delete(instance)
 
 
 class InUseTestCase(MdevTestCase):
