@@ -33,6 +33,8 @@ from devicetrack import exception
 from devicetrack.objects import DeviceMap
 from devicetrack.objects import DeviceRequest
 from devicetrack.objects import InstanceResources
+from devicetrack.objects import LiveMigrationCheck
+from devicetrack.objects.values import MigrationDefinitions
 from devicetrack.store.sql import schema
 from devicetrack.testing import fixtures
 from devicetrack.testing.libvirt import guest
@@ -199,11 +201,35 @@ class Compute:
 
     # -- two hosts ----------------------------------------------------------------------------------------------------
 
-    def check_destination(self, instance: str, migration: str, pmem: int = 0, vgpu: int = 0) -> dict[str, Any]:
+    def check_destination(self, instance: str) -> dict[str, Any]:
+        check = self.manager.check_can_live_migrate_destination(CONTEXT, self._instances[instance])
+        return {'check': check.obj_to_primitive()}
+
+    def check_source(self, instance: str, check: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """What this host declares goes on to the destination.
+
+        :param check: what the destination said; None from one that was not asked
+        """
+        asked = None if check is None else LiveMigrationCheck.obj_from_primitive(check)
+        found = self.manager.check_can_live_migrate_source(CONTEXT, self._instances[instance], asked)
+        return {'check': found.obj_to_primitive()}
+
+    def claim_live(self, instance: str, migration: str, check: Mapping[str, Any], pmem: int = 0,
+                   vgpu: int = 0) -> dict[str, Any]:
         one, move = self._instances[instance], self._migrations[migration]
-        with self.manager.live_migration_claim(CONTEXT, one, self.host, move, None, _request(pmem, vgpu)):
-            self.manager.realize(CONTEXT, one)
-            return {'map': self.manager.device_map(one, move).obj_to_primitive()}
+        with self.manager.live_migration_claim(CONTEXT, one, self.host, move, None, _request(pmem, vgpu),
+                                               check=LiveMigrationCheck.obj_from_primitive(check)):
+            return self._map(one, move)
+
+    def claim_unchecked(self, instance: str, migration: str, pmem: int = 0, vgpu: int = 0) -> dict[str, Any]:
+        """Claim for a running guest as for one that is off, whose devices are compared with nothing."""
+        one, move = self._instances[instance], self._migrations[migration]
+        with self.manager.resize_claim(CONTEXT, one, one.flavor, self.host, move, _request(pmem, vgpu)):
+            return self._map(one, move)
+
+    def _map(self, instance: fixtures.Instance, move: fixtures.Migration) -> dict[str, Any]:
+        self.manager.realize(CONTEXT, instance)
+        return {'map': self.manager.device_map(instance, move).obj_to_primitive()}
 
     def live_migrate(self, instance: str, migration: str, device_map: Mapping[str, Any], uri: str) -> dict[str, Any]:
         """Let the hypervisors do it.
@@ -211,7 +237,15 @@ class Compute:
         :returns: what it failed with, or nothing
         """
         one, move = self._instances[instance], self._migrations[migration]
-        definitions = self.manager.migration_definitions(CONTEXT, one, move, DeviceMap.obj_from_primitive(device_map))
+        return self._migrate(instance, uri, self.manager.migration_definitions(
+            CONTEXT, one, move, DeviceMap.obj_from_primitive(device_map)))
+
+    def live_migrate_unchecked(self, instance: str, migration: str, device_map: Mapping[str, Any],
+                               uri: str) -> dict[str, Any]:
+        """As :meth:`live_migrate`, also where the manager does not take part."""
+        return self._migrate(instance, uri, self.driver.migration_definitions(DeviceMap.obj_from_primitive(device_map)))
+
+    def _migrate(self, instance: str, uri: str, definitions: MigrationDefinitions) -> dict[str, Any]:
         parameters = {libvirt.VIR_MIGRATE_PARAM_DEST_XML: definitions.live}
         if definitions.persistent is not None:
             parameters[libvirt.VIR_MIGRATE_PARAM_PERSIST_XML] = definitions.persistent
