@@ -324,12 +324,14 @@ class LiveMigrationRefused(DeviceTrackError):
 class NoDevicePair(LiveMigrationRefused):
     """A device of the source has no partner at the destination. Nothing was changed; the guest cannot move live.
 
-    Choose another destination, or move the guest while it is off.
+    ``found`` has the partners that were found and every reason as data, as
+    :meth:`devicetrack.engine.partners.Partners.as_data` says it; None where no partners were sought. Choose another
+    destination, or move the guest while it is off.
     """
 
-    def __init__(self, kind: str, identifier: str, reason: str) -> None:
+    def __init__(self, kind: str, identifier: str, reason: str, found: Mapping[str, object] | None = None) -> None:
         super().__init__(kind, identifier, reason)
-        self.kind, self.identifier, self.reason = kind, identifier, reason
+        self.kind, self.identifier, self.reason, self.found = kind, identifier, reason, found
 
     def __str__(self) -> str:
         return f'{self.kind} {self.identifier} of the source has no partner at the destination: {self.reason}'
@@ -350,7 +352,7 @@ class LiveMigrationUnsupported(LiveMigrationRefused):
                 f'{self.reason}')
 
 
-class NoDestination(DeviceTrackError):
+class NoDestination(LiveMigrationRefused):
     """No host can take over a running guest with this device, so none is to be asked. Nothing was changed.
 
     The reason is for operators. Move the guest while it is off.

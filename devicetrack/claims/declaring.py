@@ -78,18 +78,28 @@ class Declarer:
         return Rules(self._require_version, crossings, growing)
 
     def refresh(self) -> None:
-        """Let the sources read again what they read once.
+        """Let the sources read again what they read once. Of one that fails, what it read before counts.
 
-        :raises InvalidConfiguration: one cannot; the others were read
+        :raises InvalidConfiguration: of one an operator must mend something; the others were read
         """
         failed = None
-        for _name, source in self._sources:
+        for name, source in self._sources:
             try:
                 source.refresh()
             except exception.InvalidConfiguration as error:
                 failed = failed or error
+            except Exception as error:
+                # A vendor's inventory may be down for a while; that is no reason to be without a compute service.
+                self._log_once(name, f'source {name} cannot be read: {type(error).__name__}: {error}',
+                               'What was read before counts', error)
         if failed is not None:
             raise failed
+
+    def compare_kinds(self, installed: frozenset[str]) -> None:
+        """Have the log warn of device kinds in the table that are not installed."""
+        for _name, source in self._sources:
+            if isinstance(source, compatibility_sources.Table):
+                source.compare_kinds(installed)
 
     def declare(self, look: Look, said: MigrationType, obstacle: str | None) -> Declaration:
         """What is declared of a type at a parent: of each subject what the first source says that knows it."""
@@ -119,15 +129,23 @@ class Declarer:
         return Declaration(said.parent, facts, tuple(sorted(sources.items())))
 
     def _ask(self, name: str, source: Source, sort: Sort, said: MigrationType) -> Said:
+        # It may come from another project. What it would have required nobody knows then, so nothing moves.
+        failed = None
         try:
-            return source.say(sort, said)
+            says = source.say(sort, said)
+            mistake = compatibility_sources.mistake(says)
+            if mistake is None:
+                return says
+            text = f'source {name} says {mistake}'
         except Exception as error:
-            # It may come from another project. What it would have required nobody knows, so nothing moves.
-            text = f'source {name} fails with {type(error).__name__}: {error}'
-            if (name, text) not in self._failed:
-                self._failed.add((name, text))
-                LOG.exception('Nothing is known of the compatibility of %s', sort)
-            return NOTHING._replace(obstacle=text)
+            text, failed = f'source {name} fails with {type(error).__name__}: {error}', error
+        self._log_once(name, text, f'Nothing is known of the compatibility of {sort}', failed)
+        return NOTHING._replace(obstacle=text)
+
+    def _log_once(self, name: str, text: str, outcome: str, error: Exception | None) -> None:
+        if (name, text) not in self._failed:
+            self._failed.add((name, text))
+            LOG.error('%s: %s', outcome, text, exc_info=error)
 
 
 def rules_here(manager: Steps) -> Rules:
@@ -150,6 +168,7 @@ def refresh(manager: Steps, inventory: Inventory, at_start: bool = False) -> Non
         if at_start:
             raise
         LOG.error('What was read before counts: %s', error)
+    manager.declarer.compare_kinds(inventory.known_kinds.union(part.what for part in inventory.unknown))
     obstacles = manager.driver.live_migration_obstacles()
     said = {(one.kind, one.parent, one.type): one for one in manager.driver.migration_types()}
     declared: dict[Place, Declaration] = {
@@ -237,15 +256,21 @@ def seen_at_start(manager: Steps, record: Record) -> str | None:
     return _as_seen(compatibility.seen_since_boot(None, _version_of(manager, record)))
 
 
+def seen_before_start(manager: Steps, record: Record) -> str | None:
+    """What a guest will have seen of a device that is made ready for it, whether or not it starts."""
+    came = record.role == vocabulary.INCOMING and record.seen is not None
+    return record.seen if came else seen_at_reboot(manager, record)
+
+
 def seen_at_reboot(manager: Steps, record: Record) -> str | None:
     """What a guest may have seen of a device after it rebooted."""
-    before = version_seen(record)
+    before = version_seen(record.seen)
     return _as_seen(compatibility.seen_since_boot(before, _version_of(manager, record)))
 
 
-def version_seen(record: Record) -> Version | None:
+def version_seen(text: str | None) -> Version | None:
     """The version in a row; None when nobody knows, or when a newer release has another way of writing it."""
-    version = compatibility.parse_version(record.seen) if record.seen is not None else None
+    version = compatibility.parse_version(text) if text is not None else None
     return version if isinstance(version, Version) else None
 
 

@@ -529,11 +529,13 @@ class ClaimManager(Steps):
         are old from now on, until the move is over or undone.
 
         :raises LiveMigrationUnsupported: no running guest with such a device leaves this host; nothing was changed
+        :raises NoDevicePair: the guest rebooted since it was checked and may have seen more; nothing was changed
         :raises DomainGone: no domain of the instance runs here
         :raises InvalidDocument: a device in its definition has no partner in the map, or cannot be read
         """
         moving.check_live(self, {pair.kind for pair in device_map.pairs})
         with self.working(instance.uuid):
+            moving.check_seen(self, instance, device_map)
             moving.mark_old(self, instance, migration.uuid)
         return self.driver.migration_definitions(device_map)
 

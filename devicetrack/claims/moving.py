@@ -21,6 +21,7 @@ from oslo_versionedobjects import base as ovo_base
 
 from devicetrack import exception
 from devicetrack import vocabulary
+from devicetrack.claims import declaring
 from devicetrack.claims import interrupted
 from devicetrack.claims import looking
 from devicetrack.claims import partnering
@@ -129,7 +130,8 @@ def _make_room(manager: ClaimManager, instance: Any, migration: Any, one_host: b
 
     :returns: the rows that the instance leaves, when it moves on this host
     """
-    for mend in (_replace, _settle, None):
+    # An earlier stay may be two moves behind: the one that brought the instance, and the one that took it away again.
+    for mend in (_replace, _settle, _settle, _settle, None):
         records = _there(manager, instance)
         stands = [record for record in records if not one_host or record.role != vocabulary.CURRENT]
         if not stands:
@@ -226,6 +228,8 @@ def check_at_source(manager: ClaimManager, instance: Any, check: LiveMigrationCh
 
 
 def _check_is_of(instance: Any, check: LiveMigrationCheck) -> None:
+    if not isinstance(check, LiveMigrationCheck):
+        raise exception.BadRequest('check', type(check).__name__, 'must be a LiveMigrationCheck, or None')
     if check.instance_uuid != instance.uuid:
         raise exception.BadRequest('check.instance_uuid', check.instance_uuid, f'the instance is {instance.uuid}')
 
@@ -242,10 +246,16 @@ def _source_devices(instance: Any, old: InstanceResources | None, check: LiveMig
         raise exception.BadRequest(
             'instance.resources', len(has),
             f'the guest must find a partner for each of its devices and nothing else: {wanted} are allocated here')
-    if check is None or check.devices is None:
+    if check is None:
         # A source of an older release: it says which devices there are, and declares nothing of them.
+        if has:
+            LOG.warning('Live migration of instance %s without a check of its source: nothing is known of its devices '
+                        'but their types', instance.uuid)
         return partnering.from_resources(has)
     _check_is_of(instance, check)
+    if check.devices is None:
+        raise exception.BadRequest('check.devices', None, 'the source has not said them: hand over what its '
+                                   'check_can_live_migrate_source returned')
     devices = partnering.from_declared(check.devices)
     if [device.key for device in devices] != [DeviceKey(one.kind, one.identifier) for one in has]:
         raise exception.BadRequest('check.devices', [device.key for device in devices],
@@ -279,11 +289,25 @@ def device_map(manager: ClaimManager, instance: Any, migration: Any) -> DeviceMa
         raise exception.NoDevicePair(left.kind, left.identifier, 'the claim there has fewer devices')
     config = manager.driver.guest_config(there, getattr(getattr(instance, 'flavor', None), 'name', None))
     pairs = [DevicePair(kind=left.kind, resource_class=one.resource_class, source=left.identifier,
-                        destination=one.identifier, type=left.details.type_name, element=element)
+                        destination=one.identifier, type=left.details.type_name, element=element, seen=one.seen)
              for left, one, element in zip(source, there, config.devices, strict=True)]
     # Post-copy runs the guest at both ends: a device that faults a page in later has no way to ask for it.
     return DeviceMap(instance_uuid=instance.uuid, migration_uuid=migration.uuid, pairs=pairs,
                      metadata=config.metadata, post_copy_allowed=not pairs)
+
+
+def check_seen(manager: ClaimManager, instance: Any, device_map: DeviceMap) -> None:
+    """At the source, before the copy: see that the guest has not booted since the destination decided.
+
+    :raises NoDevicePair: it may have seen a newer version since
+    """
+    seen = {record.key: declaring.version_seen(record.seen) for record in manager.records_of(instance.uuid)}
+    for pair in device_map.pairs:
+        then, now = declaring.version_seen(pair.seen), seen.get(DeviceKey(pair.kind, pair.source))
+        if then is not None and now is not None and now > then:
+            raise exception.NoDevicePair(
+                pair.kind, pair.source, f'the guest rebooted since it was checked: it may have seen version {now}, and '
+                                        f'{then} counted; check and claim again')
 
 
 def stored_context(manager: ClaimManager, instance_uuid: str) -> MigrationContext | None:
@@ -313,8 +337,22 @@ def mark_old(manager: ClaimManager, instance: Any, migration_uuid: str) -> None:
     records = _there(manager, instance)
     if any(record.migration_uuid == migration_uuid for record in records):
         return
+    by_calls = not hasattr(manager.service, 'migrations')
+    if not by_calls and any(_came(record, records) for record in records):
+        interrupted.settle_moves(manager, instance.uuid)
+        records = _there(manager, instance)
     manager.carry_out(moves.Settlement(leave=tuple(
-        (record, migration_uuid) for record in records if moves.leaves_with(record, records))))
+        (record, migration_uuid) for record in records
+        if moves.leaves_with(record, records) or (by_calls and _came(record, records)))))
+
+
+def _came(record: Record, rows: Sequence[Record]) -> bool:
+    """Whether an instance came to a device by a migration from elsewhere, which nobody said is over.
+
+    It is, when the next one takes the instance away: an instance moves once at a time.
+    """
+    return record.role == vocabulary.CURRENT and record.migration_uuid is not None and not any(
+        other.migration_uuid == record.migration_uuid and other.role == vocabulary.OLD for other in rows)
 
 
 def settle_ended(manager: ClaimManager, instance_uuid: str, records: Sequence[Record], before_move: bool) -> bool:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence
+import itertools
+from typing import Final
 from typing import NamedTuple
 from typing import TYPE_CHECKING
 
@@ -48,12 +51,29 @@ class Wanted(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """Devices here of which one is as good as another."""
+    """Devices here of which one is as good as another: those that are there and free, and how many can be made."""
 
     kind: str
     parent: str | None
     facts: Facts
     names: list[str]
+    makes: int = 0
+
+    def __str__(self) -> str:
+        shown = ', '.join(sorted(self.names)[:_SHOWN])
+        if not shown:
+            return f'{self.kind} to be made on {self.parent}'
+        more = len(self.names) + self.makes - _SHOWN
+        return f'{self.kind} {shown}' + (f' and {more} more' if more > 0 else '')
+
+    def offers(self, most: int) -> list[Offer]:
+        """As many as can be partners, by names that nothing else here has."""
+        made = (f'{number} to be made on {self.parent}' for number in range(self.makes))
+        return [Offer(name, self.facts) for name in itertools.islice((*sorted(self.names), *made), most)]
+
+
+# Of devices of which one is as good as another a text names so many.
+_SHOWN: Final = 3
 
 
 def from_declared(devices: Sequence[DeclaredDevice]) -> list[Wanted]:
@@ -102,14 +122,14 @@ def choose(manager: Steps, guest: Sequence[Wanted], demand: Demand) -> Demand:
         indices = [index for index, wanted in enumerate(guest) if wanted.resource_class == resource_class]
         slots = [item.provider_uuid for item in demand.items if item.resource_class == resource_class
                  for _ in range(item.amount)]
-        offers = {provider: _offers(manager, resource_class, provider, demand) for provider in sorted(
+        places = {provider: _places(manager, resource_class, provider, demand) for provider in sorted(
             set(slots), key=lambda uuid: uuid or '')}
-        for provider, some in _over_providers(manager, guest, indices, slots, offers):
-            items.update(_within(manager, guest, some, resource_class, provider, offers[provider]))
+        for provider, some in _over_providers(manager, guest, indices, slots, places):
+            items.update(_within(manager, guest, some, resource_class, provider, places[provider]))
     return demand._replace(items=tuple(items[index] for index in range(len(guest))), order=())
 
 
-def _offers(manager: Steps, resource_class: str, provider_uuid: str | None, demand: Demand) -> list[_Place]:
+def _places(manager: Steps, resource_class: str, provider_uuid: str | None, demand: Demand) -> list[_Place]:
     with manager.lock:
         available = manager.ledger.available(resource_class, provider_uuid, demand)
     places: dict[declaring.Place, _Place] = {}
@@ -117,64 +137,68 @@ def _offers(manager: Steps, resource_class: str, provider_uuid: str | None, dema
         facts = declaring.declared(manager, pool.kind, pool.parent_name, text)
         if facts is None:
             continue                            # it came since the last audit
-        place = places.setdefault((pool.kind, pool.parent_name, facts.sort.type),
-                                  _Place(pool.kind, pool.parent_name, facts, []))
-        names = [identifier] if identifier is not None else [
-            f'{number} of those that {pool.parent_name} can make' for number in range(1, min(amount, _MOST) + 1)]
-        place.names.extend(names)
+        key = pool.kind, pool.parent_name, facts.sort.type
+        place = places.get(key, _Place(pool.kind, pool.parent_name, facts, []))
+        if identifier is not None:
+            place.names.append(identifier)
+        else:
+            place = place._replace(makes=place.makes + amount)
+        places[key] = place
     return list(places.values())
 
 
-# Nobody's guest has so many devices of one class.
-_MOST = 64
-
-
 def _over_providers(manager: Steps, guest: Sequence[Wanted], indices: Sequence[int], slots: Sequence[str | None],
-                    offers: dict[str | None, list[_Place]]) -> list[tuple[str | None, list[int]]]:
+                    places: Mapping[str | None, Sequence[_Place]]) -> list[tuple[str | None, list[int]]]:
     """Which of the devices of one class get their partners from which provider."""
-    if len(offers) == 1 and len(slots) == len(indices):
+    if len(places) == 1 and len(slots) == len(indices):
         return [(slots[0], list(indices))]
     rules = declaring.rules_here(manager)
     accepted = [[slot for slot, provider in enumerate(slots) if any(
         compatibility.decide(guest[index].held.facts, place.facts, rules, guest[index].held.seen).accepted
-        for place in offers[provider])] for index in indices]
+        for place in places[provider])] for index in indices]
     slot_of = partners.maximum(accepted)
-    for number, index in enumerate(indices):
-        if number not in slot_of:
-            everything = [place for places in offers.values() for place in places]
-            raise _no_pair(guest[index], f'{len(slots)} of class {guest[index].resource_class} are allocated here',
-                           partners.find([guest[index].held], _as_offers(everything, 1), rules))
+    alone = [index for number, index in enumerate(indices) if number not in slot_of]
+    if alone:
+        raise _no_pair(manager, [guest[index] for index in alone], [one for some in places.values() for one in some],
+                       f'{len(slots)} of class {guest[alone[0]].resource_class} are allocated here')
     return [(provider, [index for number, index in enumerate(indices) if slots[slot_of[number]] == provider])
-            for provider in offers]
+            for provider in places]
 
 
 def _within(manager: Steps, guest: Sequence[Wanted], indices: Sequence[int], resource_class: str,
             provider: str | None, places: Sequence[_Place]) -> dict[int, Item]:
-    found = partners.find([guest[index].held for index in indices], _as_offers(places, len(indices)),
+    place_of = {DeviceKey(place.kind, offer.identifier): place for place in places
+                for offer in place.offers(len(indices))}
+    found = partners.find([guest[index].held for index in indices],
+                          [offer for place in places for offer in place.offers(len(indices))],
                           declaring.rules_here(manager))
-    by_key = {guest[index].key: index for index in indices}
-    for alone in found.alone:
-        raise _no_pair(guest[by_key[alone.source]], 'nothing of its class is free here', found)
-    place_of = {DeviceKey(place.kind, name): place for place in places for name in place.names}
+    index_of = {guest[index].key: index for index in indices}
+    if found.alone:
+        raise _no_pair(manager, [guest[index_of[alone.source]] for alone in found.alone], places,
+                       'nothing of its class is free here', found)
     items = {}
     for pair in found.pairs:
-        if pair.verdict.notes:
-            LOG.info('Live migration: %(source)s becomes %(destination)s: %(verdict)s',
-                     {'source': pair.source, 'destination': pair.destination, 'verdict': pair.verdict})
         place = place_of[pair.destination]
+        if pair.verdict.notes:
+            LOG.warning('A running guest comes with %(source)s, which becomes %(destination)s: %(verdict)s',
+                        {'source': ' '.join(pair.source), 'destination': place, 'verdict': pair.verdict})
 
         def accepts(parent: str | None, text: str, place: _Place = place) -> bool:
             return parent == place.parent and declaring.declared(manager, place.kind, parent, text) == place.facts
 
-        items[by_key[pair.source]] = Item(resource_class, 1, provider, accepts)
+        items[index_of[pair.source]] = Item(resource_class, 1, provider, accepts)
     return items
 
 
-def _as_offers(places: Sequence[_Place], most: int) -> list[Offer]:
-    """As many devices of each place as can be partners."""
-    return [Offer(name, place.facts) for place in places for name in sorted(place.names)[:most]]
-
-
-def _no_pair(wanted: Wanted, otherwise: str, found: partners.Partners) -> exception.NoDevicePair:
-    reasons = [str(passed) for alone in found.alone if alone.source == wanted.key for passed in alone.passed]
-    return exception.NoDevicePair(*wanted.key, ' | '.join(reasons) or otherwise)
+def _no_pair(manager: Steps, alone: Sequence[Wanted], places: Sequence[_Place], otherwise: str,
+             found: partners.Partners | None = None) -> exception.NoDevicePair:
+    """The refusal: of the first device why nothing here is its partner, and which others have none either."""
+    wanted, rules = alone[0], declaring.rules_here(manager)
+    reasons = []
+    for place in places:
+        verdict = compatibility.decide(wanted.held.facts, place.facts, rules, wanted.held.seen)
+        reasons.append(f'{place}: {"partners of others" if verdict.accepted else verdict}')
+    text = f'on host {manager.host}, {" | ".join(reasons) or otherwise}'
+    if alone[1:]:
+        text += f'; nor has {", nor ".join(" ".join(other.key) for other in alone[1:])}'
+    return exception.NoDevicePair(*wanted.key, text, None if found is None else found.as_data())

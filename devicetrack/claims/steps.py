@@ -239,11 +239,18 @@ class Steps:
 
         :returns: the rows as they are then
         """
-        realized = [self._realize(record) for record in records]
+        realized = [self._ready_to_start(*self._realize(record)) for record in records]
         changed = tuple(Update(before, after) for before, after in realized if before != after)
         if changed:
             self.write(Changes(update=changed))
         return [after for _before, after in realized]
+
+    def _ready_to_start(self, before: Record, after: Record) -> tuple[Record, Record]:
+        """A row with what the guest will have seen: noted before it starts, for nobody may hear that it did."""
+        seen = declaring.seen_before_start(self, after)
+        if seen == after.seen:
+            return before, after
+        return before, after._replace(seen=seen, generation=before.generation + 1)
 
     def _realize(self, record: Record, again: bool = True) -> tuple[Record, Record]:
         try:

@@ -139,6 +139,8 @@ class Reason(NamedTuple):
             return f'the guest requires {here}, the destination offers {there}'
         if self.about == MINOR:
             return f'the guest may have seen version {here}, the destination has the older {there}'
+        if self.about == MAJOR:
+            return f'versions {here} at the source and {there} at the destination differ in their major number'
         if self.about == VERSION_UNKNOWN:
             return f'versions cannot be compared: {here} at the source, {there} at the destination'
         return f'{self.about} is {here} at the source, {there} at the destination'
@@ -219,7 +221,8 @@ def decide(source: Facts, destination: Facts, rules: Rules, seen: Version | None
             overlooked = version.about == VERSION_UNKNOWN and not rules.require_version
             (notes if overlooked else reasons).append(version)
         if not source.required <= destination.offered:
-            reasons.append(Reason(FEATURES, _names(source.required), _names(destination.offered)))
+            # Of what the guest requires that which is missing: the rest stands in nobody's way.
+            reasons.append(Reason(FEATURES, _names(source.required - destination.offered), _names(destination.offered)))
         if not _units_fit(source, destination, rules):
             reasons.append(Reason(AGGREGATION, _units(source), _units(destination)))
     return Verdict(tuple(reasons), tuple(notes))

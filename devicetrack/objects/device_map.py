@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+from oslo_utils import versionutils
 from oslo_versionedobjects import fields as ovo_fields
 
 from devicetrack.objects import base
@@ -16,11 +18,14 @@ _MDEV = 'mdev'
 class DevicePair(base.DeviceTrackObject):
     """One device of the source and its partner at the destination; both are named by their identifiers.
 
-    ``type`` is what they have in common: an mdev type, or the label of a namespace. ``element`` is the element of the
-    destination's guest.
+    ``type`` is the source's as people know it: an mdev type, or the label of a namespace. ``element`` is the element of
+    the destination's guest. ``seen`` is the highest migration version that the guest may have seen, by which the
+    destination decided; None when nobody knows.
+
+    1.1 added ``seen``.
     """
 
-    VERSION = '1.0'
+    VERSION = '1.1'
     fields = {
         'kind': ovo_fields.StringField(),
         'resource_class': ovo_fields.StringField(),
@@ -28,7 +33,13 @@ class DevicePair(base.DeviceTrackObject):
         'destination': ovo_fields.StringField(),
         'type': ovo_fields.StringField(),
         'element': ovo_fields.StringField(),
+        'seen': ovo_fields.StringField(nullable=True, default=None),  # type: ignore[arg-type]
     }
+
+    def obj_make_compatible(self, primitive: dict[str, Any], target_version: str) -> None:
+        super().obj_make_compatible(primitive, target_version)
+        if versionutils.convert_version_to_tuple(target_version) < (1, 1):
+            primitive.pop('seen', None)
 
 
 @base.register
@@ -38,9 +49,11 @@ class DeviceMap(base.DeviceTrackObject):
     The destination makes it and the source uses it. ``metadata`` is the element that the destination's definitions have
     in the place of the source's. ``post_copy_allowed`` is false when there is any pair: a guest that runs at the
     destination before all of its memory is there cannot come back, and an assigned device cannot wait for memory.
+
+    1.1 has pairs of 1.1.
     """
 
-    VERSION = '1.0'
+    VERSION = '1.1'
     fields = {
         'instance_uuid': ovo_fields.UUIDField(),
         'migration_uuid': ovo_fields.UUIDField(),
@@ -48,6 +61,7 @@ class DeviceMap(base.DeviceTrackObject):
         'metadata': ovo_fields.StringField(),
         'post_copy_allowed': ovo_fields.BooleanField(),
     }
+    obj_relationships = {'pairs': [('1.0', '1.0'), ('1.1', '1.1')]}
 
     @classmethod
     def of(cls, instance_uuid: str, migration_uuid: str, pairs: Sequence[DevicePair], metadata: str) -> DeviceMap:

@@ -14,14 +14,18 @@ from devicetrack.objects import values
 
 @base.register
 class InstanceResources(base.DeviceTrackObject):
-    """What one instance holds on one host, in the order of the request; empty when it holds nothing."""
+    """What one instance holds on one host, in the order of the request; empty when it holds nothing.
 
-    VERSION = '1.0'
+    1.1 has assignments of 1.1.
+    """
+
+    VERSION = '1.1'
     fields = {
         'instance_uuid': ovo_fields.UUIDField(),
         'host_uuid': ovo_fields.UUIDField(),
         'assignments': ovo_fields.ListOfObjectsField(base.name_of('DeviceAssignment')),
     }
+    obj_relationships = {'assignments': [('1.0', '1.0'), ('1.1', '1.1')]}
 
     @classmethod
     def from_records(cls, instance_uuid: str, host_uuid: str,

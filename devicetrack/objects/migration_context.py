@@ -13,9 +13,11 @@ class MigrationContext(base.DeviceTrackObject):
     """The old and the new resources of an instance that is moving, for the service and the wire; rows decide.
 
     The NUMA topologies are the compute service's own versioned objects, carried and never looked into.
+
+    1.1 has resources of 1.1.
     """
 
-    VERSION = '1.0'
+    VERSION = '1.1'
     fields = {
         'instance_uuid': ovo_fields.UUIDField(),
         'migration_uuid': ovo_fields.UUIDField(),
@@ -24,3 +26,4 @@ class MigrationContext(base.DeviceTrackObject):
         'old_numa_topology': fields.ForeignObjectField(nullable=True, default=None),
         'new_numa_topology': fields.ForeignObjectField(nullable=True, default=None),
     }
+    obj_relationships = {name: [('1.0', '1.0'), ('1.1', '1.1')] for name in ('old_resources', 'new_resources')}

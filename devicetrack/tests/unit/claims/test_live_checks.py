@@ -6,6 +6,8 @@ from __future__ import annotations
 import pathlib
 from typing import Any
 
+import fixtures as test_fixtures
+
 from devicetrack import exception
 from devicetrack.claims import partnering
 from devicetrack.objects import DeclaredDevice
@@ -95,8 +97,22 @@ class VersionsTestCase(LiveTestCase):
         instance = self.region.spawn('one', vgpu=2)
         self.region.live_migrate(instance, 'two', vgpu=2)
         self.assertEqual(['b', 'b'], [record.parent for record in self.two.records(instance)])
-        self.assert_refused('mdev 1 of those that a can make: no: the guest may have seen version 2.1.0',
-                            self.region.spawn('one', vgpu=1), 'two')
+        self.assert_refused('on host two, mdev to be made on a: no: the guest may have seen version 2.1.0, the '
+                            'destination has the older 2.0.0', self.region.spawn('one', vgpu=1), 'two')
+
+    def test_the_refusal_names_every_device_that_has_no_partner(self) -> None:
+        self.declare(self.one, '2.1.0')
+        self.declare(self.two, '2.0.0', 'a')
+        self.declare(self.two, '2.3.0', 'b')
+        self.region.spawn('two', vgpu=1)
+        self.two.machine.parents['b'].used = 1
+        self.two.audit()
+        instance = self.region.spawn('one', vgpu=3)
+        refused = self.assert_refused('mdev to be made on b: partners of others', instance, 'two', vgpu=3)
+        self.assertIn(f'; nor has mdev {max(record.identifier for record in self.one.records(instance))}',
+                      str(refused))
+        found: Any = refused.found
+        self.assertEqual((1, 2), (len(found['pairs']), len(found['alone'])))
 
     def test_as_many_as_can_find_a_partner(self) -> None:
         self.declare(self.one, '2.0.0', 'a')
@@ -196,6 +212,21 @@ class TableTestCase(LiveTestCase):
         self.assertEqual({'2.2.0'}, {str(one.facts.version) for place, one in self.one.manager.declarations.items()
                                      if place[0] == 'mdev'})
 
+    def test_a_kind_that_is_not_installed_is_logged_once_while_it_is_there(self) -> None:
+        log = self.useFixture(test_fixtures.FakeLogger())
+        path = self.table(self.one, 'types: {mdevs: {nvidia-35: {}}, mdev: {nvidia-0: {hosts: {nine: {}}}}, vf: {x: {}}}')
+        self.one.machine.unknown_kinds['mdev'] = 'no answer'
+        self.one.restart()
+        warning = f'Table {path}: no device kind %s is installed here; there are mdev, vf, vpmem\n'
+        self.one.audit()
+        path.write_text('types: {mdevs: {nvidia-35: {}}}\n'
+                        'cross_kind: [{from: {kind: mdev, type: a}, to: {kind: vfs, type: b}}]')
+        for text in (path.read_text(), 'types: {}', 'types: {mdevs: {nvidia-35: {}}}'):
+            path.write_text(text)
+            self.one.audit()
+        self.assertEqual([warning % 'mdevs', warning % 'vfs', warning % 'mdevs'],
+                         [line for line in log.output.splitlines(keepends=True) if line.startswith('Table')])
+
 
 class PeersTestCase(LiveTestCase):
 
@@ -208,8 +239,7 @@ class PeersTestCase(LiveTestCase):
         self.declare(self.one, '9.0.0')
         self.declare(self.two, '2.0.0')
         instance = self.region.spawn('one', pmem=1, vgpu=1)
-        for check in (None, LiveMigrationCheck(instance_uuid=instance.uuid, devices=None)):
-            self.claim(instance, check).abort()
+        self.claim(instance, None).abort()
         with self.claim(instance, None):
             self.assertEqual([None, None], self.seen(self.two, instance))
         self.two.configuration.set(GROUP, require_version=True)
@@ -238,6 +268,16 @@ class PeersTestCase(LiveTestCase):
         refused = self.assertRaises(exception.BadRequest, self.claim, instance, check)
         self.assertIn('read the instance again', str(refused))
 
+    def test_a_check_that_the_source_has_not_seen(self) -> None:
+        instance = self.region.spawn('one', pmem=1, vgpu=1)
+        asked = self.two.manager.check_can_live_migrate_destination(None, instance)
+        self.assertIn('the source has not said them',
+                      str(self.assertRaises(exception.BadRequest, self.claim, instance, asked)))
+        other: Any = 'well'
+        for refuse in (lambda: self.claim(instance, other),
+                       lambda: self.one.manager.check_can_live_migrate_source(None, instance, other)):
+            self.assertIn('must be a LiveMigrationCheck', str(self.assertRaises(exception.BadRequest, refuse)))
+
     def test_a_check_that_means_nothing(self) -> None:
         instance = self.region.spawn('one', pmem=1, vgpu=1)
         check = self.region.check(instance, 'two')
@@ -260,6 +300,43 @@ class PeersTestCase(LiveTestCase):
         self.patch(partnering, 'choose', be_late)
         self.claim(instance, check)
         self.assertEqual(['b'], [record.parent for record in self.two.records(instance) if record.kind == 'mdev'])
+
+
+class SeenTestCase(LiveTestCase):
+    """What a guest has seen, when nobody is told of what it did."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.declare(self.one, '2.0.1')
+        self.declare(self.two, '2.1.1')
+        self.instance = self.region.spawn('one', vgpu=1)
+
+    def test_a_start_that_nobody_told_of(self) -> None:
+        self.region.live_migrate(self.instance, 'two', vgpu=1)
+        self.two.machine.stop_guest(self.instance.uuid)
+        self.two.manager.realize(None, self.instance)
+        self.assertEqual(['2.1.1'], self.seen(self.two, self.instance))
+
+    def test_what_is_made_ready_for_a_guest_that_comes_running_is_nothing_that_it_has_seen(self) -> None:
+        migration = self.region.live_migration(self.instance, 'two', vgpu=1)
+        self.two.manager.realize(None, self.instance)
+        self.assertEqual(['2.0.1'], self.seen(self.two, self.instance))
+        self.region.arrive(self.instance, migration)
+
+    def test_a_reboot_after_the_check(self) -> None:
+        self.region.live_migrate(self.instance, 'two', vgpu=1)
+        self.region.audit()
+        check, migration = self.region.check(self.instance, 'one'), self.region.migration(self.instance, 'one')
+        with self.one.manager.live_migration_claim(None, self.instance, 'one', migration, None,
+                                                   fixtures.a_request(vgpu=1), check=check):
+            self.one.manager.realize(None, self.instance)
+            device_map = self.one.manager.device_map(self.instance, migration)
+        self.two.manager.rebooted(None, self.instance)
+        refused = self.assertRaises(exception.NoDevicePair, self.two.manager.migration_definitions, None, self.instance,
+                                    migration, device_map)
+        self.assertIn('it may have seen version 2.1.1, and 2.0.1 counted', str(refused))
+        self.assertEqual({'current'}, {role for _, role, _ in self.region.rows(self.instance)['two']})
+        self.one.manager.drop_move_claim_at_dest(None, self.instance, migration)
 
 
 class FullParentTestCase(LiveTestCase):
@@ -322,7 +399,8 @@ class TenantTestCase(base.TestCase):
     def test_no_refusal_tells_of_hosts_or_devices(self) -> None:
         told = ('host-7', 'mdev', 'nvidia-35', '2.1.0', 'QEMU 7.2.0')
         refusals = [exception.NoDevicePair('mdev', 'nvidia-35', 'host-7 has 2.1.0'),
-                    exception.LiveMigrationUnsupported('host-7', 'mdev', 'QEMU 7.2.0 is too old')]
+                    exception.LiveMigrationUnsupported('host-7', 'mdev', 'QEMU 7.2.0 is too old'),
+                    exception.NoDestination('mdev', 'nvidia-35', '2.1.0 is nowhere')]
         self.assertEqual({type(one) for one in refusals}, set(exception.LiveMigrationRefused.__subclasses__()))
         for refusal in refusals:
             for word in told:

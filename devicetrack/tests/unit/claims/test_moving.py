@@ -390,6 +390,18 @@ class LiveMigrationTestCase(RegionTestCase):
         self.two.machine.delete_guest(instance.uuid)
         region.roll_back(instance, migration)
 
+    def test_there_and_back_and_there_without_an_audit(self):
+        for service in (True, False):
+            region = self.region(parents={'card': 1})
+            if not service:
+                self.one.manager.service = self.two.manager.service = None
+            instance = region.spawn('one', pmem=1, vgpu=1)
+            for there, name in ((self.one, 'two'), (self.two, 'one'), (self.one, 'two')):
+                migration = region.live_migrate(instance, name, pmem=1, vgpu=1)
+                there.manager.drop_move_claim_at_source(None, instance, migration)
+                self.assertEqual([], there.records(instance))
+            self.assertEqual({'current'}, {role for _, role, _ in region.rows(instance)['two']})
+
     def test_without_a_partner_there_is_no_claim(self):
         region = self.region(devices=1)
         self.two.machine.add_namespace('odd', size_bytes=8 << 30)

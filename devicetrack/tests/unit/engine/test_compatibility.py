@@ -132,7 +132,7 @@ class WordsTestCase(base.TestCase):
         ('minor', device('2.1.0'), device(), Rules(),
          'no: the guest may have seen version 2.1.0, the destination has the older 2.0.1'),
         ('major', device('3.0.0'), device(), Rules(),
-         'no: major version is 3.0.0 at the source, 2.0.1 at the destination'),
+         'no: versions 3.0.0 at the source and 2.0.1 at the destination differ in their major number'),
         ('unknown', device(version=UNKNOWN), device(), LENIENT,
          'yes; allowed although versions cannot be compared: unknown (nobody said) at the source, 2.0.1 at the '
          'destination'),

@@ -29,8 +29,10 @@ DECLARATIONS = st.builds(
     st.dictionaries(st.sampled_from(declaration.SUBJECTS), st.text(max_size=5)).map(
         lambda sources: tuple(sorted(sources.items()))))
 
-WELL: dict[str, object] = {'parent': 'p', 'kind': 'mdev', 'type': 'nvidia-35', 'api': 'vfio-pci', 'version_form': 'numbered',
-        'version': '2.1.0', 'required': [], 'offered': [], 'aggregation': None, 'obstacle': None, 'sources': {}}
+WELL: dict[str, object] = {
+    'parent': 'p', 'kind': 'mdev', 'type': 'nvidia-35', 'api': 'vfio-pci', 'version_form': 'numbered',
+    'version': '2.1.0', 'required': [], 'offered': [], 'aggregation': None, 'obstacle': None, 'sources': {},
+}
 
 
 class RoundTripTestCase(base.TestCase):

@@ -71,6 +71,16 @@ def device_map(*pairs):
     return objects.DeviceMap.of(INSTANCE, MIGRATION, pairs or (device_pair(),), '<devices/>')
 
 
+def declared_device():
+    return objects.DeclaredDevice(kind='mdev', identifier=MDEV, resource_class='VGPU', type='nvidia-35', api='vfio-pci',
+                                  version_form='numbered', version='2.1.0', required=['CUSTOM_A'],
+                                  offered=['CUSTOM_A', 'CUSTOM_B'], aggregation=None, obstacle=None, seen='2.0.1')
+
+
+def live_migration_check():
+    return objects.LiveMigrationCheck(instance_uuid=INSTANCE, devices=[declared_device()])
+
+
 def device():
     return objects.Device.from_values(values.InventoryDevice(
         'mdev', MDEV, 'pci_0000_84_00_0', 'VGPU', 'pci_0000_84_00_0', 1, details.to_text(mdev_details()), 'overheated'))
@@ -89,10 +99,12 @@ def migration_context():
 ONE_OF_EACH = {
     'Device': device,
     'DeviceAssignment': assignment,
+    'DeclaredDevice': declared_device,
     'DeviceMap': device_map,
     'DevicePair': device_pair,
     'DeviceRequest': request,
     'InstanceResources': resources,
+    'LiveMigrationCheck': live_migration_check,
     'MdevDetails': mdev_details,
     'MigrationContext': migration_context,
     'Provider': provider,

@@ -18,14 +18,16 @@ from devicetrack.tests.unit.objects import samples
 # needs a new minor version, an ``obj_make_compatible`` that takes it away again, and, in details, a ``convert`` that
 # fills it in. Only then change the hash.
 HASHES = {
+    'devicetrack.DeclaredDevice': '1.0-0ca358a7fe6eaf0acb43c11660a501ea',
     'devicetrack.Device': '1.0-13fc1b488ead41190ecdf55446bebf6c',
     'devicetrack.DeviceAssignment': '1.1-dec725a1e83c07ffdae278c624f633cf',
-    'devicetrack.DeviceMap': '1.0-e67f88aedb4eec58e7e305e0d9073148',
-    'devicetrack.DevicePair': '1.0-8faf5460e143186da1a62f100ae1df16',
+    'devicetrack.DeviceMap': '1.1-e67f88aedb4eec58e7e305e0d9073148',
+    'devicetrack.DevicePair': '1.1-d42bf183626e2b42637198d6125925fc',
     'devicetrack.DeviceRequest': '1.0-dd8f0406f8090ebdf852157921f13d68',
-    'devicetrack.InstanceResources': '1.0-c5c5ff390888a26069d419003cd27064',
+    'devicetrack.InstanceResources': '1.1-c5c5ff390888a26069d419003cd27064',
+    'devicetrack.LiveMigrationCheck': '1.0-c7a680398d6e3413c1aec3867e383b20',
     'devicetrack.MdevDetails': '1.0-e7ea586f79ca4a487bf75dbfb39ba06e',
-    'devicetrack.MigrationContext': '1.0-33199976d819fe48e495b9095f87da31',
+    'devicetrack.MigrationContext': '1.1-33199976d819fe48e495b9095f87da31',
     'devicetrack.Provider': '1.1-4318bb38623dc6e8839a8d49364da346',
     'devicetrack.RequestedDevices': '1.0-88c128db6d7d3d8861eeed2f8050ba4b',
     'devicetrack.VFDetails': '1.0-57916d9dc62a604a088002a9a162a0d1',
