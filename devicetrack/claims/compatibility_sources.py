@@ -14,6 +14,7 @@ from typing import Any
 from typing import Final
 from typing import NamedTuple
 
+from oslo_config import cfg
 from oslo_log import log as logging
 from stevedore import exception as stevedore_exceptions
 from stevedore import named
@@ -25,7 +26,9 @@ from devicetrack.engine.compatibility import MigrationVersion
 from devicetrack.engine.compatibility import Opaque
 from devicetrack.engine.compatibility import parse_version
 from devicetrack.engine.compatibility import Sort
+from devicetrack.engine.compatibility import STATELESS
 from devicetrack.engine.compatibility import Unknown
+from devicetrack.engine.compatibility import Version
 from devicetrack.objects.values import MigrationType
 
 LOG = logging.getLogger(__name__)
@@ -33,10 +36,17 @@ LOG = logging.getLogger(__name__)
 NAMESPACE: Final = 'devicetrack.compatibility.sources'
 
 _UNITS: Final = re.compile('[1-9][0-9]{0,8}')
+_SHOWN: Final = 40
+# Where an object is in memory: an obstacle with that in it would be another one at every audit.
+_AT: Final = re.compile(' at 0x[0-9a-f]+')
 
 
 class Said(NamedTuple):
-    """What one source says. None leaves it to the next source; so does an unknown version, and its reason is kept."""
+    """What one source says of a type. Each of the five stands by itself.
+
+    None is "I do not know", and so is an unknown version: the next source is asked, and the reason of the unknown one
+    is kept. An empty set is an answer. An obstacle keeps guests from moving with the type.
+    """
 
     version: MigrationVersion | None = None
     required: frozenset[str] | None = None
@@ -68,7 +78,9 @@ class Source(abc.ABC):
     def refresh(self) -> None:
         """Read again what is read once for all types. Called at the start and before every audit; may block.
 
-        :raises InvalidConfiguration: it cannot be read; at an audit, what was read before counts
+        What was read before counts after any error.
+
+        :raises InvalidConfiguration: an operator must mend something first; the service does not start
         """
         return
 
@@ -76,9 +88,11 @@ class Source(abc.ABC):
     def say(self, sort: Sort, said: MigrationType) -> Said:
         """Say of a type what the source knows.
 
-        Any error that this raises keeps guests from moving with the type, until it is gone.
+        Any error that this raises keeps guests from moving with the type, until it is gone. So does an answer that is
+        not made of what :class:`Said` is made of.
 
         :param said: what its parent says of it
+        :returns: ``Said()`` of a type that it does not know
         """
 
 
@@ -114,6 +128,7 @@ class Table(Source):
         super().__init__(conf, host)
         self._path = conf[options.GROUP].table
         self._table: compatibility_table.Table | None = None
+        self._strange: frozenset[str] = frozenset()
 
     def refresh(self) -> None:
         if self._path is not None:
@@ -125,11 +140,60 @@ class Table(Source):
             return NOTHING
         return Said(*self._table.declared(sort, self.host, said.driver))
 
+    def compare_kinds(self, installed: frozenset[str]) -> None:
+        """Warn of kinds in the table that are not installed, of each once while it is there.
+
+        Types and hosts that are not here are no mistake: a deployment has one table for all its hosts.
+        """
+        strange = self._table.kinds - installed if self._table is not None else frozenset()
+        for kind in sorted(strange - self._strange):
+            LOG.warning('Table %s: no device kind %s is installed here; there are %s', self._path, kind,
+                        ', '.join(sorted(installed)))
+        self._strange = strange
+
+
+def mistake(says: object) -> str | None:
+    """What is wrong with the answer of a source, which may come from another project; None when nothing is."""
+    if not isinstance(says, Said):
+        return f'{_shown(says)}, which is no {Said.__name__}'
+    for subject, is_good, expected in (
+            ('version', _is_version, 'Version of three numbers, Opaque, Unknown or STATELESS'),
+            ('required', _is_features, 'frozenset of texts'), ('offered', _is_features, 'frozenset of texts'),
+            ('aggregation', _is_units, 'number of units from 1'), ('obstacle', _is_text, 'text')):
+        value = getattr(says, subject)
+        if value is not None and not is_good(value):
+            return f'{subject} {_shown(value)}, which is no {expected}'
+    return None
+
+
+def _is_version(value: object) -> bool:
+    if isinstance(value, Version):
+        return parse_version(str(value)) == value
+    return (value is STATELESS or isinstance(value, Opaque) and _is_text(value.text)
+            or isinstance(value, Unknown) and _is_text(value.reason))
+
+
+def _is_features(value: object) -> bool:
+    return isinstance(value, frozenset) and all(map(_is_text, value))
+
+
+def _is_units(value: object) -> bool:
+    return type(value) is int and value >= 1
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _shown(value: object) -> str:
+    text = _AT.sub('', ascii(value))
+    return text[:_SHOWN] + ('…' if len(text) > _SHOWN else '')
+
 
 def load(conf: Any, host: str) -> list[tuple[str, Source]]:
     """The sources that the option names, in its order.
 
-    :raises InvalidConfiguration: one is not there, cannot be loaded or is none
+    :raises InvalidConfiguration: one is not there, cannot be loaded, is none, or cannot use an option
     """
     names: Sequence[str] = conf[options.GROUP].sources
     where = f'[{options.GROUP}] sources'
@@ -147,8 +211,22 @@ def load(conf: Any, host: str) -> list[tuple[str, Source]]:
     for name in dict.fromkeys(names):
         if name not in found:
             raise exception.InvalidConfiguration(where, name, f'no entry point of {NAMESPACE} has this name')
-        source = found[name](conf, host)
-        if not isinstance(source, Source):
-            raise exception.InvalidConfiguration(where, name, f'it is no {Source.__module__}.{Source.__qualname__}')
-        loaded.append((name, source))
+        loaded.append((name, _make(name, found[name], conf, host, where)))
     return loaded
+
+
+def _make(name: str, cls: Any, conf: Any, host: str, where: str) -> Source:
+    if not (isinstance(cls, type) and issubclass(cls, Source)):
+        raise exception.InvalidConfiguration(where, name, f'{_path(cls)} is no subclass of {_path(Source)}')
+    try:
+        return cls(conf, host)
+    except (exception.InvalidConfiguration, cfg.Error):
+        raise
+    except Exception as error:
+        raise exception.InvalidConfiguration(
+            where, name, f'{_path(cls)} fails with {type(error).__name__}: {error}') from error
+
+
+def _path(cls: Any) -> str:
+    """Where a class is, as an entry point names it."""
+    return f'{getattr(cls, "__module__", "")}:{getattr(cls, "__qualname__", repr(cls))}'

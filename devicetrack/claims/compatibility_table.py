@@ -54,6 +54,12 @@ class Table:
                  growing: frozenset[Sort]) -> None:
         self._entries, self.crossings, self.growing = entries, crossings, growing
 
+    @property
+    def kinds(self) -> frozenset[str]:
+        """The device kinds that it names."""
+        crossing = (sort for pair in self.crossings for sort in pair)
+        return frozenset(sort.kind for sort in (*self._entries, *crossing))
+
     def declared(self, sort: Sort, host: str, driver: str | None = None) -> Stated:
         """What is declared for devices of a sort on a host with a driver of a version.
 

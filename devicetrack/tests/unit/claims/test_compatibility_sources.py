@@ -6,6 +6,7 @@ from importlib import metadata
 from typing import Any
 
 import fixtures
+from oslo_config import cfg
 from stevedore import extension
 from stevedore import named
 
@@ -22,18 +23,30 @@ from devicetrack.engine.compatibility import Unknown
 from devicetrack.engine.compatibility import Version
 from devicetrack.objects.values import Attribute
 from devicetrack.objects.values import MigrationType
+from devicetrack.testing import fixtures as host_fixtures
 from devicetrack.tests import base
 
 GROUP = 'devicetrack_compatibility'
 SORT = Sort('mdev', 'nvidia-35')
 LOOK = declaring.Look('nvidia-35', 'vfio-pci', False)
+SILENT = Attribute()
 A, B = frozenset('A'), frozenset('B')
 
 
 class Vendor(Source):
-    """Says what a test has it say."""
+    """Says what a test has it say, and reads what there is."""
 
     says: Any = Said()
+    there: Any = None
+
+    def __init__(self, conf: Any, host: str) -> None:
+        super().__init__(conf, host)
+        self.read: list[str] = []
+
+    def refresh(self) -> None:
+        if isinstance(self.there, Exception):
+            raise self.there
+        self.read.append(self.host)
 
     def say(self, sort: Sort, said: MigrationType) -> Said:
         if isinstance(self.says, Exception):
@@ -51,7 +64,7 @@ class SourcesTestCase(base.TestCase):
         self.patch(named, 'NamedExtensionManager', lambda namespace, names, **_: [
             one for one in found if one.name in names])
 
-    def declare(self, *sources: str, version: Attribute = Attribute(), aggregation: Attribute = Attribute(),
+    def declare(self, *sources: str, version: Attribute = SILENT, aggregation: Attribute = SILENT,
                 look: declaring.Look = LOOK) -> Any:
         self.configuration.set(GROUP, sources=list(sources))
         declarer = declaring.Declarer(self.conf, 'host')
@@ -115,9 +128,26 @@ class MistakenTestCase(SourcesTestCase):
                          'devicetrack.compatibility.sources has this name', str(refused))
 
     def test_that_is_none(self) -> None:
-        self.install(vendor=lambda conf, host: object())
+        for plugin, path in ((fixtures.Fixture, 'fixtures.fixture:Fixture'), (object(), ':<object object at ')):
+            self.install(vendor=plugin)
+            refused = self.assertRaises(exception.InvalidConfiguration, self.declare, 'vendor')
+            self.assertRegex(str(refused), rf'^\[devicetrack_compatibility\] sources = vendor: {path}.* is no subclass '
+                             r'of devicetrack.claims.compatibility_sources:Source$')
+
+    def test_that_cannot_be_made(self) -> None:
+        says_nothing = type('Mute', (Source,), {'__module__': 'vendor'})
+        self.install(vendor=says_nothing)
         refused = self.assertRaises(exception.InvalidConfiguration, self.declare, 'vendor')
-        self.assertIn('it is no devicetrack.claims.compatibility_sources.Source', str(refused))
+        self.assertIn("sources = vendor: vendor:Mute fails with TypeError: Can't instantiate", str(refused))
+
+    def test_whose_options_are_wrong(self) -> None:
+        for error in (cfg.RequiredOptError('url'), exception.InvalidConfiguration('[vendor] url', 'x', 'no URL')):
+            def fail(*_: Any, raised: Exception = error) -> None:
+                raise raised
+
+            self.patch(Vendor, '__init__', fail)
+            self.install(vendor=Vendor)
+            self.assertIs(error, self.assertRaises(type(error), self.declare, 'vendor'))
 
     def test_that_cannot_be_loaded(self) -> None:
         entry_point = metadata.EntryPoint('vendor', 'nowhere:Vendor', compatibility_sources.NAMESPACE)
@@ -130,3 +160,77 @@ class MistakenTestCase(SourcesTestCase):
         for aggregation in (Attribute('0'), Attribute('4 units'), Attribute(problem='cannot be read')):
             self.assertIn('how many units mdev nvidia-35 has is not known',
                           str(self.declare('sysfs', aggregation=aggregation).facts.obstacle))
+
+
+class RefreshTestCase(SourcesTestCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.log = self.useFixture(fixtures.FakeLogger())
+        self.install(vendor=Vendor, other=type('Other', (Vendor,), {}))
+        self.configuration.set(GROUP, sources=['vendor', 'other'])
+
+    def sources(self, declarer: declaring.Declarer) -> Any:
+        return [source for _name, source in declarer._sources]
+
+    def test_one_that_fails_is_logged_once_and_keeps_no_service_from_starting(self) -> None:
+        self.patch(Vendor, 'says', Said(Version(2, 0, 0)))
+        host = self.useFixture(host_fixtures.Host(configuration=self.configuration, parents={'a': 2}))
+        vendor, other = self.sources(host.manager.declarer)
+        self.assertEqual((1, 1), (len(vendor.read), len(other.read)))
+        vendor.there = OSError('the inventory is down')
+        for _ in range(2):
+            self.assertEqual([], host.audit())
+        self.assertEqual((1, 3), (len(vendor.read), len(other.read)))
+        self.assertEqual(1, self.log.output.count('Traceback'))
+        self.assertIn('What was read before counts: source vendor cannot be read: OSError: the inventory is down',
+                      self.log.output)
+        self.patch(Vendor, 'there', OSError('the inventory is away'))
+        host.restart()
+        self.assertEqual({Version(2, 0, 0)}, {one.facts.version for place, one in host.manager.declarations.items()
+                                              if place[0] == 'mdev'})
+
+    def test_one_that_cannot_be_configured_keeps_a_service_from_starting(self) -> None:
+        declarer = declaring.Declarer(self.conf, 'host')
+        vendor, other = self.sources(declarer)
+        vendor.there = exception.InvalidConfiguration('[vendor] url', 'x', 'no URL')
+        self.assertRaises(exception.InvalidConfiguration, declarer.refresh)
+        self.assertEqual(['host'], other.read)
+
+
+class MistakenAnswerTestCase(SourcesTestCase):
+
+    scenarios = base.table(
+        ('nothing', None, 'None, which is no Said'),
+        ('an object', object(), '<object object>, which is no Said'),
+        ('a text as version', Said('2.0.1'),  # type: ignore[arg-type]
+         "version '2.0.1', which is no Version of three numbers, Opaque, Unknown or STATELESS"),
+        ('a long text as version', Said('2' * 99), f"version '{'2' * 39}…, which is no "),  # type: ignore[arg-type]
+        ('a version of texts', Said(Version('2', '0', '1')),  # type: ignore[arg-type]
+         "version Version(major='2', minor='0', patch='1'), which is no Version of three numbers"),
+        ('a version below nothing', Said(Version(2, 0, -1)), 'version Version(major=2, minor=0, patch=-1), which is'),
+        ('a string that is none', Said(Opaque(7)), 'version Opaque(text=7), which is'),  # type: ignore[arg-type]
+        ('no reason', Said(Unknown(None)), 'version Unknown(reason=None), which is'),  # type: ignore[arg-type]
+        ('a list of features', Said(required=['A']),  # type: ignore[arg-type]
+         "required ['A'], which is no frozenset of texts"),
+        ('features that are none', Said(offered=frozenset({7})),  # type: ignore[arg-type]
+         'offered frozenset({7}), which is no frozenset of texts'),
+        ('a text as units', Said(aggregation='4'),  # type: ignore[arg-type]
+         "aggregation '4', which is no number of units from 1"),
+        ('no units', Said(aggregation=0), 'aggregation 0, which is no number of units from 1'),
+        ('an obstacle that is none', Said(obstacle=True), 'obstacle True, which is no text'),  # type: ignore[arg-type]
+        names=('says', 'text'))
+
+    def test_is_an_obstacle_and_logged_once(self) -> None:
+        log = self.useFixture(fixtures.FakeLogger())
+        self.patch(Vendor, 'says', self.says)
+        self.install(vendor=Vendor)
+        self.configuration.set(GROUP, sources=['vendor', 'sysfs'])
+        declarer = declaring.Declarer(self.conf, 'host')
+        for _ in range(2):
+            facts = declarer.declare(LOOK, MigrationType('mdev', 'p', 'nvidia-35', Attribute('2.1.0')), None).facts
+            self.assertEqual((Version(2, 1, 0), frozenset(), None),
+                             (facts.version, facts.required, facts.aggregation))
+            self.assertIn(f'source vendor says {self.text}', str(facts.obstacle))
+        self.assertEqual(1, log.output.count(f'Nothing is known of the compatibility of mdev nvidia-35: source vendor '
+                                             f'says {self.text}'))

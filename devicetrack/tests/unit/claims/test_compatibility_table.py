@@ -57,6 +57,7 @@ class RulesTestCase(base.TestCase):
         table = compatibility_table.read(str(path))
         self.assertEqual({(MDEV, VF)}, table.crossings)
         self.assertEqual({Sort('mdev', 'i915-GVTg_V5_4')}, table.growing)
+        self.assertEqual({'mdev', 'vf'}, table.kinds)
         self.assertEqual(Version(2, 0, 1), table.declared(MDEV, 'compute-1', '535.104.06').version)
         self.assertEqual(DISPLAY, table.declared(VF, 'compute-1').required)
 

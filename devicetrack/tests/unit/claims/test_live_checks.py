@@ -214,10 +214,10 @@ class TableTestCase(LiveTestCase):
 
     def test_a_kind_that_is_not_installed_is_logged_once_while_it_is_there(self) -> None:
         log = self.useFixture(test_fixtures.FakeLogger())
-        path = self.table(self.one, 'types: {mdevs: {nvidia-35: {}}, mdev: {nvidia-0: {hosts: {nine: {}}}}, vf: {x: {}}}')
+        path = self.table(self.one, 'types: {mdevs: {nvidia-35: {}}, mdev: {nvidia-0: {hosts: {nine: {}}}}}')
         self.one.machine.unknown_kinds['mdev'] = 'no answer'
         self.one.restart()
-        warning = f'Table {path}: no device kind %s is installed here; there are mdev, vf, vpmem\n'
+        warning = f'Table {path}: no device kind %s is installed here; there are mdev, vpmem\n'
         self.one.audit()
         path.write_text('types: {mdevs: {nvidia-35: {}}}\n'
                         'cross_kind: [{from: {kind: mdev, type: a}, to: {kind: vfs, type: b}}]')
