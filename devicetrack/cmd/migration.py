@@ -82,13 +82,14 @@ class Check(base.Lister):
             raise base.UsageError(f'instance {parsed_args.instance} is on host {name} already')
         there = hosts.get(name)
         if there is None:
-            raise exception.MigrationUntold(parsed_args.instance, f'no host {name} is known; there are '
-                                                                  f'{", ".join(hosts)}: has --facts what it declares?')
+            raise exception.MigrationUntold(
+                parsed_args.instance,
+                f'no host {name} is known, in the store or in a file of --facts; there are {", ".join(hosts)}')
         if there.is_silent:
             raise exception.MigrationUntold(parsed_args.instance, f'host {name} declares nothing')
         _tell(self, [guest.source, there])
         destination = outlook.Destination(there, _rules(self.app))
-        found = [(device, destination.outlook(device.facts, declaring.version_seen(device.record)) if device.facts
+        found = [(device, destination.outlook(device.facts, declaring.version_seen(device.record.seen)) if device.facts
                   else Outlook(device.sort, untold=(device.untold,))) for device in guest.devices]
         self._conclude({one.word for _device, one in found}, name)
         for device, one in found:

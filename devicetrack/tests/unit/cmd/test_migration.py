@@ -204,8 +204,8 @@ class CheckTestCase(MigrationCommandTestCase):
         self.another('compute-9')
         for arguments, says in (
                 (('--instance', 'nobody', '--host', 'compute-8'), 'the store has no device that it has now'),
-                (('--instance', self.instance.uuid, '--host', 'compute-10'), 'no host compute-10 is known; there are '
-                 'compute-7, compute-8, compute-9: has --facts what it declares?'),
+                (('--instance', self.instance.uuid, '--host', 'compute-10'), 'no host compute-10 is known, in the '
+                 'store or in a file of --facts; there are compute-7, compute-8, compute-9'),
                 (('--instance', self.instance.uuid, '--host', 'compute-9'), 'host compute-9 declares nothing')):
             answer = self.program.run('migration', 'check', *arguments)
             self.assertEqual((cmd_base.ERROR, '', True), (answer.code, answer.out, says in answer.err), answer.err)
