@@ -339,7 +339,7 @@ class TestConflict(ReporterTestCase):
             for number in range(10):
                 consumer = values.Consumer(str(uuid.uuid4()), {self.node.uuid_of(f'card{number % 2:03}'): {VGPU: 1}},
                                            None, PROJECT, USER, values.INSTANCE)
-                for _attempt in range(20):
+                for _attempt in range(100):
                     try:
                         client.put_allocations(consumer)
                     except errors.GenerationConflict:
@@ -347,8 +347,11 @@ class TestConflict(ReporterTestCase):
                     instances.append(consumer)
                     break
 
+        # Others allocate all the time, so each report may lose more often than reports do.
+        reporter = PlacementReporter(self.placement.open(self.placement.url), attempts=100)
+
         def report() -> list[Any]:
-            return [self.reporter.sync(self.node.cards(2, VGPU=40 + number)) for number in range(10)]
+            return [reporter.sync(self.node.cards(2, VGPU=40 + number)) for number in range(10)]
 
         answers = self.together(spawn, report)
         self.assertEqual([{}] * 10, [one.refused for one in answers[1]])
