@@ -161,6 +161,34 @@ class GuestsTestCase(base.TestCase):
             self.assertEqual(printed, textwrap.indent(answer.stdout, '    '), f'{command}: {answer.stderr}')
 
 
+class SourceTestCase(base.TestCase):
+    """The source of versions that the page about compatibility has, installed."""
+
+    def test_a_host_declares_what_it_says(self) -> None:
+        page = (DOCS / 'user' / 'compatibility.rst').read_text(encoding='utf-8').split('To try a source')[1]
+        site, directory = pathlib.Path(self.temp_dir()), pathlib.Path(self.temp_dir(), 'try')
+        shutil.copy(DOCS / 'user' / 'vendor.py', site)
+        info = site / 'vendor_source-1.0.dist-info'
+        info.mkdir()
+        info.joinpath('METADATA').write_text('Metadata-Version: 2.1\nName: vendor-source\nVersion: 1.0\n')
+        [namespace] = re.findall(r'\[project.entry-points."(.*)"\]', page)
+        info.joinpath('entry_points.txt').write_text(f'[{namespace}]\nvendor = vendor:Vendor\n')
+        subprocess.run([sys.executable, DOCS / 'user' / 'guests.py', directory], capture_output=True, check=True,
+                       timeout=120)
+        [options] = re.findall(r'^    \[devicetrack_compatibility\]\n(?:    .*\n)+', page, re.M)
+        with open(directory / 'service.conf', 'a', encoding='utf-8') as file:
+            file.write(textwrap.dedent(options).replace('/srv/try', str(directory)))
+        [versions] = re.findall(r'^    ({.*})$', page, re.M)
+        directory.joinpath('versions.json').write_text(versions)
+        for command, printed in re.findall(r'^    \$ devicetrack-manage (.*)\n((?:    [^$].*\n)*)', page, re.M)[:2]:
+            answer = subprocess.run([sys.executable, '-m', 'devicetrack.cmd.manage',
+                                     *command.replace('/srv/try', str(directory)).split()],
+                                    env={**os.environ, 'PYTHONPATH': str(site)}, capture_output=True, text=True,
+                                    check=False, timeout=120)
+            self.assertEqual((0, printed), (answer.returncode, textwrap.indent(answer.stdout.lstrip(), '    ')),
+                             answer.stderr)
+
+
 class PagesTestCase(base.TestCase):
     """What a page lists is all that there is, and nothing else."""
 
