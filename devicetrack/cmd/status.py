@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import metadata
+import socket
 import sys
 from typing import Any
 from typing import Final
@@ -16,6 +17,7 @@ from oslo_config import cfg
 from oslo_upgradecheck import upgradecheck
 
 from devicetrack import exception
+from devicetrack.claims import declaring
 from devicetrack.cmd import base
 from devicetrack.cmd import kinds
 from devicetrack.cmd import placement
@@ -38,10 +40,11 @@ class Checks(upgradecheck.UpgradeCommands):
         self._conf = conf
 
     def check_configuration(self) -> upgradecheck.Result:
-        """The options can be used and the driver that they name can be loaded. Nothing is connected."""
+        """The options can be used, and the driver, sources and table that they name loaded. Nothing is connected."""
         try:
             _check_options(self._conf)
             loader.load_driver(self._conf).close()
+            declaring.Declarer(self._conf, socket.gethostname()).refresh()
             sql.open_store(self._conf).close()
         except (exception.DeviceTrackError, cfg.Error) as error:
             return _failure(error)

@@ -57,6 +57,25 @@ class UpgradeCheckTestCase(base.TestCase):
         self.assertEqual((FAILURE, FAILURE), (code, results['Configuration']))
         self.assertIn('[libvirt] pmem_namespaces = 4GB', details)
 
+    def test_a_table_that_cannot_be_used(self) -> None:
+        path = os.path.join(self.state_path, 'table.yaml')
+        self.lines = ('[devicetrack_compatibility]', f'table = {path}')
+        for content, says in ((None, f'{path} = unreadable'), ('tipes: {}', f'{path}, line 1, the table = tipes: '),
+                              ('types: {}', None)):
+            if content is not None:
+                with open(path, 'w', encoding='utf-8') as file:
+                    file.write(content)
+            code, results, details = self.check()
+            expected = SUCCESS if says is None else FAILURE
+            self.assertEqual((expected, expected), (code, results['Configuration']))
+            self.assertIn(says or '', details)
+
+    def test_a_source_that_is_not_installed(self) -> None:
+        self.lines = ('[devicetrack_compatibility]', 'sources = sysfs,vendor')
+        code, results, details = self.check()
+        self.assertEqual((FAILURE, FAILURE), (code, results['Configuration']))
+        self.assertIn('[devicetrack_compatibility] sources = vendor: no entry point', details)
+
     def test_no_store(self) -> None:
         self.host.manager.close()
         os.remove(os.path.join(self.state_path, 'devicetrack.sqlite'))
