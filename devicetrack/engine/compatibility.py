@@ -1,7 +1,8 @@
 """Whether a running guest can go from one device to another: a verdict with every reason.
 
 What is handed in was declared by both hosts; nobody is asked and nothing is probed. Versions, features and units are
-compared between devices that match by kind and type: those of others mean nothing for one another.
+compared between devices that match by kind and type or by a cross-kind rule: those of others mean nothing for one
+another.
 """
 
 from __future__ import annotations
@@ -93,10 +94,10 @@ class Sort(NamedTuple):
 class Facts(NamedTuple):
     """What a host declares about a device.
 
-    ``type`` of ``sort`` is the id of an mdev type; ``vendor:device`` of a function, with subsystem ids where they
-    matter; label and size of a namespace. ``api`` is the device API (``vfio-pci``). A guest on the device needs the
-    features that are ``required``; one that comes finds those that are ``offered``. ``aggregation`` counts the units of
-    a type that is made of units, None for others. ``obstacle`` says why the host's software cannot migrate the kind.
+    ``type`` of ``sort`` is the id of an mdev type; the number of a virtual function's vGPU type; label, size and
+    alignment of a namespace. ``api`` is the device API (``vfio-pci``). A guest on the device needs the features that
+    are ``required``; one that comes finds those that are ``offered``. ``aggregation`` counts the units of a type that is
+    made of units, None for others. ``obstacle`` says why the host's software cannot migrate the kind.
     """
 
     sort: Sort

@@ -13,7 +13,7 @@ from devicetrack.engine.compatibility import Version
 from devicetrack.tests import base
 
 MDEV = Sort('mdev', 'nvidia-35')
-VF = Sort('vf', '10de:2235')
+VF = Sort('vf', '558')
 DISPLAY = frozenset({'CUSTOM_DISPLAY'})
 
 TABLE = """\
