@@ -13,6 +13,7 @@ import re
 from typing import Any
 from typing import Final
 from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 from oslo_config import cfg
 from oslo_log import log as logging
@@ -20,7 +21,6 @@ from stevedore import exception as stevedore_exceptions
 from stevedore import named
 
 from devicetrack import exception
-from devicetrack.claims import compatibility_table
 from devicetrack.conf import compatibility as options
 from devicetrack.engine.compatibility import MigrationVersion
 from devicetrack.engine.compatibility import Opaque
@@ -30,6 +30,9 @@ from devicetrack.engine.compatibility import STATELESS
 from devicetrack.engine.compatibility import Unknown
 from devicetrack.engine.compatibility import Version
 from devicetrack.objects.values import MigrationType
+
+if TYPE_CHECKING:
+    from devicetrack.claims import compatibility_table
 
 LOG = logging.getLogger(__name__)
 
@@ -132,6 +135,8 @@ class Table(Source):
 
     def refresh(self) -> None:
         if self._path is not None:
+            # A parser of YAML costs ten milliseconds, and most deployments have no table.
+            from devicetrack.claims import compatibility_table
             self._table = compatibility_table.read(self._path)
             self.crossings, self.growing = self._table.crossings, self._table.growing
 
