@@ -18,6 +18,7 @@ from oslo_versionedobjects import base as ovo_base
 import testtools
 
 from devicetrack import exception
+from devicetrack import objects
 from devicetrack.claims import report
 from devicetrack.claims.manager import ClaimManager
 from devicetrack.cmd import audit
@@ -81,6 +82,23 @@ class QuickStartTestCase(base.TestCase):
         self.assertEqual('', answer.stderr if answer.returncode else '')
         page = (DOCS / 'user' / 'quick_start.rst').read_text(encoding='utf-8')
         self.assertIn(textwrap.indent(answer.stdout, '    '), page)
+
+
+class LiveMigrationTestCase(base.TestCase):
+
+    def test_it_prints_what_the_page_says(self) -> None:
+        answer = subprocess.run([sys.executable, str(DOCS / 'user' / 'live_migration.py')], cwd=self.temp_dir(),
+                                capture_output=True, text=True, check=False, timeout=120)
+        self.assertEqual('', answer.stderr if answer.returncode else '')
+        page = (DOCS / 'user' / 'live_migration.rst').read_text(encoding='utf-8')
+        self.assertIn('::\n\n' + textwrap.indent(answer.stdout, '    ') + '\n', page)
+
+    def test_it_lists_the_versions_of_objects(self) -> None:
+        page = (DOCS / 'user' / 'live_migration.rst').read_text(encoding='utf-8')
+        listed = {name: version for names, version in re.findall(r'^   \* - (``.*``)\n     - (\d\.\d)$', page, re.M)
+                  for name in re.findall(r'``(\w+)``', names)}
+        self.assertEqual({name: getattr(objects, name).VERSION for name in listed}, listed)
+        self.assertEqual(7, len(listed))
 
 
 class MediatedDevicesTestCase(base.TestCase):
