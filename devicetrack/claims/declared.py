@@ -32,7 +32,7 @@ from devicetrack.store.api import Store
 from devicetrack.store.api import StoredDeclaration
 
 COLUMNS: Final = ('host', 'kind', 'parent', 'type', 'api', 'version_form', 'version', 'required', 'offered',
-                  'aggregation', 'obstacle', 'sources', 'problem')
+                  'aggregation', 'obstacle', 'sources', 'problem', 'driver')
 
 
 class GuestDevice(NamedTuple):

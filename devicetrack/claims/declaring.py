@@ -126,7 +126,7 @@ class Declarer:
             version = Unknown('; '.join(reasons))
         facts = Facts(sort, look.api, version, found.required or frozenset(), found.offered or frozenset(),
                       found.aggregation, obstacle or found.obstacle)
-        return Declaration(said.parent, facts, tuple(sorted(sources.items())))
+        return Declaration(said.parent, facts, tuple(sorted(sources.items())), said.driver)
 
     def _ask(self, name: str, source: Source, sort: Sort, said: MigrationType) -> Said:
         # It may come from another project. What it would have required nobody knows then, so nothing moves.

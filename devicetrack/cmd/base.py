@@ -132,11 +132,13 @@ class Lister(Command, lister.Lister):
     """Base of commands that list things.
 
     ``columns`` are stable names in a stable order; new ones come last. A table shows ``in_table`` of them unless
-    ``--column`` chooses others, every other format shows all.
+    ``--column`` chooses others, every other format shows all. Those of them that are ``if_filled`` too are only in a
+    table where a row has something in them.
     """
 
     columns: tuple[str, ...] = ()
     in_table: tuple[str, ...] = ()
+    if_filled: tuple[str, ...] = ()
 
     def rows(self, parsed_args: argparse.Namespace) -> Iterable[Sequence[Any]]:
         """The values of each row, in the order of ``columns``."""
@@ -145,9 +147,10 @@ class Lister(Command, lister.Lister):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
         _check_columns(parsed_args.columns, self.columns)
         _check_columns(parsed_args.sort_columns, self.columns)
-        rows: Iterable[Sequence[Any]] = [cells(row, parsed_args.formatter) for row in self.rows(parsed_args)]
+        rows = [cells(row, parsed_args.formatter) for row in self.rows(parsed_args)]
         if parsed_args.formatter == 'table' and not parsed_args.columns:
-            parsed_args.columns = list(self.in_table)
+            filled = {name for row in rows for name, cell in zip(self.columns, row, strict=True) if cell != ''}
+            parsed_args.columns = [name for name in self.in_table if name in filled or name not in self.if_filled]
         return self.columns, rows
 
 

@@ -35,7 +35,8 @@ class Facts(base.Lister):
     """
 
     columns = declared.COLUMNS
-    in_table = ('host', 'kind', 'parent', 'type', 'api', 'version', 'obstacle', 'sources', 'problem')
+    in_table = tuple(name for name in declared.COLUMNS if name not in ('api', 'version_form'))
+    if_filled = ('driver', 'required', 'offered', 'aggregation', 'obstacle', 'problem')
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)

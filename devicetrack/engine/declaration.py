@@ -39,11 +39,16 @@ SUBJECTS: Final = (VERSION, REQUIRED, OFFERED, AGGREGATION)
 
 
 class Declaration(NamedTuple):
-    """Facts about devices of one type at one parent. ``sources`` names who said what, by subject."""
+    """Facts about devices of one type at one parent.
+
+    ``sources`` names who said what, by subject. ``driver`` is the version of the parent's driver, where it has one: the
+    deployment's table may go by it.
+    """
 
     parent: str | None
     facts: Facts
     sources: tuple[tuple[str, str], ...] = ()
+    driver: str | None = None
 
     @property
     def place(self) -> tuple[str, str | None, str]:
@@ -51,7 +56,8 @@ class Declaration(NamedTuple):
         return self.facts.sort.kind, self.parent, self.facts.sort.type
 
     def as_data(self) -> dict[str, Any]:
-        return {'parent': self.parent, **facts_as_data(self.facts), 'sources': dict(self.sources)}
+        return {'parent': self.parent, **facts_as_data(self.facts), 'sources': dict(self.sources),
+                'driver': self.driver}
 
 
 def from_data(data: object, where: str) -> Declaration:
@@ -68,7 +74,10 @@ def from_data(data: object, where: str) -> Declaration:
     for subject, source in sources.items():
         if subject not in SUBJECTS or not isinstance(source, str):
             _fail(where, f'sources.{subject}', source, f'must name the source of {", ".join(SUBJECTS)}')
-    return Declaration(parent, facts_from_data(values, where), tuple(sorted(sources.items())))
+    driver = values.get('driver')
+    if driver is not None and not isinstance(driver, str):
+        _fail(where, 'driver', driver, 'must be the version of a driver, or null')
+    return Declaration(parent, facts_from_data(values, where), tuple(sorted(sources.items())), driver)
 
 
 def facts_as_data(facts: Facts) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from devicetrack.virt import fake
 
 VGPU = Facts(Sort('mdev', 'nvidia-35'), 'vfio-pci', Version(2, 1, 0), frozenset('A'), frozenset('AB'), 2, 'too old')
 EVERYTHING = Declared('compute-7', (
-    Declaration('gpu', VGPU, (('required', 'table'), ('version', 'sysfs'))),
+    Declaration('gpu', VGPU, (('required', 'table'), ('version', 'sysfs')), '550.54.10'),
     Declaration('gpu2', VGPU._replace(version=Opaque('535.104'), obstacle=None)),
     Declaration('gpu3', VGPU._replace(version=Unknown('no source knows it'), aggregation=None)),
     Declaration(None, Facts(Sort('vpmem', '4GB'), '', STATELESS)),

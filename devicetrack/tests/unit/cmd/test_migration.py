@@ -89,6 +89,19 @@ class FactsTestCase(MigrationCommandTestCase):
         for text in ('| 2.1.0 ', '| unknown (no source knows it) ', '| none needed ', '| version=sysfs |'):
             self.assertIn(text, answer.out)
 
+    def test_a_table_has_columns_that_something_is_in(self) -> None:
+        self.assertEqual(['host', 'kind', 'parent', 'type', 'version', 'sources'], self.header())
+        self.host.machine.declare(MigrationType(fake.MDEV, 'gpu', 'nvidia-35', Attribute('2.1.0'), Attribute('4'),
+                                                '550.54.10'))
+        self.host.audit()
+        self.assertEqual(['host', 'kind', 'parent', 'type', 'version', 'aggregation', 'sources', 'driver'],
+                         self.header())
+        self.assertEqual(['550.54.10'], [row['driver'] for row in self.program.ask('migration', 'facts')
+                                         if row['driver']])
+
+    def header(self) -> list[str]:
+        return self.program.run('migration', 'facts').out.splitlines()[1].replace('|', ' ').split()
+
     def test_every_other_format_has_everything(self) -> None:
         as_json = self.program.ask('migration', 'facts')
         self.assertEqual(as_json, yaml.safe_load(self.program.run('migration', 'facts', '-f', 'yaml').out))

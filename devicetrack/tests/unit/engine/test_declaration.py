@@ -27,7 +27,7 @@ DECLARATIONS = st.builds(
     st.builds(Facts, st.builds(Sort, st.text(max_size=5), st.text(max_size=5)), st.text(max_size=5), VERSIONS, NAMES,
               NAMES, st.none() | st.integers(1), st.none() | st.text(max_size=5)),
     st.dictionaries(st.sampled_from(declaration.SUBJECTS), st.text(max_size=5)).map(
-        lambda sources: tuple(sorted(sources.items()))))
+        lambda sources: tuple(sorted(sources.items()))), st.none() | st.text(max_size=5))
 
 WELL: dict[str, object] = {
     'parent': 'p', 'kind': 'mdev', 'type': 'nvidia-35', 'api': 'vfio-pci', 'version_form': 'numbered',
@@ -57,6 +57,7 @@ class MeaninglessTestCase(base.TestCase):
         ('units that are true', {'aggregation': True}, '^here.aggregation: True: '),
         ('an obstacle without a reason', {'obstacle': True}, '^here.obstacle: True: '),
         ('a source of something else', {'sources': {'colour': 'sysfs'}}, '^here.sources.colour: '),
+        ('a driver that is a number', {'driver': 550.54}, '^here.driver: 550.54: must be the version of a driver'),
         ('sources that are a list', {'sources': []}, '^here.sources: '),
         names=('wrong', 'text'))
 
