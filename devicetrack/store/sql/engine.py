@@ -26,7 +26,6 @@ from devicetrack.conf import manager as manager_conf
 from devicetrack.conf import store as store_conf
 from devicetrack.store.sql import backend as backends
 from devicetrack.store.sql import mariadb
-from devicetrack.store.sql import postgresql
 from devicetrack.store.sql import sqlite
 
 OPTION: Final = f'[{store_conf.GROUP}] connection'
@@ -150,8 +149,14 @@ def create(at: Place, conf: cfg.ConfigOpts) -> tuple[sa.Engine, backends.Backend
     return made, backend
 
 
+def _postgresql(made: sa.Engine, busy_timeout_s: int) -> backends.Backend:
+    # SQLAlchemy's dialect loads all of its drivers, which takes as long as half of this library.
+    from devicetrack.store.sql import postgresql
+    return postgresql.PostgreSQL(made, busy_timeout_s)
+
+
 _BACKENDS: Final[dict[str, Callable[[sa.Engine, int], backends.Backend]]] = {
-    'sqlite': sqlite.SQLite, 'postgresql': postgresql.PostgreSQL, 'mysql': mariadb.MariaDB}
+    'sqlite': sqlite.SQLite, 'postgresql': _postgresql, 'mysql': mariadb.MariaDB}
 
 
 # -- SQLite -----------------------------------------------------------------------------------------------------------
