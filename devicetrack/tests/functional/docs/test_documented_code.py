@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
+import logging
 import os
 import pathlib
 import re
@@ -25,9 +27,12 @@ from devicetrack.cmd import audit
 from devicetrack.cmd import base as cmd_base
 from devicetrack.engine import reconcile
 from devicetrack.objects import DeviceRequest
+from devicetrack.objects.values import Attribute
+from devicetrack.objects.values import MigrationType
 from devicetrack.store.sql import open_store
 from devicetrack.testing import fixtures
 from devicetrack.testing import libvirt as libvirt_fixtures
+from devicetrack.testing import region as regions
 from devicetrack.tests import base
 from devicetrack.tests.unit.cmd import program
 from devicetrack.virt import fake
@@ -99,6 +104,32 @@ class LiveMigrationTestCase(base.TestCase):
                   for name in re.findall(r'``(\w+)``', names)}
         self.assertEqual({name: getattr(objects, name).VERSION for name in listed}, listed)
         self.assertEqual(7, len(listed))
+
+
+class CompatibilityTestCase(base.TestCase):
+
+    def test_hosts_are_found_for_a_guest_and_why_others_are_none(self) -> None:
+        page = (DOCS / 'user' / 'compatibility.rst').read_text(encoding='utf-8').split('Several devices\n====')[1]
+        [example] = re.findall(r'::\n\n((?:(?:    .*)?\n)+)', page.split('\n====')[0])
+        example = textwrap.dedent(example).replace('/etc/devicetrack', str(DOCS / 'user')).replace('compute-8', 'two')
+        region = self.useFixture(regions.Region(parents={'p0': 2}, shared_store=True))
+        instance = region.spawn('one', vgpu=1)
+
+        class Refused(Exception):
+            pass
+
+        for versions, able in ((('2.1.0', '2.2.0'), ('one', 'two')), (('2.3.0', '2.2.0'), ('one',))):
+            for host, version in zip((region.one, region.two), versions, strict=True):
+                host.machine.declare(MigrationType('mdev', 'p0', 'nvidia-35', Attribute(version)))
+                host.audit()
+            region.one.manager.rebooted(self.context, instance)
+            names: dict[str, Any] = {
+                'manager': region.one.manager, 'context': self.context, 'instance': instance, 'Refused': Refused,
+                'store': region.one.store, 'free': lambda host, one: int(one.facts.sort.kind == 'mdev'),
+                'LOG': logging.getLogger(__name__)}
+            with contextlib.suppress(Refused):
+                exec(compile(example, 'compatibility.rst', 'exec'), names)
+            self.assertEqual((able, 'two' in able), (names['able'], names['found'].accepted))
 
 
 class MediatedDevicesTestCase(base.TestCase):

@@ -281,9 +281,12 @@ class TestDocumentedCode(base.TestCase):
         names = {'manager': self.hosts[source].manager, 'context': self.context, 'instance': instance,
                  'client': self.direct, 'others': []}
         exec(compile(example, 'compatibility.rst', 'exec'), names)
-        roots = names['roots']
-        assert isinstance(roots, frozenset)
-        return {version for version, host in self.hosts.items() if roots & set(host.manager.present.values())}
+        roots, nodes = names['roots'], names['nodes']
+        assert isinstance(roots, frozenset) and isinstance(nodes, list)
+        for host in self.hosts.values():
+            [root] = [provider.uuid for provider in host.manager.providers() if provider.parent_uuid is None]
+            self.assertEqual(root in roots, host.name in nodes)
+        return {version for version, host in self.hosts.items() if host.name in nodes}
 
     def test_finds_the_hosts_that_a_guest_may_go_to(self) -> None:
         self.assertEqual({'2.0.0', '2.1.0'}, self.found('2.0.0'))
