@@ -4,6 +4,7 @@ Nearly every class of ours is 1.0. So a class that only tests have stands for on
 """
 
 import json
+import re
 
 from oslo_utils import versionutils
 from oslo_versionedobjects import fields as ovo_fields
@@ -210,3 +211,22 @@ class AssignmentTestCase(base.TestCase):
         primitive = samples.migration_context().obj_to_primitive(target_version='1.0', version_manifest=manifest)
         context = objects.MigrationContext.obj_from_primitive(primitive)
         self.assertEqual([('1.0', None)] * 2, [(held.VERSION, held.seen) for held in context.old_resources.assignments])
+
+
+class FirstReleaseTestCase(base.TestCase):
+    """What holds an object that has grown, as a peer of the first release sends and gets it."""
+
+    scenarios = [(name, {'made': made}) for name, made in (
+        ('DeviceMap', samples.device_map), ('InstanceResources', samples.resources),
+        ('MigrationContext', samples.migration_context))]
+
+    def test_holds_nothing_newer(self):
+        primitive = self.made().obj_to_primitive(target_version='1.0')
+        self.assertNotIn('seen', json.dumps(primitive))
+        versions = {one for one in re.findall(r'"versioned_object.version": "([^"]+)"', json.dumps(primitive))}
+        self.assertEqual({'1.0'}, versions)
+
+    def test_is_read_with_nothing_known_of_what_was_added(self):
+        read = type(self.made()).obj_from_primitive(self.made().obj_to_primitive(target_version='1.0'))
+        inside = getattr(read, 'pairs', None) or getattr(read, 'assignments', None) or read.old_resources.assignments
+        self.assertEqual({None}, {one.seen for one in inside})
