@@ -223,8 +223,8 @@ class FirstReleaseTestCase(base.TestCase):
     def test_holds_nothing_newer(self):
         primitive = self.made().obj_to_primitive(target_version='1.0')
         self.assertNotIn('seen', json.dumps(primitive))
-        versions = {one for one in re.findall(r'"versioned_object.version": "([^"]+)"', json.dumps(primitive))}
-        self.assertEqual({'1.0'}, versions)
+        versions = re.findall(r'"versioned_object.version": "([^"]+)"', json.dumps(primitive))
+        self.assertEqual({'1.0'}, set(versions))
 
     def test_is_read_with_nothing_known_of_what_was_added(self):
         read = type(self.made()).obj_from_primitive(self.made().obj_to_primitive(target_version='1.0'))
