@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
+import os
 import re
 from typing import Any
 from typing import Final
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 NAMESPACE: Final = 'devicetrack.compatibility.sources'
+
+TABLE: Final = f'[{options.GROUP}] table'
 
 _UNITS: Final = re.compile('[1-9][0-9]{0,8}')
 _SHOWN: Final = 40
@@ -129,7 +132,7 @@ class Table(Source):
 
     def __init__(self, conf: Any, host: str) -> None:
         super().__init__(conf, host)
-        self._path = conf[options.GROUP].table
+        self._path = table_path(conf)
         self._table: compatibility_table.Table | None = None
         self._strange: frozenset[str] = frozenset()
 
@@ -137,7 +140,7 @@ class Table(Source):
         if self._path is not None:
             # A parser of YAML costs ten milliseconds, and most deployments have no table.
             from devicetrack.claims import compatibility_table
-            self._table = compatibility_table.read(self._path)
+            self._table = compatibility_table.read(self._path, TABLE)
             self.crossings, self.growing = self._table.crossings, self._table.growing
 
     def say(self, sort: Sort, said: MigrationType) -> Said:
@@ -155,6 +158,17 @@ class Table(Source):
             LOG.warning('Table %s: no device kind %s is installed here; there are %s', self._path, kind,
                         ', '.join(sorted(installed)))
         self._strange = strange
+
+
+def table_path(conf: Any) -> str | None:
+    """Where the deployment's table is; None where there is none.
+
+    :raises InvalidConfiguration: the option cannot be used
+    """
+    path: str | None = conf[options.GROUP].table
+    if path and not os.path.isabs(path):
+        raise exception.InvalidConfiguration(TABLE, path, 'must be absolute: a service starts in any directory')
+    return path or None
 
 
 def mistake(says: object) -> str | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from collections.abc import Mapping
-import pathlib
 import re
 from typing import Any
 from typing import Final
@@ -27,6 +26,8 @@ _DECLARED: Final = ('version', 'requires', 'offers')
 _TYPE: Final = (*_DECLARED, 'aggregation_may_grow', 'drivers', 'hosts')
 # The form of a trait's name, so that the scheduler can be told the same name.
 _FEATURE: Final = re.compile('[A-Z][A-Z0-9_]{0,254}')
+# What is larger is something else, and to read it as YAML would take minutes.
+_MAX_BYTES: Final = 1 << 20
 _BOOLEANS: Final = {'true': True, 'false': False}
 
 
@@ -38,7 +39,21 @@ class Stated(NamedTuple):
     offered: frozenset[str] | None = None
 
 
-class _Entry(NamedTuple):
+class Entry(NamedTuple):
+    """One thing that a table says of a type: ``where``, and for which version of a driver or for which host alone.
+
+    A cross-kind rule is an entry of either type.
+    """
+
+    sort: Sort
+    where: str
+    stated: Stated = Stated()
+    may_grow: bool = False
+    driver: str | None = None
+    host: str | None = None
+
+
+class _Type(NamedTuple):
     everywhere: Stated
     drivers: Mapping[str, Stated]
     hosts: Mapping[str, Stated]
@@ -50,15 +65,27 @@ class Table:
     ``crossings`` and ``growing`` are as in :class:`~devicetrack.engine.compatibility.Rules`.
     """
 
-    def __init__(self, entries: Mapping[Sort, _Entry], crossings: frozenset[tuple[Sort, Sort]],
+    def __init__(self, types: Mapping[Sort, _Type], crossings: frozenset[tuple[Sort, Sort]],
                  growing: frozenset[Sort]) -> None:
-        self._entries, self.crossings, self.growing = entries, crossings, growing
+        self._types, self.crossings, self.growing = types, crossings, growing
 
     @property
     def kinds(self) -> frozenset[str]:
         """The device kinds that it names."""
         crossing = (sort for pair in self.crossings for sort in pair)
-        return frozenset(sort.kind for sort in (*self._entries, *crossing))
+        return frozenset(sort.kind for sort in (*self._types, *crossing))
+
+    def entries(self) -> Iterator[Entry]:
+        """All that it says, in its order; cross-kind rules come last."""
+        for sort, found in self._types.items():
+            yield Entry(sort, 'everywhere', found.everywhere, sort in self.growing)
+            for driver, stated in found.drivers.items():
+                yield Entry(sort, f'driver {driver}', stated, driver=driver)
+            for host, stated in found.hosts.items():
+                yield Entry(sort, f'host {host}', stated, host=host)
+        for source, destination in sorted(self.crossings):
+            yield Entry(source, f'cross_kind to {destination}')
+            yield Entry(destination, f'cross_kind from {source}')
 
     def declared(self, sort: Sort, host: str, driver: str | None = None) -> Stated:
         """What is declared for devices of a sort on a host with a driver of a version.
@@ -73,25 +100,32 @@ class Table:
         return Stated(version, required, offered)
 
     def _stated(self, sort: Sort, host: str, driver: str | None) -> Iterator[Stated]:
-        entry = self._entries.get(sort)
-        if entry is not None:
-            if host in entry.hosts:
-                yield entry.hosts[host]
-            if driver is not None and driver in entry.drivers:
-                yield entry.drivers[driver]
-            yield entry.everywhere
+        found = self._types.get(sort)
+        if found is not None:
+            if host in found.hosts:
+                yield found.hosts[host]
+            if driver is not None and driver in found.drivers:
+                yield found.drivers[driver]
+            yield found.everywhere
 
 
-def read(path: str) -> Table:
+def read(path: str, option: str = 'table') -> Table:
     """Read a table from a file. Blocks for the disk.
 
+    :param option: who names the path, for errors
     :raises InvalidConfiguration: it cannot be read, or something in it means nothing; names file, line and element
     """
     try:
-        text = pathlib.Path(path).read_bytes().decode()
+        with open(path, 'rb') as file:
+            data = file.read(_MAX_BYTES + 1)
     except OSError as error:
         raise exception.InvalidConfiguration(
-            path, 'unreadable', f'{error.strerror}; name a file that this user can read') from error
+            option, path, f'cannot be read: {error.strerror}; name a file that this user can read') from error
+    if len(data) > _MAX_BYTES:
+        raise exception.InvalidConfiguration(option, path, f'has more than {_MAX_BYTES} bytes; name a table, which is '
+                                                           'smaller')
+    try:
+        text = data.decode()
     except UnicodeDecodeError as error:
         raise exception.InvalidConfiguration(path, 'no text', f'{error}; write it in UTF-8') from error
     return parse(text, path)
@@ -127,16 +161,16 @@ class _Reader:
 
     def table(self, node: Any) -> Table:
         parts = self._mapping(node, 'the table', ('types', 'cross_kind'))
-        entries, growing = {}, set()
+        found, growing = {}, set()
         for kind, types in self._named(parts, 'types', '').items():
             for name, entry in self._mapping(types, f'types.{kind}').items():
                 sort, element = Sort(kind, name), f'types.{kind}.{name}'
                 stated = self._mapping(entry, element, _TYPE)
                 if self._boolean(stated, 'aggregation_may_grow', element, False):
                     growing.add(sort)
-                entries[sort] = _Entry(self._stated(stated, element), self._by_name(stated, 'drivers', element),
-                                       self._by_name(stated, 'hosts', element))
-        return Table(entries, self._crossings(parts), frozenset(growing))
+                found[sort] = _Type(self._stated(stated, element), self._by_name(stated, 'drivers', element),
+                                    self._by_name(stated, 'hosts', element))
+        return Table(found, self._crossings(parts), frozenset(growing))
 
     def _crossings(self, parts: Mapping[str, Any]) -> frozenset[tuple[Sort, Sort]]:
         found = set()

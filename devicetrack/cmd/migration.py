@@ -12,6 +12,8 @@ from typing import Any
 from typing import Final
 
 from devicetrack import exception
+from devicetrack.claims import compatibility_sources
+from devicetrack.claims import compatibility_table
 from devicetrack.claims import declared
 from devicetrack.claims import declaring
 from devicetrack.cmd import base
@@ -156,6 +158,50 @@ class Matrix(base.Lister):
                 cells = [_cell(row.outlooks.get(name), parsed_args.reasons) for name in self._hosts]
             yield [row.host, row.facts.sort.kind, row.facts.sort.type, *_version_of(row.facts, parsed_args.formatter),
                    row.parents, *cells]
+
+
+class Table(base.Lister):
+    """List what the deployment's table says, and which hosts declare what each entry is about.
+
+    What nothing is declared of may come later, or its name is not spelled as "migration facts" does: such an entry has
+    a "problem", and the exit code is 3. It is 1 when a service would not start with the table. Reads the store and
+    files alone.
+    """
+
+    columns = ('kind', 'type', 'where', 'version', 'requires', 'offers', 'aggregation_may_grow', 'matches', 'problem')
+    in_table = columns
+    if_filled = ('aggregation_may_grow', 'problem')
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument('--table', metavar='FILE',
+                            help=f'The table; by default the one of {compatibility_sources.TABLE}.')
+        _add_facts(parser)
+        return parser
+
+    def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
+        if parsed_args.table is not None:
+            table = compatibility_table.read(parsed_args.table, '--table')
+        else:
+            path = compatibility_sources.table_path(self.app.conf)
+            if path is None:
+                raise base.UsageError(f'{compatibility_sources.TABLE} is unset: name a table with --table FILE')
+            table = compatibility_table.read(path, compatibility_sources.TABLE)
+        hosts = list(_hosts(self.app, parsed_args.facts).values())
+        _tell(self, hosts)
+        strange = 0
+        for entry in table.entries():
+            matches, problem = outlook.declarers(hosts, entry.sort, entry.driver, entry.host)
+            if problem is not None:
+                strange += 1
+                self.exit_code = base.ATTENTION
+            version, required, offered = entry.stated
+            yield [*entry.sort, entry.where, None if version is None else str(version),
+                   None if required is None else sorted(required), None if offered is None else sorted(offered),
+                   entry.may_grow or None, matches, problem]
+        if strange:
+            self.say(f'{strange} entries match nothing that is declared: see whether their names are as "migration '
+                     'facts" has them')
 
 
 def _add_facts(parser: argparse.ArgumentParser) -> None:

@@ -15,9 +15,9 @@ Who says which migration version, features and units devices of a type have: nam
 counts. ``sysfs`` has what drivers declare, ``table`` what the deployment's table says.
 """),
     cfg.StrOpt('table', help="""
-Path of the deployment's table of migration versions and features, in YAML. Unset means that there is none. It is read
-when the service starts and at every audit; one that cannot be read keeps the service from starting, and later the last
-one that could be read counts.
+Absolute path of the deployment's table of migration versions and features, in YAML of at most 1 MiB. Unset or empty
+means that there is none. It is read when the service starts and at every audit; one that cannot be read keeps the
+service from starting, and later the last one that could be read counts.
 """),
     cfg.BoolOpt('require_version', default=False, help="""
 Whether a live migration is refused when the migration version of a device is unknown at either end. Otherwise it is

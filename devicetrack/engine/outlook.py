@@ -59,6 +59,13 @@ class Declared(NamedTuple):
     def is_silent(self) -> bool:
         return not self.declarations and not self.unread
 
+    def drivers(self) -> Iterator[tuple[Sort, str | None]]:
+        """Every type that the host declares at a parent, and the version of the driver there."""
+        for one in self.declarations:
+            yield one.facts.sort, one.driver
+        for unread in self.unread:
+            yield unread.sort, None
+
     def parents_of(self, facts: Facts) -> list[str]:
         """The parents where the host declares this; none for devices without a parent."""
         return [one.parent for one in self.declarations if one.facts == facts and one.parent is not None]
@@ -201,6 +208,32 @@ def matrix(hosts: Sequence[Declared], rules: Rules, types: Collection[str] = ())
                 asked[facts] = {group: group.outlook(facts, decided=decided) for group in groups.values()}
             yield Row(host.host, facts, tuple(host.parents_of(facts)),
                       {name: asked[facts][group] for name, group in group_of.items() if name != host.host})
+
+
+def declarers(hosts: Iterable[Declared], sort: Sort, driver: str | None = None,
+              host: str | None = None) -> tuple[list[str], str | None]:
+    """The names of hosts that declare a type, and why there is none.
+
+    :param driver: only those with a parent for it whose driver has this version
+    :param host: only the one of this name
+    """
+    of_kind: set[str] = set()
+    drivers: dict[str, set[str | None]] = {}
+    for one in hosts:
+        for its_sort, its_driver in one.drivers():
+            if its_sort.kind == sort.kind:
+                of_kind.add(its_sort.type)
+            if its_sort == sort:
+                drivers.setdefault(one.host, set()).add(its_driver)
+    found = [name for name, its in drivers.items() if driver in (None, *its) and host in (None, name)]
+    if found:
+        return found, None
+    if not drivers:
+        return found, f'no host declares this type; of this kind there are {", ".join(sorted(of_kind)) or "none"}'
+    if host is not None:
+        return found, f'this host does not declare the type; those that do are {", ".join(drivers)}'
+    known = {its for of_host in drivers.values() for its in of_host if its is not None}
+    return found, f'no host declares the type with this driver; there are {", ".join(sorted(known)) or "none known"}'
 
 
 def _distinct(declarations: Iterable[Declaration], types: Collection[str]) -> Iterable[Facts]:

@@ -62,6 +62,19 @@ class RulesTestCase(base.TestCase):
         self.assertEqual(DISPLAY, table.declared(VF, 'compute-1').required)
 
 
+    def test_every_entry(self) -> None:
+        rule = 'cross_kind: [{from: {kind: mdev, type: a}, to: {kind: vf, type: b}}]'
+        table = compatibility_table.parse(TABLE + rule, 'table')
+        mdev, driver, host, vf, source, destination = table.entries()
+        self.assertEqual(('everywhere', None, None), (mdev.where, mdev.driver, mdev.host))
+        self.assertEqual((MDEV, 'driver 535.10', '535.10', None, Version(2, 0, 1)),
+                         (driver.sort, driver.where, driver.driver, driver.host, driver.stated.version))
+        self.assertEqual(('host compute-7', None, 'compute-7'), (host.where, host.driver, host.host))
+        self.assertEqual((Sort('vf', '1022:1480'), frozenset('A')), (vf.sort, vf.stated.offered))
+        self.assertEqual([(Sort('mdev', 'a'), 'cross_kind to vf b'), (Sort('vf', 'b'), 'cross_kind from mdev a')],
+                         [one[:2] for one in (source, destination)])
+
+
 class MeaninglessTestCase(base.TestCase):
 
     scenarios = base.table(
@@ -105,8 +118,14 @@ class UnreadableTestCase(base.TestCase):
 
     def test_a_file_that_is_not_there(self) -> None:
         path = os.path.join(self.temp_dir(), 'none')
-        error = self.assertRaises(exception.InvalidConfiguration, compatibility_table.read, path)
-        self.assertIn(f'{path} = unreadable: No such file', str(error))
+        error = self.assertRaises(exception.InvalidConfiguration, compatibility_table.read, path, '--table')
+        self.assertIn(f'--table = {path}: cannot be read: No such file', str(error))
+
+    def test_a_file_that_is_too_large_is_not_looked_at(self) -> None:
+        path = pathlib.Path(self.temp_dir(), 'table')
+        path.write_bytes(b'#' * (1 << 20) + b'\ntypes: {}')
+        error = self.assertRaises(exception.InvalidConfiguration, compatibility_table.read, str(path))
+        self.assertIn(f'table = {path}: has more than 1048576 bytes', str(error))
 
     def test_a_file_that_is_no_text(self) -> None:
         path = pathlib.Path(self.temp_dir(), 'table')

@@ -282,6 +282,85 @@ class CheckTestCase(MigrationCommandTestCase):
         self.assertEqual([{}, {}], [host.machine.calls for host in (self.host, self.there)])
 
 
+class TableTestCase(MigrationCommandTestCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.host.machine.declare(MigrationType(fake.MDEV, 'gpu', 'nvidia-35', Attribute('2.1.0'), driver='550.54.10'))
+        self.host.audit()
+
+    def entries(self, text: str, *arguments: str, code: int = cmd_base.OK) -> dict[tuple[str, str], Any]:
+        """Rows by type and where."""
+        path = os.path.join(self.state_path, 'table.yaml')
+        with open(path, 'w', encoding='utf-8') as file:
+            file.write(text)
+        answer = self.program.run('migration', 'table', '-f', 'json', *arguments,
+                                  config_file=self.configure(f'table = {path}'))
+        self.assertEqual((code, code != cmd_base.OK),
+                         (answer.code, 'entries match nothing that is declared' in answer.err), answer.err)
+        return {(row['type'], row['where']): row for row in answer.data}
+
+    def test_entries_and_who_declares_what_they_are_about(self) -> None:
+        rows = self.entries("""\
+types:
+  mdev:
+    nvidia-35:
+      version: 2.0.0
+      offers: [B, A]
+      aggregation_may_grow: true
+      drivers: {550.54.10: {version: 2.1.0, requires: []}}
+      hosts: {compute-8: {offers: []}}
+""")
+        nothing = dict.fromkeys(migration.Table.columns)
+        named = {**nothing, 'kind': 'mdev', 'type': 'nvidia-35'}
+        self.assertEqual([
+            {**named, 'where': 'everywhere', 'version': '2.0.0', 'offers': ['A', 'B'], 'aggregation_may_grow': True,
+             'matches': ['compute-7', 'compute-8']},
+            {**named, 'where': 'driver 550.54.10', 'version': '2.1.0', 'requires': [], 'matches': ['compute-7']},
+            {**named, 'where': 'host compute-8', 'offers': [], 'matches': ['compute-8']},
+        ], list(rows.values()))
+
+    def test_entries_that_match_nothing(self) -> None:
+        rows = self.entries("""\
+types:
+  mdev:
+    nvidia-35:
+      drivers: {550.54.1: {}}
+      hosts: {compute-9: {}}
+  mdevs:
+    nvidia-35: {}
+cross_kind:
+  - {from: {kind: mdev, type: nvidia-35}, to: {kind: vf, type: 558}}
+  - {from: {kind: mdev, type: nvidia-36}, to: {kind: vf, type: 558}}
+""", code=cmd_base.ATTENTION)
+        self.assertEqual({
+            ('nvidia-35', 'driver 550.54.1'): 'no host declares the type with this driver; there are 550.54.10',
+            ('nvidia-35', 'host compute-9'): 'this host does not declare the type; those that do are compute-7, '
+                                             'compute-8',
+            ('nvidia-35', 'everywhere'): 'no host declares this type; of this kind there are none',
+            ('nvidia-36', 'cross_kind to vf 558'): 'no host declares this type; of this kind there are nvidia-35',
+            ('558', 'cross_kind from mdev nvidia-35'): 'no host declares this type; of this kind there are none',
+            ('558', 'cross_kind from mdev nvidia-36'): 'no host declares this type; of this kind there are none',
+        }, {name: row['problem'] for name, row in rows.items() if row['problem']})
+
+    def test_hosts_of_other_stores(self) -> None:
+        text = 'types: {mdev: {nvidia-35: {hosts: {compute-9: {}}}}}'
+        self.entries(text, code=cmd_base.ATTENTION)
+        rows = self.entries(text, '--facts', self.elsewhere('compute-9', 'compute-10'))
+        self.assertEqual(['compute-9'], rows['nvidia-35', 'host compute-9']['matches'])
+
+    def test_a_table_that_no_option_names(self) -> None:
+        answer = self.program.run('migration', 'table')
+        self.assertEqual((cmd_base.USAGE, True), (answer.code, 'table is unset: name a table' in answer.err))
+        path = os.path.join(self.state_path, 'other.yaml')
+        with open(path, 'w', encoding='utf-8') as file:
+            file.write('types: {mdev: {nvidia-35: {version: 2.1}}}')
+        for table, says in ((path, f'{path}, line 1, types.mdev.nvidia-35.version = 2.1: '),
+                            ('/nowhere.yaml', '--table = /nowhere.yaml: cannot be read')):
+            answer = self.program.run('migration', 'table', '--table', table)
+            self.assertEqual((cmd_base.ERROR, '', True), (answer.code, answer.out, says in answer.err))
+
+
 class MatrixTestCase(MigrationCommandTestCase):
 
     def setUp(self) -> None:

@@ -60,8 +60,8 @@ class UpgradeCheckTestCase(base.TestCase):
     def test_a_table_that_cannot_be_used(self) -> None:
         path = os.path.join(self.state_path, 'table.yaml')
         self.lines = ('[devicetrack_compatibility]', f'table = {path}')
-        for content, says in ((None, f'{path} = unreadable'), ('tipes: {}', f'{path}, line 1, the table = tipes: '),
-                              ('types: {}', None)):
+        for content, says in ((None, f'[devicetrack_compatibility] table = {path}: cannot be read'),
+                              ('tipes: {}', f'{path}, line 1, the table = tipes: '), ('types: {}', None)):
             if content is not None:
                 with open(path, 'w', encoding='utf-8') as file:
                     file.write(content)
@@ -69,6 +69,13 @@ class UpgradeCheckTestCase(base.TestCase):
             expected = SUCCESS if says is None else FAILURE
             self.assertEqual((expected, expected), (code, results['Configuration']))
             self.assertIn(says or '', details)
+
+    def test_a_path_of_a_table(self) -> None:
+        for path, expected in (('table.yaml', FAILURE), ('', SUCCESS)):
+            self.lines = ('[devicetrack_compatibility]', f'table = {path}')
+            code, _results, details = self.check()
+            self.assertEqual((expected, expected == FAILURE), (
+                code, '[devicetrack_compatibility] table = table.yaml: must be absolute' in details))
 
     def test_a_source_that_is_not_installed(self) -> None:
         self.lines = ('[devicetrack_compatibility]', 'sources = sysfs,vendor')
