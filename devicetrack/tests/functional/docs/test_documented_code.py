@@ -106,6 +106,15 @@ class LiveMigrationTestCase(base.TestCase):
         self.assertEqual(7, len(listed))
 
 
+class TestingTestCase(base.TestCase):
+
+    def test_hosts_have_the_versions_that_a_test_gives_them(self) -> None:
+        [example] = code_blocks(DOCS / 'user' / 'testing.rst')
+        names = {'self': self, 'region': regions, 'exception': exception, 'MigrationType': MigrationType,
+                 'Attribute': Attribute}
+        exec(compile(example, 'testing.rst', 'exec'), names)
+
+
 class CompatibilityTestCase(base.TestCase):
 
     def test_hosts_are_found_for_a_guest_and_why_others_are_none(self) -> None:
