@@ -62,7 +62,8 @@ class Check(base.Lister):
     This is about compatibility and NOT about room: of each type that the host declares it is taken to have as many
     devices free as the guest needs, and placement is not asked. The rules are those of this configuration
     ([devicetrack_compatibility] require_version and table). Reads the store alone. Exit code 0 when the guest could go,
-    3 when it could not, and 1 when that cannot be told.
+    3 when it could not, and 1 when that cannot be told; with --strict also 3 when it could by what an option or the
+    table lets pass (yes*).
     """
 
     columns = ('instance_uuid', 'source', 'destination', 'kind', 'identifier', 'type', 'version_form', 'version',
@@ -74,6 +75,9 @@ class Check(base.Lister):
         parser = super().get_parser(prog_name)
         parser.add_argument('--instance', metavar='UUID', required=True, help='The instance.')
         parser.add_argument('--host', metavar='NAME', required=True, help='The destination.')
+        parser.add_argument('--strict', action='store_true',
+                            help='End with exit code 3 also when a device has no partner but by what an option or the '
+                                 'table lets pass.')
         _add_facts(parser)
         return parser
 
@@ -94,7 +98,7 @@ class Check(base.Lister):
         destination = outlook.Destination(there, _rules(self.app))
         found = [(device, destination.outlook(device.facts, declaring.version_seen(device.record.seen)) if device.facts
                   else Outlook(device.sort, untold=(device.untold,))) for device in guest.devices]
-        self._conclude({one.word for _device, one in found}, name)
+        self._conclude({one.word for _device, one in found}, name, parsed_args.strict)
         for device, one in found:
             version = _version_of(device.facts, parsed_args.formatter)
             partner = one.best.facts if one.best is not None else None
@@ -105,7 +109,7 @@ class Check(base.Lister):
                    [{**choice.as_data(), 'parents': there.parents_of(choice.facts)} for choice in one.choices],
                    list(one.untold)]
 
-    def _conclude(self, words: set[str], name: str) -> None:
+    def _conclude(self, words: set[str], name: str, strict: bool) -> None:
         self.exit_code = base.OK
         if outlook.NO in words:
             self.exit_code = base.ATTENTION
@@ -113,6 +117,9 @@ class Check(base.Lister):
         elif outlook.UNKNOWN in words:
             self.exit_code = base.ERROR
             self.say(f'whether the guest could go to host {name} cannot be told')
+        elif strict and outlook.NOTED in words:
+            self.exit_code = base.ATTENTION
+            self.say(f'the guest could go to host {name} only by what is let pass: see the notes')
         else:
             self.say(f'the guest could go to host {name}, if that has room')
 

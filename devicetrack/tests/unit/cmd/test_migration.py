@@ -161,6 +161,15 @@ class CheckTestCase(MigrationCommandTestCase):
         row, _err = self.check(cmd_base.ATTENTION, config_file=self.configure('require_version = true'))
         self.assertEqual(('no', NOTE), (row['verdict'], row['reasons']))
 
+    def test_strictly_what_is_let_pass_needs_attention(self) -> None:
+        row, err = self.check(cmd_base.ATTENTION, '--strict')
+        self.assertEqual(('yes*', NOTE), (row['verdict'], row['notes']))
+        self.assertIn('the guest could go to host compute-8 only by what is let pass: see the notes\n', err)
+        self.declare(self.there, '2.1.4')
+        self.check(cmd_base.OK, '--strict')
+        self.damage(self.there, 'vpmem')
+        self.check(cmd_base.ERROR, '--strict')
+
     def test_one_that_the_table_lets_pass(self) -> None:
         path = os.path.join(self.state_path, 'table.yaml')
         with open(path, 'w', encoding='utf-8') as file:
