@@ -40,6 +40,7 @@ from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import MigrationType
 from devicetrack.objects.values import Record
 from devicetrack.store.api import StoredDeclaration
+from devicetrack.virt.driver import VirtDriver
 
 if TYPE_CHECKING:
     from devicetrack.claims.steps import Steps
@@ -150,9 +151,13 @@ class Declarer:
 
 def rules_here(manager: Steps) -> Rules:
     """The deployment's rules as far as this host's hypervisor follows them."""
-    rules = manager.declarer.rules
+    return followed(manager.declarer.rules, manager.driver)
+
+
+def followed(rules: Rules, driver: VirtDriver) -> Rules:
+    """Rules as far as a hypervisor follows them."""
     crossings = frozenset((source, destination) for source, destination in rules.crossings
-                          if manager.driver.can_become(source.kind, destination.kind))
+                          if driver.can_become(source.kind, destination.kind))
     return rules._replace(crossings=crossings)
 
 

@@ -61,9 +61,9 @@ class Check(base.Lister):
 
     This is about compatibility and NOT about room: of each type that the host declares it is taken to have as many
     devices free as the guest needs, and placement is not asked. The rules are those of this configuration
-    ([devicetrack_compatibility] require_version and table). Reads the store alone. Exit code 0 when the guest could go,
-    3 when it could not, and 1 when that cannot be told; with --strict also 3 when it could by what an option or the
-    table lets pass (yes*).
+    ([devicetrack_compatibility] require_version and table), as far as its hypervisor follows them. Reads the store
+    alone. Exit code 0 when the guest could go, 3 when it could not, and 1 when that cannot be told; with --strict also
+    3 when it could by what an option or the table lets pass (yes*).
     """
 
     columns = ('instance_uuid', 'source', 'destination', 'kind', 'identifier', 'type', 'version_form', 'version',
@@ -129,9 +129,9 @@ class Matrix(base.Lister):
 
     With yes* it could by what an option or the table lets pass. This is about compatibility and NOT about room, for
     guests that have seen no other version than that of their device. The rules are those of this configuration
-    ([devicetrack_compatibility] require_version and table). Reads the store alone. In JSON and YAML "destinations" has
-    every reason; other formats have a column for each destination. Exit code 3 when something that a host declares
-    cannot be read.
+    ([devicetrack_compatibility] require_version and table), as far as its hypervisor follows them. Reads the store
+    alone. In JSON and YAML "destinations" has every reason; other formats have a column for each destination. Exit
+    code 3 when something that a host declares cannot be read.
     """
 
     FIXED: Final = ('source', 'kind', 'type', 'version_form', 'version', 'parents')
@@ -234,9 +234,13 @@ def _tell(command: base.Command, hosts: Iterable[Declared]) -> None:
 
 
 def _rules(app: Any) -> Rules:
-    declarer = declaring.Declarer(app.conf, socket.gethostname())
+    """The rules, as far as a hypervisor like that of this configuration follows them at the destination."""
+    host = socket.gethostname()
+    declarer = declaring.Declarer(app.conf, host)
     declarer.refresh()
-    return declarer.rules
+    rules = declarer.rules
+    # Without such a rule there is nothing to ask, and the machine may have no driver: all it needs is files.
+    return declaring.followed(rules, app.driver(host)) if rules.crossings else rules
 
 
 def _cell(one: Outlook | None, with_reasons: bool) -> str:

@@ -19,7 +19,10 @@ from devicetrack.testing import fixtures
 from devicetrack.tests import base
 from devicetrack.tests.unit.cmd import program
 from devicetrack.virt import fake
+from devicetrack.virt import loader
 
+# The program of these tests has another in its place.
+LOAD_DRIVER = loader.load_driver
 MINOR = 'the guest may have seen version 2.1.0, the destination has the older 2.0.0'
 NOTE = 'versions cannot be compared: 2.1.0 at the source, unknown (no source knows it) at the destination'
 
@@ -170,17 +173,33 @@ class CheckTestCase(MigrationCommandTestCase):
         self.damage(self.there, 'vpmem')
         self.check(cmd_base.ERROR, '--strict')
 
-    def test_one_that_the_table_lets_pass(self) -> None:
+    def crossing(self) -> tuple[str, str]:
+        """Facts of compute-9, which has virtual functions, and a table by which a vGPU may become one."""
         path = os.path.join(self.state_path, 'table.yaml')
         with open(path, 'w', encoding='utf-8') as file:
             file.write('cross_kind:\n  - {from: {kind: mdev, type: nvidia-35}, to: {kind: vf, type: "558"}}\n')
         rows = self.program.ask('migration', 'facts', '--host', 'compute-7')
         facts = self.file([{**row, 'host': 'compute-9',
                             **({'kind': 'vf', 'type': '558'} if row['kind'] == 'mdev' else {})} for row in rows])
+        return facts, path
+
+    def test_one_that_the_table_lets_pass(self) -> None:
+        facts, path = self.crossing()
+        self.patch(fake.FakeDriver, 'can_become', lambda _driver, _source, _destination: True)
         row, _err = self.check(cmd_base.OK, '--facts', facts, host='compute-9',
                                config_file=self.configure(f'table = {path}'))
         self.assertEqual(('yes*', 'vf', '558'), (row['verdict'], row['partner_kind'], row['partner_type']))
         self.check(cmd_base.ATTENTION, '--facts', facts, host='compute-9')
+
+    def test_one_that_the_table_lets_pass_and_libvirt_does_not(self) -> None:
+        facts, path = self.crossing()
+        self.patch(loader, 'load_driver', LOAD_DRIVER)
+        config_file = self.configure(f'table = {path}', '[devicetrack]', 'virt_driver = libvirt', '[libvirt]',
+                                     'connection_uri = nowhere:///')
+        row, _err = self.check(cmd_base.ATTENTION, '--facts', facts, host='compute-9', config_file=config_file)
+        self.assertEqual('no', row['verdict'])
+        answer = self.program.run('migration', 'matrix', '--facts', facts, '-f', 'json', config_file=config_file)
+        self.assertEqual('no', answer.data[0]['destinations']['compute-9']['verdict'])
 
     def test_one_that_could_not_go(self) -> None:
         self.declare(self.there, '2.0.0')
