@@ -33,6 +33,9 @@ from devicetrack.store.api import StoredDeclaration
 
 COLUMNS: Final = ('host', 'kind', 'parent', 'type', 'api', 'version_form', 'version', 'required', 'offered',
                   'aggregation', 'obstacle', 'sources', 'problem', 'driver')
+# What an older release did not print.
+_OPTIONAL: Final = ('driver',)
+_IN_JSON: Final = {dict: 'an object', list: 'a list', str: 'a text', bool: 'true or false', type(None): 'null'}
 
 
 class GuestDevice(NamedTuple):
@@ -71,7 +74,8 @@ def _stored(row: StoredDeclaration) -> Declaration | Unread:
     try:
         return declaring.stored(row)
     except exception.BadRequest as error:
-        return Unread(Sort(row.kind, row.type), row.parent or None, f'cannot be read: {error}')
+        return Unread(Sort(row.kind, row.type), row.parent or None, f'cannot be read: {error}; if the host runs a '
+                      'newer release, use its own commands or upgrade here')
 
 
 def _declared(name: str, found: Sequence[Declaration | Unread]) -> Declared:
@@ -107,14 +111,17 @@ def read(path: str) -> list[Declared]:
     except (ValueError, RecursionError) as error:
         raise exception.BadRequest('file of facts', path, f'is no JSON: {error}') from error
     if not isinstance(data, list):
-        raise exception.BadRequest(path, type(data).__name__, 'must be a list of rows, as "migration facts -f json" '
-                                                              'prints it')
+        raise exception.BadRequest('file of facts', path, f'has {_shown(data)}, and a list of rows is wanted, as '
+                                                          '"migration facts -f json" prints it')
     found: dict[str, list[Declaration | Unread]] = {}
     named = set()
     for number, row in enumerate(data, 1):
         where = f'{path}, row {number}'
         if not isinstance(row, Mapping):
-            raise exception.BadRequest(where, type(row).__name__, 'must be a mapping')
+            raise exception.BadRequest(where, _shown(row), 'must be an object, with the columns of "migration facts"')
+        for column in COLUMNS:
+            if column not in row and column not in _OPTIONAL:
+                raise exception.BadRequest(where, column, 'is missing; print all columns, without -c')
         name = row.get('host')
         if not isinstance(name, str) or not name:
             raise exception.BadRequest(f'{where}.host', name, 'must be the name of a host')
@@ -128,6 +135,10 @@ def read(path: str) -> list[Declared]:
         named.add((name, one.place))
         of_host.append(one)
     return [_declared(name, of_host) for name, of_host in found.items()]
+
+
+def _shown(data: object) -> str:
+    return _IN_JSON.get(type(data), 'a number')
 
 
 def _unread(row: Mapping[str, Any], where: str) -> Unread:

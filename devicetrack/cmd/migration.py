@@ -73,7 +73,8 @@ class Check(base.Lister):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument('--instance', metavar='UUID', required=True, help='The instance.')
+        # As services write it: a UUID may be typed in capitals.
+        parser.add_argument('--instance', metavar='UUID', type=str.lower, required=True, help='The instance.')
         parser.add_argument('--host', metavar='NAME', required=True, help='The destination.')
         parser.add_argument('--strict', action='store_true',
                             help='End with exit code 3 also when a device has no partner but by what an option or the '

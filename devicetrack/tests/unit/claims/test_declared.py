@@ -35,7 +35,8 @@ EVERYTHING = Declared('compute-7', (
 SILENT = Declared('compute-8')
 
 ROW: dict[str, Any] = next(declared.rows(EVERYTHING))
-PROBLEM = {'host': 'compute-7', 'kind': 'vf', 'type': '558', 'problem': 'torn'}
+PROBLEM: dict[str, Any] = {**dict.fromkeys(declared.COLUMNS), 'host': 'compute-7', 'kind': 'vf', 'type': '558',
+                           'problem': 'torn'}
 
 
 class FileTestCase(base.TestCase):
@@ -52,6 +53,10 @@ class ReadTestCase(FileTestCase):
     def test_what_was_written_is_read(self) -> None:
         rows = [row for host in (EVERYTHING, SILENT) for row in declared.rows(host)]
         self.assertEqual([EVERYTHING, SILENT], declared.read(self.file(rows)))
+
+    def test_what_an_older_release_printed(self) -> None:
+        [host] = declared.read(self.file([{key: ROW[key] for key in ROW if key != 'driver'}]))
+        self.assertEqual((EVERYTHING.declarations[0]._replace(driver=None),), host.declarations)
 
     def test_every_row_has_every_column(self) -> None:
         for host in (EVERYTHING, SILENT):
@@ -70,12 +75,15 @@ class BrokenFileTestCase(FileTestCase):
         ('half a JSON', '[{', "file of facts: '{}': is no JSON: "),
         ('nothing', '', "file of facts: '{}': is no JSON: "),
         ('one too deep', '[' * 100_000, "file of facts: '{}': is no JSON: "),
-        ('no list', {}, "{}: 'dict': must be a list of rows"),
-        ('no row', [ROW, 1], "{}, row 2: 'int': must be a mapping"),
+        ('no list', {}, "file of facts: '{}': has an object, and a list of rows is wanted, as \"migration facts -f "),
+        ('a text', '"x"', "file of facts: '{}': has a text, and a list of rows is wanted"),
+        ('no row', [ROW, 1], "{}, row 2: 'a number': must be an object"),
         ('no host', [{**ROW, 'host': None}], '{}, row 1.host: None: must be the name of a host'),
         ('an empty host', [{**ROW, 'host': ''}], "{}, row 1.host: '': must be"),
         ('no kind', [{**ROW, 'kind': None}], '{}, row 1.kind: None: must be a text'),
-        ('a column that is missing', [{key: ROW[key] for key in ROW if key != 'api'}], '{}, row 1.api: None: must be'),
+        ('a column that is missing', [{key: ROW[key] for key in ROW if key != 'obstacle'}],
+         "{}, row 1: 'obstacle': is missing; print all columns, without -c"),
+        ('all columns but one', [{'host': 'compute-7'}], "{}, row 1: 'kind': is missing; print all columns"),
         ('a parent', [{**ROW, 'parent': 1}], '{}, row 1.parent: 1: must be the name of a parent, or null'),
         ('a version', [{**ROW, 'version': '2.1'}], "{}, row 1.version: '2.1': must be major.minor.patch"),
         ('a form', [{**ROW, 'version_form': 'new'}], "{}, row 1.version_form: 'new': must be one of"),
@@ -151,6 +159,7 @@ class StoreTestCase(base.TestCase):
         self.assertEqual((('mdev', 'gpu', 'nvidia-35'), ['vpmem']),
                          (unread.place, [one.facts.sort.kind for one in host.declarations]))
         self.assertIn("version_form: 'dated'", unread.problem)
+        self.assertIn('if the host runs a newer release, use its own commands or upgrade here', unread.problem)
 
     def test_a_guest_with_what_its_host_declares(self) -> None:
         instance = self.host.spawn(pmem=1, vgpu=1)

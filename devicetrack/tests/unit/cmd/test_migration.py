@@ -241,6 +241,10 @@ class CheckTestCase(MigrationCommandTestCase):
         row, _err = self.check(cmd_base.OK, '--facts', facts)
         self.assertEqual('yes*', row['verdict'])
 
+    def test_an_instance_in_capitals(self) -> None:
+        answer = self.program.run('migration', 'check', '--instance', self.instance.uuid.upper(), '--host', 'compute-8')
+        self.assertEqual(cmd_base.OK, answer.code, answer.err)
+
     def test_what_cannot_be_told_is_an_error(self) -> None:
         self.another('compute-9')
         for arguments, says in (
