@@ -246,6 +246,27 @@ class FullCardTestCase(ThreeKindsTestCase):
         self.host.spawn(request=DeviceRequest.of((VF, 1), (PMEM, 1), (MDEV, 1)))
 
 
+class DeclaredTestCase(ThreeKindsTestCase):
+    """Units of a type that its driver declares in another way than with a number."""
+
+    scenarios = base.table(
+        ('a word', b'four\n', "'four' is no number of units"),
+        ('none', b'0\n', "'0' is no number of units"),
+        ('less than none', b'-1\n', "'-1' is no number of units"),
+        ('no text', b'\xff\n', 'aggregation has bytes that are not printable ASCII'),
+        names=('content', 'says'))
+
+    def test_are_an_obstacle(self) -> None:
+        for card in CARDS:
+            pathlib.Path(self.cards.root, 'bus/pci/devices', card, 'aggregation').write_bytes(self.content)
+        self.host.audit()
+        obstacles = {place: one.facts.obstacle for place, one in self.host.manager.declarations.items()
+                     if place[0] == 'vf'}
+        self.assertEqual({('vf', 'pci_0000_3d_00_0', TYPE), ('vf', 'pci_0000_41_00_0', TYPE)}, set(obstacles))
+        for obstacle in obstacles.values():
+            self.assertIn(self.says, str(obstacle))
+
+
 class CrossingTestCase(ThreeKindsTestCase):
     """A guest that comes, running, with a mediated device of another host, where functions are free."""
 
