@@ -208,8 +208,8 @@ class Table(base.Lister):
                    None if required is None else sorted(required), None if offered is None else sorted(offered),
                    entry.may_grow or None, matches, problem]
         if strange:
-            self.say(f'{strange} entries match nothing that is declared: see whether their names are as "migration '
-                     'facts" has them')
+            self.say(f'entries that match nothing that is declared: {strange}; see whether their names are as '
+                     '"migration facts" has them')
 
 
 def _add_facts(parser: argparse.ArgumentParser) -> None:

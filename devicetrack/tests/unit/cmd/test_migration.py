@@ -329,7 +329,7 @@ class TableTestCase(MigrationCommandTestCase):
         answer = self.program.run('migration', 'table', '-f', 'json', *arguments,
                                   config_file=self.configure(f'table = {path}'))
         self.assertEqual((code, code != cmd_base.OK),
-                         (answer.code, 'entries match nothing that is declared' in answer.err), answer.err)
+                         (answer.code, 'entries that match nothing that is declared: ' in answer.err), answer.err)
         return {(row['type'], row['where']): row for row in answer.data}
 
     def test_entries_and_who_declares_what_they_are_about(self) -> None:
