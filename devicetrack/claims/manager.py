@@ -22,6 +22,7 @@ from devicetrack import vocabulary
 from devicetrack.claims import host as host_identity
 from devicetrack.claims import interrupted
 from devicetrack.claims import inventory
+from devicetrack.claims import live
 from devicetrack.claims import moving
 from devicetrack.claims import orders
 from devicetrack.claims import providers as provider_resolvers
@@ -398,7 +399,7 @@ class ClaimManager(Steps):
         :raises LiveMigrationUnsupported: this host takes no running guest with a device of a kind that the instance has
         :raises HypervisorUnreachable: no answer
         """
-        return moving.check_at_destination(self, instance)
+        return live.check_at_destination(self, instance)
 
     @_when_ready
     def check_can_live_migrate_source(self, context: Any, instance: Any,
@@ -412,7 +413,7 @@ class ClaimManager(Steps):
         :raises BadRequest: the check is of another instance
         :raises HypervisorUnreachable, StoreError: no answer
         """
-        return moving.check_at_source(self, instance, check)
+        return live.check_at_source(self, instance, check)
 
     @_when_ready
     def live_migration_claim(self, context: Any, instance: Any, nodename: str, migration: Any, limits: Any,
@@ -433,7 +434,7 @@ class ClaimManager(Steps):
         """
         self._check_node(nodename)
         demand = self._demand_of(getattr(instance, 'flavor', None), allocs)
-        return moving.claim(self, context, instance, migration, moving.LIVE_MIGRATION, demand, numa_topology, check)
+        return live.claim(self, context, instance, migration, demand, numa_topology, check)
 
     @_when_ready
     def rebuild_claim(self, context: Any, instance: Any, nodename: str,
@@ -518,7 +519,7 @@ class ClaimManager(Steps):
         :raises NoDevicePair: a device has no partner; the claim is the caller's to drop
         :raises DeviceGone: a device is not there
         """
-        return moving.device_map(self, instance, migration)
+        return live.device_map(self, instance, migration)
 
     @_when_ready
     def migration_definitions(self, context: Any, instance: Any, migration: Any,
@@ -533,9 +534,9 @@ class ClaimManager(Steps):
         :raises DomainGone: no domain of the instance runs here
         :raises InvalidDocument: a device in its definition has no partner in the map, or cannot be read
         """
-        moving.check_live(self, {pair.kind for pair in device_map.pairs})
+        live.check_kinds(self, {pair.kind for pair in device_map.pairs})
         with self.working(instance.uuid):
-            moving.check_seen(self, instance, device_map)
+            live.check_seen(self, instance, device_map)
             moving.mark_old(self, instance, migration.uuid)
         return self.driver.migration_definitions(device_map)
 

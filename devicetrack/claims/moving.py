@@ -7,13 +7,14 @@ asks the compute service.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
 import json
 from typing import Any
 from typing import Final
+from typing import NamedTuple
 from typing import TYPE_CHECKING
 
 from oslo_log import log as logging
@@ -21,22 +22,14 @@ from oslo_versionedobjects import base as ovo_base
 
 from devicetrack import exception
 from devicetrack import vocabulary
-from devicetrack.claims import declaring
 from devicetrack.claims import interrupted
 from devicetrack.claims import looking
-from devicetrack.claims import partnering
 from devicetrack.claims.claim import Claim
-from devicetrack.claims.partnering import Wanted
 from devicetrack.claims.steps import Moving
 from devicetrack.engine import demand as demands
 from devicetrack.engine import moves
-from devicetrack.objects import DeviceAssignment
-from devicetrack.objects import DeviceMap
-from devicetrack.objects import DevicePair
 from devicetrack.objects import InstanceResources
-from devicetrack.objects import LiveMigrationCheck
 from devicetrack.objects import MigrationContext
-from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Record
 from devicetrack.store.api import ContextChange
 from devicetrack.store.api import Update
@@ -54,14 +47,27 @@ NEW: Final = 'new_'
 OLD: Final = 'old_'
 
 
+class Partners(NamedTuple):
+    """How the devices of a guest that runs elsewhere find their partners.
+
+    ``choose`` makes of a demand one for partners alone, in the order of the guest; ``seen`` is what the guest has seen
+    of each device.
+    """
+
+    choose: Callable[[demands.Demand], demands.Demand]
+    seen: tuple[str | None, ...]
+
+
 # -- claims -----------------------------------------------------------------------------------------------------------
 
 
 def claim(manager: ClaimManager, context: Any, instance: Any, migration: Any, move_type: str,
-          demand: demands.Demand, numa_topology: Any = None, check: LiveMigrationCheck | None = None) -> Claim:
+          demand: demands.Demand, numa_topology: Any = None, partners: Partners | None = None) -> Claim:
     """Claim devices of this host for an instance that moves to it, or to other devices of it.
 
     The errors are those of :meth:`ClaimManager.resize_claim`.
+
+    :param partners: of a guest that comes while it runs, for which not any device of a class will do
     """
     if migration is None:
         migration = _create_migration(manager, context, instance, move_type)
@@ -69,21 +75,16 @@ def claim(manager: ClaimManager, context: Any, instance: Any, migration: Any, mo
     uuid, claim_id = instance.uuid, manager.new_claim_id()
     with manager.working(uuid):
         one_host = is_source(manager, migration)
-        if one_host and move_type == LIVE_MIGRATION:
-            raise exception.BadRequest('migration.source_compute', manager.host, 'a live migration has two hosts')
         leaving = _make_room(manager, instance, migration, one_host)
         old = _old_resources(manager, instance, leaving, one_host)
-        guest: list[Wanted] = []
-        if move_type == LIVE_MIGRATION:
-            guest = _source_devices(instance, old, check, demand)
-            check_live(manager, partnering.kinds_here(manager, guest))
         made: Any = MigrationContext(instance_uuid=uuid, migration_uuid=migration.uuid, old_resources=old,
                                      old_numa_topology=_topology(getattr(instance, 'numa_topology', None)),
                                      new_numa_topology=_topology(numa_topology))
 
         def arrange(records: Sequence[Record]) -> list[Record]:
-            return [record._replace(seen=one.seen) for record, one in zip(records, guest, strict=True)] if guest \
-                else list(records)
+            if partners is None:
+                return list(records)
+            return [record._replace(seen=seen) for record, seen in zip(records, partners.seen, strict=True)]
 
         def contexts(records: Sequence[Record]) -> tuple[ContextChange, ...]:
             made.new_resources = InstanceResources.from_records(uuid, manager.host_uuid, records)
@@ -94,16 +95,25 @@ def claim(manager: ClaimManager, context: Any, instance: Any, migration: Any, mo
                                                        generation=record.generation + 1)) for record in leaving)
         moving = Moving(migration.uuid, updates, arrange, contexts)
         records: list[Record] = []
-        if guest:
-            records = _take_partners(manager, instance, claim_id, demand, moving, guest)
-        elif demand.items:
-            records = manager.take(uuid, claim_id, demand, moving)
+        if demand.items:
+            records = _take(manager, uuid, claim_id, demand, moving, partners)
         else:
             contexts(())
             manager.leave(moving)
     instance.migration_context = made
     return Claim(manager, context, instance, claim_id, made.new_resources, migration,
                  over=not records and not leaving)
+
+
+def _take(manager: ClaimManager, uuid: str, claim_id: str, demand: demands.Demand, moving: Moving,
+          partners: Partners | None) -> list[Record]:
+    if partners is None:
+        return manager.take(uuid, claim_id, demand, moving)
+    for _attempt in range(manager.claim_attempts - 1):
+        # What was chosen may be taken meanwhile.
+        with contextlib.suppress(exception.NoFit):
+            return manager.take(uuid, claim_id, partners.choose(demand), moving)
+    return manager.take(uuid, claim_id, partners.choose(demand), moving)
 
 
 def claim_in_place(manager: ClaimManager, context: Any, instance: Any) -> Claim:
@@ -192,122 +202,7 @@ def _topology(topology: Any) -> Any:
     return topology if isinstance(topology, ovo_base.VersionedObject) else None
 
 
-# -- live migration ---------------------------------------------------------------------------------------------------
-
-
-def check_live(manager: ClaimManager, kinds: Collection[str]) -> None:
-    """See that this host can take part in the live migration of a guest with devices of these kinds.
-
-    :raises LiveMigrationUnsupported: it cannot
-    """
-    if not kinds:
-        return
-    for kind, reason in sorted(manager.driver.live_migration_obstacles().items()):
-        if kind in kinds:
-            raise exception.LiveMigrationUnsupported(manager.host, kind, reason)
-
-
-def check_at_destination(manager: ClaimManager, instance: Any) -> LiveMigrationCheck:
-    """See :meth:`ClaimManager.check_can_live_migrate_destination`."""
-    resources = getattr(instance, 'resources', None)
-    if isinstance(resources, InstanceResources):
-        check_live(manager, {device.kind for device in resources})
-    return LiveMigrationCheck(instance_uuid=instance.uuid, devices=None)
-
-
-def check_at_source(manager: ClaimManager, instance: Any, check: LiveMigrationCheck | None) -> LiveMigrationCheck:
-    """See :meth:`ClaimManager.check_can_live_migrate_source`."""
-    if check is not None:
-        _check_is_of(instance, check)
-    there = [record for record in manager.records_of(instance.uuid) if record.state != vocabulary.RELEASING]
-    # A source that was told to leave before has called them old. After a resize here the old ones are not the guest's.
-    records = [record for record in there if record.role == vocabulary.CURRENT] or [
-        record for record in there if record.role == vocabulary.OLD]
-    check_live(manager, {record.kind for record in records})
-    return LiveMigrationCheck(instance_uuid=instance.uuid, devices=partnering.declare(manager, records))
-
-
-def _check_is_of(instance: Any, check: LiveMigrationCheck) -> None:
-    if not isinstance(check, LiveMigrationCheck):
-        raise exception.BadRequest('check', type(check).__name__, 'must be a LiveMigrationCheck, or None')
-    if check.instance_uuid != instance.uuid:
-        raise exception.BadRequest('check.instance_uuid', check.instance_uuid, f'the instance is {instance.uuid}')
-
-
-def _source_devices(instance: Any, old: InstanceResources | None, check: LiveMigrationCheck | None,
-                    demand: demands.Demand) -> list[Wanted]:
-    """The devices that the guest runs on, each of which needs a partner here.
-
-    :raises BadRequest: nobody said which they are, or they are not as many as were asked for
-    """
-    has = sorted(old or (), key=lambda one: one.position)
-    wanted = sum(item.amount for item in demand.items)
-    if len(has) != wanted:
-        raise exception.BadRequest(
-            'instance.resources', len(has),
-            f'the guest must find a partner for each of its devices and nothing else: {wanted} are allocated here')
-    if check is None:
-        # A source of an older release: it says which devices there are, and declares nothing of them.
-        if has:
-            LOG.warning('Live migration of instance %s without a check of its source: nothing is known of its devices '
-                        'but their types', instance.uuid)
-        return partnering.from_resources(has)
-    _check_is_of(instance, check)
-    if check.devices is None:
-        raise exception.BadRequest('check.devices', None, 'the source has not said them: hand over what its '
-                                   'check_can_live_migrate_source returned')
-    devices = partnering.from_declared(check.devices)
-    if [device.key for device in devices] != [DeviceKey(one.kind, one.identifier) for one in has]:
-        raise exception.BadRequest('check.devices', [device.key for device in devices],
-                                   'the guest has others, by instance.resources: read the instance again')
-    return devices
-
-
-def _take_partners(manager: ClaimManager, instance: Any, claim_id: str, demand: demands.Demand, moving: Moving,
-                   guest: Sequence[Wanted]) -> list[Record]:
-    """Choose and take; when others took meanwhile what was chosen, choose again."""
-    for _attempt in range(manager.claim_attempts - 1):
-        with contextlib.suppress(exception.NoFit):
-            return manager.take(instance.uuid, claim_id, partnering.choose(manager, guest, demand), moving)
-    return manager.take(instance.uuid, claim_id, partnering.choose(manager, guest, demand), moving)
-
-
-def device_map(manager: ClaimManager, instance: Any, migration: Any) -> DeviceMap:
-    """Which device of this host each device of the running guest becomes: :meth:`ClaimManager.device_map`."""
-    records = [record for record in manager.records_of(instance.uuid) if record.migration_uuid == migration.uuid
-               and record.role != vocabulary.OLD and record.state != vocabulary.RELEASING]
-    stored = stored_context(manager, instance.uuid)
-    if stored is None or stored.migration_uuid != migration.uuid:
-        if records:
-            raise exception.InstanceNotClaimed(instance.uuid, f'part of migration {migration.uuid} with its context')
-        return DeviceMap(instance_uuid=instance.uuid, migration_uuid=migration.uuid, pairs=[], metadata='',
-                         post_copy_allowed=True)
-    # The claim put partners at the places of those that they are partners of.
-    source = sorted(stored.old_resources or (), key=lambda one: one.position)
-    there = [DeviceAssignment.from_record(record) for record in records]
-    for left in source[len(there):]:
-        raise exception.NoDevicePair(left.kind, left.identifier, 'the claim there has fewer devices')
-    config = manager.driver.guest_config(there, getattr(getattr(instance, 'flavor', None), 'name', None))
-    pairs = [DevicePair(kind=left.kind, resource_class=one.resource_class, source=left.identifier,
-                        destination=one.identifier, type=left.details.type_name, element=element, seen=one.seen)
-             for left, one, element in zip(source, there, config.devices, strict=True)]
-    # Post-copy runs the guest at both ends: a device that faults a page in later has no way to ask for it.
-    return DeviceMap(instance_uuid=instance.uuid, migration_uuid=migration.uuid, pairs=pairs,
-                     metadata=config.metadata, post_copy_allowed=not pairs)
-
-
-def check_seen(manager: ClaimManager, instance: Any, device_map: DeviceMap) -> None:
-    """At the source, before the copy: see that the guest has not booted since the destination decided.
-
-    :raises NoDevicePair: it may have seen a newer version since
-    """
-    seen = {record.key: declaring.version_seen(record.seen) for record in manager.records_of(instance.uuid)}
-    for pair in device_map.pairs:
-        then, now = declaring.version_seen(pair.seen), seen.get(DeviceKey(pair.kind, pair.source))
-        if then is not None and now is not None and now > then:
-            raise exception.NoDevicePair(
-                pair.kind, pair.source, f'the guest rebooted since it was checked: it may have seen version {now}, and '
-                                        f'{then} counted; check and claim again')
+# -- what is kept of a move -------------------------------------------------------------------------------------------
 
 
 def stored_context(manager: ClaimManager, instance_uuid: str) -> MigrationContext | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 import itertools
@@ -91,7 +92,7 @@ def from_declared(devices: Sequence[DeclaredDevice]) -> list[Wanted]:
     return found
 
 
-def from_resources(devices: Sequence[DeviceAssignment]) -> list[Wanted]:
+def from_resources(devices: Iterable[DeviceAssignment]) -> list[Wanted]:
     """What a source that declares nothing has."""
     return [Wanted(device.resource_class, Held(device.identifier, declaring.facts_elsewhere(device)))
             for device in devices]
