@@ -352,6 +352,22 @@ class LiveMigrationUnsupported(LiveMigrationRefused):
                 f'{self.reason}')
 
 
+class PostCopyRefused(LiveMigrationRefused):
+    """A guest with devices is to be switched to post-copy. Nothing was changed; migrate it without.
+
+    A guest that runs at the destination before all of its memory is there cannot come back, and an assigned device
+    cannot wait for memory.
+    """
+
+    def __init__(self, instance_uuid: str, kind: str) -> None:
+        super().__init__(instance_uuid, kind)
+        self.instance_uuid, self.kind = instance_uuid, kind
+
+    def __str__(self) -> str:
+        return (f'instance {self.instance_uuid} has a device of kind {self.kind}, which cannot wait for memory: '
+                'migrate it without post-copy')
+
+
 class NoDestination(LiveMigrationRefused):
     """No host can take over a running guest with this device, so none is to be asked. Nothing was changed.
 

@@ -6,6 +6,7 @@ Which devices may become which is decided in the engine; :mod:`.partnering` choo
 from __future__ import annotations
 
 from collections.abc import Collection
+from collections.abc import Iterable
 import functools
 from typing import Any
 from typing import TYPE_CHECKING
@@ -53,7 +54,15 @@ def check_at_destination(manager: ClaimManager, instance: Any) -> LiveMigrationC
     return LiveMigrationCheck(instance_uuid=instance.uuid, devices=None)
 
 
-def check_at_source(manager: ClaimManager, instance: Any, check: LiveMigrationCheck | None) -> LiveMigrationCheck:
+def check_post_copy(instance: Any, kinds: Iterable[str], post_copy: bool) -> None:
+    """:raises PostCopyRefused: it is asked for, and there is a device"""
+    for kind in sorted(kinds):
+        if post_copy:
+            raise exception.PostCopyRefused(instance.uuid, kind)
+
+
+def check_at_source(manager: ClaimManager, instance: Any, check: LiveMigrationCheck | None,
+                    post_copy: bool) -> LiveMigrationCheck:
     """See :meth:`ClaimManager.check_can_live_migrate_source`."""
     if check is not None:
         _check_is_of(instance, check)
@@ -61,7 +70,9 @@ def check_at_source(manager: ClaimManager, instance: Any, check: LiveMigrationCh
     # A source that was told to leave before has called them old. After a resize here the old ones are not the guest's.
     records = [record for record in there if record.role == vocabulary.CURRENT] or [
         record for record in there if record.role == vocabulary.OLD]
-    check_kinds(manager, {record.kind for record in records})
+    kinds = {record.kind for record in records}
+    check_kinds(manager, kinds)
+    check_post_copy(instance, kinds, post_copy)
     return LiveMigrationCheck(instance_uuid=instance.uuid, devices=partnering.declare(manager, records))
 
 

@@ -403,17 +403,20 @@ class ClaimManager(Steps):
 
     @_when_ready
     def check_can_live_migrate_source(self, context: Any, instance: Any,
-                                      check: LiveMigrationCheck | None = None) -> LiveMigrationCheck:
+                                      check: LiveMigrationCheck | None = None, *,
+                                      post_copy: bool = False) -> LiveMigrationCheck:
         """At the source, before anything is claimed: what this host declares of the devices that the guest runs on.
 
         Changes nothing. What it gives is for :meth:`live_migration_claim` at the destination, which decides.
 
         :param check: what the destination gave; None from one of an older release
+        :param post_copy: whether the migration may be switched to post-copy
         :raises LiveMigrationUnsupported: no running guest with such a device leaves this host
+        :raises PostCopyRefused: with devices there is no post-copy
         :raises BadRequest: the check is of another instance
         :raises HypervisorUnreachable, StoreError: no answer
         """
-        return live.check_at_source(self, instance, check)
+        return live.check_at_source(self, instance, check, post_copy)
 
     @_when_ready
     def live_migration_claim(self, context: Any, instance: Any, nodename: str, migration: Any, limits: Any,
@@ -523,18 +526,22 @@ class ClaimManager(Steps):
 
     @_when_ready
     def migration_definitions(self, context: Any, instance: Any, migration: Any,
-                              device_map: DeviceMap) -> MigrationDefinitions:
+                              device_map: DeviceMap, *, post_copy: bool = False) -> MigrationDefinitions:
         """At the source of a live migration: the guest's definitions for the destination, live and persistent.
 
         Each device is replaced by its partner, in the same order; nothing else is changed. The devices of this host
         are old from now on, until the move is over or undone.
 
         :raises LiveMigrationUnsupported: no running guest with such a device leaves this host; nothing was changed
+        :param post_copy: whether the migration may be switched to post-copy
+        :raises PostCopyRefused: with devices there is no post-copy; nothing was changed
         :raises NoDevicePair: the guest rebooted since it was checked and may have seen more; nothing was changed
         :raises DomainGone: no domain of the instance runs here
         :raises InvalidDocument: a device in its definition has no partner in the map, or cannot be read
         """
-        live.check_kinds(self, {pair.kind for pair in device_map.pairs})
+        kinds = {pair.kind for pair in device_map.pairs}
+        live.check_kinds(self, kinds)
+        live.check_post_copy(instance, kinds, post_copy)
         with self.working(instance.uuid):
             live.check_seen(self, instance, device_map)
             moving.mark_old(self, instance, migration.uuid)

@@ -175,6 +175,31 @@ class VersionsTestCase(LiveTestCase):
         self.assertIn('type is 4GB 4294967296 2097152 at the source', str(refused))
 
 
+class PostCopyTestCase(LiveTestCase):
+
+    def test_is_refused_with_devices_and_changes_nothing(self) -> None:
+        instance = self.region.spawn('one', pmem=1, vgpu=1)
+        source = self.one.manager
+        refused = self.assertRaises(exception.PostCopyRefused, source.check_can_live_migrate_source, None, instance,
+                                    post_copy=True)
+        self.assertEqual(f'instance {instance.uuid} has a device of kind mdev, which cannot wait for memory: '
+                         'migrate it without post-copy', str(refused))
+        check, migration = self.region.check(instance, 'two'), self.region.migration(instance, 'two')
+        self.two.manager.live_migration_claim(None, instance, 'two', migration, None,
+                                              fixtures.a_request(pmem=1, vgpu=1), check=check)
+        self.two.manager.realize(None, instance)
+        device_map = self.two.manager.device_map(instance, migration)
+        self.assertRaises(exception.PostCopyRefused, source.migration_definitions, None, instance, migration,
+                          device_map, post_copy=True)
+        self.assertEqual({'current'}, {role for _, role, _ in self.region.rows(instance)['one']})
+        self.assertEqual(2, len(device_map.pairs))
+        self.two.manager.drop_move_claim_at_dest(None, instance, migration)
+
+    def test_may_be_without_devices(self) -> None:
+        check = self.one.manager.check_can_live_migrate_source(None, Instance(), post_copy=True)
+        self.assertEqual([], check.devices)
+
+
 class TableTestCase(LiveTestCase):
 
     def table(self, host: Any, text: str) -> pathlib.Path:
@@ -400,7 +425,8 @@ class TenantTestCase(base.TestCase):
         told = ('host-7', 'mdev', 'nvidia-35', '2.1.0', 'QEMU 7.2.0')
         refusals = [exception.NoDevicePair('mdev', 'nvidia-35', 'host-7 has 2.1.0'),
                     exception.LiveMigrationUnsupported('host-7', 'mdev', 'QEMU 7.2.0 is too old'),
-                    exception.NoDestination('mdev', 'nvidia-35', '2.1.0 is nowhere')]
+                    exception.NoDestination('mdev', 'nvidia-35', '2.1.0 is nowhere'),
+                    exception.PostCopyRefused('host-7', 'mdev')]
         self.assertEqual({type(one) for one in refusals}, set(exception.LiveMigrationRefused.__subclasses__()))
         for refusal in refusals:
             for word in told:
