@@ -95,9 +95,10 @@ class Facts(NamedTuple):
     """What a host declares about a device.
 
     ``type`` of ``sort`` is the id of an mdev type; the number of a virtual function's vGPU type; label, size and
-    alignment of a namespace. ``api`` is the device API (``vfio-pci``). A guest on the device needs the features that
-    are ``required``; one that comes finds those that are ``offered``. ``aggregation`` counts the units of a type that
-    is made of units, None for others. ``obstacle`` says why the host's software cannot migrate the kind.
+    alignment of a namespace. ``api`` is the device API (``vfio-pci``), or what backs memory (``devdax``). A guest on
+    the device needs the features that are ``required``; one that comes finds those that are ``offered``.
+    ``aggregation`` counts the units of a type that is made of units, None for others. ``obstacle`` says why the host's
+    software cannot migrate the kind.
     """
 
     sort: Sort

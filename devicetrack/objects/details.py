@@ -90,6 +90,11 @@ class VPMEMDetails(DeviceDetails):
     }
 
     @property
+    def device_api(self) -> str:
+        """What a guest's memory is backed by: libvirt lets no running guest go from a device to a file, or back."""
+        return 'devdax' if self.devpath.startswith('/dev/dax') else 'file'
+
+    @property
     def type_name(self) -> str:
         return str(self.label)
 

@@ -189,6 +189,13 @@ class DetailsTextTestCase(base.TestCase):
 
 class DetailsOfADeviceTestCase(base.TestCase):
 
+    def test_say_what_backs_memory(self):
+        found = samples.vpmem_details()
+        self.assertEqual('devdax', found.device_api)
+        for path in ('/var/lib/pmem/ns0', '/dev/shm/ns0'):
+            found.devpath = path
+            self.assertEqual('file', found.device_api)
+
     def test_say_whether_the_device_goes_with_its_assignment(self):
         self.assertEqual((False, True, False, False), (
             samples.vpmem_details().goes_with_its_assignment,
