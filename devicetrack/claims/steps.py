@@ -203,7 +203,7 @@ class Steps:
         units: Sequence[ledgers.Unit] = holding.units
         if demand.order:
             units = demands.arrange(units, [unit.pool.resource_class for unit in units], demand.order)
-        candidates = self._named(units, demand)
+        candidates = self._named(units, demand if moving is None else demand.as_asked())
         now = int(time.time())
         migration_uuid, role = None, vocabulary.CURRENT
         if moving is not None:

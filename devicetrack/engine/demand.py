@@ -40,6 +40,10 @@ class Demand(NamedTuple):
     numa_nodes: frozenset[int | None] = frozenset()
     numa_policy: str = vocabulary.NONE
 
+    def as_asked(self) -> Demand:
+        """The same without a word on which devices are accepted, which means nothing outside of this process."""
+        return self._replace(items=tuple(item._replace(accepts=None) for item in self.items))
+
 
 NOTHING = Demand(())
 _NONE_BELOW: Mapping[str, Collection[str]] = MappingProxyType({})

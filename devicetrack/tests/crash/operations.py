@@ -344,9 +344,14 @@ class LiveMigration(ComputeOperation):
         self.instance = booted(world)
         self.migration = world.data.migrate(service.LIVE_MIGRATION, self.instance, 'a', 'b', service.SMALL)
 
+    def claim(self, world: World) -> Any:
+        """Ask both ends, and claim at the destination; which device becomes which."""
+        check = world['a'].check_source(self.instance, world['b'].check_destination(self.instance))
+        return world['b'].claim_live(self.instance, self.migration, check)
+
     def run(self, world: World) -> None:
         of = self.instance, self.migration
-        device_map = world['b'].check_destination(*of)
+        device_map = self.claim(world)
         world['a'].live_migrate(*of, device_map)
         world['b'].arrived(*of)
         world['a'].left(*of)
@@ -359,7 +364,7 @@ class LiveRollback(LiveMigration):
 
     def setup(self, world: World) -> None:
         super().setup(world)
-        device_map = world['b'].check_destination(self.instance, self.migration)
+        device_map = self.claim(world)
         world['a'].begin_live_migration(self.instance, self.migration, device_map)
 
     def run(self, world: World) -> None:

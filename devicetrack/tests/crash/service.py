@@ -321,11 +321,19 @@ class Compute(process.ComputeProcess):
 
     # -- live migration -----------------------------------------------------------------------------------------------
 
-    def check_destination(self, instance_uuid: str, migration_uuid: str) -> Any:
+    def check_destination(self, instance_uuid: str) -> Any:
+        """At the destination: whether the guest may come."""
+        return self.manager.check_can_live_migrate_destination(self.context, self.data.instance(instance_uuid))
+
+    def check_source(self, instance_uuid: str, check: Any) -> Any:
+        """At the source: what it declares of the guest's devices."""
+        return self.manager.check_can_live_migrate_source(self.context, self.data.instance(instance_uuid), check)
+
+    def claim_live(self, instance_uuid: str, migration_uuid: str, check: Any) -> Any:
         """At the destination: claim, and make the devices ready; which becomes which."""
         instance, migration = self.data.instance(instance_uuid), self.data.migration(migration_uuid)
         with self.manager.live_migration_claim(self.context, instance, self.host, migration, None,
-                                               instance.flavor.request):
+                                               instance.flavor.request, check=check):
             migration.status = 'preparing'
             self.data.save(instance, migration)
             self.manager.realize(self.context, instance)

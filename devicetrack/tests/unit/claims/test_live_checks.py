@@ -4,6 +4,7 @@ it."""
 from __future__ import annotations
 
 import pathlib
+import pickle
 from typing import Any
 
 import fixtures as test_fixtures
@@ -310,6 +311,19 @@ class PeersTestCase(LiveTestCase):
         refused = self.assertRaises(exception.BadRequest, self.claim, instance, check)
         self.assertIn("check.devices[1].version_form: 'perhaps'", str(refused))
         self.assertEqual([], self.region.rows(instance)['two'])
+
+    def test_a_driver_in_another_process_is_told_what_was_asked(self) -> None:
+        driver, told = self.two.manager.driver, []
+        name = driver.claim_for_instance
+
+        def note(instance_uuid: str, request: Any, candidates: Any) -> Any:
+            told.append(pickle.loads(pickle.dumps(request)))
+            return name(instance_uuid, request, candidates)
+
+        self.patch(driver, 'claim_for_instance', note)
+        instance = self.region.spawn('one', pmem=1, vgpu=1)
+        self.claim(instance, self.region.check(instance, 'two'))
+        self.assertEqual([('CUSTOM_PMEM_NAMESPACE_4GB', 1), ('VGPU', 1)], [item[:2] for item in told[0].items])
 
     def test_what_was_chosen_is_taken_meanwhile(self) -> None:
         instance = self.region.spawn('one', pmem=1, vgpu=1)
