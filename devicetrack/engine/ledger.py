@@ -255,7 +255,7 @@ class Ledger:
         """Take one that will be made."""
         unit = Unit(pool, None, pool.details)
         unit.unborn = True
-        pool.parent.pending += 1                                # type: ignore[union-attr]
+        pool.parent.pending += 1
         pool.total += 1
         unit.state = HELD
         pool.held_count += 1
@@ -373,7 +373,7 @@ class Ledger:
         """Forget a unit that is held or free and does not exist on the host (any more, or yet)."""
         pool = unit.pool
         if unit.unborn:
-            pool.parent.pending -= 1                            # type: ignore[union-attr]
+            pool.parent.pending -= 1
             unit.unborn = False
         if unit.state == HELD:
             pool.held_count -= 1
@@ -401,9 +401,9 @@ class Ledger:
         parent = unit.pool.parent
         if unit.unborn:
             unit.unborn = False
-            parent.pending -= 1                                 # type: ignore[union-attr]
+            parent.pending -= 1
             self._pools.use_up(parent)
-        if watch is not None and parent is not None and parent.pending == 0 and not any(
+        if watch is not None and parent.pending == 0 and not any(
                 pool.releasing_count for pool in self._pools.of_parent(parent)) and not any(
                 pool.parent is parent for key, pool in watch.items() if key != unit.key):
             self.read_capacities(capacities)
@@ -559,7 +559,7 @@ class Ledger:
         unit.withheld = self._standing.of(unit.key, pool.parent_name)
         if pool.creatable:
             unit.unborn = True
-            pool.parent.pending += 1                            # type: ignore[union-attr]
+            pool.parent.pending += 1
         else:
             unit.withheld |= _GONE
         if new:
@@ -580,7 +580,7 @@ class Ledger:
     def _pool(self, kind: str, provider_uuid: str, resource_class: str, parent: str | None,
               numa_node: int | None) -> tuple[Pool, bool]:
         pool, new = self._pools.get(kind, provider_uuid, resource_class, parent, numa_node)
-        if new and pool.parent is not None:
+        if new:
             pool.parent.drained = (kind, parent) in self._standing.parents
         return pool, new
 

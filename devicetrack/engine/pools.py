@@ -31,9 +31,7 @@ class Pools:
         pool = self._pools.get(key)
         if pool is not None:
             return pool, False
-        shared = None
-        if parent is not None:
-            shared = self._parents.setdefault((kind, parent), Parent(parent))
+        shared = Parent(None) if parent is None else self._parents.setdefault((kind, parent), Parent(parent))
         pool = self._pools[key] = Pool(kind, provider_uuid, resource_class, shared, numa_node)
         return pool, True
 
@@ -61,17 +59,17 @@ class Pools:
         """Kind and name of every parent."""
         return sorted(self._parents)
 
-    def of_parent(self, parent: Parent | None) -> list[Pool]:
+    def of_parent(self, parent: Parent) -> list[Pool]:
         return [pool for pool in self if pool.parent is parent]
 
-    def use_up(self, parent: Parent | None) -> None:
+    def use_up(self, parent: Parent) -> None:
         """One device more was made, which counts as one of every type until the parent is read again."""
         for pool in self.of_parent(parent):
             pool.available -= 1
 
     def siblings_grew(self, pool: Pool) -> None:
         """A pending device less leaves room for every type of the parent."""
-        if pool.parent is not None and pool.creatable:
+        if pool.creatable:
             for other in self.of_parent(pool.parent):
                 if other.scopes:
                     other.grew()

@@ -28,13 +28,15 @@ if TYPE_CHECKING:
 class Parent:
     """A parent device. ``pending`` counts the devices that were claimed on it and do not exist yet.
 
+    Devices without a parent have one without a name, which makes none.
+
     One that is ``drained`` makes no more. All types that the parent can make share it: what one device of a type takes
     from another type is not known before the parent is read again, so each counts as one of every type until then.
     """
 
     __slots__ = ('name', 'pending', 'drained')
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str | None) -> None:
         self.name, self.pending, self.drained = name, 0, False
 
 
@@ -44,7 +46,7 @@ class Pool:
     __slots__ = ('kind', 'provider_uuid', 'resource_class', 'parent', 'numa_node', 'details', 'creatable', 'available',
                  'free', 'free_count', 'held_count', 'releasing_count', 'total', 'index', 'scopes')
 
-    def __init__(self, kind: str, provider_uuid: str, resource_class: str, parent: Parent | None,
+    def __init__(self, kind: str, provider_uuid: str, resource_class: str, parent: Parent,
                  numa_node: int | None) -> None:
         self.kind, self.provider_uuid, self.resource_class = kind, provider_uuid, resource_class
         self.parent, self.numa_node = parent, numa_node
@@ -58,18 +60,18 @@ class Pool:
 
     @property
     def parent_name(self) -> str | None:
-        return self.parent.name if self.parent is not None else None
+        return self.parent.name
 
     def room(self) -> int:
         """How many devices can be taken from here now."""
-        if not self.creatable or self.parent.drained:           # type: ignore[union-attr]
+        if not self.creatable or self.parent.drained:
             return self.free_count
-        creatable = self.available - self.parent.pending        # type: ignore[union-attr]
+        creatable = self.available - self.parent.pending
         return self.free_count + creatable if creatable > 0 else self.free_count
 
     def makes(self) -> int:
         """How many more devices the parent could make, drained or not."""
-        return max(0, self.available - self.parent.pending) if self.creatable else 0    # type: ignore[union-attr]
+        return max(0, self.available - self.parent.pending) if self.creatable else 0
 
     def grew(self) -> None:
         """Say to every scope that there may be more room than before."""
