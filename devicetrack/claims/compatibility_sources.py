@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 
 from oslo_config import cfg
 from oslo_log import log as logging
-from stevedore import exception as stevedore_exceptions
 from stevedore import named
 
 from devicetrack import exception
@@ -220,11 +219,8 @@ def load(conf: Any, host: str) -> list[tuple[str, Source]]:
     def failed(_manager: object, entry_point: Any, error: BaseException) -> None:
         raise exception.InvalidConfiguration(where, entry_point.name, f'cannot be loaded: {error}') from error
 
-    try:
-        manager: Any = named.NamedExtensionManager(NAMESPACE, names, name_order=True, on_load_failure_callback=failed,
-                                                   warn_on_missing_entrypoint=False)
-    except stevedore_exceptions.NoMatches:      # nothing is installed in this namespace
-        manager = ()
+    manager: Any = named.NamedExtensionManager(NAMESPACE, names, name_order=True, on_load_failure_callback=failed,
+                                               warn_on_missing_entrypoint=False)
     found = {extension.name: extension.plugin for extension in manager}
     loaded = []
     for name in dict.fromkeys(names):

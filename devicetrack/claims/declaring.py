@@ -249,22 +249,26 @@ def like(manager: Steps, record: Record) -> Callable[[str | None, str], bool]:
 
 def facts_elsewhere(device: DeviceAssignment) -> Facts:
     """What is known of a device of another host that declares nothing."""
-    look = _look_at(details.to_text(device.details))
+    look = _look_of(device.details)
     version = STATELESS if look.is_stateless else Unknown('its host declares nothing')
     return Facts(Sort(device.kind, look.type), look.api, version)
 
 
 def seen_at_start(manager: Steps, record: Record) -> str | None:
     """What a guest has seen of a device that it has just started on."""
-    if record.role == vocabulary.INCOMING and record.seen is not None:
-        return record.seen                      # it did not start: it came as it was
+    if _came_running(record):
+        return record.seen
     return _as_seen(compatibility.seen_since_boot(None, _version_of(manager, record)))
 
 
 def seen_before_start(manager: Steps, record: Record) -> str | None:
     """What a guest will have seen of a device that is made ready for it, whether or not it starts."""
-    came = record.role == vocabulary.INCOMING and record.seen is not None
-    return record.seen if came else seen_at_reboot(manager, record)
+    return record.seen if _came_running(record) else seen_at_reboot(manager, record)
+
+
+def _came_running(record: Record) -> bool:
+    """Whether a guest comes to a device as it was: only a live migration brings along what it has seen."""
+    return record.role == vocabulary.INCOMING and record.seen is not None
 
 
 def seen_at_reboot(manager: Steps, record: Record) -> str | None:
@@ -289,11 +293,14 @@ def _as_seen(version: Version | None) -> str | None:
     return None if version is None else str(version)
 
 
+def _look_of(known: details.DeviceDetails) -> Look:
+    return Look(known.migration_type, getattr(known, 'device_api', ''), known.is_stateless)
+
+
 @functools.lru_cache(maxsize=1 << 14)
 def _look_at(text: str) -> Look:
     """What details say. Those that a newer release or another kind stored say nothing that we know."""
     try:
-        found = details.peek(text)
-        return Look(found.migration_type, getattr(found, 'device_api', ''), found.is_stateless)
+        return _look_of(details.peek(text))
     except (exception.UnknownObject, exception.MalformedObject):
         return Look('', '', False)

@@ -131,8 +131,7 @@ def device_map(manager: ClaimManager, instance: Any, migration: Any) -> DeviceMa
     if stored is None or stored.migration_uuid != migration.uuid:
         if records:
             raise exception.InstanceNotClaimed(instance.uuid, f'part of migration {migration.uuid} with its context')
-        return DeviceMap(instance_uuid=instance.uuid, migration_uuid=migration.uuid, pairs=[], metadata='',
-                         post_copy_allowed=True)
+        return DeviceMap.of(instance.uuid, migration.uuid, (), '')
     # The claim put partners at the places of those that they are partners of.
     source = sorted(stored.old_resources or (), key=lambda one: one.position)
     there = [DeviceAssignment.from_record(record) for record in records]
@@ -142,9 +141,7 @@ def device_map(manager: ClaimManager, instance: Any, migration: Any) -> DeviceMa
     pairs = [DevicePair(kind=left.kind, resource_class=one.resource_class, source=left.identifier,
                         destination=one.identifier, type=left.details.type_name, element=element, seen=one.seen)
              for left, one, element in zip(source, there, config.devices, strict=True)]
-    # Post-copy runs the guest at both ends: a device that faults a page in later has no way to ask for it.
-    return DeviceMap(instance_uuid=instance.uuid, migration_uuid=migration.uuid, pairs=pairs,
-                     metadata=config.metadata, post_copy_allowed=not pairs)
+    return DeviceMap.of(instance.uuid, migration.uuid, pairs, config.metadata)
 
 
 def check_seen(manager: ClaimManager, instance: Any, device_map: DeviceMap) -> None:

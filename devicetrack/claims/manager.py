@@ -7,11 +7,14 @@ ledger alone.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Mapping
 import functools
 import os
 import threading
 from typing import Any
+from typing import Concatenate
+from typing import ParamSpec
 from typing import TypeVar
 import weakref
 
@@ -52,18 +55,20 @@ from devicetrack.virt.driver import VirtDriver
 
 LOG = logging.getLogger(__name__)
 
-Method = TypeVar('Method', bound=Any)
+Arguments = ParamSpec('Arguments')
+Result = TypeVar('Result')
 
 
-def _when_ready(method: Method) -> Method:
+def _when_ready(method: Callable[Concatenate[ClaimManager, Arguments], Result],
+                ) -> Callable[Concatenate[ClaimManager, Arguments], Result]:
     """Refuse a call before ``init_host`` has succeeded, and any call in a forked child."""
 
     @functools.wraps(method)
-    def checked(self: ClaimManager, *args: Any, **kwargs: Any) -> Any:
+    def checked(self: ClaimManager, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         self.check_ready()
         return method(self, *args, **kwargs)
 
-    return checked  # type: ignore[return-value]
+    return checked
 
 
 class ClaimManager(Steps):

@@ -86,9 +86,8 @@ def from_declared(devices: Sequence[DeclaredDevice]) -> list[Wanted]:
     for index, device in enumerate(devices):
         data = {name: getattr(device, name) for name in device.fields if device.obj_attr_is_set(name)}
         facts = declaration.facts_from_data(data, f'check.devices[{index}]')
-        seen = compatibility.parse_version(device.seen) if device.seen is not None else None
         found.append(Wanted(device.resource_class,
-                            Held(device.identifier, facts, seen if isinstance(seen, Version) else None)))
+                            Held(device.identifier, facts, declaring.version_seen(device.seen))))
     return found
 
 

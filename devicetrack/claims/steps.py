@@ -208,6 +208,7 @@ class Steps:
         migration_uuid, role = None, vocabulary.CURRENT
         if moving is not None:
             migration_uuid, role = moving.migration_uuid, vocabulary.INCOMING
+        # Each has its name by now, which the type cannot say: a check for each would be paid by every claim.
         return [Record(self._host_uuid, candidate.kind, candidate.identifier,       # type: ignore[arg-type]
                        holding.instance_uuid, migration_uuid, role, vocabulary.CLAIMED, position,
                        claim_id, 1, candidate.provider_uuid, candidate.resource_class, candidate.parent,

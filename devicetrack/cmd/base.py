@@ -115,6 +115,7 @@ class Command(command.Command):
 
     def produce_output(self, *args: Any) -> int:
         try:
+            # Abstract in cliff's base, and there in each class that this one is mixed into.
             code: int = super().produce_output(*args)  # type: ignore[misc]
             return code
         except BrokenPipeError:

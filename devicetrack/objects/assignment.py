@@ -49,7 +49,7 @@ class DeviceAssignment(base.DeviceTrackObject):
         'numa_node': ovo_fields.IntegerField(nullable=True),
         'details': ovo_fields.ObjectField(base.name_of('DeviceDetails'), subclasses=True),
         'created_at': ovo_fields.NonNegativeIntegerField(),
-        'seen': ovo_fields.StringField(nullable=True, default=None),  # type: ignore[arg-type]
+        'seen': fields.or_none(ovo_fields.StringField),
     }
     # For a peer that says which version of this it knows, and no more: the details of then.
     obj_relationships = {'details': [('1.0', '1.0')]}

@@ -9,6 +9,7 @@ from oslo_utils import versionutils
 from oslo_versionedobjects import fields as ovo_fields
 
 from devicetrack.objects import base
+from devicetrack.objects import fields
 
 # The kind whose devices a compute service's own messages know by name: they carry two maps of strings.
 _MDEV = 'mdev'
@@ -33,7 +34,7 @@ class DevicePair(base.DeviceTrackObject):
         'destination': ovo_fields.StringField(),
         'type': ovo_fields.StringField(),
         'element': ovo_fields.StringField(),
-        'seen': ovo_fields.StringField(nullable=True, default=None),  # type: ignore[arg-type]
+        'seen': fields.or_none(ovo_fields.StringField),
     }
 
     def obj_make_compatible(self, primitive: dict[str, Any], target_version: str) -> None:

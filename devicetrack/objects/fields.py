@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
+from typing import TypeVar
 
 from oslo_versionedobjects import base
 from oslo_versionedobjects import exception as ovo_exception
@@ -10,6 +12,16 @@ from oslo_versionedobjects import fields
 
 from devicetrack import exception
 from devicetrack import vocabulary
+
+Field = TypeVar('Field')
+
+
+def or_none(field: Callable[..., Field]) -> Field:
+    """A field that may be None, and is None where nobody says.
+
+    The library's own types know no None for a default, so they are not asked.
+    """
+    return field(nullable=True, default=None)
 
 
 class RoleField(fields.BaseEnumField):

@@ -21,8 +21,7 @@ class RequestedDevices(base.DeviceTrackObject):
     fields = {
         'resource_class': ovo_fields.StringField(),
         'amount': fields.AmountField(),
-        # The field is nullable, and so is its default, whatever the library's own types say.
-        'provider_uuid': ovo_fields.UUIDField(nullable=True, default=None),  # type: ignore[arg-type]
+        'provider_uuid': fields.or_none(ovo_fields.UUIDField),
     }
 
 

@@ -62,6 +62,17 @@ def say(answer: object) -> None:
     sys.stdout.flush()
 
 
+class _Told(logging.Handler):
+    """Hands each record of a log on."""
+
+    def __init__(self, tell: Callable[[logging.LogRecord], None]) -> None:
+        super().__init__()
+        self._tell = tell
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._tell(record)
+
+
 class Stops(threading.local):
     """Where the order that this thread carries out is to be stopped."""
 
@@ -76,9 +87,7 @@ class Stops(threading.local):
         """Reach the points that are inside the library."""
         self._around('start', DEFINED, MADE)
         self._around('undefine', DESTROYED, None)
-        handler = logging.Handler()
-        handler.emit = self._wipes              # type: ignore[method-assign]
-        logging.getLogger('devicetrack.virt.libvirt.wiping').addHandler(handler)
+        logging.getLogger('devicetrack.virt.libvirt.wiping').addHandler(_Told(self._wipes))
 
     def _around(self, name: str, before: str, after: str | None) -> None:
         call: Callable[..., Any] = getattr(connection.NodeDevice, name)

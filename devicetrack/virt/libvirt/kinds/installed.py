@@ -7,7 +7,9 @@ or a release long after.
 from __future__ import annotations
 
 from collections.abc import Collection
+from collections.abc import Iterator
 from collections.abc import Sequence
+import contextlib
 import re
 from typing import Any
 from typing import Final
@@ -80,20 +82,30 @@ def _make(cls: type[api.DeviceKind], conf: Any, hypervisor: connection.Connectio
     return kind
 
 
+@contextlib.contextmanager
+def _mistakes_of(kind: api.DeviceKind) -> Iterator[None]:
+    """Call an error of a kind's code its own; what it says by a DriverError is none.
+
+    :raises DeviceKindFailed: the kind made a mistake
+    """
+    try:
+        yield
+    except exception.DriverError:
+        raise
+    except Exception as error:
+        raise exception.DeviceKindFailed(kind.name, _said(error)) from error
+
+
 def stock(kind: api.DeviceKind) -> api.Stock:
     """The kind's stock, looked through. One that is not configured has none.
 
     :raises DeviceKindFailed: the kind made a mistake; what it has is unknown
     :raises DriverError: it says that it cannot be read
     """
-    try:
+    with _mistakes_of(kind):
         found = kind.stock() if kind.configured else api.Stock()
         _check(kind, found)
         return found
-    except exception.DriverError:
-        raise
-    except Exception as error:
-        raise exception.DeviceKindFailed(kind.name, _said(error)) from error
 
 
 def live_migration_obstacle(kind: api.DeviceKind) -> str | None:
@@ -102,12 +114,8 @@ def live_migration_obstacle(kind: api.DeviceKind) -> str | None:
     :raises DeviceKindFailed: the kind made a mistake
     :raises DriverError: it says that nobody knows
     """
-    try:
+    with _mistakes_of(kind):
         found = kind.live_migration_obstacle()
-    except exception.DriverError:
-        raise
-    except Exception as error:
-        raise exception.DeviceKindFailed(kind.name, _said(error)) from error
     if found is not None and not isinstance(found, str):
         raise exception.DeviceKindFailed(kind.name, f'its live_migration_obstacle, {found!r}, is no text')
     return found
@@ -119,15 +127,11 @@ def migration_types(kind: api.DeviceKind) -> Sequence[MigrationType]:
     :raises DeviceKindFailed: the kind made a mistake
     :raises DriverError: it says that nothing can be said
     """
-    try:
+    with _mistakes_of(kind):
         found = tuple(kind.migration_types()) if kind.configured else ()
         for one in found:
             _check_migration_type(kind, one)
         return found
-    except exception.DriverError:
-        raise
-    except Exception as error:
-        raise exception.DeviceKindFailed(kind.name, _said(error)) from error
 
 
 def _check_migration_type(kind: api.DeviceKind, one: MigrationType) -> None:
