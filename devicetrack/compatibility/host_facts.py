@@ -6,7 +6,6 @@ plain data on one machine and read on another.
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -17,19 +16,14 @@ from typing import Final
 from typing import NamedTuple
 
 from devicetrack import exception
-from devicetrack import vocabulary
-from devicetrack.claims import declaring
-from devicetrack.engine import declaration
-from devicetrack.engine import outlook
-from devicetrack.engine.compatibility import Facts
-from devicetrack.engine.compatibility import Sort
-from devicetrack.engine.declaration import Declaration
-from devicetrack.engine.outlook import Declared
-from devicetrack.engine.outlook import Unread
-from devicetrack.objects import DeviceAssignment
-from devicetrack.objects.values import Record
-from devicetrack.store.api import Store
-from devicetrack.store.api import StoredDeclaration
+from devicetrack.compatibility import facts_data
+from devicetrack.compatibility.facts import Declaration
+from devicetrack.compatibility.facts import Facts
+from devicetrack.compatibility.facts import Sort
+from devicetrack.compatibility.facts import TypeAtParent
+
+# A declaration as a store has it: the host's UUID, kind, parent or '', type, and the text of the declaration.
+StoredRow = tuple[str, str, str, str, str]
 
 COLUMNS: Final = ('host', 'kind', 'parent', 'type', 'api', 'version_form', 'version', 'required', 'offered',
                   'aggregation', 'obstacle', 'sources', 'problem', 'driver')
@@ -37,68 +31,96 @@ COLUMNS: Final = ('host', 'kind', 'parent', 'type', 'api', 'version_form', 'vers
 _OPTIONAL: Final = ('driver',)
 _IN_JSON: Final = {dict: 'an object', list: 'a list', str: 'a text', bool: 'true or false', type(None): 'null'}
 
+NOTHING_DECLARED: Final = 'the host declares nothing'
 
-class GuestDevice(NamedTuple):
-    """A device that an instance has. Without ``facts`` its host declares nothing of it, and ``untold`` says so."""
 
-    record: Record
+class Unread(NamedTuple):
+    """A declaration that is there and cannot be read, and why."""
+
     sort: Sort
-    facts: Facts | None
-    untold: str = ''
+    parent: str | None
+    problem: str
+
+    @property
+    def about(self) -> TypeAtParent:
+        """As that of one that can be read."""
+        return TypeAtParent(self.sort.kind, self.parent, self.sort.type)
 
 
-class Guest(NamedTuple):
-    """An instance on the host where it is, and what it has there."""
+class HostFacts(NamedTuple):
+    """All that one host declares."""
 
-    source: Declared
-    devices: tuple[GuestDevice, ...]
+    host: str
+    declarations: tuple[Declaration, ...] = ()
+    unread: tuple[Unread, ...] = ()
+
+    @property
+    def is_silent(self) -> bool:
+        return not self.declarations and not self.unread
+
+    def drivers(self) -> Iterator[tuple[Sort, str | None]]:
+        """Every type that the host declares at a parent, and the version of the driver there."""
+        for one in self.declarations:
+            yield one.facts.sort, one.driver
+        for unread in self.unread:
+            yield unread.sort, None
+
+    def parents_of(self, facts: Facts) -> list[str]:
+        """The parents where the host declares this; none for devices without a parent."""
+        return [one.parent for one in self.declarations if one.facts == facts and one.parent is not None]
 
 
-def of_store(store: Store, names: Collection[str] = ()) -> list[Declared]:
-    """What hosts of a store declare, by name.
+def from_rows(names: Mapping[str, str], stored: Iterable[StoredRow]) -> list[HostFacts]:
+    """What hosts declare, in their order.
 
-    :param names: these hosts; none means all
-    :raises UnknownHost: the store has no host of such a name
+    :param names: of these hosts, by UUID
     """
-    known = {host.name: host.uuid for host in store.hosts()}
-    for name in names:
-        if name not in known:
-            raise exception.UnknownHost(name, known)
-    found: dict[str, list[Declaration | Unread]] = {}
-    for row in store.declarations():
-        found.setdefault(row.host_uuid, []).append(_stored(row))
-    return [_declared(name, found.get(uuid, ())) for name, uuid in known.items() if not names or name in names]
+    found: dict[str, list[Declaration | Unread]] = {uuid: [] for uuid in names}
+    for row in stored:
+        if row[0] in found:
+            found[row[0]].append(_from_row(row))
+    return [_of_host(names[uuid], its) for uuid, its in found.items()]
 
 
-def _stored(row: StoredDeclaration) -> Declaration | Unread:
+def declared_in(row: StoredRow) -> Declaration:
+    """Read one row.
+
+    :raises BadRequest: a newer release wrote it, or it is damaged
+    """
+    host_uuid, kind, _parent, device_type, document = row
+    return facts_data.declaration_from_text(document, f'declaration of {kind} {device_type} of host {host_uuid}')
+
+
+def _from_row(row: StoredRow) -> Declaration | Unread:
     try:
-        return declaring.stored(row)
+        return declared_in(row)
     except exception.BadRequest as error:
-        return Unread(Sort(row.kind, row.type), row.parent or None, f'cannot be read: {error}; if the host runs a '
-                      'newer release, use its own commands or upgrade here')
+        _host_uuid, kind, parent, device_type, _document = row
+        return Unread(Sort(kind, device_type), parent or None, f'cannot be read: {error}; if the host runs a newer '
+                      'release, use its own commands or upgrade here')
 
 
-def _declared(name: str, found: Sequence[Declaration | Unread]) -> Declared:
-    return Declared(name, tuple(one for one in found if isinstance(one, Declaration)),
+def _of_host(name: str, found: Sequence[Declaration | Unread]) -> HostFacts:
+    return HostFacts(name, tuple(one for one in found if isinstance(one, Declaration)),
                     tuple(one for one in found if isinstance(one, Unread)))
 
 
-def rows(host: Declared) -> Iterator[dict[str, Any]]:
+def rows(host: HostFacts) -> Iterator[dict[str, Any]]:
     """The values of :data:`COLUMNS` for all that a host declares, as plain data.
 
     Each host has a row: one that declares nothing has nothing in it but that.
     """
     nothing = dict.fromkeys(COLUMNS)
     for one in host.declarations:
-        yield {**nothing, 'host': host.host, **one.as_data()}
+        yield {**nothing, 'host': host.host, **facts_data.declaration_as_data(one)}
     for unread in host.unread:
         yield {**nothing, 'host': host.host, **unread.sort._asdict(), 'parent': unread.parent,
                'problem': unread.problem}
     if host.is_silent:
-        yield {**nothing, 'host': host.host, 'problem': outlook.NOTHING_DECLARED}
+        yield {**nothing, 'host': host.host, 'problem': NOTHING_DECLARED}
 
 
-def read(path: str) -> list[Declared]:
+def read(path: str) -> list[HostFacts]:
     """Read rows from a file: JSON, a list of what :func:`rows` made.
 
     :raises BadRequest: the file is something else; names file, row and field
@@ -128,13 +150,13 @@ def read(path: str) -> list[Declared]:
         of_host = found.setdefault(name, [])
         if row.get('problem') is not None and row.get('kind') is None:
             continue                            # the host declares nothing
-        one = declaration.from_data(row, where) if row.get('problem') is None else _unread(row, where)
-        if (name, one.place) in named:
-            raise exception.BadRequest(where, f'{name}, {", ".join(filter(None, one.place))}',
+        one = facts_data.declaration_from_data(row, where) if row.get('problem') is None else _unread(row, where)
+        if (name, one.about) in named:
+            raise exception.BadRequest(where, f'{name}, {", ".join(filter(None, one.about))}',
                                        'has a row already; a host declares it once')
-        named.add((name, one.place))
+        named.add((name, one.about))
         of_host.append(one)
-    return [_declared(name, of_host) for name, of_host in found.items()]
+    return [_of_host(name, of_host) for name, of_host in found.items()]
 
 
 def _shown(data: object) -> str:
@@ -149,7 +171,7 @@ def _unread(row: Mapping[str, Any], where: str) -> Unread:
     return Unread(Sort(row['kind'], row['type']), row.get('parent'), row['problem'])
 
 
-def together(stored: Iterable[Declared], files: Mapping[str, Iterable[Declared]]) -> dict[str, Declared]:
+def merge(stored: Iterable[HostFacts], files: Mapping[str, Iterable[HostFacts]]) -> dict[str, HostFacts]:
     """All hosts by name. What the store has of a host is newer than any file.
 
     :param files: what was read, by path
@@ -169,32 +191,27 @@ def together(stored: Iterable[Declared], files: Mapping[str, Iterable[Declared]]
     return dict(sorted(found.items()))
 
 
-def guest(store: Store, hosts: Mapping[str, Declared], instance_uuid: str) -> Guest:
-    """The devices that an instance has now, and what their host declares of them.
+def declarers(hosts: Iterable[HostFacts], sort: Sort, driver: str | None = None,
+              host: str | None = None) -> tuple[list[str], str | None]:
+    """The names of hosts that declare a type, and why there is none.
 
-    :raises MigrationUntold: the store has no such instance, or has it at two hosts
+    :param driver: only those with a parent for it whose driver has this version
+    :param host: only the one of this name
     """
-    records = [record for record in store.records(instance_uuid=instance_uuid)
-               if record.role == vocabulary.CURRENT and record.state != vocabulary.RELEASING]
-    names = {host.uuid: host.name for host in store.hosts()}
-    found = sorted({names.get(record.host_uuid, record.host_uuid) for record in records})
-    if not found:
-        raise exception.MigrationUntold(instance_uuid, 'the store has no device that it has now')
-    if len(found) > 1:
-        raise exception.MigrationUntold(instance_uuid, f'the store has it at {" and at ".join(found)}')
-    host = hosts.get(found[0], Declared(found[0]))
-    return Guest(host, tuple(_device(record, host) for record in records))
-
-
-def _device(record: Record, host: Declared) -> GuestDevice:
-    try:
-        sort = declaring.facts_elsewhere(DeviceAssignment.from_record(record)).sort
-    except (exception.UnknownObject, exception.MalformedObject) as error:
-        return GuestDevice(record, Sort(record.kind, ''), None, f'at the source, its row cannot be read: {error}')
-    for one in host.declarations:
-        if one.place == (record.kind, record.parent, sort.type):
-            return GuestDevice(record, sort, one.facts)
-    for unread in host.unread:
-        if unread.place == (record.kind, record.parent, sort.type):
-            return GuestDevice(record, sort, None, f'at the source, {unread.problem}')
-    return GuestDevice(record, sort, None, f'at the source, host {host.host} declares nothing of it')
+    of_kind: set[str] = set()
+    drivers: dict[str, set[str | None]] = {}
+    for one in hosts:
+        for its_sort, its_driver in one.drivers():
+            if its_sort.kind == sort.kind:
+                of_kind.add(its_sort.type)
+            if its_sort == sort:
+                drivers.setdefault(one.host, set()).add(its_driver)
+    found = [name for name, its in drivers.items() if driver in (None, *its) and host in (None, name)]
+    if found:
+        return found, None
+    if not drivers:
+        return found, f'no host declares this type; of this kind there are {", ".join(sorted(of_kind)) or "none"}'
+    if host is not None:
+        return found, f'this host does not declare the type; those that do are {", ".join(drivers)}'
+    known = {its for of_host in drivers.values() for its in of_host if its is not None}
+    return found, f'no host declares the type with this driver; there are {", ".join(sorted(known)) or "none known"}'
