@@ -1,7 +1,7 @@
 """Whether guests could go to hosts by what these declare, whatever is free there.
 
-Of each type that a host declares it has as many devices as a guest needs, for room is not judged. So no device takes
-the partner of another, and each can be decided by itself.
+Room is not judged: a host is taken to have as many devices of each type that it declares as a guest needs. So no device
+takes the partner of another, and each can be decided by itself.
 """
 
 from __future__ import annotations

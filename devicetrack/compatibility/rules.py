@@ -1,6 +1,6 @@
 """Whether a running guest can go from one device to another: a verdict with every reason.
 
-What is handed in was declared by both hosts; nobody is asked and nothing is probed. Versions, features and units are
+Both hosts have declared what is handed in; nobody is asked and nothing is probed. Versions, features and units are
 compared between devices that match by kind and type or by a cross-kind rule: those of others mean nothing for one
 another.
 """
@@ -133,7 +133,7 @@ def decide(source: Facts, destination: Facts, rules: Rules, seen: Version | None
             overlooked = version.about == VERSION_UNKNOWN and not rules.require_version
             (notes if overlooked else reasons).append(version)
         if not source.required <= destination.offered:
-            # Of what the guest requires that which is missing: the rest stands in nobody's way.
+            # The features that are missing: the others that the guest requires stand in nobody's way.
             reasons.append(Reason(FEATURES, _names(source.required - destination.offered), _names(destination.offered)))
         if not _units_fit(source, destination, rules):
             reasons.append(Reason(AGGREGATION, _units(source), _units(destination)))

@@ -253,7 +253,7 @@ def _path(cls: Any) -> str:
 
 
 class Declarer:
-    """Asks the sources, each subject of the first that knows it.
+    """Asks the sources, in their order.
 
     :raises InvalidConfiguration: an option cannot be used
     """
@@ -272,9 +272,9 @@ class Declarer:
         return Rules(self._require_version, crossings, growing)
 
     def refresh(self) -> None:
-        """Let the sources read again what they read once. Of one that fails, what it read before counts.
+        """Let the sources read again what they read once. If one fails, what it read before counts.
 
-        :raises InvalidConfiguration: of one an operator must mend something; the others were read
+        :raises InvalidConfiguration: an operator must mend something for one; the others were read
         """
         failed = None
         for name, source in self._sources:
@@ -296,7 +296,7 @@ class Declarer:
                 source.compare_kinds(installed)
 
     def declare(self, look: Look, said: MigrationType, obstacle: str | None) -> Declaration:
-        """What is declared of a type at a parent: of each subject what the first source says that knows it."""
+        """What is declared of a type at a parent: each subject as the first source says that knows it."""
         sort = Sort(said.kind, said.type)
         version: MigrationVersion = Unknown('no source knows it')
         if look.is_stateless:
@@ -323,7 +323,7 @@ class Declarer:
         return Declaration(said.parent, facts, tuple(sorted(sources.items())), said.driver)
 
     def _ask(self, name: str, source: Source, sort: Sort, said: MigrationType) -> Said:
-        # It may come from another project. What it would have required nobody knows then, so nothing moves.
+        # It may come from another project. When it fails, nobody knows what it would have required, so nothing moves.
         failed = None
         try:
             says = source.say(sort, said)

@@ -43,7 +43,7 @@ from devicetrack.compatibility.versions import Unknown
 from devicetrack.compatibility.versions import Version
 from devicetrack.objects.traits import MIGRATION
 
-# Of a version with a larger minor this one is told and asked for: a provider has a trait for each.
+# A version with a larger minor is told and asked for as this one: a provider has a trait for each.
 LARGEST_MINOR: Final = 99
 
 _ANY: Final = '_ANY'
