@@ -22,7 +22,7 @@ class Gate:
     """
 
     def __init__(self, host: str, nodename: str) -> None:
-        self._host, self.nodename = host, nodename
+        self.host, self.nodename = host, nodename
         self._disabled: str | None = None
         # Assigned as one value, so that no claim ever meets a state between two verdicts of audits.
         self._behind: StoreBehind | None = None
@@ -55,7 +55,7 @@ class Gate:
     def check_name(self, nodename: str) -> None:
         """:raises NodeUnavailable: the node is not of this host"""
         if nodename != self.nodename:
-            raise exception.NodeUnavailable(nodename, f'host {self._host} has node {self.nodename}')
+            raise exception.NodeUnavailable(nodename, f'host {self.host} has node {self.nodename}')
 
     def check(self, nodename: str) -> None:
         """:raises NodeUnavailable: the node is not of this host, or takes no claims at the moment"""

@@ -92,7 +92,7 @@ class Moves:
         return self._life.take(move.instance_uuid, partners.choose(demand), move)
 
     def claim_in_place(self, instance: Any) -> Claim:
-        """The claim of a rebuild that moves nothing: the devices that the instance has, of which an abort takes none."""
+        """The claim of a rebuild in place: it has the devices that the instance has, and an abort takes none of them."""
         records = self._life.used_by_guest(self._rows.of_instance(instance.uuid))
         return Claim(self._life, instance, self._life.resources(instance.uuid, records), over=True)
 
@@ -194,7 +194,7 @@ class Moves:
         Else a guest whose move failed would start on what was claimed for it. For who works on the instance.
 
         :returns: whether there was any
-        :raises MigrationUndecided: the guest's devices depend on it, and neither the service nor ``before_move`` decides
+        :raises MigrationUndecided: the guest's devices depend on it, and neither service nor ``before_move`` decides
         :raises StoreError: as :meth:`settle`
         """
         named = named_migrations(records)

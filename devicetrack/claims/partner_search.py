@@ -14,11 +14,11 @@ from oslo_log import log as logging
 from devicetrack import exception
 from devicetrack.claims.declarations import Declarations
 from devicetrack.claims.locked_ledger import LockedLedger
-from devicetrack.compatibility.facts_data import facts_from_data
 from devicetrack.compatibility import partners
 from devicetrack.compatibility.facts import Facts
 from devicetrack.compatibility.facts import facts_undeclared
 from devicetrack.compatibility.facts import TypeAtParent
+from devicetrack.compatibility.facts_data import facts_from_data
 from devicetrack.compatibility.partners import Held
 from devicetrack.compatibility.partners import Offer
 from devicetrack.compatibility.rules import decide

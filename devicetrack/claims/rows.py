@@ -195,7 +195,7 @@ class Rows:
     def all_if_idle(self, instance_uuids: Collection[str]) -> Iterator[bool]:
         """As :meth:`if_idle`, for several instances at once."""
         with contextlib.ExitStack() as stack:
-            yield all([stack.enter_context(self.if_idle(uuid)) for uuid in sorted(instance_uuids)])
+            yield all(stack.enter_context(self.if_idle(uuid)) for uuid in sorted(instance_uuids))
 
     @contextlib.contextmanager
     def _lock_of(self, instance_uuid: str, wait: bool) -> Iterator[None]:

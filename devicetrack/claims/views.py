@@ -12,7 +12,6 @@ from devicetrack.claims import locks
 from devicetrack.claims.boot import Boot
 from devicetrack.claims.locked_ledger import LockedLedger
 from devicetrack.claims.providers import KnownProviders
-from devicetrack.claims.rows import Rows
 from devicetrack.claims.service import ServiceView
 from devicetrack.engine import demand as demands
 from devicetrack.engine.moves import Endpoint

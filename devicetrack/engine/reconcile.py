@@ -22,11 +22,9 @@ from devicetrack.engine.views import Views
 from devicetrack.objects import details
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestRecord
-from devicetrack.objects.values import Inventory
 from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import Record
 from devicetrack.objects.values import RecordedDevice
-from devicetrack.objects.values import Usage
 from devicetrack.objects.values import Use
 
 CRITICAL: Final = vocabulary.CRITICAL

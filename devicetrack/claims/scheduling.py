@@ -1,8 +1,8 @@
 """What the scheduler is to know of a host: its providers, with totals, with what is reserved, and with traits.
 
 Reserved is what nobody may have and no instance that the scheduler knows holds: withheld, wiped or removed at the
-moment, what a drained parent could make, and what is held without an instance to show for it. An instance that is going
-away may be known to the scheduler still, and then it counts twice for a while, never too little.
+moment, what a drained parent could make, and what is held without an instance to show for it. The scheduler may still
+know an instance that is going away: then its devices count twice for a while, never too little.
 """
 
 from __future__ import annotations
@@ -12,26 +12,17 @@ from collections.abc import Iterable
 from collections.abc import Mapping
 import functools
 from typing import NamedTuple
-from typing import TYPE_CHECKING
 
 from devicetrack import exception
 from devicetrack import vocabulary
-from devicetrack.compatibility import traits as migration_traits
+from devicetrack.compatibility import traits as compatibility_traits
 from devicetrack.compatibility.facts import Declaration
-from devicetrack.engine import ledger as ledgers
-from devicetrack.engine import reconcile
+from devicetrack.engine.ledger import DeviceState
+from devicetrack.engine.ledger import PoolState
+from devicetrack.engine.selection import HELD
 from devicetrack.objects import details as details_objects
 from devicetrack.objects import Provider
 from devicetrack.objects import traits
-from devicetrack.objects.values import DeviceKey
-from devicetrack.objects.values import Record
-from devicetrack.objects.values import Usage
-
-if TYPE_CHECKING:
-    from devicetrack.claims.steps import Steps
-
-# Rows of instances that have no allocation any more.
-_OVER = (reconcile.ABANDONED, reconcile.STALE_MIGRATION)
 
 
 class Count(NamedTuple):
@@ -49,53 +40,23 @@ class Count(NamedTuple):
     parent: str | None
 
 
-def of(manager: Steps) -> list[Provider]:
-    """The providers of a manager's host."""
-    # Who was told that its claim failed holds nothing as far as the scheduler knows.
-    undone = {DeviceKey(unit.pool.kind, unit.identifier or '') for doubt in list(manager.doubts) if doubt.undo
-              for unit in doubt.holding.units}
-    over = {key for kind, key in manager.first_seen if kind in _OVER}
-    with manager.lock:
-        found = counts(manager.ledger, undone | over, manager.report_only is not None)
-    return providers(manager.present, manager.nodename, found, list(manager.declarations.values()))
-
-
-def placed(manager: Steps) -> tuple[list[Record], Usage]:
-    """The rows of a manager's host as :func:`counted_now` gives them, and what guests use."""
-    usage = manager.driver.get_usage()                  # before the rows: what is taken meanwhile has a row by then
-    records = manager.store.records(manager.host_uuid)
-    with manager.lock:
-        return counted_now(records, manager.ledger), usage
-
-
-def counted_now(records: Iterable[Record], ledger: ledgers.Ledger) -> list[Record]:
-    """Rows with the provider and class that their devices are counted at now; a row names what its claim knew."""
-    found = []
-    for record in records:
-        unit = ledger.find(record.key)
-        found.append(record if unit is None else record._replace(provider_uuid=unit.pool.provider_uuid,
-                                                                 resource_class=unit.pool.resource_class))
-    return found
-
-
-def counts(ledger: ledgers.Ledger, unclaimed: Collection[DeviceKey] = (), closed: bool = False) -> list[Count]:
-    """Count a ledger's devices, under its lock.
+def counts(pools: Iterable[PoolState], unclaimed: Iterable[DeviceState] = (), closed: bool = False) -> list[Count]:
+    """Count the devices of a ledger.
 
     :param unclaimed: devices that are held for nobody whom the scheduler knows
     :param closed: nothing of the host may be had at the moment
     """
-    beside: dict[int, int] = {}
-    for key in unclaimed:
-        unit = ledger.find(key)
-        if unit is not None and unit.state == ledgers.HELD:
-            beside[unit.pool.index] = beside.get(unit.pool.index, 0) + 1
+    beside: dict[tuple[object, ...], int] = {}
+    for device in unclaimed:
+        if device.state == HELD:
+            where = device.kind, device.provider_uuid, device.resource_class, device.parent, device.numa_node
+            beside[where] = beside.get(where, 0) + 1
     found = []
-    for pool in ledger.pools():
-        total = pool.total + pool.makes()
-        available = 0 if closed else pool.room()
-        reserved = total - pool.held_count - available + beside.get(pool.index, 0)
+    for pool in pools:
+        total, where = pool.total + pool.makes, pool[:5]
+        reserved = total - pool.held - (0 if closed else pool.room) + beside.get(where, 0)
         found.append(Count(pool.provider_uuid, pool.resource_class, total, reserved, pool.details,
-                           pool.kind, pool.parent_name))
+                           pool.kind, pool.parent))
     return found
 
 
@@ -107,7 +68,7 @@ def providers(names: Mapping[str, str], nodename: str, found: Iterable[Count],
     :param declared: what the host declares. A pool may have devices of several types and knows the details of one, so
         its provider has the traits of all types of the same kind and parent
     """
-    offered = migration_traits.of_host(one.facts for one in declared)
+    offered = compatibility_traits.of_host(one.facts for one in declared)
     offers: dict[tuple[str, str | None], set[str]] = {}
     for one in declared:
         offers.setdefault((one.facts.sort.kind, one.parent), set()).update(offered[one.facts])
