@@ -53,7 +53,7 @@ test: $(VENV)/.packages-test
 	$(BIN)/tox run -e py3,nova-objects
 
 model-check: $(VENV)/.installed
-	$(BIN)/python -m devicetrack.testing.model $(DEPTH)
+	$(BIN)/python -m devicetrack.tests.model $(DEPTH)
 
 crash-test: $(VENV)/.installed $(VENV)/.packages-test
 	$(BIN)/python -m devicetrack.tests.crash $(ARGS)

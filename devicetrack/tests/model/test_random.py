@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from devicetrack import exception
 from devicetrack import vocabulary
-from devicetrack.testing.model import finishing
-from devicetrack.testing.model import operations
-from devicetrack.testing.model import oracle
-from devicetrack.testing.model.operations import Step
-from devicetrack.testing.model.world import Shape
-from devicetrack.testing.model.world import Snapshot
-from devicetrack.testing.model.world import World
+from devicetrack.tests.model import finishing
+from devicetrack.tests.model import operations
+from devicetrack.tests.model import oracle
+from devicetrack.tests.model.operations import Step
+from devicetrack.tests.model.world import Shape
+from devicetrack.tests.model.world import Snapshot
+from devicetrack.tests.model.world import World
 from devicetrack.tests import base
 from devicetrack.tests.model import quiet
 

@@ -1,4 +1,4 @@
-"""Every search, side by side: ``python -m devicetrack.testing.model [DEPTH]``."""
+"""Every search, side by side: ``python -m devicetrack.tests.model [DEPTH]``."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import time
 from typing import Final
 import warnings
 
-from devicetrack.testing.model import mutants
-from devicetrack.testing.model import search
-from devicetrack.testing.model.search import Result
-from devicetrack.testing.model.world import Shape
+from devicetrack.tests.model import mutants
+from devicetrack.tests.model import search
+from devicetrack.tests.model.search import Result
+from devicetrack.tests.model.world import Shape
 
 DEPTH: Final = 3
 

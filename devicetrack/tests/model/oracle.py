@@ -12,9 +12,9 @@ from devicetrack import vocabulary
 from devicetrack.engine import ledger as ledgers
 from devicetrack.engine import withholding
 from devicetrack.objects.values import DeviceKey
-from devicetrack.testing.model.world import ModelHost
-from devicetrack.testing.model.world import Row
-from devicetrack.testing.model.world import World
+from devicetrack.tests.model.world import ModelHost
+from devicetrack.tests.model.world import Row
+from devicetrack.tests.model.world import World
 
 # Calls of a driver that change what is on a device that is given back.
 _UNREALIZES: Final = ('wipe', 'destroy')

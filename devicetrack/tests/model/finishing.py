@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from devicetrack.engine import reconcile
-from devicetrack.testing.model import canonical
-from devicetrack.testing.model import operations
-from devicetrack.testing.model import oracle
-from devicetrack.testing.model import service as states
-from devicetrack.testing.model.operations import Step
-from devicetrack.testing.model.world import World
+from devicetrack.tests.model import canonical
+from devicetrack.tests.model import operations
+from devicetrack.tests.model import oracle
+from devicetrack.tests.model import service as states
+from devicetrack.tests.model.operations import Step
+from devicetrack.tests.model.world import World
 
 # Far more than any state needs.
 _PATIENCE = 60

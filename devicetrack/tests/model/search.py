@@ -11,15 +11,15 @@ import traceback
 from typing import Final
 from typing import NamedTuple
 
-from devicetrack.testing.model import canonical
-from devicetrack.testing.model import finishing
-from devicetrack.testing.model import mutants
-from devicetrack.testing.model import operations
-from devicetrack.testing.model import oracle
-from devicetrack.testing.model.operations import Step
-from devicetrack.testing.model.world import Shape
-from devicetrack.testing.model.world import Snapshot
-from devicetrack.testing.model.world import World
+from devicetrack.tests.model import canonical
+from devicetrack.tests.model import finishing
+from devicetrack.tests.model import mutants
+from devicetrack.tests.model import operations
+from devicetrack.tests.model import oracle
+from devicetrack.tests.model.operations import Step
+from devicetrack.tests.model.world import Shape
+from devicetrack.tests.model.world import Snapshot
+from devicetrack.tests.model.world import World
 
 # Where searches begin besides the empty world, so that moves are reached in fewer steps.
 BEGINNINGS: Final[tuple[tuple[Step, ...], ...]] = (

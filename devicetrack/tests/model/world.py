@@ -26,11 +26,11 @@ from devicetrack.objects import DeviceRequest
 from devicetrack.objects.values import DeviceKey
 from devicetrack.store.sql.store import SQLStore
 from devicetrack.testing import fixtures as host_fixtures
-from devicetrack.testing.model import memory
-from devicetrack.testing.model.service import Guest
-from devicetrack.testing.model.service import ModelService
-from devicetrack.testing.model.service import Place
-from devicetrack.testing.model.service import ServiceView
+from devicetrack.tests.model import memory
+from devicetrack.tests.model.service import Guest
+from devicetrack.tests.model.service import ModelService
+from devicetrack.tests.model.service import Place
+from devicetrack.tests.model.service import ServiceView
 from devicetrack.testing.staged_store import StagedStore
 from devicetrack.virt import fake
 

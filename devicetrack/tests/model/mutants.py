@@ -22,7 +22,7 @@ from devicetrack.engine.ledger import Ledger
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects.values import Record
 from devicetrack.store.api import Changes
-from devicetrack.testing.model.world import Shape
+from devicetrack.tests.model.world import Shape
 
 NAMESPACES: Final = Shape(devices=2)
 MDEVS: Final = Shape(devices=0, mdevs=2)

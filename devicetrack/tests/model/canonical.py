@@ -14,14 +14,14 @@ from typing import TypeVar
 from devicetrack import vocabulary
 from devicetrack.engine.ledger import Unit
 from devicetrack.objects.values import DeviceKey
-from devicetrack.testing.model import memory
-from devicetrack.testing.model.service import ABSENT
-from devicetrack.testing.model.service import DELETED
-from devicetrack.testing.model.service import Guest
-from devicetrack.testing.model.service import Move
-from devicetrack.testing.model.service import Place
-from devicetrack.testing.model.world import ModelHost
-from devicetrack.testing.model.world import World
+from devicetrack.tests.model import memory
+from devicetrack.tests.model.service import ABSENT
+from devicetrack.tests.model.service import DELETED
+from devicetrack.tests.model.service import Guest
+from devicetrack.tests.model.service import Move
+from devicetrack.tests.model.service import Place
+from devicetrack.tests.model.world import ModelHost
+from devicetrack.tests.model.world import World
 
 Thing = TypeVar('Thing')
 

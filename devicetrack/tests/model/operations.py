@@ -14,11 +14,11 @@ from typing import Final
 from typing import NamedTuple
 
 from devicetrack import exception
-from devicetrack.testing.model import service as states
-from devicetrack.testing.model.service import Guest
-from devicetrack.testing.model.service import Move
-from devicetrack.testing.model.world import places
-from devicetrack.testing.model.world import World
+from devicetrack.tests.model import service as states
+from devicetrack.tests.model.service import Guest
+from devicetrack.tests.model.service import Move
+from devicetrack.tests.model.world import places
+from devicetrack.tests.model.world import World
 
 # With these a claim may be refused, whatever the model knows: there is no room, or the store waits for an operator.
 REFUSED: Final = (exception.NoFit, exception.NodeUnavailable)
