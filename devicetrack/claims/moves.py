@@ -92,7 +92,7 @@ class Moves:
         return self._life.take(move.instance_uuid, partners.choose(demand), move)
 
     def claim_in_place(self, instance: Any) -> Claim:
-        """The claim of a rebuild in place: it has the devices that the instance has, and an abort takes none of them."""
+        """The claim of a rebuild in place: it has the instance's devices, and an abort takes none."""
         records = self._life.used_by_guest(self._rows.of_instance(instance.uuid))
         return Claim(self._life, instance, self._life.resources(instance.uuid, records), over=True)
 

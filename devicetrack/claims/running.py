@@ -68,7 +68,7 @@ class Running:
         service = ServiceView(parts.service)
         known = KnownProviders(parts.resolver or DerivedProviders(host.uuid))
         boot = Boot(driver, store, host.uuid, host.boot_id)
-        self.host_uuid, self._driver, self._nodename = host.uuid, driver, here.node
+        self.host_uuid, self.boot, self._driver, self._nodename = host.uuid, boot, driver, here.node
         self.gate = Gate(here.host, here.node)
         self.ledger = LockedLedger(conf.selection_policy, known.uuid_of)
         self.rows = Rows(store, self.ledger, host.uuid)

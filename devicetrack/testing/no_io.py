@@ -41,7 +41,7 @@ from typing import Any
 
 import fixtures
 
-from devicetrack.claims import ledger_lock
+from devicetrack.claims import locks
 
 # Events of the audit hook, by their whole name or by what stands before the first dot.
 _EVENTS = frozenset((
@@ -81,7 +81,7 @@ class _Watch:
 
     def see(self, what: str) -> None:
         """Fail the calling thread if it holds a ledger's lock."""
-        if not self.wanted or not ledger_lock.held_by_this_thread() or getattr(self.inside, 'now', False):
+        if not self.wanted or not locks.ledger_is_held() or getattr(self.inside, 'now', False):
             return
         if _collected():
             return
@@ -187,18 +187,23 @@ def _wrap_sql() -> None:
 class NoIOUnderTheLock(fixtures.Fixture):
     """While it is in use, I/O of a thread that holds any ledger's lock in this process fails that thread.
 
+    So does a lock that is asked for against the order in :mod:`devicetrack.claims.locks`.
+
     The fixture fails too, when it is cleaned up, in case somebody caught the first failure. ``seen`` has every
     :class:`IOUnderTheLock` since it was set up; a test that provokes one takes it out with :meth:`expect`.
     """
 
     def _setUp(self) -> None:
         _WATCH.install()
+        self.traced = locks.traced()
+        self.traced.__enter__()
         self._from = len(_WATCH.seen)
         _WATCH.wanted += 1
         self.addCleanup(self._stop)
 
     def _stop(self) -> None:
         _WATCH.wanted -= 1
+        self.traced.__exit__(None, None, None)
         seen = self.seen
         del _WATCH.seen[self._from:]
         if seen:

@@ -27,6 +27,7 @@ from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.claims.manager import ClaimManager
 from devicetrack.engine import ledger as ledgers
+from devicetrack.engine import selection
 from devicetrack.engine import withholding
 from devicetrack.store import api
 from devicetrack.testing.crash import moments
@@ -103,27 +104,24 @@ class LedgerView(NamedTuple):
 
 def view_of(manager: ClaimManager) -> LedgerView | None:
     """What the manager's ledger says, or None before it is ready. Takes no lock: everything else stands still."""
-    try:
-        manager.check_ready()
-    except exception.DeviceTrackError:
+    running = vars(manager)['_running']
+    if running is None:
         return None
-    ledger = manager.ledger
-    units = {id(unit): unit for unit in ledger.units()}
-    for holding in ledger.holdings():
-        units.update((id(unit), unit) for unit in holding.units)
+    ledger: ledgers.Ledger = vars(running.ledger)['_ledger']
     room: collections.Counter[str] = collections.Counter()
     drained: collections.Counter[str] = collections.Counter()
     for pool in ledger.pools():
-        room[pool.resource_class] += pool.room()
-        drained[pool.resource_class] += pool.free_count + pool.makes() - pool.room()
-    for unit in units.values():
-        if unit.state == ledgers.FREE and unit.withheld == {vocabulary.DRAINED}:
-            drained[unit.pool.resource_class] += 1
+        room[pool.resource_class] += pool.room
+        drained[pool.resource_class] += pool.free + pool.makes - pool.room
+    devices = ledger.devices()
+    for device in devices:
+        if device.state == selection.FREE and device.withheld == {vocabulary.DRAINED}:
+            drained[device.resource_class] += 1
     return LedgerView(
-        tuple(UnitView(unit.pool.kind, unit.identifier,
-                       None if unit.state == ledgers.FREE or unit.holding is None else unit.holding.instance_uuid,
-                       withholding.text(unit.withheld)) for unit in units.values()),
-        dict(room), len(manager.doubts), dict(drained))
+        tuple(UnitView(device.kind, device.identifier,
+                       None if device.state == selection.FREE else device.instance_uuid,
+                       withholding.text(device.withheld)) for device in devices),
+        dict(room), len(running.rows.doubts), dict(drained))
 
 
 # -- the line ---------------------------------------------------------------------------------------------------------

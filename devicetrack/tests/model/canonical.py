@@ -12,7 +12,8 @@ import itertools
 from typing import TypeVar
 
 from devicetrack import vocabulary
-from devicetrack.engine.ledger import Unit
+from devicetrack.engine.selection import Pool
+from devicetrack.engine.selection import Unit
 from devicetrack.objects.values import DeviceKey
 from devicetrack.tests.model import memory
 from devicetrack.tests.model.service import ABSENT
@@ -115,11 +116,12 @@ class _View:
         self.ready = memory.is_ready(host.manager)
         self.units: dict[DeviceKey, Unit] = {}
         self.free: list[DeviceKey] = []
+        self.pools: list[Pool] = []
         if self.ready:
-            self.units = {DeviceKey(unit.pool.kind, str(unit.identifier)): unit
-                          for unit in host.manager.ledger.units()}
-            self.free = [DeviceKey(unit.pool.kind, str(unit.identifier)) for pool in host.manager.ledger.pools()
-                         for unit in pool.free]
+            of_ledger = vars(memory.ledger(host.manager))
+            self.units = {unit.key: unit for units in of_ledger['_units'].values() for unit in units.values()}
+            self.pools = list(of_ledger['_pools'])
+            self.free = [unit.key for pool in self.pools for unit in pool.free]
         self.keys = {*self.rows, *self.machine.devices, *self.units}
 
     def look(self) -> tuple:
@@ -138,7 +140,7 @@ class _View:
         if unit is not None:
             holding = unit.holding
             of_unit = (unit.state, unit.unborn, sorted(unit.withheld), holding and (
-                naming.guests[holding.instance_uuid], holding.from_rows, holding.in_doubt))
+                naming.guests[holding.instance_uuid], holding.from_rows))
         users = tuple(sorted((naming.guests[domain.uuid], key in live, key in defined)
                              for domain, live, defined, _ in self.domains if key in live or key in defined))
         stored = self.withheld.get((key.kind, vocabulary.DEVICE, key.identifier))
@@ -161,12 +163,12 @@ class _View:
                             domain.is_of_boot(self.machine.boot), of_record))
         of_manager: tuple = ()
         if self.ready:
-            manager = self.host.manager
-            of_manager = (manager.boot_id == self.machine.boot, manager.report_only is not None,
-                          tuple(sorted((naming.guests[doubt.holding.instance_uuid], doubt.undo)
-                                       for doubt in manager.doubts)),
+            running = memory.running(self.host.manager)
+            of_manager = (running.boot.is_recorded, running.gate.report_only is not None,
+                          tuple(sorted((naming.guests[doubt.instance_uuid], doubt.undo)
+                                       for doubt in running.rows.doubts)),
                           tuple((pool.available, pool.creatable, pool.free_count, pool.held_count,
-                                 pool.releasing_count) for pool in manager.ledger.pools()))
+                                 pool.releasing_count) for pool in sorted(self.pools, key=lambda pool: pool.index)))
         return (self.host.powered, self.stored_boot == self.machine.boot, tuple(devices), tuple(sorted(domains)),
                 tuple(sorted((naming.guests[instance], naming.move_uuid(move)) for instance, move in self.contexts)),
                 sorted(place for place in self.withheld if place[1] == vocabulary.PARENT), of_manager)

@@ -14,11 +14,15 @@ from typing import Final
 from typing import NamedTuple
 from unittest import mock
 
-from devicetrack.claims import interrupted
-from devicetrack.claims.steps import Steps
+from devicetrack.claims import resume
+from devicetrack.claims.life import Arrival
+from devicetrack.claims.life import Life
+from devicetrack.claims.rows import Rows
 from devicetrack.engine import moves
 from devicetrack.engine import reconcile
+from devicetrack.engine.ledger import Hold
 from devicetrack.engine.ledger import Ledger
+from devicetrack.engine.views import Views
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects.values import Record
 from devicetrack.store.api import Changes
@@ -66,31 +70,29 @@ def _in_place_of(owner: Any, name: str, function: Callable[..., Any]) -> Any:
 
 @mutant('hold in the ledger → record', 'it records what it no longer holds')
 def records_without_holding() -> Iterator[None]:
-    def records_for(original: Any, steps: Steps, holding: Any, *arguments: Any) -> list[Record]:
-        records: list[Record] = original(steps, holding, *arguments)
-        with steps.lock:
-            steps.ledger.put_back(holding)
-        return records
+    def insert(original: Any, rows: Rows, hold: Hold, changes: Changes) -> None:
+        vars(rows)['_ledger'].put_back(hold)
+        original(rows, hold, changes)
 
-    with _in_place_of(Steps, '_records_for', records_for):
+    with _in_place_of(Rows, 'insert', insert):
         yield
 
 
 @mutant('record → realize', 'it makes devices before their rows', MDEVS)
 def realizes_before_the_record() -> Iterator[None]:
-    def records_for(original: Any, steps: Steps, *arguments: Any) -> list[Record]:
-        records: list[Record] = original(steps, *arguments)
-        for record in records:
-            steps.driver.realize(DeviceAssignment.from_record(record))
-        return records
+    def changes_for(original: Any, life: Life, *arguments: Any) -> Changes:
+        changes: Changes = original(life, *arguments)
+        for record in changes.insert:
+            vars(life)['_driver'].realize(DeviceAssignment.from_record(record))
+        return changes
 
-    with _in_place_of(Steps, '_records_for', records_for):
+    with _in_place_of(Life, '_changes_for', changes_for):
         yield
 
 
 @mutant('realize → the guest starts', 'it lets a guest start on devices that nobody made', MDEVS)
 def realizes_nothing() -> Iterator[None]:
-    with mock.patch.object(Steps, 'make_real', lambda steps, records: list(records)):
+    with mock.patch.object(Life, 'realize', lambda life, records: list(records)):
         yield
 
 
@@ -99,44 +101,40 @@ def realizes_nothing() -> Iterator[None]:
 
 @mutant('the guest is gone → mark releasing', 'it gives back what is deleted, and does not look for a guest')
 def gives_back_under_a_guest() -> Iterator[None]:
-    def is_over(instance_uuid: str, views: reconcile.Views) -> bool:
+    def is_over(instance_uuid: str, views: Views) -> bool:
         return (views.instances or {}).get(instance_uuid) in reconcile.INSTANCE_OVER
 
-    with mock.patch.object(interrupted, 'is_over', is_over):
+    with mock.patch.object(resume, 'is_over', is_over):
         yield
 
 
 @mutant('mark releasing → unrealize, wipe', 'it wipes before it says so in the row')
 def wipes_before_the_mark() -> Iterator[None]:
-    def advance(original: Any, steps: Steps, settlement: moves.Settlement) -> Any:
+    def advance(original: Any, life: Life, settlement: moves.Settlement) -> Any:
         if settlement.give:
-            steps.driver.unclaim([DeviceAssignment.from_record(record) for record in settlement.give])
-        return original(steps, settlement)
+            vars(life)['_driver'].unclaim([DeviceAssignment.from_record(record) for record in settlement.give])
+        return original(life, settlement)
 
-    with _in_place_of(Steps, 'advance', advance):
+    with _in_place_of(Life, 'advance', advance):
         yield
 
 
 @mutant('wipe, proven → delete the row', 'it deletes the row and wipes then')
 def deletes_before_the_wipe() -> Iterator[None]:
-    def give(original: Any, steps: Steps, records: Sequence[Record]) -> None:
-        steps.write(Changes(delete=tuple(records)))
-        steps.driver.unclaim([DeviceAssignment.from_record(record) for record in records])
-        with steps.lock:
-            for record in records:
-                unit = steps.ledger.find(record.key)
-                if unit is not None:
-                    steps.ledger.free(unit)
+    def give_back(original: Any, life: Life, leaving: Sequence[Record]) -> None:
+        if leaving:
+            vars(life)['_rows'].write(Changes(delete=tuple(leaving)))
+        vars(life)['_driver'].unclaim([DeviceAssignment.from_record(record) for record in leaving])
+        vars(life)['_ledger'].free([record.key for record in leaving])
 
-    with _in_place_of(Steps, 'give_back', give):
+    with _in_place_of(Life, 'give_back', give_back):
         yield
 
 
 @mutant('delete the row → free in the ledger', 'it frees what it begins to give back')
 def frees_before_the_row_is_gone() -> Iterator[None]:
-    def releasing(original: Any, ledger: Ledger, units: Any) -> None:
-        for unit in list(units):
-            ledger.free(unit)
+    def releasing(original: Any, ledger: Ledger, keys: Any) -> None:
+        ledger.free(list(keys))
 
     with _in_place_of(Ledger, 'releasing', releasing):
         yield
@@ -147,37 +145,37 @@ def frees_before_the_row_is_gone() -> Iterator[None]:
 
 @mutant('a claim on one host: new rows and the old mark at once', 'it marks what is left in a second transaction')
 def marks_old_later() -> Iterator[None]:
-    def take(original: Any, steps: Steps, uuid: str, claim_id: str, demand: Any, moving: Any = None) -> Any:
-        if moving is None:
-            return original(steps, uuid, claim_id, demand)
-        records = original(steps, uuid, claim_id, demand, moving._replace(leaving=()))
-        if moving.leaving:
-            steps.write(Changes(update=moving.leaving))
+    def take(original: Any, life: Life, uuid: str, demand: Any, move: Arrival | None = None) -> Any:
+        if move is None:
+            return original(life, uuid, demand)
+        records = original(life, uuid, demand, move._replace(leaving=()))
+        if move.leaving:
+            vars(life)['_rows'].write(Changes(update=move.changes(life.host_uuid, ()).update))
         return records
 
-    with _in_place_of(Steps, 'take', take):
+    with _in_place_of(Life, 'take', take):
         yield
 
 
 @mutant('the guest runs on its new devices → they are its current ones, of this migration still',
         'it forgets the migration when the guest runs')
 def forgets_the_migration() -> Iterator[None]:
-    def advance(original: Any, steps: Steps, settlement: moves.Settlement) -> Any:
+    def advance(original: Any, life: Life, settlement: moves.Settlement) -> Any:
         incoming = tuple(record for record in settlement.arrive if record.migration_uuid is not None)
         others = tuple(record for record in settlement.arrive if record.migration_uuid is None)
-        return original(steps, settlement._replace(arrive=others, settle=(*settlement.settle, *incoming)))
+        return original(life, settlement._replace(arrive=others, settle=(*settlement.settle, *incoming)))
 
-    with _in_place_of(Steps, 'advance', advance):
+    with _in_place_of(Life, 'advance', advance):
         yield
 
 
 @mutant('confirm or revert: one transaction', 'it ends the move in one transaction and begins to give in another')
 def ends_a_move_in_two() -> Iterator[None]:
-    def advance(original: Any, steps: Steps, settlement: moves.Settlement) -> Any:
+    def advance(original: Any, life: Life, settlement: moves.Settlement) -> Any:
         if settlement.settle and settlement.give:
-            original(steps, settlement._replace(give=()))
+            original(life, settlement._replace(give=()))
             settlement = settlement._replace(settle=(), arrive=(), leave=())
-        return original(steps, settlement)
+        return original(life, settlement)
 
-    with _in_place_of(Steps, 'advance', advance):
+    with _in_place_of(Life, 'advance', advance):
         yield

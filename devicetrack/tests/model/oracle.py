@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from devicetrack import vocabulary
-from devicetrack.engine import ledger as ledgers
+from devicetrack.engine import selection
 from devicetrack.engine import withholding
 from devicetrack.objects.values import DeviceKey
+from devicetrack.tests.model import memory
 from devicetrack.tests.model.world import ModelHost
 from devicetrack.tests.model.world import Row
 from devicetrack.tests.model.world import World
@@ -94,15 +95,14 @@ def _of_moves(world: World, host: ModelHost, rows: dict[DeviceKey, Row]) -> Iter
 
 def _of_ledger(host: ModelHost, rows: dict[DeviceKey, Row]) -> Iterator[str]:
     for row in rows.values():
-        unit = host.manager.ledger.find(row.key)
-        if unit is None or unit.state == ledgers.FREE or unit.holding is None \
-                or unit.holding.instance_uuid != row.instance_uuid:
+        device = memory.ledger(host.manager).device(row.key)
+        if device is None or device.state == selection.FREE or device.instance_uuid != row.instance_uuid:
             yield f'{row.identifier} of host {host.name} has a row and is not held for its instance'
 
 
 def _of_boot(world: World, host: ModelHost, rows: dict[DeviceKey, Row]) -> Iterator[str]:
     """Once a manager has seen to a boot, definitions of guests that own devices are of that boot."""
-    if host.manager.boot_id != host.machine.boot:
+    if not memory.running(host.manager).boot.is_recorded:
         return
     owners = {row.instance_uuid for row in rows.values() if row.state != vocabulary.RELEASING}
     for domain in host.machine.domains.values():
@@ -135,23 +135,22 @@ def unfinished(world: World) -> list[str]:
 
 
 def _idle_ledger(host: ModelHost, owned: set[DeviceKey]) -> Iterator[str]:
-    manager = host.manager
-    if manager.doubts:
+    running, ledger = memory.running(host.manager), memory.ledger(host.manager)
+    if running.rows.doubts:
         yield f'host {host.name} has commits in doubt'
-    held = {unit.key for holding in manager.ledger.holdings() for unit in holding.units}
-    for key in sorted(held - owned, key=str):
-        yield f'{key[1]} of host {host.name} is held and has no row'
-    for unit in manager.ledger.units():
-        if unit.withheld and unit.key not in owned:
-            yield f'{unit.identifier} of host {host.name} is withheld: {withholding.text(unit.withheld)}'
-    room = sum(pool.room() for pool in manager.ledger.pools())
+    for device in ledger.devices():
+        if device.instance_uuid is not None and device.key not in owned:
+            yield f'{device.identifier} of host {host.name} is held and has no row'
+        if device.withheld and device.key not in owned:
+            yield f'{device.identifier} of host {host.name} is withheld: {withholding.text(device.withheld)}'
+    room = sum(pool.room for pool in ledger.pools())
     machine = host.machine
     there = sum(1 for device in machine.devices.values() if device.kind == 'vpmem') \
         + sum(parent.units for parent in machine.parents.values())
     if room != there - len(owned):
         yield f'host {host.name} has {there} devices, {len(owned)} of them owned, and says that {room} can be had'
-    if manager.report_only is not None:
-        yield f'host {host.name} only reports: {manager.report_only}'
+    if running.gate.report_only is not None:
+        yield f'host {host.name} only reports: {running.gate.report_only}'
 
 
 def _names(places: set[tuple[str, DeviceKey]]) -> str:
