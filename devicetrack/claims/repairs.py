@@ -203,7 +203,10 @@ class Repairs:
             it, or one of these cannot be told
         :raises HypervisorUnreachable, StoreError: no answer
         """
-        with self._rows.working(instance_uuid):
+        # An audit, which may call this, waits for no instance.
+        with self._rows.if_idle(instance_uuid) as idle:
+            if not idle:
+                raise exception.NotForgotten(_name(key), _BUSY)
             record = _owned(self._rows.of_devices([key]).get(key), self._host, key, instance_uuid)
             for _look in range(2):
                 _refuse(self._views.read(), self._driver.guest_records(), record)

@@ -65,7 +65,7 @@ class Running:
 
     def __init__(self, host: Host, parts: Parts) -> None:
         here, driver, store, conf = parts.here, parts.driver, parts.store, parts.conf[options.GROUP]
-        service = ServiceView(parts.service)
+        self.service = service = ServiceView(parts.service)
         known = KnownProviders(parts.resolver or DerivedProviders(host.uuid))
         boot = Boot(driver, store, host.uuid, host.boot_id)
         self.host_uuid, self.boot, self._driver, self._nodename = host.uuid, boot, driver, here.node

@@ -33,6 +33,7 @@ from oslo_config import cfg
 from devicetrack import exception
 from devicetrack.claims.claim import Claim
 from devicetrack.claims.manager import ClaimManager
+from devicetrack.claims.providers import ProviderResolver
 from devicetrack.claims.running import Running
 from devicetrack.conf import opts
 from devicetrack.engine import selection
@@ -221,6 +222,7 @@ class Host(fixtures.Fixture):
         for parent, units in (parents or {}).items():
             self.machine.add_parent(parent, units=units)
         self.service = Service()
+        self.providers: ProviderResolver | None = None
         self.context = object()
         self._policy, self._configuration, self._store, self._ready = policy, configuration, store, ready
 
@@ -239,8 +241,8 @@ class Host(fixtures.Fixture):
 
     def another_manager(self) -> ClaimManager:
         """A manager of this host that is not ready; it is closed when the test ends."""
-        manager = ClaimManager(self.name, fake.FakeDriver(self.name, self.conf, self.configuration.state_path,
-                                                          self.machine), self.store, self.conf, self.service)
+        self.driver = fake.FakeDriver(self.name, self.conf, self.configuration.state_path, self.machine)
+        manager = ClaimManager(self.name, self.driver, self.store, self.conf, self.service, self.providers)
         self.addCleanup(manager.close)
         return manager
 
@@ -335,11 +337,12 @@ class Host(fixtures.Fixture):
 
     def records(self, instance: Instance | None = None) -> list[Any]:
         """Rows of this host, read past everything that is staged."""
-        return self.store.store.records(self.manager.host_uuid, instance.uuid if instance else None)
+        host = self.store.store.host(self.name)
+        return [] if host is None else self.store.store.records(host.uuid, instance.uuid if instance else None)
 
     def free(self) -> int:
         """How many more devices can be had, by the ledger."""
-        return sum(pool.room for pool in self.running.ledger.pools())
+        return sum(pool.room for pool in self.running.ledger.pools_and_devices(())[0])
 
     @property
     def running(self) -> Running:
@@ -366,9 +369,10 @@ class Host(fixtures.Fixture):
 
     def _check_at_end(self) -> None:
         try:
-            wrong = self.disagreements()
+            self.running
         except (exception.NotReady, exception.ForkedManager):
             return
+        wrong = self.disagreements()
         if wrong:
             raise AssertionError('; '.join(wrong))
 

@@ -429,7 +429,7 @@ class Compute(process.ComputeProcess):
 
     def drained(self) -> set[Place]:
         """What is drained, by the manager's word."""
-        return {(one.place.kind, one.place.name, one.place.scope == vocabulary.PARENT)
+        return {(one.target.kind, one.target.name, one.target.scope == vocabulary.PARENT)
                 for one in self.manager.list_withheld() if vocabulary.DRAINED in one.causes}
 
     # -- after a crash ------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.tests import base
 from devicetrack.tests.model import finishing
+from devicetrack.tests.model import memory
 from devicetrack.tests.model import operations
 from devicetrack.tests.model import oracle
 from devicetrack.tests.model import quiet
@@ -94,7 +95,7 @@ class Machine(stateful.RuleBasedStateMachine):
 
     def in_doubt(self):
         """Whether a manager waits for its store's word: then it may refuse an instance for now."""
-        return any(host.manager.doubts for host in self.world.hosts.values())
+        return any(memory.running(host.manager).rows.doubts for host in self.world.hosts.values())
 
     @stateful.rule(data=st.data(), point=st.integers(1, 30))
     def it_is_killed_in_the_middle(self, data, point):
@@ -156,11 +157,10 @@ class Machine(stateful.RuleBasedStateMachine):
 
     @staticmethod
     def drained(host):
-        found = {(one.place.kind, one.place.name, one.place.scope == vocabulary.PARENT)
+        found = {(one.target.kind, one.target.name, one.target.scope == vocabulary.PARENT)
                  for one in host.manager.list_withheld() if vocabulary.DRAINED in one.causes}
-        with host.manager.lock:
-            for pool in host.manager.ledger.pools():
-                assert (pool.kind, pool.parent_name, True) not in found or pool.room() == 0
+        for pool in memory.ledger(host.manager).pools():
+            assert (pool.kind, pool.parent, True) not in found or pool.room == 0
         return found
 
     @stateful.rule()

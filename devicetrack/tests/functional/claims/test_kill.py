@@ -8,7 +8,7 @@ import os
 import random
 
 from devicetrack.claims.manager import ClaimManager
-from devicetrack.engine import ledger as ledgers
+from devicetrack.engine import selection
 from devicetrack.testing import fixtures
 from devicetrack.tests import base
 from devicetrack.tests.functional.claims import programs
@@ -59,14 +59,14 @@ class KillTestCase(base.TestCase):
     def check(self, manager):
         """Every device is owned by a recorded instance or free, and none is unknown."""
         owners = {record.identifier: record.instance_uuid for record in self.store.records(manager.host_uuid)}
-        units = {unit.identifier: unit for unit in manager.ledger.units()}
+        units = {device.identifier: device for device in vars(manager)['_running'].ledger.devices()}
         self.assertEqual(set(NAMES), set(units))
         for name, unit in units.items():
             self.assertFalse(unit.withheld)
             if name in owners:
-                self.assertEqual(owners[name], unit.holding.instance_uuid)
+                self.assertEqual(owners[name], unit.instance_uuid)
             else:
-                self.assertEqual((ledgers.FREE, None), (unit.state, unit.holding))
+                self.assertEqual((selection.FREE, None), (unit.state, unit.instance_uuid))
 
     def test_every_device_is_owned_by_a_recorded_instance_or_free(self):
         lots = random.Random(20)

@@ -241,7 +241,7 @@ class DeclarationTestCase(MdevTestCase):
 
     def declared(self, host: Host) -> Facts:
         """What is declared of the only type that the options enable; it is in the store too."""
-        [(place, declaration)] = host.manager.declarations.items()
+        [(place, declaration)] = host.running.declarations.known.items()
         self.assertEqual(('mdev', PARENT, 'mtty-2'), place)
         self.assertEqual([declaration], [host_facts.declared_in(row) for row in host.store.declarations()])
         facts: Facts = declaration.facts
@@ -253,7 +253,7 @@ class DeclarationTestCase(MdevTestCase):
         host = self.host()
         facts = self.declared(host)
         self.assertEqual(versions.Unknown('no source knows it'), facts.version)
-        verdict = decide(facts, facts, host.manager.declarer.rules)
+        verdict = decide(facts, facts, host.running.declarations.rules)
         self.assertEqual((True, [VERSION_UNKNOWN]),
                          (verdict.accepted, [note.about for note in verdict.notes]))
         path = os.path.join(host.configuration.state_path, 'table.yaml')

@@ -32,7 +32,7 @@ class MoveTestCase(base.TestCase):
             owners = owned(region)
             for host in region.hosts.values():
                 try:
-                    host.manager.check_ready()
+                    host.running
                 except exception.NotReady:
                     continue                    # the host is down
                 findings = host.audit()

@@ -10,7 +10,7 @@ from typing import Any
 import fixtures as test_fixtures
 
 from devicetrack import exception
-from devicetrack.claims import partnering
+from devicetrack.claims import partner_search
 from devicetrack.objects import DeclaredDevice
 from devicetrack.objects import LiveMigrationCheck
 from devicetrack.objects.values import Attribute
@@ -203,6 +203,11 @@ class PostCopyTestCase(LiveTestCase):
 
 class TableTestCase(LiveTestCase):
 
+    @property
+    def known(self) -> Any:
+        """What the first host declares."""
+        return self.one.running.declarations.known
+
     def table(self, host: Any, text: str) -> pathlib.Path:
         path = pathlib.Path(host.configuration.state_path, 'table.yaml')
         path.write_text(text)
@@ -216,7 +221,7 @@ class TableTestCase(LiveTestCase):
             host.restart()
         self.declare(self.one, '2.3.0', 'a')
         self.declare(self.one, None, 'b', driver='535.10')
-        declared = {place[1]: one for place, one in self.one.manager.declarations.items() if place[0] == 'mdev'}
+        declared = {place[1]: one for place, one in self.known.items() if place[0] == 'mdev'}
         self.assertEqual([('2.3.0', 'sysfs'), ('2.4.0', 'table')],
                          [(str(declared[parent].facts.version), dict(declared[parent].sources)['version'])
                           for parent in 'ab'])
@@ -228,14 +233,14 @@ class TableTestCase(LiveTestCase):
         self.one.restart()
         path.write_text('types: [')
         self.assertEqual([], self.one.audit())
-        self.assertEqual({'2.0.0'}, {str(one.facts.version) for place, one in self.one.manager.declarations.items()
+        self.assertEqual({'2.0.0'}, {str(one.facts.version) for place, one in self.known.items()
                                      if place[0] == 'mdev'})
         self.assertRaises(exception.InvalidConfiguration, self.one.restart)
         path.write_text('types: {mdev: {nvidia-35: {version: 2.1.0}}}')
         self.one.restart()
         path.write_text('types: {mdev: {nvidia-35: {version: 2.2.0}}}')
         self.one.audit()
-        self.assertEqual({'2.2.0'}, {str(one.facts.version) for place, one in self.one.manager.declarations.items()
+        self.assertEqual({'2.2.0'}, {str(one.facts.version) for place, one in self.known.items()
                                      if place[0] == 'mdev'})
 
     def test_a_kind_that_is_not_installed_is_logged_once_while_it_is_there(self) -> None:
@@ -313,7 +318,7 @@ class PeersTestCase(LiveTestCase):
         self.assertEqual([], self.region.rows(instance)['two'])
 
     def test_a_driver_in_another_process_is_told_what_was_asked(self) -> None:
-        driver, told = self.two.manager.driver, []
+        driver, told = self.two.driver, []
         name = driver.claim_for_instance
 
         def note(instance_uuid: str, request: Any, candidates: Any) -> Any:
@@ -328,15 +333,16 @@ class PeersTestCase(LiveTestCase):
     def test_what_was_chosen_is_taken_meanwhile(self) -> None:
         instance = self.region.spawn('one', pmem=1, vgpu=1)
         check = self.region.check(instance, 'two')
-        choose, rivals = partnering.choose, list[Instance]()
+        choose, rivals = partner_search.PartnerSearch.choose, list[Instance]()
 
         def be_late(*args: Any) -> Any:
             chosen = choose(*args)
             if not rivals:
-                rivals.append(self.region.spawn('two', vgpu=2))         # all that the first parent can make
+                # All that the first parent can make.
+                rivals.extend(self.together(lambda: self.region.spawn('two', vgpu=2)))
             return chosen
 
-        self.patch(partnering, 'choose', be_late)
+        self.patch(partner_search.PartnerSearch, 'choose', be_late)
         self.claim(instance, check)
         self.assertEqual(['b'], [record.parent for record in self.two.records(instance) if record.kind == 'mdev'])
 
@@ -408,7 +414,7 @@ class StoredTestCase(LiveTestCase):
 
     def test_what_a_host_declares_is_in_the_store_and_written_when_it_changes(self) -> None:
         written: list[int] = []
-        store = self.one.manager.store
+        store = self.one.store
         self.declare(self.one, '2.0.0')
         write = store.set_declarations
 
@@ -428,9 +434,9 @@ class StoredTestCase(LiveTestCase):
     def test_a_kind_that_cannot_be_read_is_declared_as_before(self) -> None:
         self.declare(self.one, '2.0.0')
         self.one.machine.unknown_kinds['mdev'] = 'no answer'
-        before = dict(self.one.manager.declarations)
+        before = dict(self.one.running.declarations.known)
         self.one.audit()
-        self.assertEqual(before, self.one.manager.declarations)
+        self.assertEqual(before, self.one.running.declarations.known)
 
 
 class TenantTestCase(base.TestCase):
@@ -450,7 +456,7 @@ class TenantTestCase(base.TestCase):
         device = DeclaredDevice(
             kind='mdev', identifier='m', resource_class='VGPU', type=TYPE, api='vfio-pci', version_form='numbered',
             version='2.1.0', required=['A'], offered=['A', 'B'], aggregation=2, obstacle=None, seen='2.0.0')
-        [wanted] = partnering.from_declared([DeclaredDevice.obj_from_primitive(device.obj_to_primitive())])
+        [wanted] = partner_search.from_declared([DeclaredDevice.obj_from_primitive(device.obj_to_primitive())])
         self.assertEqual(('VGPU', 'm', '2.0.0', '2.1.0', 2),
                          (wanted.resource_class, wanted.held.identifier, wanted.seen, str(wanted.held.facts.version),
                           wanted.held.facts.aggregation))

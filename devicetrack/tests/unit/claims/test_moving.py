@@ -394,7 +394,8 @@ class LiveMigrationTestCase(RegionTestCase):
         for service in (True, False):
             region = self.region(parents={'card': 1})
             if not service:
-                self.one.manager.service = self.two.manager.service = None
+                for host in (self.one, self.two):
+                    vars(host.running.service)['_service'] = None
             instance = region.spawn('one', pmem=1, vgpu=1)
             for there, name in ((self.one, 'two'), (self.two, 'one'), (self.one, 'two')):
                 migration = region.live_migrate(instance, name, pmem=1, vgpu=1)
