@@ -345,6 +345,14 @@ class Host(fixtures.Fixture):
         return sum(pool.room for pool in self.running.ledger.pools_and_devices(())[0])
 
     @property
+    def is_ready(self) -> bool:
+        """Whether the manager works, in this process."""
+        try:
+            return self.running is not None
+        except (exception.NotReady, exception.ForkedManager):
+            return False
+
+    @property
     def running(self) -> Running:
         """What the manager's host consists of, for tests that stage what no call does."""
         running: Running = self.manager._started()
@@ -357,7 +365,7 @@ class Host(fixtures.Fixture):
         """
         wrong = []
         records = {record.key: record for record in self.records()}
-        for record in self.running.ledger.not_held(list(records.values())):
+        for record in self.running.ledger.not_held(list(records.values())) if self.is_ready else ():
             wrong.append(f'{record.identifier} has a row for {record.instance_uuid} and is not held for it')
         placed = {record.instance_uuid for record in records.values()}
         for use in self.machine.usage().uses:
@@ -368,12 +376,7 @@ class Host(fixtures.Fixture):
         return wrong
 
     def _check_at_end(self) -> None:
-        try:
-            self.running
-        except (exception.NotReady, exception.ForkedManager):
-            return
-        wrong = self.disagreements()
-        if wrong:
+        if self.is_ready and (wrong := self.disagreements()):
             raise AssertionError('; '.join(wrong))
 
 
