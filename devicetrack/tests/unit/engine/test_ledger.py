@@ -226,6 +226,157 @@ class HoldingTestCase(base.TestCase):
         self.assertEqual(3, self.ledger.pools()[0].room)
 
 
+class NamingTestCase(base.TestCase):
+    """Devices that will be made have names of the ledger's own until the driver names them."""
+
+    def setUp(self):
+        super().setUp()
+        self.ledger = hosts.ledger(capacity('p0', 2), mdev('a', 'p0'))
+        self.hold = self.ledger.take('i', wants((VGPU, 3)))
+
+    def name(self, *identifiers):
+        return self.ledger.name(self.hold, [candidate._replace(identifier=identifier) for candidate, identifier
+                                            in zip(self.hold.candidates, identifiers, strict=True)])
+
+    def room(self):
+        return sum(pool.room for pool in self.ledger.pools())
+
+    def test_a_hold_names_what_exists_and_nothing_else(self):
+        self.assertEqual((['a', None, None], False), (hosts.taken(self.hold), self.hold.is_named))
+        self.assertEqual(3, len(set(self.hold.keys)))
+        self.assertEqual(['a', None, None], [self.ledger.device(key).identifier for key in self.hold.keys])
+        self.assertEqual([False, True, True], [self.ledger.device(key).unborn for key in self.hold.keys])
+        self.assertEqual([('a', 'i'), (None, 'i'), (None, 'i')],
+                         [(device.identifier, device.instance_uuid) for device in self.ledger.devices()])
+
+    def test_a_hold_of_what_exists_is_named(self):
+        self.ledger.put_back(self.hold)
+        hold = self.ledger.take('i', wants((VGPU, 1)))
+        self.assertEqual((True, (mdev('a', 'p0').key,)), (hold.is_named, hold.keys))
+
+    def test_no_provisional_name_is_given_twice(self):
+        self.ledger.put_back(self.hold)
+        again = self.ledger.take('i', wants((VGPU, 3)))
+        self.assertEqual({mdev('a', 'p0').key}, {*self.hold.keys} & {*again.keys})
+
+    def test_the_new_names_are_known_and_the_provisional_ones_are_not_any_more(self):
+        named = self.name('a', 'b', 'c')
+        self.assertEqual((['a', 'b', 'c'], True), ([key.identifier for key in named.keys], named.is_named))
+        self.assertEqual(['a', 'b', 'c'], [device.identifier for device in hosts.held(self.ledger, 'i')])
+        self.assertEqual([None, None], [self.ledger.device(key) for key in self.hold.keys[1:]])
+
+    def test_a_device_takes_over_the_details_of_its_new_name(self):
+        candidates = [candidate._replace(identifier=name, details=f'driver says {name}')
+                      for candidate, name in zip(self.hold.candidates, 'abc', strict=True)]
+        named = self.ledger.name(self.hold, candidates)
+        self.assertEqual(['details of a', 'driver says b', 'driver says c'],
+                         [self.ledger.device(key).details for key in named.keys])
+
+    def test_what_is_not_named_yet_keeps_its_provisional_name(self):
+        named = self.name('a', 'b', None)
+        self.assertEqual((*named.keys[:2], self.hold.keys[2]), named.keys)
+        self.assertEqual((False, None), (named.is_named, self.ledger.device(named.keys[2]).identifier))
+
+    def test_names_that_are_too_few_or_too_many_name_nothing(self):
+        before = hosts.everything(self.ledger)
+        for candidates in (self.hold.candidates[:2], (*self.hold.candidates, self.hold.candidates[0])):
+            self.assertRaises(ValueError, self.ledger.name, self.hold, [
+                candidate._replace(identifier=f'm{number}') for number, candidate in enumerate(candidates)])
+            self.assertEqual(before, hosts.everything(self.ledger))
+
+    def test_a_put_back_forgets_what_was_not_made_named_or_not(self):
+        for name in (lambda: self.hold, lambda: self.name('a', 'b', 'c'), lambda: self.name('a', 'b', None)):
+            hold = name()
+            self.ledger.put_back(hold)
+            self.assertEqual((3, [mdev('a', 'p0').key]), (self.room(), [one.key for one in self.ledger.devices()]))
+            self.assertFalse(self.ledger.has_claim_of_this_process('i'))
+            self.hold = self.ledger.take('i', wants((VGPU, 3)))
+
+    def test_a_put_back_leaves_a_named_device_to_the_owner_in_its_row(self):
+        named = self.name('a', 'b', 'c')
+        theirs = hosts.row(mdev('b', 'p0'), 'other')
+        self.ledger.hold([theirs])
+        self.ledger.put_back(named)
+        self.assertEqual(([], 2), (self.ledger.not_held([theirs]), self.room()))
+        self.assertEqual([theirs.key], [device.key for device in hosts.held(self.ledger, 'other')])
+        self.assertEqual([], hosts.held(self.ledger, 'i'))
+
+    def test_a_put_back_of_what_an_instance_takes_beside_leaves_the_rest(self):
+        ledger = hosts.ledger(*[namespace(name) for name in 'abc'])
+        first = ledger.take('i', wants((PMEM, 1)))
+        beside = ledger.take('i', wants((PMEM, 2)), beside=True)
+        ledger.put_back(beside)
+        self.assertEqual([first.keys[0]], [device.key for device in hosts.held(ledger, 'i')])
+        ledger.put_back(first)
+        self.assertEqual(['a', 'b', 'c'], hosts.taken(ledger.take('i', wants((PMEM, 3)))))
+
+
+class RowsTestCase(base.TestCase):
+    """What rows hold, and what a claim of this process holds beside it."""
+
+    def setUp(self):
+        super().setUp()
+        self.a, self.b, self.c = (namespace(name) for name in 'abc')
+        self.ledger = hosts.ledger(self.a, self.b, self.c)
+        self.rows = [hosts.row(self.a, 'i'), hosts.row(self.b, 'i')]
+        self.ledger.hold(self.rows)
+
+    def held(self, instance='i'):
+        return [device.identifier for device in hosts.held(self.ledger, instance)]
+
+    def test_it_is_known_who_told_of_a_holding(self):
+        self.ledger.take('k', wants((PMEM, 1)))
+        self.assertEqual([(True, False), (False, True), (False, False)], [
+            (self.ledger.has_claim_of_rows(uuid), self.ledger.has_claim_of_this_process(uuid)) for uuid in 'ikl'])
+
+    def test_rows_whose_devices_others_have_or_nobody_are_not_held(self):
+        self.ledger.take('k', wants((PMEM, 1)))
+        missing = [hosts.row(self.a, 'k'), hosts.row(self.c, 'i'), hosts.row(namespace('d'), 'i')]
+        self.assertEqual(missing, self.ledger.not_held([*self.rows, *missing]))
+
+    def test_every_row_is_there(self):
+        self.assertEqual([], self.ledger.without_row(self.rows, True))
+        self.assertEqual([], self.ledger.without_row(self.rows, False))
+
+    def test_a_row_is_gone(self):
+        self.assertEqual(['i'], self.ledger.without_row(self.rows[:1], True))
+        self.assertEqual(['i'], self.ledger.without_row([hosts.row(self.b, 'k'), self.rows[0]], False))
+
+    def test_a_claim_whose_row_was_not_read_yet_has_lost_none(self):
+        self.ledger.take('k', wants((PMEM, 1)))
+        self.assertEqual([], self.ledger.without_row(self.rows, True))
+
+    def test_a_claim_that_is_over_has_lost_its_row(self):
+        self.ledger.trust_rows(self.ledger.take('k', wants((PMEM, 1))).keys)
+        self.assertEqual(['k'], self.ledger.without_row(self.rows, True))
+        self.assertEqual((True, False), (self.ledger.has_claim_of_rows('k'),
+                                         self.ledger.has_claim_of_this_process('k')))
+
+    def test_what_has_no_row_any_more_is_free_and_what_is_kept_is_not(self):
+        self.ledger.free_without_row('i', [self.a.key])
+        self.assertEqual(['a'], self.held())
+        self.assertEqual(['c', 'b'], hosts.taken(self.ledger.take('k', wants((PMEM, 2)))))
+
+    def test_what_a_claim_just_took_is_never_free_without_a_row(self):
+        self.ledger.take('i', wants((PMEM, 1)), beside=True)
+        self.ledger.free_without_row('i', [])
+        self.assertEqual(['c'], self.held())
+        self.ledger.trust_rows([self.c.key])
+        self.ledger.free_without_row('i', [])
+        self.assertEqual([], self.held())
+
+    def test_nothing_of_an_unknown_instance_is_free(self):
+        self.ledger.free_without_row('nobody', [])
+        self.assertEqual(['a', 'b'], self.held())
+
+    def test_rows_count_where_their_devices_count_now(self):
+        self.ledger.read_inventory(inventory(namespace('a', SMALL, provider_name='region0'), self.b, self.c))
+        unknown = hosts.row(namespace('d'), 'i')
+        self.assertEqual([(SMALL, provider('region0')), (PMEM, provider('')), (PMEM, provider(''))],
+                         [(row.resource_class, row.provider_uuid)
+                          for row in self.ledger.counted_now([*self.rows, unknown])])
+
+
 class CreatableTestCase(base.TestCase):
 
     def setUp(self):
