@@ -334,15 +334,15 @@ class Ledger:
         :param candidates: those of ``hold``, each with its identifier
         :returns: the same hold by its new names
         """
-        for key, candidate in zip(hold.keys, candidates, strict=True):
+        named = list(zip(hold.keys, candidates, strict=True))
+        for key, candidate in named:
             unit = self._unnamed.get(key.identifier)
             if unit is not None and candidate.identifier is not None:
                 del self._unnamed[key.identifier]
                 unit.identifier, unit.details = candidate.identifier, candidate.details
                 self._units.setdefault(candidate.kind, {})[candidate.identifier] = unit
         return Hold(hold.instance_uuid, tuple(DeviceKey(one.kind, one.identifier or key.identifier)
-                                              for key, one in zip(hold.keys, candidates, strict=True)),
-                    tuple(candidates))
+                                              for key, one in named), tuple(candidates))
 
     def put_back(self, hold: Hold) -> None:
         """Undo a take whose devices were certainly not recorded: they are free again, first in their lines."""
