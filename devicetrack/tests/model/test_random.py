@@ -95,7 +95,8 @@ class Machine(stateful.RuleBasedStateMachine):
 
     def in_doubt(self):
         """Whether a manager waits for its store's word: then it may refuse an instance for now."""
-        return any(memory.running(host.manager).rows.doubts for host in self.world.hosts.values())
+        return any(memory.running(host.manager).rows.doubts for host in self.world.hosts.values()
+                   if memory.is_ready(host.manager))
 
     @stateful.rule(data=st.data(), point=st.integers(1, 30))
     def it_is_killed_in_the_middle(self, data, point):
