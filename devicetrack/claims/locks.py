@@ -61,7 +61,7 @@ class _Trace:
     def asks(self, name: str, waits: bool = True) -> None:
         """:raises WrongOrder: the calling thread must not wait for this lock now"""
         if waits and not MAY_HOLD[name].issuperset(self.held):
-            raise WrongOrder(name, self.held)
+            raise WrongOrder(name, list(self.held))
 
     def gives_back(self, name: str) -> None:
         # The trace may have begun while the lock was held.

@@ -203,10 +203,11 @@ class LifeOfAHostTestCase(RoomsTestCase):
     def test_what_leaves_the_lock_does_not_change_any_more(self) -> None:
         host = self.host(devices=1)
         host.claim(Instance(), pmem=1)
+        [row] = host.records()
         [device] = host.running.ledger.devices()
         pools, _devices = host.running.ledger.pools_and_devices(())
         copies = tuple(device), [tuple(pool) for pool in pools]
-        host.running.ledger.releasing([device.key])
+        host.running.ledger.releasing([row.key])
         self.assertEqual(copies, (tuple(device), [tuple(pool) for pool in pools]))
         self.assertRaises(AttributeError, setattr, device, 'state', 0)
         self.assertNotEqual(device, host.running.ledger.devices()[0])
