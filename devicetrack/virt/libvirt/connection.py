@@ -82,10 +82,7 @@ _LOST_CODES = frozenset((libvirt.VIR_ERR_SYSTEM_ERROR, libvirt.VIR_ERR_INTERNAL_
 class Refused(exception.CommandFailed):
     """libvirt refused a call; ``meaning`` says why, as far as it is known."""
 
-    def __init__(self, command: str, reason: str, meaning: Meaning = Meaning.OTHER) -> None:
-        super().__init__(command, reason)
-        self.args = (command, reason, meaning)
-        self.meaning = meaning
+    meaning: Meaning = Meaning.OTHER
 
 
 class Definitions(NamedTuple):
