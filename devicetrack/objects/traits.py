@@ -5,7 +5,7 @@ We use a trait of os-traits where one exists. Other names are ours:
 does not take in a name. So ``nvidia-35`` becomes ``CUSTOM_DEVICETRACK_MDEV_TYPE_NVIDIA_35``.
 
 What a host has for guests that come while they run is said by names that begin with ``CUSTOM_MIG_``:
-:mod:`devicetrack.engine.migration_traits`.
+:mod:`devicetrack.compatibility.traits`.
 """
 
 from __future__ import annotations
