@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 
 @functools.cache
-def _signature(error: type) -> inspect.Signature:
-    # Loading inspect takes as long as making all the classes below; only an error that is raised needs it.
+def _parameters(error: type) -> inspect.Signature:
+    # Loading inspect takes longer than making all the classes below, and only an error that is raised needs it.
     import inspect
     facts: dict[str, str] = {}
     for cls in reversed(error.__mro__):
         if '__init__' not in vars(cls):
-            facts |= inspect.get_annotations(cls)
+            facts |= {name: kind for name, kind in inspect.get_annotations(cls).items() if 'ClassVar' not in str(kind)}
     return inspect.Signature([
         inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=annotation,
                           default=getattr(error, name, inspect.Parameter.empty))
@@ -39,7 +39,7 @@ class _Signature:
     def __get__(self, error: object, cls: type) -> inspect.Signature:
         if cls.__init__ is not DeviceTrackError.__init__:       # type: ignore[misc]
             raise AttributeError('__signature__')               # a constructor of its own shows itself
-        return _signature(cls)
+        return _parameters(cls)
 
 
 @dataclass_transform(eq_default=False)
@@ -57,7 +57,7 @@ class DeviceTrackError(Exception):
 
     def __init__(self, *facts: Any, **named: Any) -> None:
         cls: type = type(self)
-        signature = _signature(cls)
+        signature = _parameters(cls)
         given = signature.bind(*facts, **named)
         given.apply_defaults()
         for name, value in given.arguments.items():
