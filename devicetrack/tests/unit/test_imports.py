@@ -262,3 +262,23 @@ class CostOfImportTestCase(testtools.TestCase):
         answer = subprocess.run(
             [sys.executable, '-c', program], capture_output=True, text=True, check=True)
         self.assertEqual('1', answer.stdout.strip())
+
+    def test_importing_every_module_and_making_drivers_prints_nothing(self):
+        modules = [name for name, _imports in all_imports() if '.migrations' not in name]
+        program = textwrap.dedent(f"""
+            import importlib, tempfile
+            for name in {modules}:
+                importlib.import_module(name)
+            import devicetrack
+            from oslo_config import cfg
+            for driver in ('fake', 'libvirt'):
+                conf = cfg.ConfigOpts()
+                devicetrack.register_options(conf)
+                conf([], default_config_files=[])
+                conf.set_override('virt_driver', driver, 'devicetrack')
+                with tempfile.TemporaryDirectory() as path:
+                    conf.set_override('state_path', path, 'devicetrack')
+                    devicetrack.load_driver(conf)
+        """)
+        answer = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True, check=True)
+        self.assertEqual(('', ''), (answer.stdout, answer.stderr))
