@@ -11,6 +11,7 @@ import testtools
 import devicetrack
 from devicetrack.claims.manager import ClaimManager
 from devicetrack.store.api import Changes
+from devicetrack.testing import compute_service
 from devicetrack.testing import crash
 from devicetrack.testing.crash import moments
 from devicetrack.testing.crash import program
@@ -26,13 +27,13 @@ class Boot(operations.Boot):
     """With one namespace, which is enough here and quick."""
 
     def setup(self, world):
-        self.instance = world.data.create('one', service.Flavor('tiny', pmem=1))
+        self.instance = world.data.create('one', service.Flavor(name='tiny', pmem=1))
 
 
 class Delete(operations.Delete):
 
     def setup(self, world):
-        self.instance = operations.booted(world, flavor=service.Flavor('tiny', pmem=1))
+        self.instance = operations.booted(world, flavor=service.Flavor(name='tiny', pmem=1))
 
 
 class ForgetfulStore:
@@ -61,14 +62,14 @@ class StoreWithoutDrains(ForgetfulStore):
 
 class WithoutDrains(service.Compute):
 
-    def __init__(self, place):
-        super().__init__(place._replace(store=StoreWithoutDrains(place.store)))
+    def __init__(self, parts):
+        super().__init__(parts._replace(store=StoreWithoutDrains(parts.store)))
 
 
 class WithForgetfulStore(service.Compute):
 
-    def __init__(self, place):
-        super().__init__(place._replace(store=ForgetfulStore(place.store)))
+    def __init__(self, parts):
+        super().__init__(parts._replace(store=ForgetfulStore(parts.store)))
 
 
 def free(manager, records):
@@ -89,7 +90,7 @@ class HastyManager(ClaimManager):
 class WithHastyManager(service.Compute):
 
     def make_manager(self):
-        return HastyManager(self.host, self.driver, self.store, self.conf, service.View(self.data, self.host))
+        return HastyManager(self.host, self.driver, self.store, self.conf, compute_service.View(self.data, self.host))
 
 
 class TrustfulManager(ClaimManager):
@@ -104,7 +105,7 @@ class TrustfulManager(ClaimManager):
 class WithTrustfulManager(service.Compute):
 
     def make_manager(self):
-        return TrustfulManager(self.host, self.driver, self.store, self.conf, service.View(self.data, self.host))
+        return TrustfulManager(self.host, self.driver, self.store, self.conf, compute_service.View(self.data, self.host))
 
 
 class ForgetfulService(service.Compute):
