@@ -1,8 +1,8 @@
 """A compute service for tests: its data, what it answers to claim managers, and what it does on a host.
 
-:class:`ComputeService` has the instances and the migrations. :class:`View` is what the manager of one host asks, answered
-from them. :class:`Compute` is the service on one host: it makes the calls of the manager, each in its place. A subclass
-says how guests are started and ended there, and overrides the steps in which its service differs::
+:class:`ComputeService` has the instances and the migrations. :class:`View` answers the manager of one host from them.
+:class:`Compute` is the service on one host: it makes the calls of the manager, each in its place. A subclass says how
+guests are started and ended there, and overrides the steps in which its service differs::
 
     class Compute(compute_service.Compute):
         def __init__(self, service, host, driver, store, conf):
@@ -89,16 +89,16 @@ class Migration:
 
 
 class ComputeService:
-    """The instances and migrations of all hosts, and what they mean to each. Its managers hear nothing but the truth."""
+    """The instances and migrations of all hosts, and what they mean to each host."""
 
     def __init__(self) -> None:
         self.instances: list[Any] = []
         self.migrations: list[Any] = []
 
-    def instance(self, instance_uuid: str) -> Any:
+    def get_instance(self, instance_uuid: str) -> Any:
         return _find(self.instances, instance_uuid)
 
-    def migration(self, migration_uuid: str) -> Any:
+    def get_migration(self, migration_uuid: str) -> Any:
         return _find(self.migrations, migration_uuid)
 
     def save(self, *changed: Any) -> None:
@@ -138,7 +138,7 @@ class ComputeService:
 
     def fail_migration(self, migration_uuid: str) -> None:
         """Set a migration to ``error``."""
-        self.migration(migration_uuid).status = 'error'
+        self.get_migration(migration_uuid).status = 'error'
 
 
 def _find(things: list[Any], thing_uuid: str) -> Any:

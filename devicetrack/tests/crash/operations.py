@@ -39,7 +39,7 @@ class ComputeOperation(explore.Operation):
                 world.switch_on(host.name)
         for migration in list(world.data.migrations):
             if migration.status not in service.OVER and (
-                    world.data.instance(migration.instance_uuid).state == compute_service.ACTIVE):
+                    world.data.get_instance(migration.instance_uuid).state == compute_service.ACTIVE):
                 finish_migration(world, migration)
         for instance in world.data.instances:
             if instance.host is None:           # nobody began, as far as the service knows
@@ -55,7 +55,7 @@ class ComputeOperation(explore.Operation):
 def finish_migration(world: World, migration: compute_service.Migration) -> None:
     """Carry on with a migration, or undo it."""
     def move() -> tuple[compute_service.Instance, compute_service.Migration]:
-        return world.data.instance(migration.instance_uuid), world.data.migration(migration.uuid)
+        return world.data.get_instance(migration.instance_uuid), world.data.get_migration(migration.uuid)
 
     source, destination = world[str(migration.source_compute)], world[str(migration.dest_compute)]
     if migration.kind == compute_service.EVACUATION:
@@ -76,7 +76,7 @@ def finish_migration(world: World, migration: compute_service.Migration) -> None
 def booted(world: World, host: str = 'a', flavor: service.Flavor = service.SMALL, name: str = 'one') -> str:
     """An instance that runs."""
     instance_uuid: str = world.data.create(name, flavor)
-    world[host].spawn(world.data.instance(instance_uuid), flavor.request)
+    world[host].spawn(world.data.get_instance(instance_uuid), flavor.request)
     return instance_uuid
 
 
@@ -90,7 +90,7 @@ class Boot(ComputeOperation):
         self.instance = world.data.create('one', service.LARGE)
 
     def run(self, world: World) -> None:
-        instance = world.data.instance(self.instance)
+        instance = world.data.get_instance(self.instance)
         world['a'].spawn(instance, instance.flavor.request)
 
 
@@ -102,7 +102,7 @@ class FailedBoot(Boot):
         try:
             super().run(world)
         except service.BootFailed:
-            world.data.instance(self.instance).state = compute_service.DELETED
+            world.data.get_instance(self.instance).state = compute_service.DELETED
 
 
 class Delete(ComputeOperation):
@@ -112,7 +112,7 @@ class Delete(ComputeOperation):
         self.instance = booted(world, flavor=service.LARGE)
 
     def run(self, world: World) -> None:
-        world['a'].delete(world.data.instance(self.instance))
+        world['a'].delete(world.data.get_instance(self.instance))
 
 
 class Reboot(ComputeOperation):
@@ -122,14 +122,14 @@ class Reboot(ComputeOperation):
         self.instance = booted(world)
 
     def run(self, world: World) -> None:
-        world['a'].hard_reboot(world.data.instance(self.instance))
+        world['a'].hard_reboot(world.data.get_instance(self.instance))
 
 
 class Rebuild(Reboot):
     name = 'rebuild'
 
     def run(self, world: World) -> None:
-        instance = world.data.instance(self.instance)
+        instance = world.data.get_instance(self.instance)
         world['a'].rebuild(instance, instance.flavor.request)
 
 
@@ -139,7 +139,7 @@ class Reap(ComputeOperation):
     def setup(self, world: World) -> None:
         self.instance = booted(world)
         world['a'].hypervisor.delete_guest(self.instance)
-        world.data.instance(self.instance).state = compute_service.DELETED
+        world.data.get_instance(self.instance).state = compute_service.DELETED
 
     def run(self, world: World) -> None:
         world['a'].audit()
@@ -157,7 +157,7 @@ class Drain(ComputeOperation):
     def run(self, world: World) -> None:
         for target in self.targets:
             world['a'].drain(target)
-        world['a'].delete(world.data.instance(self.instance))
+        world['a'].delete(world.data.get_instance(self.instance))
 
     def finish(self, world: World) -> None:
         super().finish(world)
@@ -234,10 +234,10 @@ class Move(ComputeOperation):
 
     def of(self, world: World) -> tuple[compute_service.Instance, compute_service.Migration]:
         """The instance and its migration, as the service has them now."""
-        return world.data.instance(self.instance), world.data.migration(self.migration)
+        return world.data.get_instance(self.instance), world.data.get_migration(self.migration)
 
     def become(self, world: World, status: str) -> None:
-        world.data.migration(self.migration).status = status
+        world.data.get_migration(self.migration).status = status
 
 
 class Resize(Move):
@@ -297,7 +297,7 @@ class DeleteResized(Resized):
     name = 'delete resized'
 
     def run(self, world: World) -> None:
-        self.destination(world).delete(world.data.instance(self.instance))
+        self.destination(world).delete(world.data.get_instance(self.instance))
         self.source(world).audit()
 
 
@@ -305,7 +305,7 @@ class DeleteClaimed(Claimed):
     name = 'delete while claimed'
 
     def run(self, world: World) -> None:
-        self.source(world).delete(world.data.instance(self.instance))
+        self.source(world).delete(world.data.get_instance(self.instance))
         self.destination(world).audit()
 
 
@@ -313,7 +313,7 @@ class DropNew(Claimed):
     name = 'drop new claim'
 
     def run(self, world: World) -> None:
-        self.destination(world).drop_claim(world.data.instance(self.instance), 'new_')
+        self.destination(world).drop_claim(world.data.get_instance(self.instance), 'new_')
         self.become(world, 'failed')
 
 
@@ -322,7 +322,7 @@ class DropOld(Resized):
 
     def run(self, world: World) -> None:
         self.become(world, 'confirmed')
-        self.source(world).drop_claim(world.data.instance(self.instance), 'old_')
+        self.source(world).drop_claim(world.data.get_instance(self.instance), 'old_')
 
 
 class SameHostResize(Resize):

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 
 from devicetrack import exception
 from devicetrack import vocabulary
+from devicetrack.tests import base
 from devicetrack.tests.model import finishing
 from devicetrack.tests.model import operations
 from devicetrack.tests.model import oracle
+from devicetrack.tests.model import quiet
 from devicetrack.tests.model.operations import Step
 from devicetrack.tests.model.world import Shape
 from devicetrack.tests.model.world import Snapshot
 from devicetrack.tests.model.world import World
-from devicetrack.tests import base
-from devicetrack.tests.model import quiet
 
 EXAMPLES = int(os.environ.get('HYPOTHESIS_EXAMPLES', '0'))
 PHASES = [phase for phase in Phase if EXAMPLES or phase not in (Phase.shrink, Phase.explain)]

@@ -26,12 +26,12 @@ from devicetrack.objects import DeviceRequest
 from devicetrack.objects.values import DeviceKey
 from devicetrack.store.sql.store import SQLStore
 from devicetrack.testing import fixtures as host_fixtures
+from devicetrack.testing.staged_store import StagedStore
 from devicetrack.tests.model import memory
 from devicetrack.tests.model.service import Guest
 from devicetrack.tests.model.service import ModelService
 from devicetrack.tests.model.service import Place
 from devicetrack.tests.model.service import ServiceView
-from devicetrack.testing.staged_store import StagedStore
 from devicetrack.virt import fake
 
 TABLES: Final = ('hosts', 'assignments', 'migration_contexts', 'withheld', 'declarations')

@@ -11,8 +11,8 @@ import testtools
 import devicetrack
 from devicetrack.claims.manager import ClaimManager
 from devicetrack.store.api import Changes
-from devicetrack.testing import compute_service
 from devicetrack.testing import crash
+from devicetrack.testing.compute_service import View
 from devicetrack.testing.crash import moments
 from devicetrack.testing.crash import program
 from devicetrack.testing.crash import stores
@@ -90,7 +90,7 @@ class HastyManager(ClaimManager):
 class WithHastyManager(service.Compute):
 
     def make_manager(self):
-        return HastyManager(self.host, self.driver, self.store, self.conf, compute_service.View(self.data, self.host))
+        return HastyManager(self.host, self.driver, self.store, self.conf, View(self.data, self.host))
 
 
 class TrustfulManager(ClaimManager):
@@ -105,7 +105,7 @@ class TrustfulManager(ClaimManager):
 class WithTrustfulManager(service.Compute):
 
     def make_manager(self):
-        return TrustfulManager(self.host, self.driver, self.store, self.conf, compute_service.View(self.data, self.host))
+        return TrustfulManager(self.host, self.driver, self.store, self.conf, View(self.data, self.host))
 
 
 class ForgetfulService(service.Compute):
