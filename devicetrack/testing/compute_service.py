@@ -142,7 +142,8 @@ class ComputeService:
 
 
 def _find(things: list[Any], thing_uuid: str) -> Any:
-    return next(one for one in things if one.uuid == thing_uuid)
+    [found] = [one for one in things if one.uuid == thing_uuid]
+    return found
 
 
 class View:
