@@ -346,7 +346,7 @@ class Compute:
         self.save(migration)
         return self.manager.migration_definitions(self.context, instance, migration, device_map)
 
-    def arrived(self, instance: Any, migration: Any) -> None:
+    def arrived(self, instance: Any) -> None:
         """At the destination: the guest runs here."""
         self.manager.started(self.context, instance)
         instance.host = instance.node = self.host

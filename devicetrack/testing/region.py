@@ -138,7 +138,7 @@ class Region(fixtures.Fixture, compute_service.ComputeService):
         source, destination = self._ends(migration)
         source.machine.delete_guest(instance.uuid)
         destination.machine.arrived(instance.uuid)
-        destination.arrived(instance, migration)
+        destination.arrived(instance)
         migration.status = 'completed'
 
     def roll_back(self, instance: Instance, migration: Migration) -> None:

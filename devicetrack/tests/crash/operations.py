@@ -64,7 +64,7 @@ def finish_migration(world: World, migration: compute_service.Migration) -> None
         if source.hypervisor.guests().get(str(migration.instance_uuid)):
             destination.roll_back(*move())
         else:
-            destination.arrived(*move())
+            destination.arrived(move()[0])
             source.left(*move())
     elif migration.status in ('finished', 'confirming'):
         source.confirm_resize(*move())
@@ -372,7 +372,7 @@ class LiveMigration(Move):
     def run(self, world: World) -> None:
         device_map = self.claim(world)
         self.source(world).live_migrate(*self.of(world), device_map)
-        self.destination(world).arrived(*self.of(world))
+        self.destination(world).arrived(world.data.get_instance(self.instance))
         self.source(world).left(*self.of(world))
 
 
