@@ -211,6 +211,7 @@ class Compute:
         """
         with self.manager.instance_claim(self.context, instance, self.host, request):
             instance.host = instance.node = self.host
+            instance.state = BUILDING
             self.save(instance)
             self.boot_or_clean_up(instance)
         instance.state = ACTIVE

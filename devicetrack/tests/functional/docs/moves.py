@@ -248,7 +248,7 @@ def rebooted(region: Region, instance: Instance) -> Steps:
 def shelved(region: Region, instance: Instance) -> Steps:
     region.one.machine.delete_guest(instance.uuid)
     region.one.manager.release(None, instance)
-    instance.host = None
+    instance.host, instance.state = None, compute_service.OFFLOADED
     yield 'one: the guest is undefined, release'
     region.two.claim(instance, pmem=1)
     instance.host = 'two'

@@ -284,6 +284,6 @@ class DocumentationTestCase(CrashTestCase):
     def test_what_the_page_invites_to_break_is_found(self):
         example = runpy.run_path(str(ROOT / 'doc' / 'source' / 'user' / 'crash_kit.py'))
 
-        careless = type('Careless', (example['Service'],), {'resume': lambda self, instance_uuid: None})
+        careless = type('Careless', (example['Service'],), {'resume': lambda self, instance: None})
         report = self.explorer().explore(on(careless, example['Boot']), KILL)
         self.assertIn('owners are {} and should be', report.describe())
