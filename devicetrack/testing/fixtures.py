@@ -19,8 +19,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
-import dataclasses
-import itertools
 import os
 import tempfile
 from typing import Any
@@ -41,12 +39,20 @@ from devicetrack.engine import withholding
 from devicetrack.objects import details
 from devicetrack.objects import DeviceRequest
 from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import GuestConfig
 from devicetrack.objects.values import InventoryDevice
 from devicetrack.store import api as store_api
 from devicetrack.store.sql import open_store
 from devicetrack.store.sql import schema
+from devicetrack.testing import compute_service
+from devicetrack.testing.compute_service import Flavor
+from devicetrack.testing.compute_service import Instance
+from devicetrack.testing.compute_service import Migration
 from devicetrack.testing.staged_store import StagedStore
 from devicetrack.virt import fake
+
+__all__ = ['a_request', 'Configuration', 'Flavor', 'FREE', 'HELD', 'Host', 'Instance', 'Migration', 'path_of', 'PMEM',
+           'Service', 'SQLiteStore', 'VGPU', 'WITHHELD']
 
 FREE = 'free'
 HELD = 'held'                                   # in the ledger, without a row
@@ -56,78 +62,31 @@ PMEM = 'CUSTOM_PMEM_NAMESPACE_4GB'
 VGPU = 'VGPU'
 
 
-@dataclasses.dataclass
-class Flavor:
-    extra_specs: dict[str, str] = dataclasses.field(default_factory=dict)
+class Service(compute_service.View):
+    """The compute service's view, whose answers a test can set: a value, None for unknown, or an error to raise.
 
+    ``known`` answers ``instances``, ``moves`` are the migrations, ``evacuated`` the instances that were evacuated from
+    here.
 
-@dataclasses.dataclass
-class Instance:
-    """What a manager reads from and sets on a compute service's instance, and nothing else."""
-
-    uuid: str = dataclasses.field(default_factory=lambda: str(uuid.uuid4()))
-    flavor: Flavor | None = None
-    host: str | None = None
-    node: str | None = None
-    old_flavor: Flavor | None = None
-    new_flavor: Flavor | None = None
-    resources: Any = None
-    migration_context: Any = None
-
-
-@dataclasses.dataclass
-class Migration:
-    """What a manager reads from a compute service's migration, and nothing else. Nodes are named like their hosts."""
-
-    source_compute: str | None = None
-    dest_compute: str | None = None
-    instance_uuid: str | None = None
-    status: str = 'pre-migrating'
-    uuid: str = dataclasses.field(default_factory=lambda: str(uuid.uuid4()))
-    id: int = dataclasses.field(default_factory=itertools.count(1).__next__)
-
-    @property
-    def source_node(self) -> str | None:
-        return self.source_compute
-
-    @property
-    def dest_node(self) -> str | None:
-        return self.dest_compute
-
-
-class Service:
-    """The compute service's view; None, or an error to raise, is an unknown view.
-
-    ``known`` is its word by instance UUID, ``moves`` has its migrations, which hosts may share, ``evacuated`` the
-    instances that were evacuated from here.
+    :param service: gives the answers that are not set; without it they are unknown
     """
 
-    def __init__(self) -> None:
+    def __init__(self, service: compute_service.ComputeService | None = None, host: str = '') -> None:
+        super().__init__(service or compute_service.ComputeService(), host)
+        self._tells = service is not None
         self.known: Mapping[str, str] | BaseException | None = None
-        self.moves: list[Migration] | BaseException | None = []
+        self.moves: list[Migration] | BaseException | None = self.service.migrations
         self.evacuated: list[str] | BaseException | None = None
 
     def instances(self) -> Mapping[str, str] | None:
-        return _said(self.known)
+        return super().instances() if self._tells and self.known is None else _said(self.known)
 
     def migrations(self, uuids: Sequence[str]) -> Mapping[str, Migration] | None:
         moves = _said(self.moves)
         return None if moves is None else {move.uuid: move for move in moves}
 
     def evacuated_from_here(self) -> Collection[str] | None:
-        return _said(self.evacuated)
-
-    def create_migration(self, context: Any, instance: Any, nodename: str, move_type: str) -> Migration:
-        created = Migration(instance.host, nodename, instance.uuid)
-        moves = _said(self.moves)
-        assert moves is not None
-        moves.append(created)
-        return created
-
-    def fail_migration(self, migration_uuid: str) -> None:
-        for move in _said(self.moves) or ():
-            if move.uuid == migration_uuid:
-                move.status = 'error'
+        return super().evacuated_from_here() if self._tells and self.evacuated is None else _said(self.evacuated)
 
 
 Answer = TypeVar('Answer')
@@ -195,8 +154,10 @@ class SQLiteStore(fixtures.Fixture):
         return cls._template
 
 
-class Host(fixtures.Fixture):
+class Host(fixtures.Fixture, compute_service.Compute):
     """One compute host: its machine in memory, its store, and a claim manager that is ready.
+
+    It does what a compute service does there: see :class:`~devicetrack.testing.compute_service.Compute`.
 
     :param devices: so many namespaces ``d0``, ``d1``, … of class :data:`PMEM`
     :param parents: mdev parents by name: how many devices of type ``nvidia-35``, class :data:`VGPU`, each can make
@@ -215,7 +176,7 @@ class Host(fixtures.Fixture):
     def __init__(self, devices: int = 0, parents: Mapping[str, int] | None = None, policy: str = 'pack',
                  name: str = 'host', configuration: Configuration | None = None,
                  store: store_api.Store | None = None, ready: bool = True) -> None:
-        self.name = name
+        self.name = self.host = name
         self.machine = fake.FakeHost()
         for number in range(devices):
             self.machine.add_namespace(f'd{number}')
@@ -272,19 +233,18 @@ class Host(fixtures.Fixture):
         return self.manager.instance_claim(self.context, instance, self.name, request)
 
     def spawn(self, instance: Instance | None = None, request: Any = None, pmem: int = 0, vgpu: int = 0) -> Instance:
-        """Claim, realize, start the guest and say so."""
-        instance = instance or Instance()
-        self.claim(instance, request, pmem, vgpu)
-        self.boot(instance)
-        instance.host = instance.node = self.name
-        return instance
+        """Boot an instance with what ``request`` says, or with so many namespaces and vGPUs."""
+        spawned: Instance = super().spawn(instance or Instance(), request or a_request(pmem=pmem, vgpu=vgpu))
+        return spawned
 
-    def boot(self, instance: Instance, before_move: bool = False) -> None:
-        """Make the instance's devices ready, start its guest on them and say so."""
-        self.manager.realize(self.context, instance, before_move)
-        config = self.manager.guest_config(instance, before_move)
-        self.machine.start_guest(instance.uuid, config.devices, metadata=config.metadata)
-        self.manager.started(self.context, instance, before_move)
+    def start_guest(self, instance_uuid: str, config: GuestConfig) -> None:
+        self.machine.start_guest(instance_uuid, config.devices, metadata=config.metadata)
+
+    def stop_guest(self, instance_uuid: str) -> None:
+        self.machine.stop_guest(instance_uuid)
+
+    def delete_guest(self, instance_uuid: str) -> None:
+        self.machine.delete_guest(instance_uuid)
 
     def resize(self, instance: Instance, pmem: int = 0, vgpu: int = 0, migration: Migration | None = None,
                request: Any = None) -> Migration:
@@ -293,16 +253,10 @@ class Host(fixtures.Fixture):
         :returns: the migration, pending
         """
         if migration is None:
-            migration = Migration(instance.host, self.name, instance.uuid)
-            _said(self.service.moves or []).append(migration)
+            migration = self.service.create_migration(self.context, instance, self.name, compute_service.RESIZE)
         self.manager.resize_claim(self.context, instance, instance.flavor, self.name, migration,
                                   request or a_request(pmem=pmem, vgpu=vgpu))
         return migration
-
-    def delete(self, instance: Instance) -> None:
-        """Remove the guest and give back what it had."""
-        self.machine.delete_guest(instance.uuid)
-        self.manager.release(self.context, instance)
 
     # -- what is asked in tests ---------------------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ from devicetrack.testing.crash.moments import Moment
 from devicetrack.testing.crash.process import ComputeProcess
 from devicetrack.testing.crash.process import LedgerView
 from devicetrack.testing.crash.process import MEND
-from devicetrack.testing.crash.process import Place
+from devicetrack.testing.crash.process import Parts
 from devicetrack.testing.crash.process import VIEW
 from devicetrack.testing.crash.stores import rows_of
 from devicetrack.testing.crash.stores import Stores
@@ -57,7 +57,7 @@ class Operation:
 
     name = ''
     # Makes the compute service's process of a host, in it.
-    process: Callable[[Place], ComputeProcess] = ComputeProcess
+    process: Callable[[Parts], ComputeProcess] = ComputeProcess
 
     def machines(self) -> dict[str, Machine]:
         """The machines, by the names of their hosts."""

@@ -41,7 +41,7 @@ ANSWER = 'answer'
 ERROR = 'error'
 
 
-class Place(NamedTuple):
+class Parts(NamedTuple):
     """What a compute service's process is given.
 
     ``driver`` and ``store`` are for its manager. ``hypervisor`` starts and stops guests
@@ -65,11 +65,10 @@ class ComputeProcess:
 
     manager: ClaimManager
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
-        self.host = place.host
-        self.driver, self.store, self.conf = place.driver, place.store, place.conf
-        self.hypervisor, self.data = place.hypervisor, place.data
+    def __init__(self, parts: Parts) -> None:
+        self.host = parts.host
+        self.driver, self.store, self.conf = parts.driver, parts.store, parts.conf
+        self.hypervisor, self.data = parts.hypervisor, parts.data
         self.context: Any = None
 
     def start(self) -> None:
@@ -318,7 +317,7 @@ def watch_ledgers(line: Line) -> None:
 # -- the process ------------------------------------------------------------------------------------------------------
 
 
-def run(connection: Any, make: Callable[[Place], ComputeProcess], host: str, conf: cfg.ConfigOpts, opened: api.Store,
+def run(connection: Any, make: Callable[[Parts], ComputeProcess], host: str, conf: cfg.ConfigOpts, opened: api.Store,
         log: str) -> None:
     """Be the process: do what the line says until it ends. Does not return."""
     status = 1
@@ -330,7 +329,7 @@ def run(connection: Any, make: Callable[[Place], ComputeProcess], host: str, con
         line = Line(connection)
         watch_ledgers(line)
         store = watched_store(line, opened)
-        line.process = make(Place(host, remote_driver(line, host, conf), store, conf,
+        line.process = make(Parts(host, remote_driver(line, host, conf), store, conf,
                                   Remote(line, moments.HYPERVISOR), Remote(line, moments.DATA)))
         _obey(line, line.process, store)
         status = 0

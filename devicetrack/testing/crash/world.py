@@ -174,7 +174,7 @@ class Host:
     def alive(self) -> bool:
         return self.pid != 0
 
-    def fork(self, make: Callable[[process.Place], process.ComputeProcess], store: api.Store, log: str) -> None:
+    def fork(self, make: Callable[[process.Parts], process.ComputeProcess], store: api.Store, log: str) -> None:
         """Start the process. It has a manager that is not ready."""
         ours, theirs = multiprocessing.Pipe()
         pid = os.fork()
@@ -285,7 +285,7 @@ class World:
     """
 
     def __init__(self, machines: Mapping[str, Machine], data: Any, stores: Stores, seats: Seats,
-                 make: Callable[[process.Place], process.ComputeProcess]) -> None:
+                 make: Callable[[process.Parts], process.ComputeProcess]) -> None:
         self.data, self.stores = data, stores
         self.log = os.path.join(seats.directory, 'log')
         self.course = moments.Course()

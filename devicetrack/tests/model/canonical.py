@@ -15,12 +15,12 @@ from devicetrack import vocabulary
 from devicetrack.engine.selection import Pool
 from devicetrack.engine.selection import Unit
 from devicetrack.objects.values import DeviceKey
+from devicetrack.testing import compute_service
 from devicetrack.tests.model import memory
 from devicetrack.tests.model.service import ABSENT
-from devicetrack.tests.model.service import DELETED
 from devicetrack.tests.model.service import Guest
+from devicetrack.tests.model.service import HostDevice
 from devicetrack.tests.model.service import Move
-from devicetrack.tests.model.service import Place
 from devicetrack.tests.model.world import ModelHost
 from devicetrack.tests.model.world import World
 
@@ -47,8 +47,9 @@ def _orders(looks: dict[Thing, tuple]) -> Iterator[tuple[Thing, ...]]:
 def _look(world: World, views: dict[str, _View], guest: Guest) -> tuple:
     rows = sorted((row.role, row.state, row.migration_uuid is None) for view in views.values()
                   for row in view.rows.values() if row.instance_uuid == guest.uuid)
-    moves = [(move.kind, move.phase, move.status) for move in world.service.moves if move.instance_uuid == guest.uuid]
-    return guest.status, guest.size, rows, moves
+    moves = [(move.kind, move.phase, move.status) for move in world.service.migrations
+             if move.instance_uuid == guest.uuid]
+    return guest.state, guest.size, rows, moves
 
 
 def _in_order(world: World, views: dict[str, _View], guests: tuple[Guest, ...], hosts: tuple[str, ...]) -> tuple:
@@ -56,7 +57,7 @@ def _in_order(world: World, views: dict[str, _View], guests: tuple[Guest, ...], 
     for name in hosts:
         naming.name_devices(name, views[name])
     return (tuple(views[name].form(naming) for name in hosts), tuple(naming.guest(guest) for guest in guests),
-            tuple(naming.move(move) for move in world.service.moves), world.service.mute)
+            tuple(naming.move(move) for move in world.service.migrations), world.service.mute)
 
 
 class _Naming:
@@ -66,8 +67,8 @@ class _Naming:
         self.guests: dict[str | None, int] = {guest.uuid: number for number, guest in enumerate(guests)}
         self.tokens: dict[bytes, int] = {guest.token: number for number, guest in enumerate(guests)}
         self.hosts: dict[str | None, int] = {name: number for number, name in enumerate(hosts)}
-        self.moves: dict[str | None, int] = {move.uuid: number for number, move in enumerate(world.service.moves)}
-        self.devices: dict[Place, int] = {}
+        self.moves: dict[str | None, int] = {move.uuid: number for number, move in enumerate(world.service.migrations)}
+        self.devices: dict[HostDevice, int] = {}
         self.boots = {name: host.machine.boot for name, host in world.hosts.items()}
 
     def name_devices(self, host: str, view: _View) -> None:
@@ -76,18 +77,18 @@ class _Naming:
         for number, (_, key) in enumerate(facts):
             self.devices[host, key] = number
 
-    def places(self, places: frozenset[Place]) -> tuple:
-        return tuple(sorted((self.hosts[host], self.devices.get((host, key), -1)) for host, key in places))
+    def host_devices(self, host_devices: frozenset[HostDevice]) -> tuple:
+        return tuple(sorted((self.hosts[host], self.devices.get((host, key), -1)) for host, key in host_devices))
 
     def move_uuid(self, uuid: str | None) -> int | None:
         return None if uuid is None else self.moves.get(uuid, -1)
 
     def guest(self, guest: Guest) -> tuple:
-        if guest.status in (ABSENT, DELETED):
-            return (guest.status,)
+        if guest.state in (ABSENT, compute_service.DELETED):
+            return (guest.state,)
         resources = guest.resources
-        return (guest.status, guest.size, self.hosts.get(guest.host), self.places(guest.current),
-                self.places(guest.old), self.places(guest.new), self.places(guest.written),
+        return (guest.state, guest.size, self.hosts.get(guest.host), self.host_devices(guest.current),
+                self.host_devices(guest.old), self.host_devices(guest.new), self.host_devices(guest.written),
                 len(resources) if resources is not None else None,
                 None if guest.context is None else self.move_uuid(guest.context.migration_uuid))
 

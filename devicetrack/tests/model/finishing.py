@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from devicetrack.engine import reconcile
+from devicetrack.testing import compute_service
 from devicetrack.tests.model import canonical
 from devicetrack.tests.model import operations
 from devicetrack.tests.model import oracle
@@ -75,7 +76,7 @@ def _perform(world: World, step: Step) -> tuple[str, ...]:
 def _next(world: World) -> Step | None:
     for guest in world.service.guests.values():
         name = (guest.name,)
-        if guest.status in (states.BUILDING, states.DELETING):
+        if guest.state in (compute_service.BUILDING, compute_service.DELETING):
             return Step('delete' if guest.host is not None else 'delete unheard', name)
         move = world.service.move_of(guest)
         if move is not None:

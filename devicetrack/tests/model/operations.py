@@ -14,10 +14,11 @@ from typing import Final
 from typing import NamedTuple
 
 from devicetrack import exception
+from devicetrack.testing import compute_service as service
 from devicetrack.tests.model import service as states
 from devicetrack.tests.model.service import Guest
 from devicetrack.tests.model.service import Move
-from devicetrack.tests.model.world import places
+from devicetrack.tests.model.world import host_devices
 from devicetrack.tests.model.world import World
 
 # With these a claim may be refused, whatever the model knows: there is no room, or the store waits for an operator.
@@ -85,19 +86,19 @@ def _alive(world: World) -> list[str]:
     return [name for name, host in world.hosts.items() if host.is_alive]
 
 
-def _guests(world: World, *statuses: str) -> list[Guest]:
-    return [guest for guest in world.service.guests.values() if guest.status in statuses]
+def _guests(world: World, *wanted: str) -> list[Guest]:
+    return [guest for guest in world.service.guests.values() if guest.state in wanted]
 
 
 def _moving(world: World, kinds: tuple[str, ...], *phases: str) -> Iterator[tuple[Guest, Move]]:
-    for guest in _guests(world, states.ACTIVE):
+    for guest in _guests(world, service.ACTIVE):
         move = world.service.move_of(guest)
         if move is not None and move.kind in kinds and move.phase in phases:
             yield guest, move
 
 
 def _at_rest(world: World) -> Iterator[Guest]:
-    for guest in _guests(world, states.ACTIVE):
+    for guest in _guests(world, service.ACTIVE):
         if world.service.move_of(guest) is None:
             yield guest
 
@@ -190,19 +191,19 @@ def _first_guest(world: World) -> Iterator[Arguments]:
 def boot(world: World, name: str, host: str) -> None:
     guest, _ = _named(world, name)
     world.acting = host
-    guest.status = states.BUILDING
+    guest.state = service.BUILDING
     instance = guest.instance()
     try:
         claim = world.hosts[host].manager.instance_claim(world.context, instance, host, world.request(guest.size))
     except REFUSED:
-        guest.status = states.ABSENT
+        guest.state = states.ABSENT
         return
     with claim:
         guest.save(instance)
-        guest.host, guest.current = host, places(host, claim.resources)
+        guest.host, guest.current = host, host_devices(host, claim.resources)
         world.point()
         _run_new_guest(world, guest, host)
-    guest.status = states.ACTIVE
+    guest.state = service.ACTIVE
 
 
 @operation(lambda world: ((guest.name, name) for guest in world.service.guests.values()
@@ -213,7 +214,7 @@ def shut_off(world: World, name: str, host: str) -> None:
     world.hosts[host].machine.stop_guest(world.service.guests[name].uuid)
 
 
-@operation(lambda world: ((guest.name,) for guest in _guests(world, states.ACTIVE)
+@operation(lambda world: ((guest.name,) for guest in _guests(world, service.ACTIVE)
                           if str(guest.host) in _alive(world) and _may_start(world, guest)))
 def hard_reboot(world: World, name: str) -> None:
     guest, _ = _named(world, name)
@@ -227,19 +228,19 @@ def _may_start(world: World, guest: Guest) -> bool:
     return move is None or (move.phase == states.FINISHED and move.status == 'finished')
 
 
-@operation(lambda world: ((guest.name,) for guest in _guests(world, states.BUILDING, states.ACTIVE, states.DELETING)
+@operation(lambda world: ((guest.name,) for guest in _guests(world, service.BUILDING, service.ACTIVE, service.DELETING)
                           if guest.host in _alive(world) and _may_delete(world, guest)))
 def delete(world: World, name: str) -> None:
     guest, move = _named(world, name)
     host = world.acting = str(guest.host)
-    guest.status = states.DELETING
+    guest.state = service.DELETING
     guest.forget(guest.owned | guest.written)
     world.delete_guest(guest, host)
     world.hosts[host].manager.release(world.context, guest.instance())
     _forget(guest, move)
 
 
-@operation(lambda world: ((guest.name,) for guest in _guests(world, states.BUILDING, states.ACTIVE, states.DELETING)
+@operation(lambda world: ((guest.name,) for guest in _guests(world, service.BUILDING, service.ACTIVE, service.DELETING)
                           if guest.host not in _alive(world) and _may_delete(world, guest)))
 def delete_unheard(world: World, name: str) -> None:
     """A guest is deleted and its host, which does not answer, is not told."""
@@ -255,7 +256,7 @@ def _may_delete(world: World, guest: Guest) -> bool:
 
 
 def _forget(guest: Guest, move: Move | None) -> None:
-    guest.status, guest.resources, guest.context = states.DELETED, None, None
+    guest.state, guest.resources, guest.context = service.DELETED, None, None
     if move is not None:
         _end(move, 'error')
 
@@ -269,7 +270,7 @@ def clean_up(world: World, name: str, host: str) -> None:
 
 
 def _is_left_behind(world: World, guest: Guest, host: str) -> bool:
-    if guest.uuid not in world.hosts[host].machine.domains or guest.host == host and guest.status != states.DELETED:
+    if guest.uuid not in world.hosts[host].machine.domains or guest.host == host and guest.state != service.DELETED:
         return False
     move = world.service.move_of(guest)
     return move is None or host not in (move.source, move.dest)
@@ -284,11 +285,11 @@ def _claim(world: World, guest: Guest, move: Move, make: Callable[[Any], Any]) -
     try:
         claim = make(instance)
     except (*REFUSED, exception.NoDevicePair, exception.InstanceHasStaleRows):
-        _end(move, 'error' if move.kind == states.RESIZE else 'failed')
+        _end(move, 'error' if move.kind == service.RESIZE else 'failed')
         return None
     guest.context = instance.migration_context
-    guest.new = places(move.dest, claim.resources)
-    if move.kind != states.LIVE:                    # of which the source must be told which device becomes which
+    guest.new = host_devices(move.dest, claim.resources)
+    if move.kind != service.LIVE_MIGRATION:         # whose source must be told which device becomes which
         move.phase = states.CLAIMED
     world.point()
     return claim
@@ -300,14 +301,14 @@ def resize(world: World, name: str, host: str, size: int) -> None:
     """Claim at the destination, which may be the host that the guest is on."""
     guest, _ = _named(world, name)
     world.acting = host
-    move = world.service.begin(guest, host, states.RESIZE, 'pre-migrating', size)
+    move = world.service.begin(guest, host, service.RESIZE, 'pre-migrating', size)
     world.point()
     manager = world.hosts[host].manager
     _claim(world, guest, move, lambda instance: manager.resize_claim(
         world.context, instance, None, host, move, world.request(size) if size else None))
 
 
-@operation(lambda world: ((guest.name,) for guest, move in _moving(world, (states.RESIZE,), states.CLAIMED)
+@operation(lambda world: ((guest.name,) for guest, move in _moving(world, (service.RESIZE,), states.CLAIMED)
                           if move.source in _alive(world)))
 def leave(world: World, name: str) -> None:
     """At the source: the guest is turned off, and is the destination's from now on."""
@@ -317,7 +318,7 @@ def leave(world: World, name: str) -> None:
     guest.host, move.status, move.phase = move.dest, 'post-migrating', states.LEFT
 
 
-@operation(lambda world: ((guest.name,) for guest, move in _moving(world, (states.RESIZE,), states.LEFT)
+@operation(lambda world: ((guest.name,) for guest, move in _moving(world, (service.RESIZE,), states.LEFT)
                           if move.dest in _alive(world)))
 def finish(world: World, name: str) -> None:
     """At the destination: the guest starts on its new devices."""
@@ -329,7 +330,7 @@ def finish(world: World, name: str) -> None:
     move.status, move.phase = 'finished', states.FINISHED
 
 
-@operation(lambda world: ((guest.name,) for guest, move in _moving(world, (states.RESIZE,), states.FINISHED)
+@operation(lambda world: ((guest.name,) for guest, move in _moving(world, (service.RESIZE,), states.FINISHED)
                           if move.source in _alive(world) and move.status != 'reverting'))
 def confirm(world: World, name: str) -> None:
     """At the source: what the guest left goes back."""
@@ -346,7 +347,7 @@ def confirm(world: World, name: str) -> None:
     _end(move, 'confirmed')
 
 
-@operation(lambda world: ((guest.name,) for guest, move in _moving(world, (states.RESIZE,), states.FINISHED)
+@operation(lambda world: ((guest.name,) for guest, move in _moving(world, (service.RESIZE,), states.FINISHED)
                           if move.status != 'reverting'))
 def confirm_unheard(world: World, name: str) -> None:
     """The service says that a resize is confirmed, and the source was never told."""
@@ -356,7 +357,7 @@ def confirm_unheard(world: World, name: str) -> None:
     _end(move, 'confirmed')
 
 
-@operation(lambda world: ((guest.name,) for guest, move in _moving(world, (states.RESIZE,), states.FINISHED)
+@operation(lambda world: ((guest.name,) for guest, move in _moving(world, (service.RESIZE,), states.FINISHED)
                           if move.dest in _alive(world) and move.status != 'confirming'))
 def revert(world: World, name: str) -> None:
     """At the destination: the guest goes, and what was claimed for it."""
@@ -373,7 +374,7 @@ def revert(world: World, name: str) -> None:
     guest.host, guest.size, move.phase = move.source, move.size, states.DROPPED
 
 
-@operation(lambda world: ((guest.name,) for guest, move in _moving(world, (states.RESIZE,), states.DROPPED)
+@operation(lambda world: ((guest.name,) for guest, move in _moving(world, (service.RESIZE,), states.DROPPED)
                           if move.source in _alive(world)))
 def finish_revert(world: World, name: str) -> None:
     """At the source: the guest starts where it was."""
@@ -384,7 +385,7 @@ def finish_revert(world: World, name: str) -> None:
     _end(move, 'reverted')
 
 
-@operation(lambda world: ((guest.name,) for guest, move in _moving(world, (states.RESIZE,), states.CLAIMED,
+@operation(lambda world: ((guest.name,) for guest, move in _moving(world, (service.RESIZE,), states.CLAIMED,
                                                                    states.UNDOING) if move.dest in _alive(world)))
 def cancel(world: World, name: str) -> None:
     """A resize is given up before the guest left: the destination is told."""
@@ -399,17 +400,17 @@ def cancel(world: World, name: str) -> None:
 
 
 @operation(lambda world: ((guest.name,) for guest, move in _moving(
-    world, (states.RESIZE, states.LIVE, states.EVACUATION), states.CLAIMING, states.CLAIMED, states.ARRIVING,
-    states.UNDOING)))
+    world, (service.RESIZE, service.LIVE_MIGRATION, service.EVACUATION),
+    states.CLAIMING, states.CLAIMED, states.ARRIVING, states.UNDOING)))
 def fail_unheard(world: World, name: str) -> None:
     """The service says that a move failed before the guest moved, and no host was told."""
     guest, move = _named(world, name)
     if move.phase == states.ARRIVING:
         world.delete_guest(guest, move.dest)        # the hypervisor gave it up
-    if move.kind != states.RESIZE:
+    if move.kind != service.RESIZE:
         guest.written -= {place for place in guest.written if place[0] == move.dest}
     guest.context, guest.new = None, frozenset()
-    _end(move, 'error' if move.kind == states.RESIZE else 'failed')
+    _end(move, 'error' if move.kind == service.RESIZE else 'failed')
 
 
 # -- live migration ---------------------------------------------------------------------------------------------------
@@ -426,7 +427,7 @@ def live_claim(world: World, name: str) -> None:
     """At the destination: partners for the guest's devices are claimed and made ready."""
     guest, _ = _named(world, name)
     host = world.acting = _other(world, guest.host)
-    move = world.service.begin(guest, host, states.LIVE, 'accepted')
+    move = world.service.begin(guest, host, service.LIVE_MIGRATION, 'accepted')
     world.point()
     manager, source = world.hosts[host].manager, world.hosts[str(guest.host)].manager
     claim = _claim(world, guest, move, lambda instance: manager.live_migration_claim(
@@ -441,7 +442,7 @@ def live_claim(world: World, name: str) -> None:
     move.phase, move.status, move.boot = states.CLAIMED, 'preparing', world.hosts[host].machine.boot
 
 
-@operation(lambda world: ((guest.name,) for guest, move in _moving(world, (states.LIVE,), states.CLAIMED)
+@operation(lambda world: ((guest.name,) for guest, move in _moving(world, (service.LIVE_MIGRATION,), states.CLAIMED)
                           if move.source in _alive(world) and world.hosts[move.dest].powered
                           and world.hosts[move.dest].machine.boot == move.boot
                           and world.hosts[move.source].lives(guest)))
@@ -457,7 +458,7 @@ def live_migrate(world: World, name: str) -> None:
     world.write(guest, move.dest, world.keys_at(move.dest, machine.domains[guest.uuid].live or ()))
 
 
-@operation(lambda world: ((guest.name,) for guest, move in _moving(world, (states.LIVE,), states.ARRIVING)
+@operation(lambda world: ((guest.name,) for guest, move in _moving(world, (service.LIVE_MIGRATION,), states.ARRIVING)
                           if _can_arrive(world, guest, move)))
 def arrive(world: World, name: str) -> None:
     """The hypervisors let the guest run at its destination, and remove it from its source."""
@@ -474,7 +475,7 @@ def _can_arrive(world: World, guest: Guest, move: Move) -> bool:
     return source.powered and dest.powered and source.lives(guest) and dest.lives(guest)
 
 
-@operation(lambda world: ((guest.name,) for guest, move in _moving(world, (states.LIVE,), states.ARRIVED)
+@operation(lambda world: ((guest.name,) for guest, move in _moving(world, (service.LIVE_MIGRATION,), states.ARRIVED)
                           if move.source in _alive(world) and not move.source_told))
 def live_over_at_source(world: World, name: str) -> None:
     guest, move = _named(world, name)
@@ -483,7 +484,7 @@ def live_over_at_source(world: World, name: str) -> None:
     move.source_told = True
 
 
-@operation(lambda world: ((guest.name,) for guest, move in _moving(world, (states.LIVE,), states.ARRIVED)
+@operation(lambda world: ((guest.name,) for guest, move in _moving(world, (service.LIVE_MIGRATION,), states.ARRIVED)
                           if move.dest in _alive(world)))
 def live_over_at_dest(world: World, name: str) -> None:
     guest, move = _named(world, name)
@@ -495,7 +496,7 @@ def live_over_at_dest(world: World, name: str) -> None:
     _end(move, 'completed')
 
 
-@operation(lambda world: ((guest.name,) for guest, move in _moving(world, (states.LIVE,), states.ARRIVED)))
+@operation(lambda world: ((guest.name,) for guest, move in _moving(world, (service.LIVE_MIGRATION,), states.ARRIVED)))
 def live_over_unheard(world: World, name: str) -> None:
     """The service says that a live migration is completed, and neither host was told.
 
@@ -507,7 +508,7 @@ def live_over_unheard(world: World, name: str) -> None:
     _end(move, 'completed')
 
 
-@operation(lambda world: ((guest.name,) for guest, move in _moving(world, (states.LIVE,), states.CLAIMED,
+@operation(lambda world: ((guest.name,) for guest, move in _moving(world, (service.LIVE_MIGRATION,), states.CLAIMED,
                                                                    states.ARRIVING, states.UNDOING)
                           if move.dest in _alive(world)))
 def roll_back(world: World, name: str) -> None:
@@ -532,7 +533,7 @@ def evacuate(world: World, name: str) -> None:
     """The guest's host is down: it is built anew on the other one."""
     guest, _ = _named(world, name)
     host = world.acting = _other(world, guest.host)
-    move = world.service.begin(guest, host, states.EVACUATION, 'accepted')
+    move = world.service.begin(guest, host, service.EVACUATION, 'accepted')
     world.point()
     manager = world.hosts[host].manager
     claim = _claim(world, guest, move, lambda instance: manager.rebuild_claim(

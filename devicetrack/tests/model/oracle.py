@@ -84,7 +84,7 @@ def _of_devices(world: World, host: ModelHost, rows: dict[DeviceKey, Row]) -> It
 
 def _of_moves(world: World, host: ModelHost, rows: dict[DeviceKey, Row]) -> Iterator[str]:
     """A move on one host begins and ends in one transaction: what is at rest has nothing beside it that moves."""
-    one_host = {move.uuid for move in world.service.moves if move.one_host}
+    one_host = {move.uuid for move in world.service.migrations if move.one_host}
     there = [row for row in rows.values() if row.state != vocabulary.RELEASING]
     at_rest = {row.instance_uuid: row for row in there if row.migration_uuid is None}
     for row in there:
@@ -153,5 +153,5 @@ def _idle_ledger(host: ModelHost, owned: set[DeviceKey]) -> Iterator[str]:
         yield f'host {host.name} only reports: {running.gate.report_only}'
 
 
-def _names(places: set[tuple[str, DeviceKey]]) -> str:
-    return ', '.join(sorted(key.identifier for _, key in places)) or 'nothing'
+def _names(host_devices: set[tuple[str, DeviceKey]]) -> str:
+    return ', '.join(sorted(key.identifier for _, key in host_devices)) or 'nothing'

@@ -218,7 +218,7 @@ class Search:
         names = {guest.uuid: guest.name for guest in self._world.service.guests.values()}
         alike = sorted(_UUID.sub(lambda found: names.get(found[0], ''), one) for one in wrong)
         wrong = tuple(_UUID.sub(lambda found: names.get(found[0], found[0][:4] + '…'), one) for one in wrong)
-        moves = sorted(f'{move.kind} {move.phase}' for move in self._world.service.moves)
+        moves = sorted(f'{move.kind} {move.phase}' for move in self._world.service.migrations)
         kind = (step.name, *moves, *(''.join(letter for letter in one if not letter.isdigit()) for one in alike))
         if kind not in self._told:
             self._told.add(kind)

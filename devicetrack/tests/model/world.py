@@ -25,13 +25,13 @@ from devicetrack.claims.manager import ClaimManager
 from devicetrack.objects import DeviceRequest
 from devicetrack.objects.values import DeviceKey
 from devicetrack.store.sql.store import SQLStore
+from devicetrack.testing import compute_service
 from devicetrack.testing import fixtures as host_fixtures
 from devicetrack.testing.staged_store import StagedStore
 from devicetrack.tests.model import memory
 from devicetrack.tests.model.service import Guest
+from devicetrack.tests.model.service import HostDevice
 from devicetrack.tests.model.service import ModelService
-from devicetrack.tests.model.service import Place
-from devicetrack.tests.model.service import ServiceView
 from devicetrack.virt import fake
 
 TABLES: Final = ('hosts', 'assignments', 'migration_contexts', 'withheld', 'declarations')
@@ -242,7 +242,7 @@ class World(fixtures.Fixture):
                 machine.add_parent('p0', units=self.shape.mdevs)
             pointed = PointedStore(store, self._at_call)
             driver = fake.FakeDriver(name, configuration.conf, configuration.state_path, machine)
-            manager = ClaimManager(name, driver, pointed, configuration.conf, ServiceView(self.service, name))
+            manager = ClaimManager(name, driver, pointed, configuration.conf, compute_service.View(self.service, name))
             self.addCleanup(manager.close)
             self.hosts[name] = ModelHost(name, machine, manager, pointed)
         self._blank = {name: memory.of(host.manager) for name, host in self.hosts.items()}
@@ -320,7 +320,7 @@ class World(fixtures.Fixture):
         return host_fixtures.a_request(pmem=size if self.shape.devices else 0, vgpu=size if self.shape.mdevs else 0)
 
     def start_guest(self, guest: Guest, host: str, elements: Sequence[str], metadata: str,
-                    expected: frozenset[Place]) -> None:
+                    expected: frozenset[HostDevice]) -> None:
         """The hypervisor starts a guest, and the guest writes.
 
         :param expected: the devices that the service knows to be its own
@@ -366,7 +366,7 @@ class Leak(AssertionError):
     """A guest found another guest's bytes."""
 
 
-def places(host: str, resources: Any) -> frozenset[tuple[str, DeviceKey]]:
+def host_devices(host: str, resources: Any) -> frozenset[tuple[str, DeviceKey]]:
     """Where the devices of an ``InstanceResources`` are."""
     return frozenset((host, DeviceKey(one.kind, one.identifier)) for one in resources)
 

@@ -13,6 +13,7 @@ import sys
 from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.objects.values import Record
+from devicetrack.testing import compute_service
 from devicetrack.testing import fixtures
 from devicetrack.testing.fixtures import Instance
 from devicetrack.testing.fixtures import Migration
@@ -206,9 +207,7 @@ def evacuated(region: Region, instance: Instance) -> Steps:
     one, two = region.one, region.two
     one.manager.close()
     yield 'one: the host is lost'
-    migration = Migration('one', 'two', instance.uuid, 'accepted')
-    region.migrations.append(migration)
-    region.evacuations.append(migration)
+    migration = region.migration(instance, 'two', compute_service.EVACUATION)
     two.manager.rebuild_claim(None, instance, 'two', fixtures.a_request(pmem=1), migration=migration)
     yield 'two: rebuild_claim'
     yield from boot(region, instance, 'two')
@@ -225,7 +224,7 @@ def deleted_while_it_waits(region: Region, instance: Instance) -> Steps:
     yield 'resized to two, not confirmed'
     region.two.machine.delete_guest(instance.uuid)
     region.two.manager.release(None, instance)
-    region.deleted.add(instance.uuid)
+    instance.state = compute_service.DELETED
     yield 'two: the guest is undefined, release'
     region.one.machine.delete_guest(instance.uuid)
     region.one.audit()
@@ -249,7 +248,7 @@ def rebooted(region: Region, instance: Instance) -> Steps:
 def shelved(region: Region, instance: Instance) -> Steps:
     region.one.machine.delete_guest(instance.uuid)
     region.one.manager.release(None, instance)
-    instance.host = None
+    instance.host, instance.state = None, compute_service.OFFLOADED
     yield 'one: the guest is undefined, release'
     region.two.claim(instance, pmem=1)
     instance.host = 'two'

@@ -13,6 +13,7 @@ from devicetrack.claims import running
 from devicetrack.claims.life import Life
 from devicetrack.store.api import Changes
 from devicetrack.testing import crash
+from devicetrack.testing.compute_service import View
 from devicetrack.testing.crash import moments
 from devicetrack.testing.crash import program
 from devicetrack.testing.crash import stores
@@ -27,13 +28,13 @@ class Boot(operations.Boot):
     """With one namespace, which is enough here and quick."""
 
     def setup(self, world):
-        self.instance = world.data.create('one', service.Flavor('tiny', pmem=1))
+        self.instance = world.data.create('one', service.Flavor(name='tiny', pmem=1))
 
 
 class Delete(operations.Delete):
 
     def setup(self, world):
-        self.instance = operations.booted(world, flavor=service.Flavor('tiny', pmem=1))
+        self.instance = operations.booted(world, flavor=service.Flavor(name='tiny', pmem=1))
 
 
 class ForgetfulStore:
@@ -62,14 +63,14 @@ class StoreWithoutDrains(ForgetfulStore):
 
 class WithoutDrains(service.Compute):
 
-    def __init__(self, place):
-        super().__init__(place._replace(store=StoreWithoutDrains(place.store)))
+    def __init__(self, parts):
+        super().__init__(parts._replace(store=StoreWithoutDrains(parts.store)))
 
 
 class WithForgetfulStore(service.Compute):
 
-    def __init__(self, place):
-        super().__init__(place._replace(store=ForgetfulStore(place.store)))
+    def __init__(self, parts):
+        super().__init__(parts._replace(store=ForgetfulStore(parts.store)))
 
 
 class HastyLife(Life):
@@ -283,6 +284,6 @@ class DocumentationTestCase(CrashTestCase):
     def test_what_the_page_invites_to_break_is_found(self):
         example = runpy.run_path(str(ROOT / 'doc' / 'source' / 'user' / 'crash_kit.py'))
 
-        careless = type('Careless', (example['Service'],), {'resume': lambda self, instance_uuid: None})
+        careless = type('Careless', (example['Service'],), {'resume': lambda self, instance: None})
         report = self.explorer().explore(on(careless, example['Boot']), KILL)
         self.assertIn('owners are {} and should be', report.describe())
