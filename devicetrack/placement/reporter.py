@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 from collections.abc import Callable
 from collections.abc import Collection
+from collections.abc import Iterable
 from collections.abc import Mapping
 import threading
 from typing import Final
@@ -230,15 +231,22 @@ class PlacementReporter:
 
     def _ensure(self, before: tree.Node, after: tree.Node) -> None:
         """Make classes and traits that placement does not have."""
-        for ensure, names in ((self._client.ensure_class, after.inventories.keys() - before.inventories.keys()),
-                              (self._client.ensure_trait, after.traits - before.traits)):
-            for name in sorted(names - self._names):
-                if name.startswith(_CUSTOM):
-                    ensure(name)
+        classes = _custom(after.inventories.keys() - before.inventories.keys()) - self._names
+        traits = _custom(after.traits - before.traits) - self._names
+        if traits and not self._names:
+            self._names |= self._client.find_traits(_CUSTOM)
+        for ensure, names in ((self._client.ensure_class, classes), (self._client.ensure_trait, traits - self._names)):
+            for name in sorted(names):
+                ensure(name)
                 self._names.add(name)
 
 
 _CUSTOM: Final = 'CUSTOM_'
+
+
+def _custom(names: Iterable[str]) -> set[str]:
+    """The names that somebody has to make; placement brings the others along."""
+    return {name for name in names if name.startswith(_CUSTOM)}
 
 
 def _node(provider: values.Provider) -> tree.Node:
