@@ -7,22 +7,19 @@ passed on for people to read.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from devicetrack.exception import DeviceTrackError
-
-if TYPE_CHECKING:
-    from devicetrack.placement.allocations import Verdict
+from devicetrack.placement.values import Result
 
 
 class PlacementError(DeviceTrackError):
     """Base of every error about placement.
 
-    ``verdict`` is what an operation of :class:`~devicetrack.placement.allocations.AllocationClient` says with it; an
+    ``result`` is what an operation of :class:`~devicetrack.placement.allocations.AllocationClient` says with it; an
     error that was raised elsewhere has none.
     """
 
-    verdict: Verdict
+    result: Result
 
 
 class PlacementUnavailable(PlacementError):

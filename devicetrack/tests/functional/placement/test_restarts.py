@@ -8,7 +8,7 @@ import threading
 import sqlalchemy as sa
 
 from devicetrack.placement import errors
-from devicetrack.placement.allocations import Outcome
+from devicetrack.placement.values import Outcome
 from devicetrack.testing import databases
 from devicetrack.testing import placement as placements
 from devicetrack.tests import base
@@ -34,7 +34,7 @@ class TestServer(base.TestCase):
         for name, case in self.cases.items():
             world = self.worlds[name]
             error = self.assertRaises(errors.PlacementUnavailable, case.call, world, world.client())
-            self.assertEqual((name, outcomes.get(name, Outcome.UNCHANGED)), (name, error.verdict.outcome))
+            self.assertEqual((name, outcomes.get(name, Outcome.UNCHANGED)), (name, error.result.outcome))
         self.server.start()
         for name, case in self.cases.items():
             world = self.worlds[name]
