@@ -68,13 +68,18 @@ class PlacementServer(fixtures.Fixture):
 
     @classmethod
     def shared(cls, database: databases.Server | None = None, **options: object) -> PlacementServer:
-        """The server of this kind that the tests of this process share; started at the first call."""
+        """The server of this kind that the tests of this process share, started when it does not run.
+
+        A test may stop it and start it again; what others made there is not its own.
+        """
         kind = f'{database.kind if database is not None else "SQLite"} {sorted(options.items())}'
         server = cls._shared.get(kind)
         if server is None or server.process_id != os.getpid():
             server = cls._shared[kind] = cls(database, **options)
             server.setUp()
             atexit.register(server._stop_at_exit)
+        elif server._process is None:
+            server.start()
         return server
 
     def _stop_at_exit(self) -> None:
