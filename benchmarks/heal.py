@@ -33,7 +33,7 @@ from devicetrack.placement import values
 from devicetrack.placement.client import Client
 from devicetrack.placement.healer import Healer
 from devicetrack.placement.healer import LEFT
-from devicetrack.placement.healer import Node
+from devicetrack.placement.healer import NodeToHeal
 from devicetrack.placement.reporter import PlacementReporter
 from devicetrack.store import api
 from devicetrack.testing import databases
@@ -79,7 +79,7 @@ class World:
 
     def heal(self, client: Client) -> int:
         """Heal it as its host does; how many consumers moved."""
-        healing = Healer(client).heal(Node.of_host(self.look, self.providers, True))
+        healing = Healer(client).heal(NodeToHeal.of_host(self.look, self.providers, True))
         if healing.outcome == LEFT:
             raise AssertionError(f'{self.host.name}: {healing}')
         return len(healing.consumers)

@@ -67,7 +67,7 @@ def observe(app: Any, client: Client, parsed_args: argparse.Namespace) -> Observ
     return observer
 
 
-def recorded_node(client: Client, store: Store, host: Host, root: values.Provider) -> healer.Node:
+def recorded_node(client: Client, store: Store, host: Host, root: values.Provider) -> healer.NodeToHeal:
     """A host's node by its record alone: nobody asks what the devices of the rows are counted at now.
 
     Rows of a manager that looked no providers up have UUIDs that were derived from the host's. They stand for the
@@ -84,7 +84,7 @@ def recorded_node(client: Client, store: Store, host: Host, root: values.Provide
         return [record._replace(provider_uuid=uuids.get(record.provider_uuid, record.provider_uuid))
                 for record in store.records(host.uuid)], None
 
-    return healer.Node(root.uuid, look)
+    return healer.NodeToHeal(root.uuid, look)
 
 
 class Sync(base.Lister):
@@ -135,7 +135,7 @@ class Sync(base.Lister):
         report = PlacementReporter(client).sync(providers, layout, observer.resource_classes, complete,
                                                 parsed_args.dry_run, self._progress)
         if not parsed_args.dry_run:
-            node.keep_layout(self.app.store, observer.host, layout, report)
+            node.record_layout(self.app.store, observer.host, layout, report)
         if report.layout != layout:
             self.exit_code = base.ATTENTION
             self.say(f'the tree is {report.layout} and not {layout}: devices are allocated that would have to move')

@@ -97,7 +97,7 @@ class Audit(audit_commands.Repairing):
                    before, after, '; '.join(mismatch.detail for mismatch in one.why)]
 
     def _repair(self, auditor: auditors.Auditor, plan: Sequence[Repair]) -> None:
-        for repair, error in auditor.carry_out(plan):
+        for repair, error in auditor.repair(plan):
             self.say(f'done: {repair}' if error is None else f'not done: {repair}: {error}')
             if error is not None:
                 self.exit_code = base.ATTENTION

@@ -22,7 +22,7 @@ from devicetrack.store.api import Host
 if TYPE_CHECKING:
     from devicetrack.placement.client import Client
     from devicetrack.placement.healer import Healing
-    from devicetrack.placement.healer import Node
+    from devicetrack.placement.healer import NodeToHeal
 
 # What became of a node, beside what a heal says itself.
 WOULD_HEAL: Final = 'would be healed'
@@ -124,14 +124,14 @@ class Heal(base.Lister):
             return healer.Healing(healer.LEFT, obstacles=(failure,))
         return healed
 
-    def _node(self, client: Client, host: Host, name: str, is_here: bool) -> Node:
+    def _node(self, client: Client, host: Host, name: str, is_here: bool) -> NodeToHeal:
         from devicetrack.placement import errors
         from devicetrack.placement import healer
         from devicetrack.placement.resolver import ProvidersByName
         if is_here:
             observer = report.Observer(host, self.app.driver(host.name), self.app.store, self.app.conf,
                                        ProvidersByName(client, name, host.uuid))
-            return healer.Node.of_host(observer.placed, *observer.providers(name))
+            return healer.NodeToHeal.of_host(observer.placed, *observer.providers(name))
         found = client.find_provider(name)
         if found is None:
             raise errors.UnknownProvider(name)

@@ -8,7 +8,7 @@ What an operation does when somebody else changed the same consumer is its polic
     except errors.NoCapacity:
         ...                                 # another host
     except errors.ConsumerConflict as conflict:
-        ...                                 # conflict.verdict says how it stands
+        ...                                 # conflict.result says how it stands
 
 Every operation may be called again: what happened already is recognized, and succeeds. All of them block, and none is
 called under the ledger's lock.
@@ -32,12 +32,14 @@ from devicetrack.conf import placement as options
 from devicetrack.objects.values import Leftover
 from devicetrack.placement import errors
 from devicetrack.placement import operations
-from devicetrack.placement import values
 from devicetrack.placement.client import Client
 from devicetrack.placement.operations import Operation
 from devicetrack.placement.operations import Views
 from devicetrack.placement.values import Consumer
+from devicetrack.placement.values import HALF_MADE
+from devicetrack.placement.values import Outcome
 from devicetrack.placement.values import Resources
+from devicetrack.placement.values import Result
 
 LOG = logging.getLogger(__name__)
 
@@ -69,27 +71,6 @@ class Policies(NamedTuple):
         return cls(*(Policy(group[options.ON_CONFLICT + name]) for name in cls._fields))
 
 
-class Outcome(enum.Enum):
-    """How things stand after an operation."""
-
-    DONE = 'done'
-    REPEATED = 'it was so already; nothing was written'
-    UNCHANGED = 'nothing was changed'
-    PENDING = 'the move stays as it is, neither ended nor lost: call again'
-    UNKNOWN = 'it may have happened, or may yet: call again, which finds out'
-
-
-class Verdict(NamedTuple):
-    """What became of an operation: returned when it succeeds, else the ``verdict`` of its error.
-
-    ``revert_possible`` is of a confirm that failed: whether the move can be reverted instead; None when nobody knows.
-    """
-
-    operation: str
-    outcome: Outcome
-    revert_possible: bool | None = None
-
-
 class Leftovers(Protocol):
     """Where a confirm writes down what it must remove, until it is removed. It must outlive the process."""
 
@@ -117,7 +98,7 @@ class AllocationClient:
     - UnknownProvider: placement has no such provider
     - PlacementUnavailable, PlacementTooOld, PlacementRefused
 
-    Unless the error's ``verdict`` says otherwise nothing was changed.
+    Unless the error's ``result`` says otherwise nothing was changed.
     """
 
     def __init__(self, client: Client, policies: Policies | None = None, leftovers: Leftovers | None = None,
@@ -142,15 +123,15 @@ class AllocationClient:
         """What a consumer holds now."""
         return self._client.get_allocations(consumer_uuid)
 
-    def spawn(self, instance_uuid: str, resources: Resources, project_id: str, user_id: str) -> Verdict:
+    def spawn(self, instance_uuid: str, resources: Resources, project_id: str, user_id: str) -> Result:
         """Give a new instance what it needs.
 
         :raises ConsumerExists: there is such a consumer, and this did not make it
         :raises NoCapacity: choose another host
         """
-        return self._carry_out(operations.Spawn(instance_uuid, resources, project_id, user_id))
+        return self._apply(operations.Spawn(instance_uuid, resources, project_id, user_id))
 
-    def move(self, instance_uuid: str, migration_uuid: str, new: Resources, own: Resources | None = None) -> Verdict:
+    def move(self, instance_uuid: str, migration_uuid: str, new: Resources, own: Resources | None = None) -> Result:
         """Let the migration hold what the instance holds, and give the instance what it needs where it goes.
 
         For resizes, cold and live migrations, also on one host.
@@ -160,12 +141,12 @@ class AllocationClient:
         :raises UnknownConsumer: the instance holds nothing
         :raises NoCapacity: choose another host
         """
-        return self._carry_out(operations.Move(instance_uuid, migration_uuid, new, own))
+        return self._apply(operations.Move(instance_uuid, migration_uuid, new, own))
 
-    def confirm(self, instance_uuid: str, migration_uuid: str) -> Verdict:
+    def confirm(self, instance_uuid: str, migration_uuid: str) -> Result:
         """Let go of what the migration holds. Also the end of a live migration.
 
-        What fails stays pending and written down; ``verdict.revert_possible`` of the error says whether the move can be
+        What fails stays pending and written down; ``result.revert_possible`` of the error says whether the move can be
         reverted instead. :meth:`remove_leftovers` goes on with it when the move is over for the service too.
 
         :raises StoreError: of the leftovers; nothing was sent
@@ -174,21 +155,21 @@ class AllocationClient:
         if self._leftovers is not None:         # first, so that a process killed below leaves a note of it
             self._leftovers.record(leftover)
         try:
-            verdict = self._carry_out(operations.Confirm(migration_uuid))
+            result = self._apply(operations.Confirm(migration_uuid))
         except errors.PlacementError as error:
-            error.verdict = error.verdict._replace(revert_possible=self._is_revert_possible(leftover))
+            error.result = error.result._replace(revert_possible=self._is_revert_possible(leftover))
             raise
         self._forget(leftover)
-        return verdict
+        return result
 
-    def remove_leftover(self, leftover: Leftover) -> Verdict:
+    def remove_leftover(self, leftover: Leftover) -> Result:
         """End a confirm that was left pending, whatever the migration holds by now.
 
         Only for a move that the service calls completed: nothing is left to revert to.
         """
-        verdict = self._carry_out(operations.Confirm(leftover.migration_uuid), Policy.MERGE)
+        result = self._apply(operations.Confirm(leftover.migration_uuid), Policy.MERGE)
         self._forget(leftover)
-        return verdict
+        return result
 
     def remove_leftovers(self, is_completed: Callable[[str], bool]) -> dict[Leftover, errors.PlacementError]:
         """Go on with every confirm that was left pending. For a start and each periodic of the service.
@@ -213,7 +194,7 @@ class AllocationClient:
         return failed
 
     def revert(self, instance_uuid: str, migration_uuid: str, old: Resources | None = None,
-               own: Resources | None = None) -> Verdict:
+               own: Resources | None = None) -> Result:
         """Give back to the instance what the migration holds. Also the rollback of a live migration.
 
         :param old: at least what the instance holds then, as far as known; without it a revert that happened cannot be
@@ -222,11 +203,11 @@ class AllocationClient:
         :raises UnknownConsumer: the migration holds nothing, or the instance does not
         :raises NoCapacity: the source's provider has shrunk
         """
-        verdict = self._carry_out(operations.Revert(instance_uuid, migration_uuid, own, old))
+        result = self._apply(operations.Revert(instance_uuid, migration_uuid, own, old))
         self._forget(Leftover(instance_uuid, migration_uuid))
-        return verdict
+        return result
 
-    def delete(self, consumer_uuid: str, force: bool = False) -> Verdict:
+    def delete(self, consumer_uuid: str, force: bool = False) -> Result:
         """Take everything from a consumer.
 
         An instance that moves has two: its own and the migration's.
@@ -235,30 +216,30 @@ class AllocationClient:
         """
         operation = operations.Delete(consumer_uuid)
         if not force:
-            return self._carry_out(operation)
+            return self._apply(operation)
         try:
             had = self._client.delete_allocations(consumer_uuid)
         except errors.PlacementError as error:
-            error.verdict = Verdict(operation.name, Outcome.UNKNOWN)
+            error.result = Result(operation.name, Outcome.UNKNOWN)
             raise
-        return Verdict(operation.name, Outcome.DONE if had else Outcome.REPEATED)
+        return Result(operation.name, Outcome.DONE if had else Outcome.REPEATED)
 
-    def evacuate(self, instance_uuid: str, new: Resources) -> Verdict:
+    def evacuate(self, instance_uuid: str, new: Resources) -> Result:
         """Let the instance hold the destination's too. Of a provider that both ends share, the larger amount suffices.
 
         :raises UnknownConsumer: the instance holds nothing
         :raises NoCapacity: choose another host
         """
-        return self._carry_out(operations.Evacuate(instance_uuid, new))
+        return self._apply(operations.Evacuate(instance_uuid, new))
 
-    def finish_evacuation(self, instance_uuid: str, providers: Collection[str]) -> Verdict:
+    def finish_evacuation(self, instance_uuid: str, providers: Collection[str]) -> Result:
         """Let go of what the instance holds of the source, when it is over.
 
         :param providers: those of the source's tree
         """
-        return self._carry_out(operations.FinishEvacuation(instance_uuid, providers))
+        return self._apply(operations.FinishEvacuation(instance_uuid, providers))
 
-    def change(self, consumer_uuid: str, generation: int, own: Resources, wanted: Resources) -> Verdict:
+    def change(self, consumer_uuid: str, generation: int, own: Resources, wanted: Resources) -> Result:
         """Change our part of what a consumer holds, for a need that came from outside; what is beyond it stays.
 
         :param generation: the consumer's, from :meth:`get`, when our part was as ``own`` says
@@ -267,18 +248,18 @@ class AllocationClient:
         :raises UnknownConsumer: the consumer holds nothing
         :raises NoCapacity: there is no room for it
         """
-        return self._carry_out(operations.Change(consumer_uuid, generation, own, wanted))
+        return self._apply(operations.Change(consumer_uuid, generation, own, wanted))
 
     # -- how ----------------------------------------------------------------------------------------------------------
 
-    def _carry_out(self, operation: Operation, policy: Policy | None = None) -> Verdict:
+    def _apply(self, operation: Operation, policy: Policy | None = None) -> Result:
         """Read, write, and after a conflict or a lost answer read again and decide."""
         run = _Run(self._client, operation, policy or getattr(self._policies, operation.name), self._attempts)
         try:
-            return Verdict(operation.name, run())
+            return Result(operation.name, run())
         except errors.PlacementError as error:
             outcome = Outcome.UNKNOWN if run.unsure else Outcome.UNCHANGED
-            error.verdict = Verdict(operation.name, Outcome.PENDING if operation.ends_move else outcome)
+            error.result = Result(operation.name, Outcome.PENDING if operation.ends_move else outcome)
             raise
 
     def _forget(self, leftover: Leftover) -> None:
@@ -325,7 +306,7 @@ class _Run:
             failure = self._named(failure, writes, before, views)
             half_made = [consumer.uuid for consumer in writes if consumer.generation is None]
             if half_made and isinstance(failure, errors.ProviderConflict):
-                views |= {uuid: Consumer(uuid, {}, values.HALF_MADE) for uuid in half_made}
+                views |= {uuid: Consumer(uuid, {}, HALF_MADE) for uuid in half_made}
                 failure = None                  # one more attempt finds out
         return Outcome.DONE if self.unsure else Outcome.REPEATED
 

@@ -162,7 +162,7 @@ class _Comparison:
                            else 'move the guests away, or set [placement] nested = at_start')
         for change in report.changes:
             facts = '; '.join(str(fact) for fact in tree.facts(tree.Difference((change,), ())))
-            name = change.node.name
+            name = change.provider.name
             if _says_more(change):
                 yield _of_tree(INVENTORY_DIFFERS, name, f'more is reserved, or marked, than can be seen from here: '
                                f'{facts}', 'what is reserved',

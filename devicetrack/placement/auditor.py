@@ -62,19 +62,19 @@ class Auditor:
         return self._audit()[0]
 
     def plan(self) -> tuple[list[Repair], list[Mismatch]]:
-        """What can be put right, for :meth:`carry_out`, and what needs attention and cannot."""
+        """What can be put right, for :meth:`repair`, and what needs attention and cannot."""
         found, views = self._audit()
         return audit.repairs(views, found), [one for one in found if one.repair is None and one.needs_attention]
 
-    def carry_out(self, repairs: Sequence[Repair]) -> Iterator[tuple[Repair, str | None]]:
+    def repair(self, repairs: Sequence[Repair]) -> Iterator[tuple[Repair, str | None]]:
         """Do it, one after the other; None, or why it was not done. What moved on since it was planned is not done."""
         for repair in repairs:
             try:
-                yield repair, self._carry_out(repair)
+                yield repair, self._repair(repair)
             except errors.PlacementError as error:
                 yield repair, str(error)
 
-    def _carry_out(self, repair: Repair) -> str | None:
+    def _repair(self, repair: Repair) -> str | None:
         if repair.before is None:
             report = self._report(self._look(), dry_run=False)
             return '; '.join(map(str, report.refused.values())) or None

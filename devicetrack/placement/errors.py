@@ -8,28 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import ClassVar
 
 from devicetrack.exception import DeviceTrackError
-
-if TYPE_CHECKING:
-    from devicetrack.placement.allocations import Verdict
+from devicetrack.placement.values import Result
 
 
 class PlacementError(DeviceTrackError):
-    """Base of every error about placement."""
+    """Base of every error about placement.
+
+    ``result`` is what an operation of :class:`~devicetrack.placement.allocations.AllocationClient` reports with its
+    error; an error that was raised elsewhere has none.
+    """
+
+    _result: ClassVar[Result]
 
     @property
-    def verdict(self) -> Verdict:
-        """What an operation of :class:`~devicetrack.placement.allocations.AllocationClient` says with its error.
+    def result(self) -> Result:
+        return self._result
 
-        An error that was raised elsewhere has none.
-        """
-        return self._verdict
-
-    @verdict.setter
-    def verdict(self, verdict: Verdict) -> None:
-        self._verdict = verdict
+    @result.setter
+    def result(self, result: Result) -> None:
+        vars(self)['_result'] = result
 
 
 class PlacementUnavailable(PlacementError):

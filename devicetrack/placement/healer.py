@@ -47,7 +47,7 @@ DRIFTED: Final = 'drifted'
 Progress = Callable[[int, int], None]
 
 
-class Node(NamedTuple):
+class NodeToHeal(NamedTuple):
     """What a heal has to know of a node; :meth:`of_host` for one that can be looked at.
 
     :param uuid: of its provider
@@ -65,7 +65,7 @@ class Node(NamedTuple):
 
     @classmethod
     def of_host(cls, look: Callable[[], tuple[Sequence[Record], Usage | None]], providers: Sequence[Provider],
-                complete: bool) -> Node:
+                complete: bool) -> NodeToHeal:
         [root] = [provider.uuid for provider in providers if provider.parent_uuid is None]
         return cls(root, look, providers, complete)
 
@@ -90,13 +90,13 @@ class Healer:
     def __init__(self, client: Client, attempts: int = 20) -> None:
         self._client, self._attempts = client, attempts
 
-    def at_node(self, node: Node) -> list[str]:
+    def at_node(self, node: NodeToHeal) -> list[str]:
         """The consumers that hold of the node itself what is counted below it. One request."""
         records = node.look()[0]
         return healing.misplaced(node.uuid, self._listed(node), records,
                                  healing.classes_below(node.uuid, records, node.providers))
 
-    def standing(self, node: Node, nested: bool) -> str:
+    def standing(self, node: NodeToHeal, nested: bool) -> str:
         """How a node stands, by its record alone. Two requests.
 
         :param nested: whether its host's row says that it was healed
@@ -114,7 +114,7 @@ class Healer:
             return DRIFTED if nested else GUESTS
         return NESTED if nested else EMPTY
 
-    def heal(self, node: Node, dry_run: bool = False, progress: Progress | None = None) -> Healing:
+    def heal(self, node: NodeToHeal, dry_run: bool = False, progress: Progress | None = None) -> Healing:
         """Move every consumer of a node to the providers of its devices, unless anything stands against it.
 
         :raises PlacementUnavailable: no usable answer; all was moved or nothing was: run it again
@@ -158,21 +158,21 @@ class Healer:
             else:
                 return Healing(HEALED, moved)
 
-    def attempt(self, node: Node, dry_run: bool = False, progress: Progress | None = None) -> Healing:
+    def attempt(self, node: NodeToHeal, dry_run: bool = False, progress: Progress | None = None) -> Healing:
         """Heal, and take whatever went wrong for an obstacle of this node."""
         try:
             return self.heal(node, dry_run, progress)
         except exception.DeviceTrackError as error:
             return Healing(LEFT, obstacles=(Obstacle(None, healing.FAILED, ' '.join(str(error).split())),))
 
-    def _listed(self, node: Node) -> Mapping[str, Holding]:
+    def _listed(self, node: NodeToHeal) -> Mapping[str, Holding]:
         return _listed(self._client, node).consumers
 
 
 class _Run:
     """What was read of a node: what has the generation that it had is not read again."""
 
-    def __init__(self, client: Client, node: Node, dry_run: bool, progress: Progress | None) -> None:
+    def __init__(self, client: Client, node: NodeToHeal, dry_run: bool, progress: Progress | None) -> None:
         self._client, self._node, self._dry_run, self._progress = client, node, dry_run, progress
         self._consumers: dict[str, Consumer] = {}
         self._below: dict[str, Inventories | None] = {}
@@ -222,14 +222,14 @@ class _Run:
             found = self._client.get_inventories(provider)
         if not self._dry_run or not self._node.providers:
             return found
-        wanted = tree.desired(self._node.providers, tree.ANNOUNCED).nodes.get(provider)
+        wanted = tree.desired(self._node.providers, tree.ANNOUNCED).providers.get(provider)
         if wanted is None:
             return found
         generation, there = found or (0, {})
         return Inventories(generation, {**wanted.inventories, **there})
 
 
-def _listed(client: Client, node: Node) -> ProviderAllocations:
+def _listed(client: Client, node: NodeToHeal) -> ProviderAllocations:
     try:
         return client.get_provider_allocations(node.uuid)
     except errors.UnknownProvider:

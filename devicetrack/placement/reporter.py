@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 from collections.abc import Callable
 from collections.abc import Collection
+from collections.abc import Iterable
 from collections.abc import Mapping
 import threading
 from typing import Final
@@ -38,7 +39,7 @@ class Report(NamedTuple):
     :func:`devicetrack.placement.tree.possible`.
     """
 
-    root: tree.Node
+    root: tree.ProviderState
     changes: tuple[tree.Change, ...]
     left: tuple[tree.Left, ...]
     refused: Mapping[str, errors.PlacementError]
@@ -61,7 +62,7 @@ class PlacementReporter:
     def __init__(self, client: Client, attempts: int = 5) -> None:
         self._client, self._attempts = client, attempts
         self._lock = threading.Lock()
-        self._seen: dict[str, tree.Node] = {}
+        self._seen: dict[str, tree.ProviderState] = {}
         self._strangers: set[str] = set()       # providers of the tree that have nothing to do with us
         self._names: set[str] = set()           # classes and traits that placement has
         self._left: frozenset[tree.Left] = frozenset()
@@ -95,13 +96,13 @@ class PlacementReporter:
         while True:
             actual, wanted, now = self._compared(providers, layout, classes, progress)
             difference = tree.diff(actual, wanted, classes, complete)
-            root = actual.nodes.get(wanted.root, wanted.nodes[wanted.root])
+            root = actual.providers.get(wanted.root, wanted.providers[wanted.root])
             if dry_run:
                 return Report(root, *difference, {}, now)
-            changes = [change for change in difference.changes if change.node.uuid not in refused]
+            changes = [change for change in difference.changes if change.provider.uuid not in refused]
             of = len(written) + len(changes)
             for change in changes:
-                uuid = change.node.uuid
+                uuid = change.provider.uuid
                 try:
                     self._write(change)
                 except _MOVED as error:
@@ -149,55 +150,55 @@ class PlacementReporter:
             actual = self._asked(wanted, classes)
         return actual, wanted, possible
 
-    def _read(self, wanted: tree.Tree, progress: Progress) -> dict[str, tree.Node]:
+    def _read(self, wanted: tree.Tree, progress: Progress) -> dict[str, tree.ProviderState]:
         """All providers of the tree; one whose generation is the one that we saw is as we saw it."""
         listed = self._client.get_tree(wanted.root)
-        nodes = {}
+        states = {}
         changed = []
         for provider in listed:
             seen = self._seen.get(provider.uuid)
             if provider.uuid in self._strangers - wanted.known:
-                nodes[provider.uuid] = _node(provider)
+                states[provider.uuid] = _state(provider)
             elif (seen is not None and seen.generation == provider.generation
                   and provider.uuid not in self._strangers):
-                nodes[provider.uuid] = seen
+                states[provider.uuid] = seen
             else:
                 changed.append(provider)
         for number, provider in enumerate(changed, 1):
             try:
-                nodes[provider.uuid] = self._read_one(provider, wanted)
+                states[provider.uuid] = self._read_one(provider, wanted)
             except errors.UnknownProvider:
                 continue                        # somebody took it away just now
             progress(READING, number, len(changed))
-        return nodes
+        return states
 
-    def _read_one(self, provider: values.Provider, wanted: tree.Tree) -> tree.Node:
+    def _read_one(self, provider: values.Provider, wanted: tree.Tree) -> tree.ProviderState:
         traits = self._client.get_traits(provider.uuid)
-        node = _node(provider)._replace(traits=frozenset(traits.traits))
-        if not tree.is_ours(node, wanted):
+        state = _state(provider)._replace(traits=frozenset(traits.traits))
+        if not tree.is_ours(state, wanted):
             self._strangers.add(provider.uuid)
-            return _node(provider)
+            return _state(provider)
         self._strangers.discard(provider.uuid)
         inventories = self._client.get_inventories(provider.uuid)
         # The older one: what was written between the two makes our write a conflict, and the next look a new one.
-        return node._replace(inventories=inventories.inventories,
+        return state._replace(inventories=inventories.inventories,
                              generation=min(traits.generation, inventories.generation))
 
     def _asked(self, wanted: tree.Tree, classes: frozenset[str]) -> tree.Tree:
         """The tree with what else has to be known where something is to go."""
-        nodes = {}
-        for uuid, node in self._seen.items():
+        states = {}
+        for uuid, state in self._seen.items():
             try:
-                if node.aggregated is None and uuid not in wanted.nodes and tree.MADE in node.traits:
-                    node = self._seen[uuid] = node._replace(
+                if state.aggregated is None and uuid not in wanted.providers and tree.MADE in state.traits:
+                    state = self._seen[uuid] = state._replace(
                         aggregated=bool(self._client.get_aggregates(uuid).aggregates))
                 # Never remembered: where an allocation went, the provider has the generation that it had before.
-                if tree.to_ask(node, wanted, classes):
-                    node = node._replace(used=self._client.get_usages(uuid))
+                if tree.to_ask(state, wanted, classes):
+                    state = state._replace(used=self._client.get_usages(uuid))
             except errors.UnknownProvider:
                 pass                            # whoever writes to it will be told
-            nodes[uuid] = node
-        return tree.Tree(wanted.root, nodes)
+            states[uuid] = state
+        return tree.Tree(wanted.root, states)
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
@@ -209,7 +210,7 @@ class PlacementReporter:
             del self._seen[before.uuid]
             return
         if before is None:
-            before = _node(self._client.create_provider(after.uuid, after.name, after.parent_uuid))
+            before = _state(self._client.create_provider(after.uuid, after.name, after.parent_uuid))
             self._seen[after.uuid] = before
         self._ensure(before, after)
         # The traits that mark an inventory as ours are there before it, and go after it: a later process knows it.
@@ -221,28 +222,35 @@ class PlacementReporter:
             self._seen[after.uuid] = before
         self._write_traits(before, after.traits)
 
-    def _write_traits(self, node: tree.Node, traits: frozenset[str]) -> tree.Node:
-        if traits != node.traits:
-            assert node.generation is not None
-            answer = self._client.put_traits(node.uuid, node.generation, traits)
-            node = self._seen[node.uuid] = node._replace(traits=traits, generation=answer.generation)
-        return node
+    def _write_traits(self, state: tree.ProviderState, traits: frozenset[str]) -> tree.ProviderState:
+        if traits != state.traits:
+            assert state.generation is not None
+            answer = self._client.put_traits(state.uuid, state.generation, traits)
+            state = self._seen[state.uuid] = state._replace(traits=traits, generation=answer.generation)
+        return state
 
-    def _ensure(self, before: tree.Node, after: tree.Node) -> None:
+    def _ensure(self, before: tree.ProviderState, after: tree.ProviderState) -> None:
         """Make classes and traits that placement does not have."""
-        for ensure, names in ((self._client.ensure_class, after.inventories.keys() - before.inventories.keys()),
-                              (self._client.ensure_trait, after.traits - before.traits)):
-            for name in sorted(names - self._names):
-                if name.startswith(_CUSTOM):
-                    ensure(name)
+        classes = _custom(after.inventories.keys() - before.inventories.keys()) - self._names
+        traits = _custom(after.traits - before.traits) - self._names
+        if traits and not self._names:
+            self._names |= self._client.find_traits(_CUSTOM)
+        for ensure, names in ((self._client.ensure_class, classes), (self._client.ensure_trait, traits - self._names)):
+            for name in sorted(names):
+                ensure(name)
                 self._names.add(name)
 
 
 _CUSTOM: Final = 'CUSTOM_'
 
 
-def _node(provider: values.Provider) -> tree.Node:
-    return tree.Node(provider.uuid, provider.name, provider.parent_uuid, generation=provider.generation)
+def _custom(names: Iterable[str]) -> set[str]:
+    """The names that somebody has to make; placement brings the others along."""
+    return {name for name in names if name.startswith(_CUSTOM)}
+
+
+def _state(provider: values.Provider) -> tree.ProviderState:
+    return tree.ProviderState(provider.uuid, provider.name, provider.parent_uuid, generation=provider.generation)
 
 
 def _quietly(what: str, done: int, of: int) -> None:

@@ -1,9 +1,10 @@
-"""What placement says and is told, as plain values."""
+"""What placement says and is told, and what becomes of a change of allocations, as plain values."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Set
+import enum
 from typing import Final
 from typing import NamedTuple
 from typing import TypeAlias
@@ -94,3 +95,25 @@ class Consumer(NamedTuple):
     @property
     def exists(self) -> bool:
         return bool(self.generation)
+
+
+class Outcome(enum.Enum):
+    """How things stand after an operation on allocations."""
+
+    DONE = 'done'
+    REPEATED = 'it was so already; nothing was written'
+    UNCHANGED = 'nothing was changed'
+    PENDING = 'the move stays as it is, neither ended nor lost: call again'
+    UNKNOWN = 'it may have happened, or may yet: call again, which finds out'
+
+
+class Result(NamedTuple):
+    """What became of an operation on allocations: returned when it succeeds, else the ``result`` of its error.
+
+    ``revert_possible`` is set by a confirm that failed: whether the move can be reverted instead; None when nobody
+    knows.
+    """
+
+    operation: str
+    outcome: Outcome
+    revert_possible: bool | None = None

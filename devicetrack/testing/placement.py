@@ -34,6 +34,7 @@ import fixtures
 from keystoneauth1 import adapter as ks_adapter
 from keystoneauth1 import session as ks_session
 from keystoneauth1 import token_endpoint
+import requests
 
 from devicetrack.placement import values
 from devicetrack.placement.client import Client
@@ -67,13 +68,18 @@ class PlacementServer(fixtures.Fixture):
 
     @classmethod
     def shared(cls, database: databases.Server | None = None, **options: object) -> PlacementServer:
-        """The server of this kind that the tests of this process share; started at the first call."""
+        """The server of this kind that the tests of this process share, started when it does not run.
+
+        A test may stop it and start it again; what others made there is not its own.
+        """
         kind = f'{database.kind if database is not None else "SQLite"} {sorted(options.items())}'
         server = cls._shared.get(kind)
         if server is None or server.process_id != os.getpid():
             server = cls._shared[kind] = cls(database, **options)
             server.setUp()
             atexit.register(server._stop_at_exit)
+        elif server._process is None:
+            server.start()
         return server
 
     def _stop_at_exit(self) -> None:
@@ -87,7 +93,8 @@ class PlacementServer(fixtures.Fixture):
         self.process_id = os.getpid()
         self.log: collections.deque[str] = collections.deque(maxlen=200)
         self._process: subprocess.Popen[str] | None = None
-        self.directory = tempfile.mkdtemp(prefix='devicetrack-placement-', dir='/var/tmp')
+        memory = '/dev/shm' if os.path.isdir('/dev/shm') else None
+        self.directory = tempfile.mkdtemp(prefix='devicetrack-placement-', dir=memory)
         self.addCleanup(shutil.rmtree, self.directory, ignore_errors=True)
         self._configure()
         # Bound and never listened on: while the server is down its port refuses connections and nobody else gets it.
@@ -107,7 +114,8 @@ class PlacementServer(fixtures.Fixture):
             name = self._database.create_database()
             self.addCleanup(self._database.drop_database, name)
             self.database_url = self._database.url(name).render_as_string(hide_password=False)
-        lines = ['[api]', 'auth_strategy = noauth2',
+        lines = ['[DEFAULT]', 'default_log_levels = placement.requestlog=WARNING',
+                 '[api]', 'auth_strategy = noauth2',
                  '[placement_database]', f'connection = {self.database_url}', 'sync_on_startup = true',
                  'sqlite_synchronous = false',          # a killed process loses nothing by that
                  'max_overflow = 100',                  # a request takes two connections, and waits 30 s for the second
@@ -174,8 +182,10 @@ class Placement(fixtures.Fixture):
 
     def open(self, url: str) -> Client:
         """A client of a session of its own, as another process would have."""
-        session = ks_session.Session(token_endpoint.Token(url, TOKEN), timeout=_REQUEST_TIMEOUT_S)
-        self.addCleanup(session.session.close)
+        http = requests.Session()
+        http.trust_env = False              # looks for a proxy before every request
+        self.addCleanup(http.close)
+        session = ks_session.Session(token_endpoint.Token(url, TOKEN), session=http, timeout=_REQUEST_TIMEOUT_S)
         return Client(ks_adapter.Adapter(session, service_type='placement', connect_retries=1,
                                          connect_retry_delay=0.01))
 

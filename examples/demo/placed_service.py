@@ -23,7 +23,7 @@ class PlacedService(service.Service):
     """Keeps what instances hold in placement as the record has it, and reports what the host has."""
 
     def _began(self) -> None:
-        self._node = NodeReporter.from_conf(self._conf, self._manager)
+        self._node = NodeReporter.from_conf(self._conf, self._manager, self._store)
         self._leftovers = HostLeftovers(self._store, self._manager.host_uuid)
         self._allocations = allocations.AllocationClient.from_conf(self._conf, self._leftovers)
         self._node.start()
@@ -52,8 +52,8 @@ class PlacedService(service.Service):
         try:
             self._allocations.confirm(migration.instance_uuid, migration.uuid)
         except errors.ConsumerConflict as conflict:
-            return {'refusal': str(conflict), 'outcome': conflict.verdict.outcome.value,
-                    'revert_possible': conflict.verdict.revert_possible}
+            return {'refusal': str(conflict), 'outcome': conflict.result.outcome.value,
+                    'revert_possible': conflict.result.revert_possible}
         return self._reported(super().confirm(name))
 
     def drain(self, name: str) -> dict[str, Any]:

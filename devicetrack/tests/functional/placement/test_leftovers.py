@@ -13,7 +13,7 @@ from devicetrack.engine import moves
 from devicetrack.objects.values import Leftover
 from devicetrack.placement import errors
 from devicetrack.placement.allocations import AllocationClient
-from devicetrack.placement.allocations import Outcome
+from devicetrack.placement.values import Outcome
 from devicetrack.store.leftovers import HostLeftovers
 from devicetrack.store.sql import open_store
 from devicetrack.testing import fixtures

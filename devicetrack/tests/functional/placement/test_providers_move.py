@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from testtools import matchers
 
 from devicetrack.placement import errors
-from devicetrack.placement.allocations import Outcome
 from devicetrack.placement.allocations import Policy
+from devicetrack.placement.values import Outcome
 from devicetrack.testing import databases
 from devicetrack.testing import placement as placements
 from devicetrack.tests import base
@@ -56,10 +56,10 @@ class TestProviderMoves(base.TestCase):
 
     def test_the_operation_fails_and_leaves_all_as_it_was(self):
         error = self.assertRaises(errors.ProviderConflict, self.case.call, self.world, self.world.client())
-        self.assertEqual(Outcome.PENDING if self.case.ends_move else Outcome.UNCHANGED, error.verdict.outcome)
+        self.assertEqual(Outcome.PENDING if self.case.ends_move else Outcome.UNCHANGED, error.result.outcome)
         self.assertEqual(self.case.before(self.world), self.world.held())
         self.assertThat({self.world.source, self.world.dest}, matchers.ContainsAll(error.providers))
 
     def test_it_is_repeated(self):
-        verdict = self.case.call(self.world, self.world.client(Policy.RETRY))
-        self.assertEqual((Outcome.DONE, self.case.after(self.world)), (verdict.outcome, self.world.held()))
+        result = self.case.call(self.world, self.world.client(Policy.RETRY))
+        self.assertEqual((Outcome.DONE, self.case.after(self.world)), (result.outcome, self.world.held()))

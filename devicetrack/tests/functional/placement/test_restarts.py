@@ -8,7 +8,7 @@ import threading
 import sqlalchemy as sa
 
 from devicetrack.placement import errors
-from devicetrack.placement.allocations import Outcome
+from devicetrack.placement.values import Outcome
 from devicetrack.testing import databases
 from devicetrack.testing import placement as placements
 from devicetrack.tests import base
@@ -21,7 +21,7 @@ class TestServer(base.TestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.server = self.useFixture(placements.PlacementServer())
+        self.server = placements.PlacementServer.shared()
         self.cases = {**worlds.CASES, 'forced delete': worlds.FORCED}
         self.worlds = {name: self.useFixture(worlds.World(self.server)) for name in self.cases}
         for name, case in self.cases.items():
@@ -34,7 +34,7 @@ class TestServer(base.TestCase):
         for name, case in self.cases.items():
             world = self.worlds[name]
             error = self.assertRaises(errors.PlacementUnavailable, case.call, world, world.client())
-            self.assertEqual((name, outcomes.get(name, Outcome.UNCHANGED)), (name, error.verdict.outcome))
+            self.assertEqual((name, outcomes.get(name, Outcome.UNCHANGED)), (name, error.result.outcome))
         self.server.start()
         for name, case in self.cases.items():
             world = self.worlds[name]
@@ -70,7 +70,7 @@ class TestKilled(base.TestCase):
 
     def test_all_goes_on_when_it_is_started_again(self):
         database = databases.PostgreSQLServer.shared()
-        server = self.useFixture(placements.PlacementServer(database))
+        server = placements.PlacementServer.shared(database)
         made = {name: self.useFixture(worlds.World(server)) for name in worlds.CASES}
         for name, case in worlds.CASES.items():
             case.prepare(made[name])

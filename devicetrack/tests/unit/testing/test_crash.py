@@ -13,7 +13,6 @@ from devicetrack.claims import running
 from devicetrack.claims.life import Life
 from devicetrack.store.api import Changes
 from devicetrack.testing import crash
-from devicetrack.testing.compute_service import View
 from devicetrack.testing.crash import moments
 from devicetrack.testing.crash import program
 from devicetrack.testing.crash import stores
