@@ -148,7 +148,7 @@ class Command:
 
 def run(effort: Effort) -> Table:
     with contextlib.ExitStack() as stack:
-        server = stack.enter_context(placements.PlacementServer(stack.enter_context(databases.PostgreSQLServer())))
+        server = stack.enter_context(placements.PlacementServer(stack.enter_context(databases.PostgreSQLServer(durable=True))))
         placement = stack.enter_context(placements.Placement(server))
         conf = stack.enter_context(fixtures.Configuration()).conf
         store = stack.enter_context(fixtures.SQLiteStore(conf)).store

@@ -22,7 +22,6 @@ from collections.abc import Sequence
 import dataclasses
 import itertools
 import os
-import tempfile
 from typing import Any
 from typing import TypeVar
 import uuid
@@ -41,7 +40,7 @@ from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import InventoryDevice
 from devicetrack.store import api as store_api
 from devicetrack.store.sql import open_store
-from devicetrack.store.sql import schema
+from devicetrack.testing import databases
 from devicetrack.testing.staged_store import StagedStore
 from devicetrack.virt import fake
 
@@ -162,12 +161,7 @@ class Configuration(fixtures.Fixture):
 
 
 class SQLiteStore(fixtures.Fixture):
-    """An empty SQLite store with its schema, in the file that ``conf`` names.
-
-    The schema is made once a process and copied.
-    """
-
-    _template: bytes | None = None
+    """An empty SQLite store with its schema, in the file that ``conf`` names."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self.conf = conf
@@ -177,19 +171,7 @@ class SQLiteStore(fixtures.Fixture):
         self.addCleanup(self.store.close)
         path = str(self.store.path)
         if not os.path.exists(path):
-            with open(path, 'wb') as file:
-                file.write(self._empty())
-
-    @classmethod
-    def _empty(cls) -> bytes:
-        if cls._template is None:
-            with tempfile.TemporaryDirectory() as directory, Configuration(directory) as made:
-                store = open_store(made.conf)
-                schema.sync(store)
-                store.close()
-                with open(str(store.path), 'rb') as file:
-                    cls._template = file.read()
-        return cls._template
+            databases.write_empty_sqlite(path)
 
 
 class Host(fixtures.Fixture):

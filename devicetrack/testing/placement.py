@@ -106,7 +106,7 @@ class PlacementServer(fixtures.Fixture):
         else:
             name = self._database.create_database()
             self.addCleanup(self._database.drop_database, name)
-            self.database_url = self._database.url(name).render_as_string(hide_password=False)
+            self.database_url = self._database.text_url(name)
         lines = ['[api]', 'auth_strategy = noauth2',
                  '[placement_database]', f'connection = {self.database_url}', 'sync_on_startup = true',
                  'sqlite_synchronous = false',          # a killed process loses nothing by that
