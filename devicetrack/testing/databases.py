@@ -26,7 +26,6 @@ from __future__ import annotations
 import abc
 import atexit
 import collections
-import contextlib
 import functools
 import glob
 import os
@@ -50,25 +49,10 @@ from devicetrack.conf import opts
 from devicetrack.store import sql
 from devicetrack.store.sql import schema
 from devicetrack.store.sql.store import SQLStore
+from devicetrack.testing import scratch
 
 _START_TIMEOUT_S: Final = 120
 _STOP_TIMEOUT_S: Final = 30
-
-# Neither is the test's temporary directory, which other users may not enter.
-_DISK: Final = '/var/tmp'
-_MEMORY: Final = '/dev/shm'
-# Two servers of each kind fit into this, with what tests write to them. Containers often have 64 MiB.
-_ROOM_MIB: Final = 2048
-
-
-def directory(durable: bool = False) -> str:
-    """Where the data of tests goes: into memory, or to the disk when it has to last or memory has no room."""
-    if not durable:
-        with contextlib.suppress(OSError):
-            memory = os.statvfs(_MEMORY)
-            if memory.f_bavail * memory.f_frsize >= _ROOM_MIB << 20 and os.access(_MEMORY, os.W_OK | os.X_OK):
-                return _MEMORY
-    return _DISK
 
 
 class ServerFailed(Exception):
@@ -129,7 +113,7 @@ class Server(fixtures.Fixture, abc.ABC):
         self._process: subprocess.Popen[str] | None = None
         self._template: str | None = None
         self._account = pwd.getpwnam(_UNPRIVILEGED) if os.geteuid() == 0 else pwd.getpwuid(os.geteuid())
-        self.directory = tempfile.mkdtemp(prefix=f'devicetrack-{self.kind}-', dir=directory(self.durable))
+        self.directory = tempfile.mkdtemp(prefix=f'devicetrack-{self.kind}-', dir=scratch.directory(self.durable))
         self.addCleanup(shutil.rmtree, self.directory, ignore_errors=True)
         self.data = os.path.join(self.directory, 'data')
         if os.geteuid() == 0:
@@ -414,7 +398,7 @@ class SQLiteStore(StoreFixture):
     """A store in a file of its own."""
 
     def _make(self, options: dict[str, Any]) -> cfg.ConfigOpts:
-        self.directory = tempfile.mkdtemp(prefix='devicetrack-sqlite-', dir=directory(self._durable))
+        self.directory = tempfile.mkdtemp(prefix='devicetrack-sqlite-', dir=scratch.directory(self._durable))
         self.addCleanup(shutil.rmtree, self.directory, ignore_errors=True)
         self.path = os.path.join(self.directory, 'state', 'devicetrack.sqlite')
         conf = configuration(**options)

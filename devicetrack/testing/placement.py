@@ -38,6 +38,7 @@ from keystoneauth1 import token_endpoint
 from devicetrack.placement import values
 from devicetrack.placement.client import Client
 from devicetrack.testing import databases
+from devicetrack.testing import scratch
 from devicetrack.testing import http_proxy
 
 TOKEN: Final = 'admin'                      # the user that noauth2 takes for the administrator
@@ -87,7 +88,7 @@ class PlacementServer(fixtures.Fixture):
         self.process_id = os.getpid()
         self.log: collections.deque[str] = collections.deque(maxlen=200)
         self._process: subprocess.Popen[str] | None = None
-        self.directory = tempfile.mkdtemp(prefix='devicetrack-placement-', dir='/var/tmp')
+        self.directory = tempfile.mkdtemp(prefix='devicetrack-placement-', dir=scratch.directory())
         self.addCleanup(shutil.rmtree, self.directory, ignore_errors=True)
         self._configure()
         # Bound and never listened on: while the server is down its port refuses connections and nobody else gets it.
