@@ -51,8 +51,9 @@ from devicetrack.store.sql import schema
 from devicetrack.store.sql.store import SQLStore
 from devicetrack.testing import scratch
 
-_START_TIMEOUT_S: Final = 120
-_STOP_TIMEOUT_S: Final = 30
+# For hanging, not for slowness.
+_START_TIMEOUT_S: Final = 3600
+_STOP_TIMEOUT_S: Final = 3600
 
 
 class ServerFailed(Exception):
@@ -365,6 +366,30 @@ def configuration(**options: Any) -> cfg.ConfigOpts:
     return conf
 
 
+def open_store(conf: cfg.ConfigOpts) -> SQLStore:
+    """Open a store as :func:`devicetrack.store.sql.open_store` does, with what others of this process have compiled."""
+    store = sql.open_store(conf)
+    store.engine.update_execution_options(compiled_cache=_compiled)
+    return store
+
+
+class _Compiled(sa.util.LRUCache[Any, Any]):
+    """SQLAlchemy's cache of compiled statements, for the stores of all tests.
+
+    SQLAlchemy keeps one for each engine, and tells statements apart by the dialect object too. The engines of tests
+    are thousands, and their dialects are alike when they are of one class.
+    """
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        return super().get((type(key[0]), *key[1:]), default)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        super().__setitem__((type(key[0]), *key[1:]), value)
+
+
+_compiled: Final = _Compiled(500)
+
+
 class StoreFixture(fixtures.Fixture, abc.ABC):
     """A store of one test: ``conf`` names it, ``store`` is opened on it. Empty, with the current schema.
 
@@ -389,7 +414,7 @@ class StoreFixture(fixtures.Fixture, abc.ABC):
 
     def open(self) -> SQLStore:
         """Open the store once more, as another process would; closed with the fixture."""
-        store = sql.open_store(self.conf)
+        store = open_store(self.conf)
         self.addCleanup(store.close)
         return store
 
@@ -432,7 +457,8 @@ class ServerStore(StoreFixture):
 
     of: ClassVar[type[Server]]
 
-    def __init__(self, synced: bool = True, durable: bool = False, server: Server | None = None, **options: Any) -> None:
+    def __init__(self, synced: bool = True, durable: bool = False, server: Server | None = None,
+                 **options: Any) -> None:
         super().__init__(synced, durable, **options)
         self._server = server
 
@@ -451,7 +477,7 @@ class ServerStore(StoreFixture):
 
     def open_through(self, host: str, port: int, **options: Any) -> SQLStore:
         """Open the store through a proxy (:mod:`devicetrack.testing.proxy`); closed with the fixture."""
-        store = sql.open_store(configuration(**{
+        store = open_store(configuration(**{
             **self._options, 'connection': self.server.text_url(self.database, host, port), **options}))
         self.addCleanup(store.close)
         return store

@@ -39,7 +39,6 @@ from devicetrack.objects import DeviceRequest
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import InventoryDevice
 from devicetrack.store import api as store_api
-from devicetrack.store.sql import open_store
 from devicetrack.testing import databases
 from devicetrack.testing.staged_store import StagedStore
 from devicetrack.virt import fake
@@ -167,7 +166,7 @@ class SQLiteStore(fixtures.Fixture):
         self.conf = conf
 
     def _setUp(self) -> None:
-        self.store = open_store(self.conf)
+        self.store = databases.open_store(self.conf)
         self.addCleanup(self.store.close)
         path = str(self.store.path)
         if not os.path.exists(path):

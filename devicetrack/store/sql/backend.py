@@ -5,7 +5,7 @@ It holds no connection and no state of a transaction.
 
 Writing goes past SQLAlchemy's connections to the driver: building, compiling and running one INSERT costs SQLAlchemy
 more client time than the driver needs for all of it, at every commit. The statements are still SQLAlchemy's, compiled
-once for each store. Reading goes the usual way.
+once for all stores of a kind. Reading goes the usual way.
 """
 
 from __future__ import annotations
@@ -32,6 +32,9 @@ from devicetrack.store.sql import models
 
 # One statement carries so many rows at most; more become several statements of the same transaction.
 ROWS_A_STATEMENT: Final = 500
+
+# How often a transaction that had to give way to another one is tried.
+ATTEMPTS: Final = 10
 
 
 class Cause(enum.Enum):
@@ -137,14 +140,15 @@ class Backend(abc.ABC):
     def __init__(self, engine: sa.Engine, busy_timeout_s: int) -> None:
         self.busy_timeout_s = busy_timeout_s
         self.Error: type[Exception] = engine.dialect.loaded_dbapi.Error
-        # Positional parameters, so that a Record is its own parameters.
+        make_dialect: Callable[..., sa.Dialect] = type(engine.dialect)
         (self.insert_one, self.update_one, self.of_update, self.delete_one, self.of_delete, self._put_context,
-         self._drop_context) = self._statements(type(engine.dialect))
+         self._drop_context) = self._statements(make_dialect)
 
     @classmethod
     @functools.cache
     def _statements(cls, make_dialect: Callable[..., sa.Dialect]) -> _Statements:
         """Compile what the committer runs, once for all stores of this kind."""
+        # Positional parameters, so that a Record is its own parameters.
         dialect = make_dialect(paramstyle=cls.paramstyle)
 
         def compiled(statement: sa.sql.ClauseElement) -> tuple[str, tuple[str, ...]]:

@@ -45,7 +45,7 @@ directory = {memory}
     def program(self, name: str, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, '-m', f'devicetrack.cmd.{name}', '--config-file', self.config_file, *arguments],
-            stdin=subprocess.DEVNULL, text=True, check=False, timeout=120,
+            stdin=subprocess.DEVNULL, text=True, check=False, timeout=base.HANGS_S,
             **{'stdout': subprocess.PIPE, 'stderr': subprocess.PIPE, **options})
 
     def manage(self, *arguments: str, code: int = 0) -> Any:
