@@ -179,7 +179,7 @@ def definition(instance_uuid: str, config: GuestConfig) -> str:
 
 def run(effort: Effort) -> Table:
     with contextlib.ExitStack() as stack:
-        database = stack.enter_context(databases.SQLiteStore())
+        database = stack.enter_context(databases.SQLiteStore(durable=True))
         host = stack.enter_context(Guests(database.store, database.conf, effort.recovered_guests))
         few = max(1, effort.recovered_guests // 10)
         host.define(few)

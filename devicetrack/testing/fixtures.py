@@ -20,7 +20,6 @@ from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
 import os
-import tempfile
 from typing import Any
 from typing import TypeVar
 import uuid
@@ -42,9 +41,8 @@ from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestConfig
 from devicetrack.objects.values import InventoryDevice
 from devicetrack.store import api as store_api
-from devicetrack.store.sql import open_store
-from devicetrack.store.sql import schema
 from devicetrack.testing import compute_service
+from devicetrack.testing import databases
 from devicetrack.testing.compute_service import Flavor
 from devicetrack.testing.compute_service import Instance
 from devicetrack.testing.compute_service import Migration
@@ -124,34 +122,17 @@ class Configuration(fixtures.Fixture):
 
 
 class SQLiteStore(fixtures.Fixture):
-    """An empty SQLite store with its schema, in the file that ``conf`` names.
-
-    The schema is made once a process and copied.
-    """
-
-    _template: bytes | None = None
+    """An empty SQLite store with its schema, in the file that ``conf`` names."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self.conf = conf
 
     def _setUp(self) -> None:
-        self.store = open_store(self.conf)
+        self.store = databases.open_store(self.conf)
         self.addCleanup(self.store.close)
         path = str(self.store.path)
         if not os.path.exists(path):
-            with open(path, 'wb') as file:
-                file.write(self._empty())
-
-    @classmethod
-    def _empty(cls) -> bytes:
-        if cls._template is None:
-            with tempfile.TemporaryDirectory() as directory, Configuration(directory) as made:
-                store = open_store(made.conf)
-                schema.sync(store)
-                store.close()
-                with open(str(store.path), 'rb') as file:
-                    cls._template = file.read()
-        return cls._template
+            databases.write_empty_sqlite(path)
 
 
 class Host(fixtures.Fixture, compute_service.Compute):

@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 from typing import Any
+from typing import Final
 import uuid as uuids
 
 import fixtures
@@ -31,6 +32,8 @@ from lxml import etree
 
 from devicetrack.objects.values import GuestConfig
 from devicetrack.testing import private_libvirtd
+
+_HANGS_S: Final = 3600
 
 _NODE = """
   <cpu><mhz>2600</mhz><model>x86_64</model><active>8</active><nodes>2</nodes>
@@ -155,7 +158,7 @@ class Libvirtd(fixtures.Fixture):
                 ('unshare', '--mount', '--propagation', 'private', sys.executable, private_libvirtd.__file__,
                  self.path),
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + _HANGS_S
         while True:
             try:
                 self.connect().close()

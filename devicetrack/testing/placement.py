@@ -40,11 +40,13 @@ from devicetrack.placement import values
 from devicetrack.placement.client import Client
 from devicetrack.testing import databases
 from devicetrack.testing import http_proxy
+from devicetrack.testing import scratch
 
 TOKEN: Final = 'admin'                      # the user that noauth2 takes for the administrator
 
-_START_TIMEOUT_S: Final = 120
-_REQUEST_TIMEOUT_S: Final = 60
+# For hanging, not for slowness.
+_START_TIMEOUT_S: Final = 3600
+_REQUEST_TIMEOUT_S: Final = 3600
 _READY: Final = 'placement is ready'        # as the program says it
 
 
@@ -93,8 +95,7 @@ class PlacementServer(fixtures.Fixture):
         self.process_id = os.getpid()
         self.log: collections.deque[str] = collections.deque(maxlen=200)
         self._process: subprocess.Popen[str] | None = None
-        memory = '/dev/shm' if os.path.isdir('/dev/shm') else None
-        self.directory = tempfile.mkdtemp(prefix='devicetrack-placement-', dir=memory)
+        self.directory = tempfile.mkdtemp(prefix='devicetrack-placement-', dir=scratch.directory())
         self.addCleanup(shutil.rmtree, self.directory, ignore_errors=True)
         self._configure()
         # Bound and never listened on: while the server is down its port refuses connections and nobody else gets it.
@@ -113,7 +114,7 @@ class PlacementServer(fixtures.Fixture):
         else:
             name = self._database.create_database()
             self.addCleanup(self._database.drop_database, name)
-            self.database_url = self._database.url(name).render_as_string(hide_password=False)
+            self.database_url = self._database.text_url(name)
         lines = ['[DEFAULT]', 'default_log_levels = placement.requestlog=WARNING',
                  '[api]', 'auth_strategy = noauth2',
                  '[placement_database]', f'connection = {self.database_url}', 'sync_on_startup = true',

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
 import signal
 import subprocess
 import sys
+import time
 from typing import Any
 from typing import NamedTuple
 
@@ -72,6 +74,17 @@ class Process:
             raise ServiceFailed(f'the service answers the order {order} (it ended with status {status})')
         answer: dict[str, Any] = json.loads(line)
         return answer
+
+    def wait_for_wiper(self, namespace: str) -> int:
+        """Wait until a process that the service started works on a namespace, and return its id."""
+        while True:
+            for listed in pathlib.Path(f'/proc/{self._process.pid}/task').glob('*/children'):
+                for child in listed.read_text().split():
+                    with contextlib.suppress(OSError):      # it has ended
+                        if namespace in (os.path.basename(os.readlink(file))
+                                         for file in pathlib.Path(f'/proc/{child}/fd').iterdir()):
+                            return int(child)
+            time.sleep(0.01)
 
     def kill(self) -> int:
         """Kill it as nothing can be killed more suddenly, and return its status."""

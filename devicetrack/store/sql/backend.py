@@ -5,7 +5,7 @@ It holds no connection and no state of a transaction.
 
 Writing goes past SQLAlchemy's connections to the driver: building, compiling and running one INSERT costs SQLAlchemy
 more client time than the driver needs for all of it, at every commit. The statements are still SQLAlchemy's, compiled
-once for each store. Reading goes the usual way.
+once for all stores of a kind. Reading goes the usual way.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 import enum
+import functools
 from typing import Any
 from typing import ClassVar
 from typing import Final
@@ -31,6 +32,9 @@ from devicetrack.store.sql import models
 
 # One statement carries so many rows at most; more become several statements of the same transaction.
 ROWS_A_STATEMENT: Final = 500
+
+# How often a transaction that had to give way to another one is tried.
+ATTEMPTS: Final = 10
 
 
 class Cause(enum.Enum):
@@ -110,6 +114,18 @@ def chunks(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
         yield rows[start:start + ROWS_A_STATEMENT]
 
 
+class _Statements(NamedTuple):
+    """Texts of statements, and functions that make their parameters."""
+
+    insert_one: str
+    update_one: str
+    of_update: Callable[[api.Update], tuple[Any, ...]]
+    delete_one: str
+    of_delete: Callable[[Record], tuple[Any, ...]]
+    put_context: str
+    drop_context: str
+
+
 class Backend(abc.ABC):
     """One database, by its driver.
 
@@ -124,30 +140,38 @@ class Backend(abc.ABC):
     def __init__(self, engine: sa.Engine, busy_timeout_s: int) -> None:
         self.busy_timeout_s = busy_timeout_s
         self.Error: type[Exception] = engine.dialect.loaded_dbapi.Error
-        # Positional parameters, so that a Record is its own parameters.
         make_dialect: Callable[..., sa.Dialect] = type(engine.dialect)
-        self._dialect = make_dialect(paramstyle=self.paramstyle)
-        table = models.assignments
-        self.insert_one, _ = self._compile(sa.insert(table).values(
-            {name: sa.bindparam(convert.new(name)) for name in Record._fields}))
+        (self.insert_one, self.update_one, self.of_update, self.delete_one, self.of_delete, self._put_context,
+         self._drop_context) = self._statements(make_dialect)
+
+    @classmethod
+    @functools.cache
+    def _statements(cls, make_dialect: Callable[..., sa.Dialect]) -> _Statements:
+        """Compile what the committer runs, once for all stores of this kind."""
+        # Positional parameters, so that a Record is its own parameters.
+        dialect = make_dialect(paramstyle=cls.paramstyle)
+
+        def compiled(statement: sa.sql.ClauseElement) -> tuple[str, tuple[str, ...]]:
+            text = statement.compile(dialect=dialect)
+            return str(text), tuple(getattr(text, 'positiontup', ()))
+
+        table, contexts = models.assignments, models.migration_contexts
         version = [table.c[name] == sa.bindparam(convert.old(name)) for name in models.READ_AT]
-        self.update_one, names = self._compile(sa.update(table).where(*version).values(
+        insert_one, _ = compiled(sa.insert(table).values(
+            {name: sa.bindparam(convert.new(name)) for name in Record._fields}))
+        update_one, updated = compiled(sa.update(table).where(*version).values(
             {name: sa.bindparam(convert.new(name)) for name in convert.CHANGEABLE}))
-        self.of_update: Callable[[api.Update], tuple[Any, ...]] = convert.parameters_of_update(names)
-        self.delete_one, names = self._compile(sa.delete(table).where(*version))
-        self.of_delete: Callable[[Record], tuple[Any, ...]] = convert.parameters_of_delete(names)
-        contexts = models.migration_contexts
-        self._put_context, _ = self._compile(self._insert_or_replace(
+        delete_one, deleted = compiled(sa.delete(table).where(*version))
+        put_context, _ = compiled(cls._insert_or_replace(
             contexts, models.CONTEXT_KEY, [name for name in contexts.c.keys() if name not in models.CONTEXT_KEY]))
-        self._drop_context, _ = self._compile(sa.delete(contexts).where(
+        drop_context, _ = compiled(sa.delete(contexts).where(
             *[contexts.c[name] == sa.bindparam(convert.old(name)) for name in models.CONTEXT_KEY]))
+        return _Statements(insert_one, update_one, convert.parameters_of_update(updated), delete_one,
+                           convert.parameters_of_delete(deleted), put_context, drop_context)
 
-    def _compile(self, statement: sa.sql.ClauseElement) -> tuple[str, tuple[str, ...]]:
-        compiled = statement.compile(dialect=self._dialect)
-        return str(compiled), tuple(getattr(compiled, 'positiontup', ()))
-
+    @staticmethod
     @abc.abstractmethod
-    def _insert_or_replace(self, table: sa.Table, key: Sequence[str], others: Sequence[str]) -> sa.Insert:
+    def _insert_or_replace(table: sa.Table, key: Sequence[str], others: Sequence[str]) -> sa.Insert:
         """A statement that inserts a row, all columns in their order, or replaces the one with this key.
 
         One statement: with a DELETE and an INSERT, a lost transaction of ours that is still open would make a key

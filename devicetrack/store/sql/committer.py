@@ -29,9 +29,6 @@ from devicetrack.store.sql.backend import Fault
 # Bounds of one transaction, so that the first in it does not wait for ever for the others.
 MEMBERS_A_BATCH: Final = 64
 
-# How often a transaction that had to give way to another one is tried.
-ATTEMPTS: Final = 10
-
 
 class Refused(Exception):
     """The store has a reason of its own against these changes: their key exists, or a row moved on.
@@ -231,7 +228,7 @@ class Committer:
 
     def _transact(self, batch: Sequence[_Ticket]) -> Fault | None:
         """One transaction; a single member that had to give way to another transaction is tried again."""
-        for _attempt in range(1 if len(batch) > 1 else ATTEMPTS):
+        for _attempt in range(1 if len(batch) > 1 else backends.ATTEMPTS):
             fault = self._attempt(batch)
             if fault is None or fault.cause is not Cause.CONFLICT:
                 break

@@ -58,7 +58,8 @@ class MariaDB(backend.Backend):
         prefix, self._insert_row = self.insert_one.split(' VALUES ')
         self._insert_rows = prefix + ' VALUES '
 
-    def _insert_or_replace(self, table: sa.Table, key: Sequence[str], others: Sequence[str]) -> sa.Insert:
+    @staticmethod
+    def _insert_or_replace(table: sa.Table, key: Sequence[str], others: Sequence[str]) -> sa.Insert:
         insert = mysql.insert(table)
         return insert.on_duplicate_key_update({name: insert.inserted[name] for name in others})
 

@@ -61,7 +61,8 @@ class PostgreSQL(backend.Backend):
             [*map(convert.old, models.READ_AT), *map(convert.new, convert.CHANGEABLE)])
         self._values_of_delete = convert.parameters_of_delete([convert.old(name) for name in models.READ_AT])
 
-    def _insert_or_replace(self, table: sa.Table, key: Sequence[str], others: Sequence[str]) -> sa.Insert:
+    @staticmethod
+    def _insert_or_replace(table: sa.Table, key: Sequence[str], others: Sequence[str]) -> sa.Insert:
         insert = postgresql.insert(table)
         return insert.on_conflict_do_update(index_elements=key, set_={name: insert.excluded[name] for name in others})
 

@@ -13,7 +13,6 @@ import threading
 from typing import Any
 from typing import Final
 from typing import NamedTuple
-from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
@@ -23,15 +22,12 @@ from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Record
 from devicetrack.store.sql import convert
 from devicetrack.store.sql import models
-
-if TYPE_CHECKING:
-    from devicetrack.store.sql.store import SQLStore
+from devicetrack.store.sql.database import Database
+from devicetrack.store.sql.database import MAKE
+from devicetrack.store.sql.database import SYNC
 
 LOG = logging.getLogger(__name__)
 
-SYNC: Final = "run devicetrack-manage db sync with the service's --config-file"
-# A store that was there once must not begin anew, empty: its guests have devices.
-MAKE: Final = f'{SYNC}; if the store was lost, run devicetrack-manage recover --from-hypervisor --host NAME instead'
 MIGRATIONS: Final = os.path.join(os.path.dirname(__file__), 'migrations')
 
 _alembic = threading.Lock()
@@ -41,7 +37,7 @@ _LOCK_NUMBER: Final = 0x6465_7674
 _LOCK_NAME: Final = 'devicetrack_db_sync'
 
 
-def revision(store: SQLStore) -> str | None:
+def revision(store: Database) -> str | None:
     """The revision that the store has, or None when it has no schema of ours."""
     with store.reading() as connection:
         if not sa.inspect(connection).has_table('alembic_version'):
@@ -50,7 +46,7 @@ def revision(store: SQLStore) -> str | None:
         return found
 
 
-def check(store: SQLStore) -> None:
+def check(store: Database) -> None:
     """See that the store has the schema of this release. Reads only.
 
     :raises SchemaMismatch: its schema is missing, older or newer
@@ -87,7 +83,7 @@ def config() -> Any:
     return made
 
 
-def sync(store: SQLStore) -> str:
+def sync(store: Database) -> str:
     """Bring the store's schema to this release's revision; make the file of an SQLite store when it is missing.
 
     The directory is made with mode 0700 and the file with 0600; SQLite gives its log and its index the file's mode.
@@ -108,7 +104,7 @@ def sync(store: SQLStore) -> str:
     return models.REVISION
 
 
-def _make_file(store: SQLStore) -> None:
+def _make_file(store: Database) -> None:
     path = store.path or ''
     try:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
@@ -120,7 +116,7 @@ def _make_file(store: SQLStore) -> None:
         store.backend.prepare_to_write(connection.connection.dbapi_connection)
 
 
-def _upgrade(store: SQLStore, connection: sa.Connection) -> None:
+def _upgrade(store: Database, connection: sa.Connection) -> None:
     from alembic import command
     if connection.dialect.name == 'postgresql':
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK_NUMBER)))
@@ -153,7 +149,7 @@ class Migrated(NamedTuple):
     unreadable: tuple[DeviceKey, ...]
 
 
-def migrate_details(store: SQLStore, max_rows: int | None = None, rows_a_batch: int = 100) -> Migrated:
+def migrate_details(store: Database, max_rows: int | None = None, rows_a_batch: int = 100) -> Migrated:
     """Convert stored details of older versions to this release's, in transactions of ``rows_a_batch`` rows.
 
     A row counts only when it is still of the generation at which it was read. Its generation stays, so a manager that
@@ -189,7 +185,7 @@ def migrate_details(store: SQLStore, max_rows: int | None = None, rows_a_batch: 
     return Migrated(converted, left, tuple(unreadable))
 
 
-def _page(store: SQLStore, after: tuple[str, ...] | None, size: int) -> list[Record]:
+def _page(store: Database, after: tuple[str, ...] | None, size: int) -> list[Record]:
     key = [models.assignments.c[name] for name in models.KEY]
     statement = sa.select(models.assignments).order_by(*key).limit(size)
     if after is not None:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import dataclasses
 import gc
 import hashlib
-import os
 import pickle
 import re
 import shutil
@@ -18,6 +17,7 @@ from typing import Final
 
 from devicetrack import exception
 from devicetrack.testing import fixtures
+from devicetrack.testing import scratch
 from devicetrack.testing.crash import invariant
 from devicetrack.testing.crash import moments
 from devicetrack.testing.crash.moments import Course
@@ -328,7 +328,7 @@ class Explorer:
     def __init__(self, stores: Stores) -> None:
         self._stores = stores
         self._restarts: dict[tuple[Fault, ...], Sequence[Moment]] = {}
-        self._seats = Seats(tempfile.mkdtemp(prefix='devicetrack-crash-', dir=memory()))
+        self._seats = Seats(tempfile.mkdtemp(prefix='devicetrack-crash-', dir=scratch.directory()))
 
     def close(self) -> None:
         self._stores.close()
@@ -417,6 +417,3 @@ def warm_up() -> None:
     gc.freeze()
 
 
-def memory() -> str | None:
-    """A directory in memory, if there is one: a process that is killed loses nothing that it wrote to a file."""
-    return '/dev/shm' if os.access('/dev/shm', os.W_OK | os.X_OK) else None

@@ -23,7 +23,6 @@ import sqlalchemy as sa
 from devicetrack.store.sql import models
 from devicetrack.store.sql import open_store
 from devicetrack.testing import databases
-from devicetrack.testing import fixtures
 from devicetrack.testing import proxy as proxies
 
 # What stands in every store, by its name ('' for the one that all hosts share) and then by table.
@@ -79,7 +78,6 @@ class SQLiteStores(Stores):
     kind = 'SQLite'
 
     def __init__(self) -> None:
-        self._empty = fixtures.SQLiteStore._empty()
         self._paths: dict[str, str] = {}
         self._attendant = _Attendant(_read_files)
 
@@ -89,8 +87,7 @@ class SQLiteStores(Stores):
             for ending in ('-wal', '-shm'):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(path + ending)
-            with open(path, 'wb') as file:
-                file.write(self._empty)
+            databases.write_empty_sqlite(path)
 
     def url(self) -> None:
         return None
@@ -250,12 +247,8 @@ class _ServerSide:
 
 def server_of(database: Any) -> Server:
     """What is needed of a :class:`~devicetrack.testing.databases.ServerStore`, in a form that travels."""
-    def text(url: sa.URL) -> str:
-        # PyMySQL reads all certificates of the system for a connection that will have no use for them.
-        quick = {'ssl_disabled': 'true'} if isinstance(database, databases.MariaDBStore) else {}
-        return url.update_query_dict(quick).render_as_string(hide_password=False)
-
-    return Server(database.server.kind, database.server.socket, text(database.url()), text(database.url('HOST', 1)))
+    server, name = database.server, database.database
+    return Server(server.kind, server.socket, server.text_url(name), server.text_url(name, 'HOST', 1))
 
 
 def rows_of(contents: Contents) -> Iterable[tuple[str, str, tuple[Any, ...]]]:

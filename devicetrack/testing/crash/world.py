@@ -30,7 +30,7 @@ from devicetrack.testing.crash.stores import Contents
 from devicetrack.testing.crash.stores import Stores
 from devicetrack.virt import fake
 
-_PATIENCE_S: Final = 60
+_PATIENCE_S: Final = 3600
 
 
 class Crashed(Exception):
@@ -38,7 +38,7 @@ class Crashed(Exception):
 
 
 class Stuck(Exception):
-    """A process did not answer for a minute."""
+    """A process did not answer for an hour: it hangs."""
 
 
 class _Killed(BaseException):

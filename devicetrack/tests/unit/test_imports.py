@@ -172,7 +172,8 @@ def circles(imports):
     """The sets of modules that import one another, one by way of the other."""
     reached = {}
     for module in imports:
-        seen, todo = set(), [module]
+        seen: set[str] = set()
+        todo = [module]
         while todo:
             for name in imports[todo.pop()] - seen:
                 seen.add(name)

@@ -94,7 +94,7 @@ class PrivilegedTestCase(base.TestCase):
             file.write('#!/bin/sh\nid -u; echo "$*"; exit 3\n')
         os.chmod(ndctl, 0o755)
         done = subprocess.run([sys.executable, '-W', 'ignore', '-c', PROGRAM, path, ndctl], capture_output=True,
-                              text=True, timeout=60, env={**os.environ, 'TMPDIR': '/tmp'}, check=False)
+                              text=True, timeout=base.HANGS_S, env={**os.environ, 'TMPDIR': '/tmp'}, check=False)
         self.assertEqual(
             ['alone: refused', "listed: (3, '0\\nlist\\n')", 'no program: NotADirectoryError',
              'another path: PermissionError', 'inheritable: False', "read: b'written'", 'open: False',

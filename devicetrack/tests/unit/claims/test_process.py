@@ -203,7 +203,7 @@ class ForkTestCase(base.TestCase):
         """Lines that a process printed which has a host of two devices."""
         source = textwrap.dedent(PREAMBLE) + textwrap.dedent(program)
         answer = subprocess.run([sys.executable, '-W', 'ignore', '-c', source, self.state_path], text=True,
-                                stdout=subprocess.PIPE, timeout=120)
+                                stdout=subprocess.PIPE, timeout=base.HANGS_S)
         return answer.stdout.splitlines()
 
     def test_every_call_in_a_child_is_refused(self):

@@ -161,7 +161,7 @@ class LifeOfAHostTestCase(RoomsTestCase):
         host.manager.disable_node('host', 'for a test')
         before, uuids = host.running, {provider.uuid for provider in host.manager.providers()}
         host.manager.close()
-        known = host.store.store.host('host')
+        known: Any = host.store.store.host('host')
         host.store.store.replace_host(known, known._replace(uuid='00000000-0000-4000-8000-000000000001'))
         host.manager.init_host(None)
         after = host.running
