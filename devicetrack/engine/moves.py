@@ -130,10 +130,6 @@ class Settlement(NamedTuple):
     failed: tuple[str, ...] = ()
     over: bool = False
 
-    @property
-    def is_needed(self) -> bool:
-        return any((self.arrive, self.settle, self.give, self.leave, self.failed))
-
 
 HERE: Final = 'here'
 ELSEWHERE: Final = 'elsewhere'

@@ -258,6 +258,16 @@ class CostOfImportTestCase(testtools.TestCase):
             [sys.executable, '-c', program], capture_output=True, text=True, check=True)
         self.assertEqual('', answer.stdout.strip())
 
+    def test_the_libvirt_driver_of_a_root_service_loads_no_privileged_daemon(self):
+        program = textwrap.dedent("""
+            import sys
+            from devicetrack.virt.libvirt import driver
+            from devicetrack.virt.libvirt.kinds import mdev, vf, vpmem
+            print('oslo_privsep' in sys.modules)
+        """)
+        answer = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True, check=True)
+        self.assertEqual('False', answer.stdout.strip())
+
     def test_importing_devicetrack_starts_no_thread(self):
         program = 'import threading, devicetrack; print(threading.active_count())'
         answer = subprocess.run(
