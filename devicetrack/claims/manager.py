@@ -42,6 +42,9 @@ from devicetrack.virt.driver import VirtDriver
 class ClaimManager:
     """Decides, records, realizes and takes back the devices of one host.
 
+    Calls that change something of an instance begin with the service's request context; reads do without. All claims
+    take ``context, instance, nodename, allocations``, those for moves then ``migration``.
+
     One process manages a host at a time. Every method may be called from any number of native threads; those that
     work on one instance's devices wait for one another, claims wait only for the ledger and for their commit.
 
@@ -261,8 +264,8 @@ class ClaimManager:
 
     # -- moving -------------------------------------------------------------------------------------------------------
 
-    def resize_claim(self, context: Any, instance: Any, flavor: Any, nodename: str, migration: Any,
-                     allocations: Mapping[str, Any] | DeviceRequest | None, image_meta: Any = None,
+    def resize_claim(self, context: Any, instance: Any, nodename: str,
+                     allocations: Mapping[str, Any] | DeviceRequest | None, migration: Any, flavor: Any = None,
                      limits: Any = None, *, numa_topology: Any = None) -> Claim:
         """Claim at the destination of a resize or cold migration, which may be this very host. Blocks for one commit.
 
@@ -270,11 +273,11 @@ class ClaimManager:
         that its present devices are old is written in it too. Sets ``instance.migration_context``;
         ``instance.resources`` stays what it was until the guest runs here.
 
+        :param allocations: those of the instance at its destination, as :meth:`instance_claim` takes them
+        :param migration: ``uuid, id, source_compute, source_node`` are read; None has the service create one
         :param flavor: the flavor that the instance gets; its ``extra_specs`` order what ``allocations`` hold, and are
             the least that they must hold; not read with a :class:`~devicetrack.objects.DeviceRequest`
-        :param migration: ``uuid, id, source_compute, source_node`` are read; None has the service create one
-        :param allocations: what the instance is allocated at its destination, as :meth:`instance_claim` takes it
-        :param image_meta: taken for the sake of callers that pass it, and not used; ``limits`` too
+        :param limits: as :meth:`instance_claim`
         :param numa_topology: the topology that the service pinned the guest to: a versioned object of its own with
             ``cells``, each with the ``id`` of its host NUMA node; devices follow it
         :returns: a claim; its block left by an error gives back what it took, and makes current what it made old
@@ -288,7 +291,7 @@ class ClaimManager:
         demand = host.views.providers.demand(allocations, flavor)
         return host.moves.claim(context, instance, migration, moves.RESIZE, demand, numa_topology)
 
-    def check_can_live_migrate_destination(self, context: Any, instance: Any) -> LiveMigrationCheck:
+    def check_can_live_migrate_destination(self, instance: Any) -> LiveMigrationCheck:
         """At the destination, before anything is claimed: whether this host takes running guests with such devices.
 
         Changes nothing. What it gives is for :meth:`check_can_live_migrate_source` at the source.
@@ -298,8 +301,7 @@ class ClaimManager:
         """
         return self._started().live.check_at_destination(instance)
 
-    def check_can_live_migrate_source(self, context: Any, instance: Any,
-                                      check: LiveMigrationCheck | None = None, *,
+    def check_can_live_migrate_source(self, instance: Any, check: LiveMigrationCheck | None = None, *,
                                       post_copy: bool = False) -> LiveMigrationCheck:
         """At the source, before anything is claimed: what this host declares of the devices that the guest runs on.
 
@@ -314,9 +316,10 @@ class ClaimManager:
         """
         return self._started().live.check_at_source(instance, check, post_copy)
 
-    def live_migration_claim(self, context: Any, instance: Any, nodename: str, migration: Any, limits: Any,
-                             allocs: Mapping[str, Any] | DeviceRequest | None, *,
-                             numa_topology: Any = None, check: LiveMigrationCheck | None = None) -> Claim:
+    def live_migration_claim(self, context: Any, instance: Any, nodename: str,
+                             allocations: Mapping[str, Any] | DeviceRequest | None, migration: Any,
+                             limits: Any = None, *, numa_topology: Any = None,
+                             check: LiveMigrationCheck | None = None) -> Claim:
         """Claim at the destination of a live migration: a partner for each device that the guest runs on.
 
         Which those are is read from ``instance.resources``. Partners are of one resource class, and compatible by what
@@ -332,12 +335,12 @@ class ClaimManager:
         """
         host = self._started()
         host.gate.check(nodename)
-        demand = host.views.providers.demand(allocs, getattr(instance, 'flavor', None))
+        demand = host.views.providers.demand(allocations, getattr(instance, 'flavor', None))
         return host.live.claim(context, instance, migration, demand, numa_topology, check)
 
     def rebuild_claim(self, context: Any, instance: Any, nodename: str,
-                      allocations: Mapping[str, Any] | DeviceRequest | None, limits: Any = None,
-                      image_meta: Any = None, migration: Any = None, *, numa_topology: Any = None) -> Claim:
+                      allocations: Mapping[str, Any] | DeviceRequest | None, migration: Any = None,
+                      limits: Any = None, *, numa_topology: Any = None) -> Claim:
         """Claim for an instance that is evacuated to this host. Of its allocations only those of this host count.
 
         A rebuild in place (no migration, and the instance is on this host) takes nothing: the claim has the devices
@@ -389,10 +392,10 @@ class ClaimManager:
         host.gate.check_name(nodename)
         host.moves.drop(instance, prefix)
 
-    def finish_evacuation(self, instance: Any, node: str, migration: Any) -> None:
+    def finish_evacuation(self, context: Any, instance: Any, nodename: str, migration: Any) -> None:
         """The evacuated guest runs here. Sets ``instance.resources``, and ``instance.migration_context`` to None."""
         host = self._started()
-        host.gate.check_name(node)
+        host.gate.check_name(nodename)
         host.moves.finish_evacuation(instance, migration)
 
     def update_usage(self, context: Any, instance: Any, nodename: str, sign: int = 1) -> None:

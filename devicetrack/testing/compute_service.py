@@ -268,7 +268,7 @@ class Compute:
 
     def prep_resize(self, instance: Any, migration: Any, flavor: Any, request: Any) -> None:
         """At the destination: claim."""
-        with self.manager.resize_claim(self.context, instance, flavor, self.host, migration, request):
+        with self.manager.resize_claim(self.context, instance, self.host, request, migration, flavor):
             instance.old_flavor, instance.new_flavor = instance.flavor, flavor
             migration.status = 'pre-migrating'
             self.save(instance, migration)
@@ -325,16 +325,16 @@ class Compute:
 
     def check_destination(self, instance: Any) -> LiveMigrationCheck:
         """At the destination: whether the guest may come. The answer goes to the source."""
-        return self.manager.check_can_live_migrate_destination(self.context, instance)
+        return self.manager.check_can_live_migrate_destination(instance)
 
     def check_source(self, instance: Any, check: LiveMigrationCheck | None) -> LiveMigrationCheck:
         """At the source: what it declares of the guest's devices. The answer goes to the destination."""
-        return self.manager.check_can_live_migrate_source(self.context, instance, check)
+        return self.manager.check_can_live_migrate_source(instance, check)
 
     def prepare_live_migration(self, instance: Any, migration: Any, request: Any,
                                check: LiveMigrationCheck | None) -> DeviceMap:
         """At the destination: claim, and make the devices ready. The map goes to the source."""
-        with self.manager.live_migration_claim(self.context, instance, self.host, migration, None, request,
+        with self.manager.live_migration_claim(self.context, instance, self.host, request, migration,
                                                check=check):
             migration.status = 'preparing'
             self.save(instance, migration)
@@ -376,5 +376,5 @@ class Compute:
         instance.host = instance.node = self.host
         migration.status = 'done'
         self.save(instance, migration)
-        self.manager.finish_evacuation(instance, self.host, migration)
+        self.manager.finish_evacuation(self.context, instance, self.host, migration)
         self.save(instance)

@@ -235,8 +235,8 @@ class Host(fixtures.Fixture, compute_service.Compute):
         """
         if migration is None:
             migration = self.service.create_migration(self.context, instance, self.name, compute_service.RESIZE)
-        self.manager.resize_claim(self.context, instance, instance.flavor, self.name, migration,
-                                  request or a_request(pmem=pmem, vgpu=vgpu))
+        self.manager.resize_claim(self.context, instance, self.name, request or a_request(pmem=pmem, vgpu=vgpu),
+                                  migration, instance.flavor)
         return migration
 
     # -- what is asked in tests ---------------------------------------------------------------------------------------

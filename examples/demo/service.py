@@ -180,7 +180,7 @@ class Service:
 
     def _resize(self, migration: Migration, stopped: bool = False, chosen: Chosen | None = None) -> None:
         instance, flavor = self._instances.get(migration.name), Flavor(migration.new_flavor)
-        with self._manager.resize_claim(CONTEXT, instance, flavor, NAME, migration, _request(flavor, chosen)):
+        with self._manager.resize_claim(CONTEXT, instance, NAME, _request(flavor, chosen), migration, flavor):
             self._stop_guest(instance)
             self._start_guest(self._with_flavor(instance, flavor.name))
             if not stopped:

@@ -305,7 +305,7 @@ def resize(world: World, name: str, host: str, size: int) -> None:
     world.point()
     manager = world.hosts[host].manager
     _claim(world, guest, move, lambda instance: manager.resize_claim(
-        world.context, instance, None, host, move, world.request(size) if size else None))
+        world.context, instance, host, world.request(size) if size else None, move))
 
 
 @operation(lambda world: ((guest.name,) for guest, move in _moving(world, (service.RESIZE,), states.CLAIMED)
@@ -431,8 +431,8 @@ def live_claim(world: World, name: str) -> None:
     world.point()
     manager, source = world.hosts[host].manager, world.hosts[str(guest.host)].manager
     claim = _claim(world, guest, move, lambda instance: manager.live_migration_claim(
-        world.context, instance, host, move, None, world.request(guest.size),
-        check=source.check_can_live_migrate_source(world.context, instance)))
+        world.context, instance, host, world.request(guest.size), move,
+        check=source.check_can_live_migrate_source(instance)))
     if claim is None:
         return
     with claim:
@@ -550,5 +550,5 @@ def evacuate(world: World, name: str) -> None:
     _end(move, 'done')
     world.point()
     instance = guest.instance()
-    manager.finish_evacuation(instance, host, move)
+    manager.finish_evacuation(world.context, instance, host, move)
     guest.save(instance)

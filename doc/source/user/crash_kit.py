@@ -59,7 +59,7 @@ class Service(crash.ComputeProcess):
         """To other devices of this host."""
         instance = self.data.get_instance(migration.instance_uuid)
         self.data.save(migration)
-        with self.manager.resize_claim(None, instance, None, self.host, migration, DeviceRequest.of((CLASS, 1))):
+        with self.manager.resize_claim(None, instance, self.host, DeviceRequest.of((CLASS, 1)), migration):
             self.hypervisor.stop_guest(instance.uuid)
             self._start_guest(instance)
         migration.status = 'finished'

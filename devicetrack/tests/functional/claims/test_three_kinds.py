@@ -292,8 +292,8 @@ class CrossingTestCase(ThreeKindsTestCase):
         self.instance.resources.host_uuid = str(uuid.uuid4())
 
     def claim(self) -> Any:
-        return self.host.manager.live_migration_claim(None, self.instance, 'host', self.migration, None,
-                                                      DeviceRequest.of((VF, 1)), check=self.check)
+        return self.host.manager.live_migration_claim(None, self.instance, 'host',
+                                                      DeviceRequest.of((VF, 1)), self.migration, check=self.check)
 
     def test_libvirt_shows_no_running_guest_another_sort_of_device(self) -> None:
         refused = self.assertRaises(exception.NoDevicePair, self.claim)

@@ -119,8 +119,8 @@ def same_host_failed(region: Region, instance: Instance) -> Steps:
 
 
 def claim_aborted(region: Region, instance: Instance) -> Steps:
-    claim = region.two.manager.resize_claim(None, instance, None, 'two', region.migration(instance, 'two'),
-                                            fixtures.a_request(pmem=1))
+    claim = region.two.manager.resize_claim(None, instance, 'two',
+                                            fixtures.a_request(pmem=1), region.migration(instance, 'two'))
     yield 'two: resize_claim'
     region.two.manager.realize(None, instance)
     yield 'two: realize'
@@ -171,7 +171,7 @@ def claimed_twice(region: Region, instance: Instance) -> Steps:
 def live_migrated(region: Region, instance: Instance) -> Steps:
     one, two = region.one, region.two
     migration = region.migration(instance, 'two')
-    two.manager.live_migration_claim(None, instance, 'two', migration, None, fixtures.a_request(pmem=1))
+    two.manager.live_migration_claim(None, instance, 'two', fixtures.a_request(pmem=1), migration)
     yield 'two: live_migration_claim'
     two.manager.realize(None, instance)
     found = two.manager.device_map(instance, migration)
@@ -211,7 +211,7 @@ def evacuated(region: Region, instance: Instance) -> Steps:
     two.manager.rebuild_claim(None, instance, 'two', fixtures.a_request(pmem=1), migration=migration)
     yield 'two: rebuild_claim'
     yield from boot(region, instance, 'two')
-    two.manager.finish_evacuation(instance, 'two', migration)
+    two.manager.finish_evacuation(None, instance, 'two', migration)
     instance.host, migration.status = 'two', 'done'
     yield 'two: finish_evacuation'
     one.restart()

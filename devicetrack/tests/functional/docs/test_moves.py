@@ -123,6 +123,6 @@ class MovingServiceTestCase(base.TestCase):
 
     def test_a_claim_without_a_migration_gets_one(self) -> None:
         instance = self.region.spawn('one', pmem=1)
-        claim = self.region.two.manager.resize_claim(None, instance, None, 'two', None, fixtures.a_request(pmem=1))
+        claim = self.region.two.manager.resize_claim(None, instance, 'two', fixtures.a_request(pmem=1), None)
         self.assertEqual([claim.migration], self.region.migrations)
         claim.abort()

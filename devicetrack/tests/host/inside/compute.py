@@ -198,7 +198,7 @@ class Orders:
     def resize(self, instance: str, migration: str, pmem: int = 0, vgpu: int = 0) -> dict[str, Any]:
         """To other devices of this host, in one block."""
         one, move = self._of(instance, migration)
-        with self.manager.resize_claim(CONTEXT, one, one.flavor, self.host, move, _request(pmem, vgpu)):
+        with self.manager.resize_claim(CONTEXT, one, self.host, _request(pmem, vgpu), move, one.flavor):
             self._stops.reach(RECORDED)
             self.compute.stop_guest(instance)
             self.compute.boot(one)
@@ -243,7 +243,7 @@ class Orders:
     def claim_unchecked(self, instance: str, migration: str, pmem: int = 0, vgpu: int = 0) -> dict[str, Any]:
         """Claim for a running guest as for one that is off, whose devices are compared with nothing."""
         one, move = self._of(instance, migration)
-        with self.manager.resize_claim(CONTEXT, one, one.flavor, self.host, move, _request(pmem, vgpu)):
+        with self.manager.resize_claim(CONTEXT, one, self.host, _request(pmem, vgpu), move, one.flavor):
             self.manager.realize(CONTEXT, one)
             return {'map': self.manager.device_map(one, move).obj_to_primitive()}
 

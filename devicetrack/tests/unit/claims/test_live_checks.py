@@ -186,8 +186,7 @@ class PostCopyTestCase(LiveTestCase):
         self.assertEqual(f'instance {instance.uuid} has a device of kind mdev, which cannot wait for memory: '
                          'migrate it without post-copy', str(refused))
         check, migration = self.region.check(instance, 'two'), self.region.migration(instance, 'two')
-        self.two.manager.live_migration_claim(None, instance, 'two', migration, None,
-                                              fixtures.a_request(pmem=1, vgpu=1), check=check)
+        self.two.manager.live_migration_claim(None, instance, 'two', fixtures.a_request(pmem=1, vgpu=1), migration, check=check)
         self.two.manager.realize(None, instance)
         device_map = self.two.manager.device_map(instance, migration)
         self.assertRaises(exception.PostCopyRefused, source.migration_definitions, None, instance, migration,
@@ -197,7 +196,7 @@ class PostCopyTestCase(LiveTestCase):
         self.two.manager.drop_move_claim_at_dest(None, instance, migration)
 
     def test_may_be_without_devices(self) -> None:
-        check = self.one.manager.check_can_live_migrate_source(None, Instance(), post_copy=True)
+        check = self.one.manager.check_can_live_migrate_source(Instance(), post_copy=True)
         self.assertEqual([], check.devices)
 
 
@@ -263,8 +262,8 @@ class PeersTestCase(LiveTestCase):
 
     def claim(self, instance: Instance, check: Any) -> Any:
         migration = self.region.migration(instance, 'two')
-        return self.two.manager.live_migration_claim(None, instance, 'two', migration, None,
-                                                     fixtures.a_request(pmem=1, vgpu=1), check=check)
+        return self.two.manager.live_migration_claim(None, instance, 'two',
+                                                     fixtures.a_request(pmem=1, vgpu=1), migration, check=check)
 
     def test_a_source_of_an_older_release(self) -> None:
         self.declare(self.one, '9.0.0')
@@ -280,7 +279,7 @@ class PeersTestCase(LiveTestCase):
 
     def test_a_destination_of_an_older_release_gives_no_check(self) -> None:
         instance = self.region.spawn('one', vgpu=1)
-        check = self.one.manager.check_can_live_migrate_source(None, instance)
+        check = self.one.manager.check_can_live_migrate_source(instance)
         self.assertEqual([('mdev', TYPE, 'unknown')],
                          [(one.kind, one.type, one.version_form) for one in check.devices])
 
@@ -288,7 +287,7 @@ class PeersTestCase(LiveTestCase):
         instance, other = self.region.spawn('one', pmem=1, vgpu=1), self.region.spawn('one', pmem=1, vgpu=1)
         check = self.region.check(other, 'two')
         for refuse in (lambda: self.claim(instance, check),
-                       lambda: self.one.manager.check_can_live_migrate_source(None, instance, check)):
+                       lambda: self.one.manager.check_can_live_migrate_source(instance, check)):
             self.assertIn('check.instance_uuid', str(self.assertRaises(exception.BadRequest, refuse)))
         self.assertEqual([], self.region.rows(instance)['two'])
 
@@ -301,12 +300,12 @@ class PeersTestCase(LiveTestCase):
 
     def test_a_check_that_the_source_has_not_seen(self) -> None:
         instance = self.region.spawn('one', pmem=1, vgpu=1)
-        asked = self.two.manager.check_can_live_migrate_destination(None, instance)
+        asked = self.two.manager.check_can_live_migrate_destination(instance)
         self.assertIn('the source has not said them',
                       str(self.assertRaises(exception.BadRequest, self.claim, instance, asked)))
         other: Any = 'well'
         for refuse in (lambda: self.claim(instance, other),
-                       lambda: self.one.manager.check_can_live_migrate_source(None, instance, other)):
+                       lambda: self.one.manager.check_can_live_migrate_source(instance, other)):
             self.assertIn('must be a LiveMigrationCheck', str(self.assertRaises(exception.BadRequest, refuse)))
 
     def test_a_check_that_means_nothing(self) -> None:
@@ -372,8 +371,8 @@ class SeenTestCase(LiveTestCase):
         self.region.live_migrate(self.instance, 'two', vgpu=1)
         self.region.audit()
         check, migration = self.region.check(self.instance, 'one'), self.region.migration(self.instance, 'one')
-        with self.one.manager.live_migration_claim(None, self.instance, 'one', migration, None,
-                                                   fixtures.a_request(vgpu=1), check=check):
+        with self.one.manager.live_migration_claim(None, self.instance, 'one',
+                                                   fixtures.a_request(vgpu=1), migration, check=check):
             self.one.manager.realize(None, self.instance)
             device_map = self.one.manager.device_map(self.instance, migration)
         self.two.manager.rebooted(None, self.instance)
@@ -391,7 +390,7 @@ class FullParentTestCase(LiveTestCase):
         self.declare(self.one, '2.0.0')
         instance = self.region.spawn('one', vgpu=1)
         check, migration = self.region.check(instance, 'two'), self.region.migration(instance, 'two')
-        self.two.manager.live_migration_claim(None, instance, 'two', migration, None, fixtures.a_request(vgpu=1),
+        self.two.manager.live_migration_claim(None, instance, 'two', fixtures.a_request(vgpu=1), migration,
                                               check=check)
         self.assertEqual(['a'], [record.parent for record in self.two.records(instance)])
         self.two.machine.parents['a'].used = 2
