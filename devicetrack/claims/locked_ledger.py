@@ -7,24 +7,24 @@ enforces that wherever it is switched on.
 from __future__ import annotations
 
 from collections.abc import Callable
-from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
+import functools
 import itertools
 from types import TracebackType
 from typing import Any
+from typing import Concatenate
+from typing import ParamSpec
+from typing import TypeVar
 
 from oslo_concurrency import lockutils
 
 from devicetrack import vocabulary
 from devicetrack.claims import locks
 from devicetrack.engine import opening
-from devicetrack.engine.demand import Demand
-from devicetrack.engine.explanation import Shortage
-from devicetrack.engine.ledger import Available
 from devicetrack.engine.ledger import DeviceState
 from devicetrack.engine.ledger import GONE
 from devicetrack.engine.ledger import Hold
@@ -33,13 +33,13 @@ from devicetrack.engine.ledger import PoolState
 from devicetrack.engine.views import Views
 from devicetrack.engine.withholding import Marks
 from devicetrack.engine.withholding import Target
-from devicetrack.objects.values import Candidate
-from devicetrack.objects.values import Capacity
 from devicetrack.objects.values import DeviceKey
-from devicetrack.objects.values import Inventory
 from devicetrack.objects.values import Record
 
 _NUMBERS = itertools.count()
+
+Arguments = ParamSpec('Arguments')
+Result = TypeVar('Result')
 
 
 class LedgerLock:
@@ -65,8 +65,22 @@ class LedgerLock:
         self._lock.release_write_lock()
 
 
+def _locked(method: Callable[Concatenate[Ledger, Arguments], Result],
+            ) -> Callable[Concatenate[LockedLedger, Arguments], Result]:
+    """The ledger's method of the same name, under the lock."""
+    name = method.__name__
+
+    @functools.wraps(method)
+    def locked(self: LockedLedger, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        with self._lock:
+            result: Result = getattr(self._ledger, name)(*args, **kwargs)
+            return result
+
+    return locked
+
+
 class LockedLedger:
-    """Every method takes the lock, calls the ledger's method of the same name and gives the lock back.
+    """The ledger's calls, each under the lock, and those that take several steps in one moment.
 
     :param policy: ``pack`` or ``spread``
     :param provider_uuid_of: the UUID of the provider with this stable name; it does no I/O
@@ -77,29 +91,38 @@ class LockedLedger:
         self._lock = LedgerLock()
         self._ledger = Ledger(policy, provider_uuid_of)
 
+    take = _locked(Ledger.take)
+    exchange = _locked(Ledger.exchange)
+    name = _locked(Ledger.name)
+    put_back = _locked(Ledger.put_back)
+    realized = _locked(Ledger.realized)
+    releasing = _locked(Ledger.releasing)
+    free = _locked(Ledger.free)
+    hold = _locked(Ledger.hold)
+    not_held = _locked(Ledger.not_held)
+    without_row = _locked(Ledger.without_row)
+    free_without_row = _locked(Ledger.free_without_row)
+    trust_rows = _locked(Ledger.trust_rows)
+    has_claim_of_rows = _locked(Ledger.has_claim_of_rows)
+    has_claim_of_this_process = _locked(Ledger.has_claim_of_this_process)
+    counted_now = _locked(Ledger.counted_now)
+    read_parents = _locked(Ledger.read_parents)
+    withheld = _locked(Ledger.withheld)
+    reasons = _locked(Ledger.reasons)
+    device = _locked(Ledger.device)
+    devices = _locked(Ledger.devices)
+    parents = _locked(Ledger.parents)
+    counted_classes = _locked(Ledger.counted_classes)
+    available = _locked(Ledger.available)
+    shortages = _locked(Ledger.shortages)
+
+    # -- several steps in one moment ----------------------------------------------------------------------------------
+
     def open(self, views: Views, marks: Marks) -> None:
         """Replace the ledger by the one that views and operators' reasons make."""
         ledger = opening.open_ledger(self._policy, self._provider_uuid_of, views, marks)
         with self._lock:
             self._ledger = ledger
-
-    # -- taking and giving --------------------------------------------------------------------------------------------
-
-    def take(self, instance_uuid: str, demand: Demand, beside: bool = False) -> Hold:
-        with self._lock:
-            return self._ledger.take(instance_uuid, demand, beside)
-
-    def exchange(self, key: DeviceKey, accepts: Callable[[str | None, str], bool] | None) -> Hold | None:
-        with self._lock:
-            return self._ledger.exchange(key, accepts)
-
-    def name(self, hold: Hold, candidates: Sequence[Candidate]) -> Hold:
-        with self._lock:
-            return self._ledger.name(hold, candidates)
-
-    def put_back(self, hold: Hold) -> None:
-        with self._lock:
-            self._ledger.put_back(hold)
 
     @contextlib.contextmanager
     def put_back_on_error(self, hold: Hold) -> Iterator[None]:
@@ -111,30 +134,16 @@ class LockedLedger:
             raise
 
     def distrust(self, hold: Hold, owned: Iterable[DeviceKey]) -> None:
-        """Put a hold back and withhold, in the same moment, the devices that have owners by the store."""
+        """Put a hold back and withhold the devices that have owners by the store."""
         with self._lock:
             self._ledger.put_back(hold)
             self._ledger.withhold_free(owned, vocabulary.IN_DOUBT)
-
-    def realized(self, key: DeviceKey, details: str, capacities: Sequence[Capacity], watch: int) -> None:
-        with self._lock:
-            self._ledger.realized(key, details, capacities, watch)
-
-    def releasing(self, keys: Iterable[DeviceKey]) -> None:
-        with self._lock:
-            self._ledger.releasing(keys)
-
-    def free(self, keys: Iterable[DeviceKey], removed: Collection[DeviceKey] = ()) -> None:
-        with self._lock:
-            self._ledger.free(keys, removed)
 
     def forget(self, key: DeviceKey) -> None:
         """Free a device that the host does not have any more."""
         with self._lock:
             self._ledger.withhold(key, GONE)
             self._ledger.free((key,))
-
-    # -- what rows say ------------------------------------------------------------------------------------------------
 
     def hold_unless_taken(self, records: Sequence[Record], owners: Mapping[DeviceKey, str | None]) -> DeviceKey | None:
         """Hold devices for new rows of one instance, or nothing when one of them is held for somebody else.
@@ -150,47 +159,12 @@ class LockedLedger:
             self._ledger.hold(records)
             return None
 
-    def hold(self, records: Sequence[Record]) -> None:
-        with self._lock:
-            self._ledger.hold(records)
-
     def hold_missing(self, records: Sequence[Record]) -> None:
         """Hold those of an instance's rows that are not held for it."""
         with self._lock:
             missing = self._ledger.not_held(records)
             if missing:
                 self._ledger.hold(missing)
-
-    def not_held(self, records: Iterable[Record]) -> list[Record]:
-        with self._lock:
-            return self._ledger.not_held(records)
-
-    def without_row(self, records: Collection[Record], all_held: bool) -> list[str]:
-        with self._lock:
-            return self._ledger.without_row(records, all_held)
-
-    def free_without_row(self, instance_uuid: str, keep: Collection[DeviceKey]) -> None:
-        with self._lock:
-            self._ledger.free_without_row(instance_uuid, keep)
-
-    def trust_rows(self, keys: Iterable[DeviceKey]) -> None:
-        with self._lock:
-            self._ledger.trust_rows(keys)
-
-    def has_claim_of_rows(self, instance_uuid: str) -> bool:
-        with self._lock:
-            return self._ledger.has_claim_of_rows(instance_uuid)
-
-    def has_claim_of_this_process(self, instance_uuid: str) -> bool:
-        with self._lock:
-            return self._ledger.has_claim_of_this_process(instance_uuid)
-
-    def counted_now(self, records: Iterable[Record]) -> list[Record]:
-        """Rows with the provider and class that their devices are counted at now; a row names what its claim knew."""
-        with self._lock:
-            return self._ledger.counted_now(records)
-
-    # -- what the host says -------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[int]:
@@ -209,18 +183,14 @@ class LockedLedger:
             self._ledger.read_inventory(looks[-1].inventory, watch)
             opening.withhold_by_sight(self._ledger, looks)
 
-    def read_parents(self, inventory: Inventory, watch: int) -> None:
-        with self._lock:
-            self._ledger.read_parents(inventory, watch)
-
-    # -- withheld devices ---------------------------------------------------------------------------------------------
-
     def admit(self, keys: Iterable[DeviceKey], reason: str) -> None:
+        """End one reason of several devices."""
         with self._lock:
             for key in keys:
                 self._ledger.admit(key, reason)
 
     def stand(self, target: Target, reason: str) -> None:
+        """Withhold a device or a parent until :meth:`stand_down`."""
         with self._lock:
             opening.stand(self._ledger, target, reason)
 
@@ -231,43 +201,8 @@ class LockedLedger:
             if stays:
                 self._ledger.withhold(DeviceKey(target.kind, target.name), reason)
 
-    def withheld(self, reason: str) -> list[DeviceKey]:
-        with self._lock:
-            return self._ledger.withheld(reason)
-
-    def reasons(self) -> dict[DeviceKey, frozenset[str]]:
-        with self._lock:
-            return self._ledger.reasons()
-
-    # -- questions ----------------------------------------------------------------------------------------------------
-
-    def device(self, key: DeviceKey) -> DeviceState | None:
-        with self._lock:
-            return self._ledger.device(key)
-
-    def devices(self) -> list[DeviceState]:
-        with self._lock:
-            return self._ledger.devices()
-
     def pools_and_devices(self, keys: Iterable[DeviceKey]) -> tuple[list[PoolState], list[DeviceState]]:
-        """Every pool, and of these devices those that are known, at one moment."""
+        """Every pool, and of these devices those that are known."""
         with self._lock:
             devices = [self._ledger.device(key) for key in keys]
             return self._ledger.pools(), [device for device in devices if device is not None]
-
-    def parents(self) -> list[tuple[str, str]]:
-        with self._lock:
-            return self._ledger.parents()
-
-    def counted_classes(self) -> frozenset[tuple[str, str]]:
-        with self._lock:
-            return self._ledger.counted_classes()
-
-    def available(self, resource_class: str, provider_uuid: str | None, demand: Demand) -> list[Available]:
-        with self._lock:
-            return self._ledger.available(resource_class, provider_uuid, demand)
-
-    def shortages(self, demand: Demand) -> list[Shortage]:
-        """What there is for each part of a demand."""
-        with self._lock:
-            return self._ledger.shortages(demand, everything=True)

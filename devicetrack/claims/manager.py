@@ -150,7 +150,8 @@ class ClaimManager:
         :raises BadRequest: as :meth:`instance_claim`
         """
         host = self._started()
-        return host.ledger.shortages(host.views.providers.demand(allocations, getattr(instance, 'flavor', None)))
+        demand = host.views.providers.demand(allocations, getattr(instance, 'flavor', None))
+        return host.ledger.shortages(demand, everything=True)
 
     # -- making it real -----------------------------------------------------------------------------------------------
 

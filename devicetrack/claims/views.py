@@ -111,7 +111,7 @@ class HostViews:
     def reading(self) -> Iterator[int]:
         """Read the host and take it over into the ledger: one at a time, so that none is overtaken by a later one.
 
-        :returns: the ledger's watch, by which it knows what changed meanwhile
+        Yields the watch by which the ledger knows what changed meanwhile.
         """
         with self._reading, self._ledger.watching() as watch:
             yield watch

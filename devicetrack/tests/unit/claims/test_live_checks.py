@@ -186,7 +186,8 @@ class PostCopyTestCase(LiveTestCase):
         self.assertEqual(f'instance {instance.uuid} has a device of kind mdev, which cannot wait for memory: '
                          'migrate it without post-copy', str(refused))
         check, migration = self.region.check(instance, 'two'), self.region.migration(instance, 'two')
-        self.two.manager.live_migration_claim(None, instance, 'two', fixtures.a_request(pmem=1, vgpu=1), migration, check=check)
+        self.two.manager.live_migration_claim(None, instance, 'two', fixtures.a_request(pmem=1, vgpu=1), migration,
+                                              check=check)
         self.two.manager.realize(None, instance)
         device_map = self.two.manager.device_map(instance, migration)
         self.assertRaises(exception.PostCopyRefused, source.migration_definitions, None, instance, migration,
