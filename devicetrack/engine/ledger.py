@@ -149,9 +149,9 @@ class Ledger:
         :raises InstanceHasClaim: the instance holds devices already
         :raises NoFit: with what is short
         """
-        holding = self._holdings.get(instance_uuid)
-        if holding is not None and not beside:
-            raise exception.InstanceHasClaim(instance_uuid, [unit.key for unit in holding.units])
+        first = self._holdings.get(instance_uuid)
+        if first is not None and not beside:
+            raise exception.InstanceHasClaim(instance_uuid, [unit.key for unit in first.units])
         items = demand.items
         if len(items) == 1:
             units = self._take_item(items[0], demand)
@@ -176,10 +176,10 @@ class Ledger:
             holding.affinity = demand.numa_nodes, demand.numa_policy
         for unit in units:
             unit.holding = holding
-        if instance_uuid in self._holdings:
-            self._beside[instance_uuid] = (*self._beside.get(instance_uuid, ()), holding)
-        else:
+        if first is None:
             self._holdings[instance_uuid] = holding
+        else:
+            self._beside[instance_uuid] = (*self._beside.get(instance_uuid, ()), holding)
         if demand.order:
             units = arrange(units, [unit.pool.resource_class for unit in units], demand.order)
         return self._hold_of(instance_uuid, units)
@@ -361,6 +361,8 @@ class Ledger:
             self._holdings[uuid] = rest[0]
         else:
             self._holdings.pop(uuid, None)
+            if not self._holdings:
+                self._holdings = {}             # a dictionary that was large stays so, and lookups miss the caches
         if rest[1:]:
             self._beside[uuid] = tuple(rest[1:])
 

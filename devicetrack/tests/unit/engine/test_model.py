@@ -151,7 +151,7 @@ class LedgerMachine(stateful.RuleBasedStateMachine):
                     self.ledger.read_capacities(self.world.capacities(parent))
                     continue
                 self.world.mdevs[device.identifier] = (parent, name)
-                self.ledger.realized(device.key, 'realized')
+                self.ledger.realized(values.DeviceKey(*device.key), 'realized')
                 if told:
                     self.ledger.read_capacities(self.world.capacities(parent))
 
@@ -161,8 +161,9 @@ class LedgerMachine(stateful.RuleBasedStateMachine):
         unborn = [device for device in self.devices_of(instance) if device.unborn]
         if unborn:
             first = unborn[0]
+            given = values.DeviceKey(*first.key)
             try:
-                others = self.ledger.exchange(first.key)
+                others = self.ledger.exchange(given)
             except exception.NoFit:
                 return
             candidates = [one if one.identifier else one._replace(identifier=f'other{next(self.numbers)}')
@@ -170,8 +171,8 @@ class LedgerMachine(stateful.RuleBasedStateMachine):
             [key], [other] = self.ledger.name(others, candidates)[1:]
             assert other.resource_class == first.resource_class
             assert instance in self.anywhere or other.provider_uuid == first.provider_uuid
-            self.ledger.free([first.key])
-            self.recorded[instance] = tuple(key if one == first.key else one for one in self.recorded[instance])
+            self.ledger.free([given])
+            self.recorded[instance] = tuple(key if one == given else one for one in self.recorded[instance])
 
     @stateful.rule(data=st.data(), some=st.booleans())
     def release(self, data, some):
