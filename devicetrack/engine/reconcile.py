@@ -1,7 +1,7 @@
 """Views in, findings out: what the record, the hypervisor, the host and the service say differently.
 
 A pure function. Each finding says what is held because of it, what could be done, and by ``repair`` whether
-:mod:`devicetrack.engine.repair` can do it.
+:mod:`devicetrack.engine.repair_plan` can do it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from devicetrack import exception
 from devicetrack import vocabulary
-from devicetrack.engine import moves
+from devicetrack.engine import migrations
 from devicetrack.engine.views import Views
 from devicetrack.objects import details
 from devicetrack.objects.values import DeviceKey
@@ -48,15 +48,15 @@ DETAILS_DIFFER: Final = 'details differ'
 FINDINGS: Final = (USED_UNRECORDED, RECORDED_UNUSED, WRONG_OWNER, SHARED, GONE, UNHEALTHY, RELEASE_PENDING, ABANDONED,
                    IN_DOUBT, VIEW_UNKNOWN, LEFT_OVER, STALE_MIGRATION, DETAILS_DIFFER)
 
-# The repairs that a finding may name; devicetrack.engine.repair says what each does.
+# The repairs that a finding may name; devicetrack.engine.repair_plan says what each does.
 ADOPT: Final = 'adopt'
 UPDATE_DETAILS: Final = 'update details'
 RETRY_RELEASE: Final = 'retry release'
 GIVE_BACK: Final = 'give back'
 
 # What the compute service may say of an instance; anything else is unknown, and nothing is concluded from it.
-INSTANCE_HERE: Final = moves.HERE
-INSTANCE_ELSEWHERE: Final = moves.ELSEWHERE
+INSTANCE_HERE: Final = migrations.HERE
+INSTANCE_ELSEWHERE: Final = migrations.ELSEWHERE
 INSTANCE_DELETED: Final = 'deleted'
 INSTANCE_OFFLOADED: Final = 'offloaded'
 INSTANCE_OVER: Final = (INSTANCE_DELETED, INSTANCE_OFFLOADED)
@@ -404,10 +404,10 @@ class _Comparison:
                 yield from self._not_settled(uuid, records, uses.get(uuid, ()), known)
 
     def _not_settled(self, uuid: str, records: list[Record], uses: Iterable[Use],
-                     known: Mapping[str, moves.Move]) -> Iterable[Finding]:
+                     known: Mapping[str, migrations.Move]) -> Iterable[Finding]:
         views, usage, word = self.views, self.usage, self.words.get(uuid)
-        settlement = moves.settle(moves.Situation(
-            moves.Endpoint(views.host, views.node or views.host), records, known, uuid in usage.domains,
+        settlement = migrations.settle(migrations.Situation(
+            migrations.Endpoint(views.host, views.node or views.host), records, known, uuid in usage.domains,
             uuid in usage.running and uuid not in usage.arriving,
             {DeviceKey(use.kind, use.identifier or '') for use in uses},
             {DeviceKey(use.kind, use.identifier or '') for use in uses if use.live}, word))
@@ -427,7 +427,7 @@ class _Comparison:
             if move is None:
                 stale, status = word == INSTANCE_ELSEWHERE, 'does not know'
             else:
-                stale = move.outcome in (moves.DONE, moves.UNDONE)
+                stale = move.outcome in (migrations.DONE, migrations.UNDONE)
                 status = f'calls {move.status}'
             if stale:
                 yield self._finding(
@@ -479,14 +479,14 @@ def _is_made(record: Record) -> bool:
     return _CREATED_TEXT in record.details
 
 
-def _move(uuid: str, migration: Any) -> moves.Move:
+def _move(uuid: str, migration: Any) -> migrations.Move:
     """A migration of the service; of one that cannot be read nothing is known but that it exists."""
-    if isinstance(migration, moves.Move):
+    if isinstance(migration, migrations.Move):
         return migration
     try:
-        return moves.Move.of(migration)
+        return migrations.Move.of(migration)
     except AttributeError:
-        return moves.Move(uuid, None, getattr(migration, 'status', None), None, (None, None), (None, None))
+        return migrations.Move(uuid, None, getattr(migration, 'status', None), None, (None, None), (None, None))
 
 
 def _told(different: Mapping[str, tuple[Any, Any]]) -> str:

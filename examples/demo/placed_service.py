@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from devicetrack.engine import moves
+from devicetrack.engine import migrations
 from devicetrack.placement import allocations
 from devicetrack.placement import errors
 from devicetrack.placement import expected

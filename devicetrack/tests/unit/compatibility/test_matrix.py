@@ -14,12 +14,12 @@ from devicetrack.compatibility import rules
 from devicetrack.compatibility.facts import Declaration
 from devicetrack.compatibility.facts import Facts
 from devicetrack.compatibility.facts import Sort
+from devicetrack.compatibility.facts import STATELESS
+from devicetrack.compatibility.facts import Unknown
+from devicetrack.compatibility.facts import Version
 from devicetrack.compatibility.host_facts import HostFacts
 from devicetrack.compatibility.host_facts import Unread
 from devicetrack.compatibility.rules import Rules
-from devicetrack.compatibility.versions import STATELESS
-from devicetrack.compatibility.versions import Unknown
-from devicetrack.compatibility.versions import Version
 from devicetrack.tests import base
 
 MDEV, OTHER, VF = Sort('mdev', 'nvidia-35'), Sort('mdev', 'nvidia-36'), Sort('vf', '558')
@@ -47,7 +47,7 @@ class OutlookTestCase(base.TestCase):
         ('the same', [VGPU], [], matrix.YES, VGPU, '', ''),
         ('older', [OLDER], [], matrix.NO, None, MINOR, ''),
         ('one of two', [OLDER, VGPU], [], matrix.YES, VGPU, '', ''),
-        ('what an option lets pass', [OLDER, UNVERSIONED], [], matrix.NOTED, UNVERSIONED, '', NO_VERSION),
+        ('an option allows it', [OLDER, UNVERSIONED], [], matrix.NOTED, UNVERSIONED, '', NO_VERSION),
         ('without notes before with them', [UNVERSIONED, VGPU], [], matrix.YES, VGPU, '', ''),
         ('across kinds', [OF_ANOTHER_TYPE, FUNCTION], [], matrix.NOTED, FUNCTION, '',
          'mdev nvidia-35 and vf 558 are of different kinds'),
@@ -77,7 +77,7 @@ class OutlookTestCase(base.TestCase):
         host = declared(*self.there, unread=tuple(self.unread))
         found = matrix.Destination(host, RULES).outlook(VGPU)
         self.assertEqual((self.word, self.partner, self.reasons, self.notes),
-                         (found.word, found.best and found.best.facts, found.reasons, found.notes))
+                         (found.answer, found.best and found.best.facts, found.reasons, found.notes))
         data = found.as_data()
         self.assertEqual((data, self.word), (json.loads(json.dumps(data)), data['verdict']))
         self.assertEqual((self.partner is None and bool(self.there), bool(self.notes)),
@@ -100,13 +100,13 @@ class RoomTestCase(base.TestCase):
 
     def test_what_the_guest_has_seen_counts(self) -> None:
         destination = matrix.Destination(declared(OLDER), RULES)
-        self.assertEqual(matrix.YES, destination.outlook(VGPU, seen=OLD).word)
+        self.assertEqual(matrix.YES, destination.outlook(VGPU, seen=OLD).answer)
 
 
 class MatrixTestCase(base.TestCase):
 
     def words(self, *hosts: HostFacts, types: tuple[str, ...] = ()) -> list[tuple[str, Facts, dict[str, str]]]:
-        return [(row.host, row.facts, {name: one.word for name, one in row.outlooks.items()})
+        return [(row.host, row.facts, {name: one.answer for name, one in row.outlooks.items()})
                 for row in matrix.rows(hosts, RULES, types)]
 
     def test_a_row_for_what_is_alike_and_a_word_for_every_other_host(self) -> None:

@@ -1,8 +1,8 @@
 """What the views say differently, view by view."""
 
-from devicetrack.engine import moves
+from devicetrack.engine import migrations
 from devicetrack.engine import reconcile
-from devicetrack.engine import repair
+from devicetrack.engine import repair_plan
 from devicetrack.objects import details
 from devicetrack.objects import MdevDetails
 from devicetrack.objects import values
@@ -64,7 +64,7 @@ def moving(device, role='old', state='active', migration='M', owner='i'):
 
 
 def move(status, source='compute-7', destination='compute-8', uuid='M', number=1):
-    return {uuid: moves.Move(uuid, number, status, 'i', (source, source), (destination, destination))}
+    return {uuid: migrations.Move(uuid, number, status, 'i', (source, source), (destination, destination))}
 
 
 def recorded(device, position=0, beside=False, role='current', migration=None, **changed):
@@ -161,7 +161,7 @@ class CompareTestCase(base.TestCase):
 
     def test_a_repair_is_one_that_there_is(self):
         for finding in reconcile.compare(self.seen):
-            self.assertIn(finding.repair, (None, *repair.VERBS))
+            self.assertIn(finding.repair, (None, *repair_plan.VERBS))
 
     def test_says_what_is_held_and_proposes(self):
         for finding in reconcile.compare(self.seen):
