@@ -41,11 +41,9 @@ class Facts(base.Lister):
     in_table = tuple(name for name in host_facts.COLUMNS if name not in ('api', 'version_form'))
     if_filled = ('driver', 'required', 'offered', 'aggregation', 'obstacle', 'problem')
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument('--host', metavar='NAME', action='append', default=[],
                             help='Only what this host declares. May be repeated.')
-        return parser
 
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
         for host in report.declared(self.app.checked_store, parsed_args.host):
@@ -72,8 +70,7 @@ class Check(base.Lister):
                'unknown')
     in_table = ('kind', 'identifier', 'type', 'version', 'seen', 'verdict', 'partner_type', 'reasons', 'notes')
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         # As services write it: a UUID may be typed in capitals.
         parser.add_argument('--instance', metavar='UUID', type=str.lower, required=True, help='The instance.')
         parser.add_argument('--host', metavar='NAME', required=True, help='The destination.')
@@ -81,7 +78,6 @@ class Check(base.Lister):
                             help='End with exit code 3 also when a device has a partner only because an option or the '
                                  'table allows it.')
         _add_facts(parser)
-        return parser
 
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
         hosts = _hosts(self.app, parsed_args.facts)
@@ -138,13 +134,11 @@ class Matrix(base.Lister):
 
     FIXED: Final = ('source', 'kind', 'type', 'version_form', 'version', 'parents')
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         _add_facts(parser)
         parser.add_argument('--type', metavar='TYPE', action='append', default=[],
                             help='Only rows of this type, as "migration facts" has it. May be repeated.')
         parser.add_argument('--reasons', action='store_true', help='In the cells of a table, say why.')
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
         self._hosts = _hosts(self.app, parsed_args.facts)
@@ -181,12 +175,10 @@ class Table(base.Lister):
     in_table = columns
     if_filled = ('aggregation_may_grow', 'problem')
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument('--table', metavar='FILE',
                             help=f'The table; by default the one of {sources.TABLE}.')
         _add_facts(parser)
-        return parser
 
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
         if parsed_args.table is not None:

@@ -33,8 +33,7 @@ class Recover(base.Lister):
     columns = ('outcome', 'host', 'kind', 'identifier', 'instance_uuid', *_OF_ROW, 'reason', 'details')
     in_table = ('outcome', 'kind', 'identifier', 'instance_uuid', 'role', 'state', 'migration_uuid', 'reason')
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument('--from-hypervisor', action='store_true', required=True,
                             help='Take the rows from the definitions of the guests. There is no other source.')
         parser.add_argument('--dry-run', action='store_true', help='Show what would be written, and write nothing.')
@@ -42,7 +41,6 @@ class Recover(base.Lister):
                             help='Have every device that no guest records wiped when the manager starts, before '
                                  'anybody gets it. It destroys what an instance without a guest on this host left.')
         options.add_host(parser)
-        return parser
 
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
         conf = self.app.conf[manager_options.GROUP]

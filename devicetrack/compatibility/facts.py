@@ -126,8 +126,8 @@ class Facts(NamedTuple):
     ``type`` of ``sort`` is the id of an mdev type, the number of a virtual function's vGPU type, or label, size and
     alignment of a namespace. ``api`` is the device API (``vfio-pci``), or the backend of memory (``devdax``). A guest
     on the device needs the ``required`` features; a guest that arrives finds the ``offered`` ones. ``aggregation``
-    counts the units of a type that is made of units, and is None for others. ``obstacle`` says why the host's software cannot
-    migrate the kind.
+    counts the units of a type that is made of units, and is None for others. ``obstacle`` says why the host's software
+    cannot migrate the kind.
     """
 
     sort: Sort

@@ -1,13 +1,13 @@
-"""The views of one host, as they were read, and what one look at them says."""
+"""The views of one host, as they were read, and what follows from them alone."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Mapping
 import itertools
-from typing import Any
 from typing import NamedTuple
 
+from devicetrack.engine.migrations import Move
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestRecord
 from devicetrack.objects.values import Inventory
@@ -16,7 +16,7 @@ from devicetrack.objects.values import Usage
 
 
 class Views(NamedTuple):
-    """What was read, innermost first.
+    """Everything that was read, innermost first.
 
     ``instances`` are the states of instances by the compute service, and ``migrations`` its migrations by UUID; None is
     unknown. ``host`` and ``node`` are the host's names in the service; ``node`` is '' when it has the host's name.
@@ -28,7 +28,7 @@ class Views(NamedTuple):
     inventory: Inventory
     records: tuple[Record, ...]
     instances: Mapping[str, str] | None
-    migrations: Mapping[str, Any] | None = None
+    migrations: Mapping[str, Move] | None = None
     host: str = ''
     host_uuid: str = ''
     boot_changed: bool = False
@@ -78,9 +78,9 @@ def foreign(views: Views) -> set[DeviceKey]:
 
 
 def needs_guest_records(views: Views) -> bool:
-    """Whether a domain names a device that no row gives it: only then does anybody need what guests record.
+    """Whether a domain names a device that is not its own by the rows. Only then the guests' records are needed.
 
-    Reading that takes as long as reading the usage.
+    Reading them takes as long as reading the usage.
     """
     owners = {(record.kind, record.identifier): record.instance_uuid for record in views.records}
     return any(use.identifier is not None and owners.get((use.kind, use.identifier)) != use.domain_uuid
@@ -90,7 +90,7 @@ def needs_guest_records(views: Views) -> bool:
 def lost_rows(views: Views) -> dict[DeviceKey, GuestRecord]:
     """The devices that a guest of ours uses by its own record, and whose row says otherwise or is not there.
 
-    The store is older than the guest then. A device that several domains name is another matter.
+    Then the store is older than the guest. A device that several domains name does not count.
     """
     if not views.guests:
         return {}

@@ -167,7 +167,8 @@ class CheckTestCase(MigrationCommandTestCase):
     def test_strictly_what_is_let_pass_needs_attention(self) -> None:
         row, err = self.check(cmd_base.ATTENTION, '--strict')
         self.assertEqual(('yes*', NOTE), (row['verdict'], row['notes']))
-        self.assertIn('the guest could go to host compute-8 only because an option or the table allows it: see the notes\n', err)
+        self.assertIn('the guest could go to host compute-8 only because an option or the table allows it: see the '
+                      'notes\n', err)
         self.declare(self.there, '2.1.4')
         self.check(cmd_base.OK, '--strict')
         self.damage(self.there, 'vpmem')

@@ -177,7 +177,8 @@ class PropertiesTestCase(testtools.TestCase):
 class FleetTestCase(testtools.TestCase):
 
     def test_hosts_are_named_in_the_order_in_which_they_came(self) -> None:
-        hosts = partners.Fleet({'two': [vgpu(NEW)] * 2, 'none': [], 'old': [vgpu(OLD)] * 3, 'one': [vgpu(NEW), pmem(GIB)],
+        hosts = partners.Fleet({'two': [vgpu(NEW)] * 2, 'none': [], 'old': [vgpu(OLD)] * 3,
+                                'one': [vgpu(NEW), pmem(GIB)],
                              'mixed': [vgpu(OLD), pmem(GIB), vgpu(NEW)]})
         self.assertEqual(('two', 'mixed'), hosts.hosts_for([Held('a', vgpu(OLD)), Held('b', vgpu(NEW))], Rules()))
         self.assertEqual(('two', 'none', 'old', 'one', 'mixed'), hosts.hosts_for([], Rules()))

@@ -105,7 +105,8 @@ class SettleTestCase(base.TestCase):
         named = {record.key for record in self.rows if record.identifier in (self.guest or '')}
         there = {None: False, '?': None}.get(self.guest, True)
         known = None if self.known is None else {one.uuid: one for one in self.known}
-        settled = migrations.settle(migrations.Situation(NODE, self.rows, known, there, self.running, named, named, self.word))
+        settled = migrations.settle(migrations.Situation(NODE, self.rows, known, there, self.running, named, named,
+                                                         self.word))
         self.assertEqual(migrations.Settlement(**self.expected), settled)
 
 

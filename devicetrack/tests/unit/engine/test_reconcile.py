@@ -271,7 +271,7 @@ class DetailsTestCase(base.TestCase):
          [('unhealthy', 'critical', 'another device has its name: type is devicetrack.MdevDetails and was recorded as '
            'devicetrack.VPMEMDetails; owner i', None)]),
         ('a row that cannot be read', [hosts.row(DEVICE, 'i', 'active')], [pmem()], False,
-         [('details differ', 'note', 'this release cannot read what the row or the host says of it', None)]),
+         [('details differ', 'note', 'this release cannot read the details that the row or the host has', None)]),
         names=('rows', 'there', 'boot_changed', 'expected'))
 
     def test_finds(self):

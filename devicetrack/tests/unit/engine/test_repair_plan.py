@@ -199,7 +199,8 @@ def any_views(draw):
     domains = {one.domain_uuid for one in uses} | draw(st.sets(st.sampled_from(INSTANCES)))
     there = [device_named(draw, name) for name in draw(st.sets(st.sampled_from(NAMES)))]
     status = draw(st.sampled_from(['running', 'completed', 'error', 'odd']))
-    migration = migrations.Move('M', 1, status, 'i', ('compute-7', None), (draw(st.sampled_from(['compute-7', 'c8'])), None))
+    migration = migrations.Move('M', 1, status, 'i', ('compute-7', None),
+                                (draw(st.sampled_from(['compute-7', 'c8'])), None))
     return views(
         usage(*uses, domains=domains, unknown=draw(st.sampled_from([(), (), (), ('x',)]))), there, records,
         draw(st.none() | st.dictionaries(st.sampled_from(INSTANCES), st.sampled_from(
