@@ -165,7 +165,7 @@ def by_guests(views: Views) -> ByGuests:
 
 
 def own_record(recorded: ByGuests, key: _Key, domain_uuid: str) -> RecordedDevice | None:
-    """The record of a device in the definition of the guest that names it, unless it is recorded beside the guest's own."""
+    """The record of a device by the guest that names it, unless it is recorded beside the guest's own devices."""
     return next((device for guest, device in recorded.get(key, ())
                  if guest.instance_uuid == domain_uuid and not device.beside), None)
 
@@ -317,7 +317,7 @@ class _Comparison:
             self._replaced.add(key)
             # A disabled namespace shows only some of its details, and this text says that it is disabled.
             problem = self.devices[key].unhealthy
-            return [self._finding(UNHEALTHY, CRITICAL, key, f'another device has its name: {_differences_text(itself)}; '
+            return [self._finding(UNHEALTHY, CRITICAL, key, f'another device has its name: {_as_text(itself)}; '
                                   f'{f"{problem}; " if problem else ""}owner {record.instance_uuid}',
                                   'bring the recorded device back; this one is neither handed out nor wiped')]
         # Realizing the device updates its details, before the guest runs and after a boot. The details of a device that
@@ -325,7 +325,7 @@ class _Comparison:
         if (not different or record.state != vocabulary.ACTIVE or self.views.boot_changed
                 or self.states.get(record.instance_uuid) in INSTANCE_OVER):
             return []
-        return [self._finding(DETAILS_DIFFER, NOTE, key, _differences_text(different), 'write the details that the host has into the row',
+        return [self._finding(DETAILS_DIFFER, NOTE, key, _as_text(different), 'write what the host shows into the row',
                               repair=UPDATE_DETAILS if self._certain(key) else None)]
 
     @functools.cached_property
@@ -387,7 +387,7 @@ class _Comparison:
     # -- instances that move ------------------------------------------------------------------------------------------
 
     def moving(self) -> Iterable[Finding]:
-        """The moves that an audit does not settle by itself. Call it after :meth:`recorded`, which finds the suspects."""
+        """The moves that an audit does not settle by itself. For after :meth:`recorded`, which finds the suspects."""
         if not self._suspects or self.views.migrations is None or self.usage.unknown:
             return
         known = self.views.migrations
@@ -479,6 +479,6 @@ def _is_made(record: Record) -> bool:
     return _CREATED_TEXT in record.details
 
 
-def _differences_text(different: Mapping[str, tuple[Any, Any]]) -> str:
+def _as_text(different: Mapping[str, tuple[Any, Any]]) -> str:
     return ', '.join(f'{name} is {found} and was recorded as {recorded}'
                      for name, (recorded, found) in different.items())

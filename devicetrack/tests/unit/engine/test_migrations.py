@@ -31,7 +31,7 @@ class SettleTestCase(base.TestCase):
     """What is left out of the expectation stays as it is."""
 
     scenarios = base.table(
-        # name, rows, migrations, guest's devices (None: no domain), running, word, expected
+        # name, rows, migrations, guest's devices (None: no domain), running, state, expected
         ('pending, both ends here', (OLD, NEW), [move('migrating', WITHIN)], 'o', True, 'here', {}),
         ('pending, the new guest runs', (OLD, NEW), [move('post-migrating', WITHIN)], 'n', True, 'here',
          {'arrive': (NEW,)}),
@@ -99,14 +99,14 @@ class SettleTestCase(base.TestCase):
         ('it left with a newer one that is not over', (OLD,), [move('error', AWAY), move('finished', AWAY, NEWER, 2)],
          None, False, 'elsewhere', {'leave': ((OLD, NEWER),)}),
         ('what goes back is left alone', (LEAVING,), [move('reverted', AWAY)], None, False, 'here', {}),
-        names=('rows', 'known', 'guest', 'running', 'word', 'expected'))
+        names=('rows', 'known', 'guest', 'running', 'state', 'expected'))
 
     def test_settle(self):
         named = {record.key for record in self.rows if record.identifier in (self.guest or '')}
         there = {None: False, '?': None}.get(self.guest, True)
         known = None if self.known is None else {one.uuid: one for one in self.known}
         settled = migrations.settle(migrations.Situation(NODE, self.rows, known, there, self.running, named, named,
-                                                         self.word))
+                                                         self.state))
         self.assertEqual(migrations.Settlement(**self.expected), settled)
 
 

@@ -220,8 +220,6 @@ class MovingTestCase(base.TestCase):
         ('the same of an instance that is over', views(rows=[moving(OLD)], instances={'i': 'deleted'}, migrations={}),
          [('owned by an instance that is over', 'warning')]),
         ('a status that we do not know', views(rows=[moving(OLD)], instances=ELSEWHERE, migrations=move('odd')), []),
-        ('a migration that is no migration', views(rows=[moving(OLD)], instances=ELSEWHERE,
-                                                   migrations={'M': object()}), []),
         ('the destination before the guest', views(rows=[moving(OLD, 'incoming', 'claimed')], instances=ELSEWHERE,
                                                    migrations=move('running', 'compute-8', 'compute-7')), []),
         ('the destination while the guest arrives', views(
