@@ -44,6 +44,7 @@ _LOADED: Final = (
 class Process:
     """A module that runs as ``python -m`` runs it, in a fork of a process that has it loaded.
 
+    ``-c`` in the place of a module's name, and a program's text after it, mean what they mean to ``python``.
     The parameters are those of :class:`subprocess.Popen`; without ``stdin`` and ``stdout`` these are pipes.
     """
 
@@ -156,9 +157,14 @@ def _run(request: Any, files: list[int]) -> None:
     os.environ.clear()
     os.environ.update(request['env'])
     sys.path[:0] = filter(None, request['env'].get('PYTHONPATH', '').split(os.pathsep))
-    sys.argv[1:] = request['arguments']
-    del sys.modules[request['module']]
-    runpy.run_module(request['module'], run_name='__main__', alter_sys=True)
+    module, arguments = request['module'], request['arguments']
+    if module == '-c':
+        sys.argv[:] = [module, *arguments[1:]]
+        exec(compile(arguments[0], '<string>', 'exec'), {'__name__': '__main__'})
+    else:
+        sys.argv[1:] = arguments
+        sys.modules.pop(module, None)
+        runpy.run_module(module, run_name='__main__', alter_sys=True)
 
 
 if __name__ == '__main__':
