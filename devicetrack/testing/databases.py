@@ -57,33 +57,33 @@ _STOP_TIMEOUT_S: Final = 3600
 
 
 class ServerFailed(Exception):
-    """A database server is not installed or did not start; the text says what to do."""
+    """A database server is not installed or did not start. The text says what to do."""
 
 
 # -- servers ----------------------------------------------------------------------------------------------------------
 
 
-# Who runs the servers when the tests run as root, which they refuse. The servers' own accounts are made by packages
-# that tests do not need, and this one is on every Debian.
+# The servers refuse to run as root, so they run as this user when the tests run as root. Every Debian has it; the
+# servers' own accounts come with packages that the tests do not need.
 _UNPRIVILEGED: Final = 'nobody'
 
 
 class Server(fixtures.Fixture, abc.ABC):
     """A database server of this test, or with :meth:`shared` the one of this process.
 
-    ``socket`` is the path of its unix socket and ``password`` that of its only user, ``devicetrack``. :meth:`kill`
-    ends it as a crash would, :meth:`stop` in order; :meth:`start` starts it again on the same data.
+    ``socket`` is the path of its unix socket, and ``password`` is the password of its only user, ``devicetrack``.
+    :meth:`kill` ends the server as a crash would, :meth:`stop` in order; :meth:`start` starts it again on its data.
 
-    The server gets a signal when the thread that started it ends, so a killed test process leaves none behind; start
-    servers from the main thread.
+    The server gets a signal when the thread that started it ends, so a killed test process leaves no server behind.
+    Start servers from the main thread.
 
     :param durable: a commit waits for the disk, and survives a power failure
     """
 
     user: Final = 'devicetrack'
     kind: ClassVar[str]
-    package: ClassVar[str]                  # what has the programs
-    ready: ClassVar[str]                    # what the server writes when it answers
+    package: ClassVar[str]                  # the distribution's package with the programs
+    ready: ClassVar[str]                    # part of a line that the server logs when it answers
     stop_signal: ClassVar[signal.Signals]
     orphan_signal: ClassVar[str]            # as setpriv takes it
 
@@ -217,7 +217,7 @@ class Server(fixtures.Fixture, abc.ABC):
         answers.set()
 
     def stop(self) -> None:
-        """Stop the server in order: it says goodbye to its clients."""
+        """Stop the server in order: it tells its clients."""
         self._end(self.stop_signal)
 
     def kill(self) -> None:
@@ -357,7 +357,7 @@ class MariaDBServer(Server):
 
 
 def configuration(**options: Any) -> cfg.ConfigOpts:
-    """A configuration of this library's options with their defaults; ``options`` are of ``[devicetrack_database]``."""
+    """This library's options with their defaults; ``options`` set some of ``[devicetrack_database]``."""
     conf = cfg.ConfigOpts()
     opts.register_options(conf)
     conf([], default_config_files=[], default_config_dirs=[])
