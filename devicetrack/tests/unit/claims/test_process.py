@@ -2,7 +2,6 @@
 
 import os
 import pickle
-import sys
 import textwrap
 
 from devicetrack import exception
@@ -202,7 +201,7 @@ class ForkTestCase(base.TestCase):
     def run_program(self, program):
         """Lines that a process printed which has a host of two devices."""
         source = textwrap.dedent(PREAMBLE) + textwrap.dedent(program)
-        return processes.run('-c', source, self.state_path, stderr=sys.__stderr__).stdout.splitlines()
+        return processes.run('-c', source, self.state_path).stdout.splitlines()
 
     def test_every_call_in_a_child_is_refused(self):
         lines = self.run_program("""
