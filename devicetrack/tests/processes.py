@@ -62,7 +62,7 @@ class Process:
             request = json.dumps({'module': module, 'arguments': arguments, 'cwd': cwd or os.getcwd(),
                                   'env': dict(os.environ if env is None else env)}).encode()
             socket.send_fds(_server(), [len(request).to_bytes(4, 'big') + request],
-                            [stdin.fileno(), stdout.fileno(), 2 if stderr is None else stderr.fileno(), report.fileno()])
+                            [stdin.fileno(), stdout.fileno(), stderr.fileno() if stderr else 2, report.fileno()])
         self.pid = int(self._told.readline())
         self.returncode: int | None = None
 
