@@ -321,9 +321,14 @@ class MariaDBServer(Server):
     def socket(self) -> str:
         return os.path.join(self.directory, 'socket')
 
+    @property
+    def _temporary(self) -> str:
+        # Not /tmp: a server that starts removes the temporary tables there, those of other servers too.
+        return f'--tmpdir={self.directory}'
+
     def _initialize(self) -> None:
         self._run([self._program('mariadb-install-db'), '--no-defaults', f'--datadir={self.data}', '--skip-test-db',
-                   '--auth-root-authentication-method=normal', '--skip-name-resolve'])
+                   '--auth-root-authentication-method=normal', '--skip-name-resolve', self._temporary])
         self._first_statements = os.path.join(self.directory, 'first.sql')
         with open(self._first_statements, 'w') as written:
             written.write(f"CREATE USER IF NOT EXISTS {self.user}@'%' IDENTIFIED BY '{self.password}';\n"
@@ -332,6 +337,7 @@ class MariaDBServer(Server):
 
     def _command(self) -> list[str]:
         return [self._program('mariadbd'), '--no-defaults', f'--datadir={self.data}', f'--socket={self.socket}',
+                self._temporary,
                 f'--pid-file={self.directory}/pid', f'--init-file={self._first_statements}', '--skip-networking',
                 *(['--innodb-flush-log-at-trx-commit=1'] if self.durable else _WITHOUT_THE_DISK),
                 '--innodb-doublewrite=1', '--innodb-buffer-pool-size=32M', '--max-connections=200',
