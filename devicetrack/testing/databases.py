@@ -34,7 +34,6 @@ import secrets
 import shutil
 import signal
 import subprocess
-import tempfile
 import threading
 from typing import Any
 from typing import ClassVar
@@ -114,7 +113,7 @@ class Server(fixtures.Fixture, abc.ABC):
         self._process: subprocess.Popen[str] | None = None
         self._template: str | None = None
         self._account = pwd.getpwnam(_UNPRIVILEGED) if os.geteuid() == 0 else pwd.getpwuid(os.geteuid())
-        self.directory = tempfile.mkdtemp(prefix=f'devicetrack-{self.kind}-', dir=scratch.directory(self.durable))
+        self.directory = scratch.make(self.kind, self.durable)
         self.addCleanup(shutil.rmtree, self.directory, ignore_errors=True)
         self.data = os.path.join(self.directory, 'data')
         if os.geteuid() == 0:
@@ -286,7 +285,9 @@ class PostgreSQLServer(Server):
     def _command(self) -> list[str]:
         settings = {'listen_addresses': '', 'unix_socket_directories': self.directory,
                     'fsync': 'on' if self.durable else 'off', 'synchronous_commit': 'on', 'full_page_writes': 'on',
-                    'max_connections': '200', 'shared_buffers': '32MB', 'lc_messages': 'C'}
+                    'max_connections': '200', 'shared_buffers': '32MB', 'lc_messages': 'C',
+                    # In files of the data directory: a killed server leaves nothing else behind.
+                    'dynamic_shared_memory_type': 'mmap'}
         return [self._program('postgres', *self._PLACES), '-D', self.data,
                 *(part for name, value in settings.items() for part in ('-c', f'{name}={value}'))]
 
@@ -429,7 +430,7 @@ class SQLiteStore(StoreFixture):
     """A store in a file of its own."""
 
     def _make(self, options: dict[str, Any]) -> cfg.ConfigOpts:
-        self.directory = tempfile.mkdtemp(prefix='devicetrack-sqlite-', dir=scratch.directory(self._durable))
+        self.directory = scratch.make('SQLite', self._durable)
         self.addCleanup(shutil.rmtree, self.directory, ignore_errors=True)
         self.path = os.path.join(self.directory, 'state', 'devicetrack.sqlite')
         conf = configuration(**options)
