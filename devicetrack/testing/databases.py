@@ -53,6 +53,7 @@ from devicetrack.testing import scratch
 # For hanging, not for slowness.
 _START_TIMEOUT_S: Final = 3600
 _STOP_TIMEOUT_S: Final = 3600
+_BUSY_TIMEOUT_S: Final = 600
 
 
 class ServerFailed(Exception):
@@ -402,14 +403,14 @@ class StoreFixture(fixtures.Fixture, abc.ABC):
 
     :param synced: False leaves the database without a schema (and an SQLite store without its file)
     :param durable: a commit waits for the disk, and survives a power failure
-    :param options: further options of ``[devicetrack_database]``
+    :param options: options of ``[devicetrack_database]``; a transaction waits ten minutes for a lock if none says less
     """
 
     def __init__(self, synced: bool = True, durable: bool = False, **options: Any) -> None:
         super().__init__()
         self._synced = synced
         self._durable = durable
-        self._options = options
+        self._options = {'busy_timeout_s': _BUSY_TIMEOUT_S, **options}
 
     def _setUp(self) -> None:
         self.conf = self._make(self._options)
