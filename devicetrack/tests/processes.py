@@ -35,7 +35,7 @@ from typing import TextIO
 from devicetrack import cmd
 
 _LOADED: Final = (
-    'devicetrack.tests.functional.claims.programs',
+    'devicetrack.tests.functional.claims.programs', 'devicetrack.tests.functional.store.processes',
     # What these load when they need it.
     'alembic.command', 'devicetrack.store.sql.postgresql', 'devicetrack.virt.libvirt.driver',
     'psycopg2', 'pymysql', *(f'devicetrack.cmd.{module.name}' for module in pkgutil.iter_modules(cmd.__path__)))
