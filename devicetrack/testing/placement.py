@@ -24,7 +24,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 from typing import ClassVar
 from typing import Final
@@ -95,7 +94,7 @@ class PlacementServer(fixtures.Fixture):
         self.process_id = os.getpid()
         self.log: collections.deque[str] = collections.deque(maxlen=200)
         self._process: subprocess.Popen[str] | None = None
-        self.directory = tempfile.mkdtemp(prefix='devicetrack-placement-', dir=scratch.directory())
+        self.directory = scratch.make('placement')
         self.addCleanup(shutil.rmtree, self.directory, ignore_errors=True)
         self._configure()
         # Bound and never listened on: while the server is down its port refuses connections and nobody else gets it.

@@ -10,7 +10,6 @@ import hashlib
 import pickle
 import re
 import shutil
-import tempfile
 import traceback
 from typing import Any
 from typing import Final
@@ -328,7 +327,7 @@ class Explorer:
     def __init__(self, stores: Stores) -> None:
         self._stores = stores
         self._restarts: dict[tuple[Fault, ...], Sequence[Moment]] = {}
-        self._seats = Seats(tempfile.mkdtemp(prefix='devicetrack-crash-', dir=scratch.directory()))
+        self._seats = Seats(scratch.make('crash'))
 
     def close(self) -> None:
         self._stores.close()
