@@ -188,6 +188,7 @@ class Service:
                 self._instances.set_status(migration, FINISHED)
 
     def _boot(self, instance: Instance) -> None:
+        """Start the guest. After an error of ``started`` it runs: its devices stay, and the audit settles it."""
         self._start_guest(instance)
         self._manager.started(CONTEXT, instance)
         self._instances.set_state(instance.name, RUNNING)
