@@ -109,9 +109,9 @@ class _Watch:
 
 
 def _collected() -> bool:
-    """Whether a finalizer is what calls: the garbage collector runs it in whichever thread is at hand.
+    """Whether a finalizer calls: the garbage collector runs it in any thread.
 
-    What it closes belongs to somebody who is gone, and says nothing about the thread that holds the lock.
+    It closes an object that nobody uses any more, whatever thread holds the lock.
     """
     frame: types.FrameType | None = sys._getframe(2)
     while frame is not None:
@@ -134,7 +134,7 @@ def _is_plain(arguments: tuple[Any, ...]) -> bool:
 
 
 def _wrap(owner: Any, names: Iterator[str] | tuple[str, ...], what: str) -> None:
-    """Put a function in the place of each attribute that asks the watch first."""
+    """Replace each attribute by a function that asks the watch first."""
     for name in names:
         plain = getattr(owner, name, None)
         if plain is None:

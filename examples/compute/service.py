@@ -96,7 +96,7 @@ class ComputeService:
         self._save(instance, 'deleted')
 
     def instances(self) -> dict[str, str]:
-        """What the library asks a service: what became of the instances that this host may know."""
+        """Answer the library: what became of the instances that this host may know."""
         return {known: facts['state'] for known, facts in self._load().items()}
 
     def find(self, name: str) -> Instance:

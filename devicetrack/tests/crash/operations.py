@@ -1,4 +1,4 @@
-"""What a compute service does, for the crash kit."""
+"""The operations of a compute service, for the crash kit to interrupt."""
 
 from __future__ import annotations
 

@@ -20,8 +20,7 @@ from devicetrack.testing.crash import process
 # Statuses after which nothing is under way.
 OVER: Final = ('confirmed', 'reverted', 'completed', 'done', 'failed', 'error')
 
-
-# What an operator said of a device or a parent, and whether the answer has come.
+# What an operator asked for a device or a parent, and whether it was answered.
 DRAINING: Final = 'draining'
 DRAINED: Final = 'drained'
 UNDRAINING: Final = 'undraining'
@@ -162,7 +161,7 @@ class Compute(compute_service.Compute, process.ComputeProcess):
         self.data.say(target, UNDRAINED)
 
     def drained(self) -> set[Target]:
-        """What is drained, by the manager's word."""
+        """The devices and parents that are drained, as the manager reports."""
         return {(one.place.kind, one.place.name, one.place.scope == vocabulary.PARENT)
                 for one in self.manager.list_withheld() if vocabulary.DRAINED in one.causes}
 
