@@ -65,14 +65,14 @@ class Service(compute_service.View):
     ``known`` answers ``instances``, ``moves`` are the migrations, ``evacuated`` the instances that were evacuated from
     here.
 
-    :param service: gives the answers that are not set; without it they are unknown
+    :param data: gives the answers that are not set; without it they are unknown
     """
 
-    def __init__(self, service: compute_service.ComputeService | None = None, host: str = '') -> None:
-        super().__init__(service or compute_service.ComputeService(), host)
-        self._tells = service is not None
+    def __init__(self, data: compute_service.ServiceData | None = None, host: str = '') -> None:
+        super().__init__(data or compute_service.ServiceData(), host)
+        self._tells = data is not None
         self.known: Mapping[str, str] | BaseException | None = None
-        self.moves: list[Migration] | BaseException | None = self.service.migrations
+        self.moves: list[Migration] | BaseException | None = self.data.migrations
         self.evacuated: list[str] | BaseException | None = None
 
     def instances(self) -> Mapping[str, str] | None:

@@ -27,7 +27,7 @@ from devicetrack.testing.fixtures import Instance
 from devicetrack.testing.fixtures import Migration
 
 
-class Region(fixtures.Fixture, compute_service.ComputeService):
+class Region(fixtures.Fixture, compute_service.ServiceData):
     """Hosts ``one`` and ``two``.
 
     :param devices: so many namespaces ``d0``, ``d1``, … on each
@@ -40,7 +40,7 @@ class Region(fixtures.Fixture, compute_service.ComputeService):
 
     def __init__(self, devices: int = 2, parents: dict[str, int] | None = None, shared_store: bool = False,
                  store: store_api.Store | None = None, host: Callable[..., Host] = Host) -> None:
-        compute_service.ComputeService.__init__(self)
+        compute_service.ServiceData.__init__(self)
         self._devices, self._parents, self._host = devices, parents, host
         self._shared, self._store = shared_store or store is not None, store
 

@@ -52,7 +52,7 @@ SMALL: Final = Flavor(name='small', pmem=1, vgpu=1)
 LARGE: Final = Flavor(name='large', pmem=2, vgpu=2)
 
 
-class Data(compute_service.ComputeService):
+class Data(compute_service.ServiceData):
     """The service's database, with what operators said."""
 
     def __init__(self) -> None:

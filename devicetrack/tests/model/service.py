@@ -104,7 +104,7 @@ class Move(compute_service.Migration):
         return self.source_compute == self.dest_compute
 
 
-class ModelService(compute_service.ComputeService):
+class ModelService(compute_service.ServiceData):
     """Guests and their moves. While it is mute it answers no question."""
 
     def __init__(self, guests: int = 2) -> None:
