@@ -204,7 +204,7 @@ class Host(fixtures.Fixture, compute_service.Compute):
         return manager
 
     def restart(self) -> list[Any]:
-        """Put a new manager in the place of the one there is, which says goodbye to nobody.
+        """Replace the manager by a new one, as after a kill of its process.
 
         Memory is lost, rows and machine are not; what was staged in the store and the machine stays staged.
 
@@ -244,7 +244,7 @@ class Host(fixtures.Fixture, compute_service.Compute):
 
     def resize(self, instance: Instance, pmem: int = 0, vgpu: int = 0, migration: Migration | None = None,
                request: Any = None) -> Migration:
-        """Claim here what an instance is to have after a resize from where it is, which may be here.
+        """Claim here for a resize of an instance, which may be on this host.
 
         :returns: the migration, pending
         """
@@ -257,9 +257,9 @@ class Host(fixtures.Fixture, compute_service.Compute):
     # -- what is asked in tests ---------------------------------------------------------------------------------------
 
     def states(self) -> dict[str, str]:
-        """What every device is, by identifier.
+        """The state of every device, by identifier.
 
-        The state of its row, or else what the ledger says: :data:`FREE`, :data:`HELD`, or :data:`WITHHELD` and the
+        It is the state of its row, or else what the ledger says: :data:`FREE`, :data:`HELD`, or :data:`WITHHELD` and the
         reasons.
         """
         states = {record.identifier: record.state for record in self.records()}

@@ -192,7 +192,7 @@ class Machine:
         self.write_node()
 
     def write_node(self) -> None:
-        """Write what whoever opens the test driver now plays with: the devices, and the guests that run."""
+        """Write the host that the test driver will play: the devices, and the guests that run."""
         devices = [_CARD.format(card=card) + ''.join(_mdevs(card)) for card in CARDS]
         (self.directory / 'node.xml').write_text(_NODE.format(
             devices=''.join(devices), guests=''.join(guest.document for guest in self.guests)))

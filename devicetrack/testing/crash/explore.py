@@ -256,7 +256,7 @@ class _Run:
                 for host in self.world}
 
     def _canonical(self, dying: Host | None = None) -> str:
-        """A digest of all that a restart can see, with names that are drawn by lot replaced by numbers.
+        """A digest of all that a restart can see, with random names replaced by numbers.
 
         :param dying: the host whose process is in the middle of something, and would be dead
         """

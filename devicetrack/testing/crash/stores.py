@@ -1,6 +1,6 @@
 """The stores of a run: emptied before it, looked at from outside, cut off from the processes that use them.
 
-All of it is done by an attendant, a process of its own: whoever forks processes that use a store must not have it open.
+An attendant, a process of its own, does all of it, because a process that forks users of a store must not have it open.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """A form that is the same for worlds that differ in nothing but names.
 
-It ignores ids that were drawn by lot, which guest is the first, which host is called a, how often a row was written,
-and when.
+It ignores random ids, which guest is the first, which host is called a, how often a row was written, and when.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """A compute service in one process, which can be stopped wherever it changes something.
 
 ``compute.py HOST CONFIGURATION_FILE`` runs it. Orders come as lines of JSON on standard input, each is answered by a
-line on standard output. Its database is with whoever gives the orders: every order brings the instances and migrations
-as they are now.
+line on standard output. Its database is outside: every order brings the instances and migrations as they are now.
 
 An order with ``stop`` says ``{"at": …}`` when it is there, and goes no further, while other orders run.
 When enough of them wait, it is time to kill the process, or to cut the power.
