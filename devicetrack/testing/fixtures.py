@@ -259,8 +259,7 @@ class Host(fixtures.Fixture, compute_service.Compute):
     def states(self) -> dict[str, str]:
         """The state of every device, by identifier.
 
-        It is the state of its row, or else what the ledger says: :data:`FREE`, :data:`HELD`, or :data:`WITHHELD` and the
-        reasons.
+        The row says it, or else the ledger: :data:`FREE`, :data:`HELD`, or :data:`WITHHELD` and the reasons.
         """
         states = {record.identifier: record.state for record in self.records()}
         for unit in self._units():

@@ -89,13 +89,13 @@ class HTTPProxy(fixtures.Fixture):
         self._stage(_Staged(method, path, call, loss))
 
     def _stage(self, staged: _Staged) -> None:
-        """Stage for the next requests: each staged loss is for one request, in the order of staging."""
+        """Stage a loss or a call for one request. Several are for one request after another, in this order."""
         with self._lock:
             self._staged.append(staged)
 
     @property
     def staged(self) -> int:
-        """How many staged losses have not happened yet."""
+        """How many of the staged have not happened yet."""
         return len(self._staged)
 
     def cut_idle(self) -> None:

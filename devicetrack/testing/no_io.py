@@ -8,8 +8,8 @@ would make every claim of the host wait. :class:`NoIOUnderTheLock` enforces that
             super().setUp()
             self.useFixture(no_io.NoIOUnderTheLock())
 
-I/O under the lock raises :class:`IOUnderTheLock` where it happens. The fixture raises it again when it is cleaned up, in
-case somebody caught the first. It sees I/O by:
+I/O under the lock raises :class:`IOUnderTheLock` where it happens, and once more when the fixture is cleaned up, in case
+somebody caught the first. The fixture sees I/O by:
 
 - an audit hook (PEP 578) for what the interpreter itself reports: files that are opened, listed, made, renamed or
   removed, sockets, subprocesses, sqlite3 connections, locks on files;

@@ -114,7 +114,7 @@ class Region(fixtures.Fixture, compute_service.ServiceData):
         return migration
 
     def check(self, instance: Instance, name: str) -> LiveMigrationCheck:
-        """Check at both ends whether an instance's guest may go to a host. What they send one another goes over the wire."""
+        """Check at both ends whether an instance's guest may go to a host, with all that they send serialized."""
         asked = self.hosts[name].check_destination(instance)
         answered = self.hosts[str(instance.host)].check_source(
             instance, LiveMigrationCheck.obj_from_primitive(asked.obj_to_primitive()))

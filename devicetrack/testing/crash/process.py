@@ -101,7 +101,7 @@ class LedgerView(NamedTuple):
 
 
 def view_of(manager: ClaimManager) -> LedgerView | None:
-    """The manager's ledger, or None before it is ready. Takes no lock: everything else stands still."""
+    """What the manager's ledger says, or None before it is ready. Takes no lock: everything else stands still."""
     try:
         manager.check_ready()
     except exception.DeviceTrackError:

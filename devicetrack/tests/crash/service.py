@@ -161,7 +161,7 @@ class Compute(compute_service.Compute, process.ComputeProcess):
         self.data.say(target, UNDRAINED)
 
     def drained(self) -> set[Target]:
-        """The devices and parents that are drained, as the manager reports."""
+        """What is drained, by the manager's word."""
         return {(one.place.kind, one.place.name, one.place.scope == vocabulary.PARENT)
                 for one in self.manager.list_withheld() if vocabulary.DRAINED in one.causes}
 

@@ -93,7 +93,7 @@ class Machine(stateful.RuleBasedStateMachine):
         self.perform(self.choose(data), may_fail=self.world.service.mute or self.in_doubt())
 
     def in_doubt(self):
-        """Whether a commit is in doubt: then a manager may refuse an instance for now."""
+        """Whether a manager waits for its store's word: then it may refuse an instance for now."""
         return any(host.manager.doubts for host in self.world.hosts.values())
 
     @stateful.rule(data=st.data(), point=st.integers(1, 30))

@@ -240,7 +240,7 @@ class ForeignTestCase(MdevTestCase):
 class DeclarationTestCase(MdevTestCase):
 
     def declared(self, host: Host) -> Facts:
-        """The declaration of the only type that the options enable; it is in the store too."""
+        """What is declared of the only type that the options enable; it is in the store too."""
         [(place, declaration)] = host.manager.declarations.items()
         self.assertEqual(('mdev', PARENT, 'mtty-2'), place)
         self.assertEqual([declaration], [host_facts.declared_in(row) for row in host.store.declarations()])
