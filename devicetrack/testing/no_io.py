@@ -8,7 +8,7 @@ would make every claim of the host wait. :class:`NoIOUnderTheLock` enforces that
             super().setUp()
             self.useFixture(no_io.NoIOUnderTheLock())
 
-I/O under the lock raises :class:`IOUnderTheLock` where it happens, and once more when the fixture is cleaned up, in case
+I/O under the lock raises :class:`IOUnderTheLock` where it happens, and again when the fixture is cleaned up, in case
 somebody caught the first. The fixture sees I/O by:
 
 - an audit hook (PEP 578) for what the interpreter itself reports: files that are opened, listed, made, renamed or
