@@ -169,7 +169,7 @@ class Libvirtd(fixtures.Fixture):
                 time.sleep(0.1)
 
     def stop(self, how: int = signal.SIGTERM) -> None:
-        """Stop the daemon; its guests go on, as they do in life."""
+        """Stop the daemon. Its guests go on, as they do on a real host."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(how)
