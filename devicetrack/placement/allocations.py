@@ -32,14 +32,10 @@ from devicetrack.conf import placement as options
 from devicetrack.objects.values import Leftover
 from devicetrack.placement import errors
 from devicetrack.placement import operations
+from devicetrack.placement import values
 from devicetrack.placement.client import Client
-from devicetrack.placement.operations import Operation
-from devicetrack.placement.operations import Views
 from devicetrack.placement.values import Consumer
-from devicetrack.placement.values import HALF_MADE
-from devicetrack.placement.values import Outcome
 from devicetrack.placement.values import Resources
-from devicetrack.placement.values import Result
 
 LOG = logging.getLogger(__name__)
 
@@ -123,7 +119,7 @@ class AllocationClient:
         """Read what a consumer holds now."""
         return self._client.get_allocations(consumer_uuid)
 
-    def spawn(self, instance_uuid: str, resources: Resources, project_id: str, user_id: str) -> Result:
+    def spawn(self, instance_uuid: str, resources: Resources, project_id: str, user_id: str) -> values.Result:
         """Give a new instance what it needs.
 
         :raises ConsumerExists: there is such a consumer, and this did not make it
@@ -131,7 +127,8 @@ class AllocationClient:
         """
         return self._apply(operations.Spawn(instance_uuid, resources, project_id, user_id))
 
-    def move(self, instance_uuid: str, migration_uuid: str, new: Resources, own: Resources | None = None) -> Result:
+    def move(self, instance_uuid: str, migration_uuid: str, new: Resources,
+             own: Resources | None = None) -> values.Result:
         """Let the migration hold what the instance holds, and give the instance what it needs at its destination.
 
         For resizes, cold and live migrations, also on one host.
@@ -143,7 +140,7 @@ class AllocationClient:
         """
         return self._apply(operations.Move(instance_uuid, migration_uuid, new, own))
 
-    def confirm(self, instance_uuid: str, migration_uuid: str) -> Result:
+    def confirm(self, instance_uuid: str, migration_uuid: str) -> values.Result:
         """Remove the migration's allocations. Also the end of a live migration.
 
         A confirm that fails stays pending, and its note is kept; ``result.revert_possible`` of the error says whether
@@ -162,7 +159,7 @@ class AllocationClient:
         self._forget(leftover)
         return result
 
-    def remove_leftover(self, leftover: Leftover) -> Result:
+    def remove_leftover(self, leftover: Leftover) -> values.Result:
         """End a confirm that stayed pending, whatever the migration holds by now.
 
         Only for a move that the service calls completed: it can no longer be reverted.
@@ -194,7 +191,7 @@ class AllocationClient:
         return failed
 
     def revert(self, instance_uuid: str, migration_uuid: str, old: Resources | None = None,
-               own: Resources | None = None) -> Result:
+               own: Resources | None = None) -> values.Result:
         """Give the migration's allocations back to the instance. Also the rollback of a live migration.
 
         :param old: at least what the instance holds then, as far as known; without it nobody can distinguish a revert
@@ -207,7 +204,7 @@ class AllocationClient:
         self._forget(Leftover(instance_uuid, migration_uuid))
         return result
 
-    def delete(self, consumer_uuid: str, force: bool = False) -> Result:
+    def delete(self, consumer_uuid: str, force: bool = False) -> values.Result:
         """Remove all allocations of a consumer.
 
         An instance that moves has two consumers: its own and the migration's.
@@ -220,11 +217,11 @@ class AllocationClient:
         try:
             had = self._client.delete_allocations(consumer_uuid)
         except errors.PlacementError as error:
-            error.result = Result(operation.name, Outcome.UNKNOWN)
+            error.result = values.Result(operation.name, values.Outcome.UNKNOWN)
             raise
-        return Result(operation.name, Outcome.DONE if had else Outcome.REPEATED)
+        return values.Result(operation.name, values.Outcome.DONE if had else values.Outcome.REPEATED)
 
-    def evacuate(self, instance_uuid: str, new: Resources) -> Result:
+    def evacuate(self, instance_uuid: str, new: Resources) -> values.Result:
         """Let the instance hold the destination's too. Where both ends share a provider, the larger amount suffices.
 
         :raises UnknownConsumer: the instance holds nothing
@@ -232,14 +229,14 @@ class AllocationClient:
         """
         return self._apply(operations.Evacuate(instance_uuid, new))
 
-    def finish_evacuation(self, instance_uuid: str, providers: Collection[str]) -> Result:
+    def finish_evacuation(self, instance_uuid: str, providers: Collection[str]) -> values.Result:
         """Remove what the instance holds of the source, when the evacuation is over.
 
         :param providers: those of the source's tree
         """
         return self._apply(operations.FinishEvacuation(instance_uuid, providers))
 
-    def change(self, consumer_uuid: str, generation: int, own: Resources, wanted: Resources) -> Result:
+    def change(self, consumer_uuid: str, generation: int, own: Resources, wanted: Resources) -> values.Result:
         """Change our part of what a consumer holds, because its need changed; what others put there stays.
 
         :param generation: the consumer's, from :meth:`get`, when our part was as ``own`` says
@@ -252,14 +249,14 @@ class AllocationClient:
 
     # -- how ----------------------------------------------------------------------------------------------------------
 
-    def _apply(self, operation: Operation, policy: Policy | None = None) -> Result:
+    def _apply(self, operation: operations.Operation, policy: Policy | None = None) -> values.Result:
         """Read and write; after a conflict or a lost answer, read again and decide."""
         run = _Run(self._client, operation, policy or getattr(self._policies, operation.name), self._attempts)
         try:
-            return Result(operation.name, run())
+            return values.Result(operation.name, run())
         except errors.PlacementError as error:
-            outcome = Outcome.UNKNOWN if run.unsure else Outcome.UNCHANGED
-            error.result = Result(operation.name, Outcome.PENDING if operation.ends_move else outcome)
+            outcome = values.Outcome.UNKNOWN if run.unsure else values.Outcome.UNCHANGED
+            error.result = values.Result(operation.name, values.Outcome.PENDING if operation.ends_move else outcome)
             raise
 
     def _forget(self, leftover: Leftover) -> None:
@@ -282,11 +279,11 @@ class AllocationClient:
 class _Run:
     """Applies one operation. ``unsure``: a write had no answer, and nothing proves whether it happened."""
 
-    def __init__(self, client: Client, operation: Operation, policy: Policy, attempts: int) -> None:
+    def __init__(self, client: Client, operation: operations.Operation, policy: Policy, attempts: int) -> None:
         self._client, self._operation, self._policy, self._attempts = client, operation, policy, attempts
         self.unsure = False
 
-    def __call__(self) -> Outcome:
+    def __call__(self) -> values.Outcome:
         operation = self._operation
         views = {uuid: Consumer(uuid, {}, None) for uuid in operation.consumers} | self._read(operation.read_first)
         operation.begin(views)
@@ -298,7 +295,7 @@ class _Run:
             failure = self._write(writes)
             written += 1
             if failure is None:
-                return Outcome.DONE
+                return values.Outcome.DONE
             self.unsure = self.unsure or isinstance(failure, errors.PlacementUnavailable)
             before, views = views, self._read(operation.consumers)
             if any(operations.is_own_write(consumer, views[consumer.uuid]) for consumer in writes):
@@ -306,11 +303,11 @@ class _Run:
             failure = self._named(failure, writes, before, views)
             half_made = [consumer.uuid for consumer in writes if consumer.generation is None]
             if half_made and isinstance(failure, errors.ProviderConflict):
-                views |= {uuid: Consumer(uuid, {}, HALF_MADE) for uuid in half_made}
+                views |= {uuid: Consumer(uuid, {}, values.HALF_MADE) for uuid in half_made}
                 failure = None                  # one more attempt will show
-        return Outcome.DONE if self.unsure else Outcome.REPEATED
+        return values.Outcome.DONE if self.unsure else values.Outcome.REPEATED
 
-    def _check_policy(self, failure: errors.PlacementError | None, views: Views, written: int) -> None:
+    def _check_policy(self, failure: errors.PlacementError | None, views: operations.Views, written: int) -> None:
         """Raise unless the policy lets the operation write now."""
         if failure is not None:
             if written >= self._attempts or (
@@ -339,8 +336,8 @@ class _Run:
     def _read(self, consumers: Iterable[str]) -> dict[str, Consumer]:
         return {uuid: self._client.get_allocations(uuid) for uuid in consumers}
 
-    def _named(self, failure: errors.PlacementError, writes: Sequence[Consumer], before: Views,
-               after: Views) -> errors.PlacementError:
+    def _named(self, failure: errors.PlacementError, writes: Sequence[Consumer], before: operations.Views,
+               after: operations.Views) -> errors.PlacementError:
         """Name the consumers that changed, or else the providers, now that all were read again."""
         moved = [uuid for uuid, view in after.items()
                  if view.generation != (before[uuid].generation or None)]       # half made counts as not there

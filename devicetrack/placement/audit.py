@@ -321,13 +321,7 @@ def _growth(repair: Repair) -> int:
 
 def _fits(have: Resources, held: Resources, leaving: Resources) -> bool:
     """Whether each provider has allocations for all that is held, and for nothing more than what is leaving beside."""
-    providers = {*have, *held, *leaving}
-    return all(_sum(_at(held, one)) <= _sum(_at(have, one)) <= _sum(_at(held, one)) + _sum(_at(leaving, one))
-               for one in providers)
-
-
-def _at(resources: Resources, provider: str) -> Resources:
-    return {provider: resources.get(provider, {})}
+    return merging.contains(have, held) and merging.contains(merging.merge({}, leaving, held), have)
 
 
 def _only(resources: Resources, name: str) -> Resources:

@@ -24,7 +24,6 @@ from devicetrack.placement.audit import Views
 from devicetrack.placement.client import Client
 from devicetrack.placement.reporter import PlacementReporter
 from devicetrack.placement.reporter import Report
-from devicetrack.placement.values import Consumer
 
 
 class HostView(NamedTuple):
@@ -102,12 +101,12 @@ class Auditor:
         report = self._report(host, dry_run=True)
         classes = tree.counted(host.providers) | self._classes
         names = self._names(host.providers)
-        held: dict[str, Consumer] = {}
+        held: dict[str, values.Consumer] = {}
         for provider in names:
             for uuid, holding in self._client.get_provider_allocations(provider).consumers.items():
                 if classes & holding.resources.keys():
-                    before = held.get(uuid, Consumer(uuid, {}, holding.generation)).resources
-                    held[uuid] = Consumer(uuid, {**before, provider: holding.resources}, holding.generation)
+                    before = held.get(uuid, values.Consumer(uuid, {}, holding.generation)).resources
+                    held[uuid] = values.Consumer(uuid, {**before, provider: holding.resources}, holding.generation)
         views = Views(report, self._layout, host.complete, names, classes, host.records, host.usage,
                       self._leftovers.kept(), held)
         differ = {mismatch.consumer for mismatch in audit.compare(views)} - {None}

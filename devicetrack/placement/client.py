@@ -21,14 +21,7 @@ from oslo_log import log as logging
 
 from devicetrack.placement import errors
 from devicetrack.placement import session
-from devicetrack.placement.values import Aggregates
-from devicetrack.placement.values import Consumer
-from devicetrack.placement.values import Holding
-from devicetrack.placement.values import Inventories
-from devicetrack.placement.values import Inventory
-from devicetrack.placement.values import Provider
-from devicetrack.placement.values import ProviderAllocations
-from devicetrack.placement.values import Traits
+from devicetrack.placement import values
 
 if TYPE_CHECKING:
     from keystoneauth1 import adapter as ks_adapter
@@ -85,20 +78,20 @@ class Client:
 
     # -- providers ----------------------------------------------------------------------------------------------------
 
-    def get_tree(self, root_uuid: str) -> list[Provider]:
+    def get_tree(self, root_uuid: str) -> list[values.Provider]:
         """All providers of a tree, by the UUID of any of them; none when there is no such provider."""
         return self._get(f'/resource_providers?in_tree={root_uuid}', _providers)
 
-    def find_provider(self, name: str) -> Provider | None:
+    def find_provider(self, name: str) -> values.Provider | None:
         """The provider of this name, or None."""
         found = self._get(f'/resource_providers?name={parse.quote(name, safe="")}', _providers)
         return found[0] if found else None
 
-    def get_provider(self, uuid: str) -> Provider:
+    def get_provider(self, uuid: str) -> values.Provider:
         """:raises UnknownProvider: there is none"""
         return self._get(f'/resource_providers/{uuid}', _provider, uuid)
 
-    def create_provider(self, uuid: str, name: str, parent_uuid: str | None) -> Provider:
+    def create_provider(self, uuid: str, name: str, parent_uuid: str | None) -> values.Provider:
         """:raises ProviderExists: the name or the UUID is taken"""
         body: dict[str, Any] = {'uuid': uuid, 'name': name}
         if parent_uuid is not None:
@@ -123,25 +116,26 @@ class Client:
                 raise errors.ProviderInUse(uuid, refusal.detail) from None
             raise _of_provider(refusal, uuid) from None
 
-    def get_inventories(self, uuid: str) -> Inventories:
+    def get_inventories(self, uuid: str) -> values.Inventories:
         """:raises UnknownProvider: there is no such provider"""
         return self._get(f'/resource_providers/{uuid}/inventories', _inventories, uuid)
 
-    def put_inventories(self, uuid: str, generation: int, inventories: Mapping[str, Inventory]) -> Inventories:
+    def put_inventories(self, uuid: str, generation: int,
+                        inventories: Mapping[str, values.Inventory]) -> values.Inventories:
         """Replace all inventories of a provider; the answer has its new generation.
 
         :raises ProviderConflict: ``generation`` is not the present one
         :raises InventoryInUse: it would remove an inventory that has allocations
         :raises UnknownProvider: there is no such provider
         """
-        body = _inventories_body(Inventories(generation, inventories))
+        body = _inventories_body(values.Inventories(generation, inventories))
         return self._put(f'/resource_providers/{uuid}/inventories', body, _inventories, uuid)
 
-    def get_traits(self, uuid: str) -> Traits:
+    def get_traits(self, uuid: str) -> values.Traits:
         """:raises UnknownProvider: there is no such provider"""
         return self._get(f'/resource_providers/{uuid}/traits', _traits, uuid)
 
-    def put_traits(self, uuid: str, generation: int, traits: Set[str]) -> Traits:
+    def put_traits(self, uuid: str, generation: int, traits: Set[str]) -> values.Traits:
         """Replace all traits of a provider; the answer has its new generation.
 
         :raises ProviderConflict: ``generation`` is not the present one
@@ -150,7 +144,7 @@ class Client:
         body = {'resource_provider_generation': generation, 'traits': sorted(traits)}
         return self._put(f'/resource_providers/{uuid}/traits', body, _traits, uuid)
 
-    def get_aggregates(self, uuid: str) -> Aggregates:
+    def get_aggregates(self, uuid: str) -> values.Aggregates:
         """:raises UnknownProvider: there is no such provider"""
         return self._get(f'/resource_providers/{uuid}/aggregates', _aggregates, uuid)
 
@@ -161,7 +155,7 @@ class Client:
         """
         return self._get(f'/resource_providers/{uuid}/usages', lambda body: dict(body['usages']), uuid)
 
-    def get_provider_allocations(self, uuid: str) -> ProviderAllocations:
+    def get_provider_allocations(self, uuid: str) -> values.ProviderAllocations:
         """All allocations of a provider, by consumer.
 
         :raises UnknownProvider: there is no such provider
@@ -193,11 +187,11 @@ class Client:
 
     # -- allocations --------------------------------------------------------------------------------------------------
 
-    def get_allocations(self, consumer_uuid: str) -> Consumer:
+    def get_allocations(self, consumer_uuid: str) -> values.Consumer:
         """A consumer with its allocations. One that does not exist has none, and the generation None."""
         return self._get(f'/allocations/{consumer_uuid}', lambda body: _consumer(consumer_uuid, body))
 
-    def put_allocations(self, consumer: Consumer) -> None:
+    def put_allocations(self, consumer: values.Consumer) -> None:
         """Replace the allocations of a consumer. Sent once.
 
         :raises GenerationConflict: of the consumer or of a provider; reading both again shows which
@@ -205,7 +199,7 @@ class Client:
         """
         self._write('PUT', f'/allocations/{consumer.uuid}', _consumer_body(consumer))
 
-    def post_allocations(self, consumers: Iterable[Consumer]) -> None:
+    def post_allocations(self, consumers: Iterable[values.Consumer]) -> None:
         """Replace the allocations of several consumers, or of none. Sent once.
 
         :raises GenerationConflict: of a consumer or of a provider; reading again shows which
@@ -223,7 +217,7 @@ class Client:
             raise refusal.plain() from None
         return True
 
-    def reshape(self, inventories: Mapping[str, Inventories], consumers: Iterable[Consumer]) -> None:
+    def reshape(self, inventories: Mapping[str, values.Inventories], consumers: Iterable[values.Consumer]) -> None:
         """Replace the inventories of providers and the allocations of consumers, all of it or nothing. Sent once.
 
         ``consumers`` must have every consumer of an inventory that goes. Placement demands the role ``service``.
@@ -323,48 +317,49 @@ def _reason(answer: requests.Response) -> tuple[str, str]:
 # -- bodies -----------------------------------------------------------------------------------------------------------
 
 
-def _provider(body: Any) -> Provider:
-    return Provider(body['uuid'], body['name'], body['generation'], body['parent_provider_uuid'],
+def _provider(body: Any) -> values.Provider:
+    return values.Provider(body['uuid'], body['name'], body['generation'], body['parent_provider_uuid'],
                     body['root_provider_uuid'])
 
 
-def _providers(body: Any) -> list[Provider]:
+def _providers(body: Any) -> list[values.Provider]:
     return [_provider(provider) for provider in body['resource_providers']]
 
 
-def _inventories(body: Any) -> Inventories:
-    return Inventories(body['resource_provider_generation'], {
-        name: Inventory(*(given[field] for field in Inventory._fields)) for name, given in body['inventories'].items()})
+def _inventories(body: Any) -> values.Inventories:
+    return values.Inventories(body['resource_provider_generation'], {
+        name: values.Inventory(*(given[field] for field in values.Inventory._fields))
+        for name, given in body['inventories'].items()})
 
 
-def _inventories_body(wanted: Inventories) -> dict[str, Any]:
+def _inventories_body(wanted: values.Inventories) -> dict[str, Any]:
     return {'resource_provider_generation': wanted.generation,
             'inventories': {name: inventory._asdict() for name, inventory in wanted.inventories.items()}}
 
 
-def _traits(body: Any) -> Traits:
-    return Traits(body['resource_provider_generation'], frozenset(body['traits']))
+def _traits(body: Any) -> values.Traits:
+    return values.Traits(body['resource_provider_generation'], frozenset(body['traits']))
 
 
-def _aggregates(body: Any) -> Aggregates:
-    return Aggregates(body['resource_provider_generation'], frozenset(body['aggregates']))
+def _aggregates(body: Any) -> values.Aggregates:
+    return values.Aggregates(body['resource_provider_generation'], frozenset(body['aggregates']))
 
 
-def _provider_allocations(body: Any) -> ProviderAllocations:
-    return ProviderAllocations(body['resource_provider_generation'], {
-        uuid: Holding(held['consumer_generation'], dict(held['resources']))
+def _provider_allocations(body: Any) -> values.ProviderAllocations:
+    return values.ProviderAllocations(body['resource_provider_generation'], {
+        uuid: values.Holding(held['consumer_generation'], dict(held['resources']))
         for uuid, held in body['allocations'].items()})
 
 
-def _consumer(uuid: str, body: Any) -> Consumer:
+def _consumer(uuid: str, body: Any) -> values.Consumer:
     allocations = {provider: dict(held['resources']) for provider, held in body['allocations'].items()}
     if not allocations:
-        return Consumer(uuid, {}, None)
-    return Consumer(uuid, allocations, body['consumer_generation'], body['project_id'], body['user_id'],
+        return values.Consumer(uuid, {}, None)
+    return values.Consumer(uuid, allocations, body['consumer_generation'], body['project_id'], body['user_id'],
                     body['consumer_type'])
 
 
-def _consumer_body(consumer: Consumer) -> dict[str, Any]:
+def _consumer_body(consumer: values.Consumer) -> dict[str, Any]:
     return {'allocations': {provider: {'resources': dict(resources)}
                             for provider, resources in consumer.resources.items() if resources},
             'consumer_generation': consumer.generation, 'consumer_type': consumer.type,

@@ -18,14 +18,9 @@ from devicetrack.objects.values import Usage
 from devicetrack.placement import errors
 from devicetrack.placement import healing
 from devicetrack.placement import tree
+from devicetrack.placement import values
 from devicetrack.placement.client import Client
-from devicetrack.placement.healing import Obstacle
-from devicetrack.placement.healing import Plan
 from devicetrack.placement.reporter import PlacementReporter
-from devicetrack.placement.values import Consumer
-from devicetrack.placement.values import Holding
-from devicetrack.placement.values import Inventories
-from devicetrack.placement.values import ProviderAllocations
 
 LOG = logging.getLogger(__name__)
 
@@ -75,7 +70,7 @@ class Healing(NamedTuple):
 
     outcome: str
     consumers: tuple[str, ...] = ()
-    obstacles: tuple[Obstacle, ...] = ()
+    obstacles: tuple[healing.Obstacle, ...] = ()
 
 
 class Healer:
@@ -93,7 +88,7 @@ class Healer:
     def at_node(self, node: NodeToHeal) -> list[str]:
         """The consumers that hold at the node what is to be counted below it. One request."""
         records = node.look()[0]
-        return healing.misplaced(node.uuid, self._listed(node), records,
+        return healing.misplaced(node.uuid, _listed(self._client, node).consumers, records,
                                  healing.classes_below(node.uuid, records, node.providers))
 
     def standing(self, node: NodeToHeal, nested: bool) -> str:
@@ -102,7 +97,7 @@ class Healer:
         :param nested: whether its host's row says that it was healed
         """
         records = node.look()[0]
-        listed = self._listed(node)
+        listed = _listed(self._client, node).consumers
         classes = set(healing.classes_below(node.uuid, records))
         if listed:
             # Classes of which no row says where they are counted: a consumer without a record may hold them.
@@ -123,7 +118,7 @@ class Healer:
         """
         run = _Run(self._client, node, dry_run, progress)
         lost: tuple[str, ...] = ()
-        before: tuple[Obstacle, ...] = ()
+        before: tuple[healing.Obstacle, ...] = ()
         announced = False
         failures = 0
         while True:
@@ -163,10 +158,7 @@ class Healer:
         try:
             return self.heal(node, dry_run, progress)
         except exception.DeviceTrackError as error:
-            return Healing(LEFT, obstacles=(Obstacle(None, healing.FAILED, ' '.join(str(error).split())),))
-
-    def _listed(self, node: NodeToHeal) -> Mapping[str, Holding]:
-        return _listed(self._client, node).consumers
+            return Healing(LEFT, obstacles=(healing.Obstacle(None, healing.FAILED, ' '.join(str(error).split())),))
 
 
 class _Run:
@@ -174,8 +166,8 @@ class _Run:
 
     def __init__(self, client: Client, node: NodeToHeal, dry_run: bool, progress: Progress | None) -> None:
         self._client, self._node, self._dry_run, self._progress = client, node, dry_run, progress
-        self._consumers: dict[str, Consumer] = {}
-        self._below: dict[str, Inventories | None] = {}
+        self._consumers: dict[str, values.Consumer] = {}
+        self._below: dict[str, values.Inventories | None] = {}
 
     def read_below(self) -> None:
         """Read the providers below again.
@@ -185,7 +177,7 @@ class _Run:
         for provider in self._below:
             self._below[provider] = self._inventories(provider)
 
-    def plan(self) -> Plan:
+    def plan(self) -> healing.Plan:
         node = self._node
         listed = _listed(self._client, node)
         # After placement: every consumer listed there has its row by now, if it ever gets one; a later allocation
@@ -193,9 +185,10 @@ class _Run:
         records, usage = node.look()
         classes = healing.classes_below(node.uuid, records, node.providers)
         if not healing.misplaced(node.uuid, listed.consumers, records, classes):
-            return Plan()
+            return healing.Plan()
         if not node.complete:
-            return Plan(obstacles=(Obstacle(None, healing.UNREAD, 'a part of the host could not be read'),))
+            unread = healing.Obstacle(None, healing.UNREAD, 'a part of the host could not be read')
+            return healing.Plan(obstacles=(unread,))
         uuids = sorted(uuid for uuid, holding in listed.consumers.items() if classes & holding.resources.keys())
         self._read_consumers(uuids, listed.consumers)
         beside = [self._client.get_allocations(uuid) for uuid in healing.companions(node.uuid, uuids, records)]
@@ -208,14 +201,14 @@ class _Run:
         return healing.plan(node.uuid, inventories, [*(self._consumers[uuid] for uuid in uuids), *beside], records,
                             usage, classes)
 
-    def _read_consumers(self, uuids: Sequence[str], listed: Mapping[str, Holding]) -> None:
+    def _read_consumers(self, uuids: Sequence[str], listed: Mapping[str, values.Holding]) -> None:
         for number, uuid in enumerate(uuids, 1):
             if uuid not in self._consumers or self._consumers[uuid].generation != listed[uuid].generation:
                 self._consumers[uuid] = self._client.get_allocations(uuid)
             if self._progress is not None:
                 self._progress(number, len(uuids))
 
-    def _inventories(self, provider: str) -> Inventories | None:
+    def _inventories(self, provider: str) -> values.Inventories | None:
         """A provider's inventories, None where there is no provider; dry, with those that would be announced."""
         found = None
         with contextlib.suppress(errors.UnknownProvider):
@@ -226,11 +219,11 @@ class _Run:
         if wanted is None:
             return found
         generation, there = found or (0, {})
-        return Inventories(generation, {**wanted.inventories, **there})
+        return values.Inventories(generation, {**wanted.inventories, **there})
 
 
-def _listed(client: Client, node: NodeToHeal) -> ProviderAllocations:
+def _listed(client: Client, node: NodeToHeal) -> values.ProviderAllocations:
     try:
         return client.get_provider_allocations(node.uuid)
     except errors.UnknownProvider:
-        return ProviderAllocations(0, {})
+        return values.ProviderAllocations(0, {})

@@ -24,9 +24,6 @@ from devicetrack.placement import merging
 from devicetrack.placement import tree
 from devicetrack.placement import values
 from devicetrack.placement.expected import Share
-from devicetrack.placement.values import Consumer
-from devicetrack.placement.values import Holding
-from devicetrack.placement.values import Inventories
 from devicetrack.placement.values import Resources
 
 NO_RECORD: Final = 'no record'
@@ -54,8 +51,8 @@ class Obstacle(NamedTuple):
 class Plan(NamedTuple):
     """One request to the reshaper, which replaces all of this or nothing; with obstacles none is to be sent."""
 
-    inventories: Mapping[str, Inventories] = {}
-    consumers: tuple[Consumer, ...] = ()
+    inventories: Mapping[str, values.Inventories] = {}
+    consumers: tuple[values.Consumer, ...] = ()
     obstacles: tuple[Obstacle, ...] = ()
 
 
@@ -65,7 +62,7 @@ def classes_below(root_uuid: str, records: Iterable[Record], providers: Iterable
                       *(name for provider in providers if provider.uuid != root_uuid for name in provider.totals)))
 
 
-def misplaced(root_uuid: str, listed: Mapping[str, Holding], records: Iterable[Record],
+def misplaced(root_uuid: str, listed: Mapping[str, values.Holding], records: Iterable[Record],
               classes: Collection[str]) -> list[str]:
     """The consumers that hold more at the node than they have devices that are counted there.
 
@@ -99,7 +96,7 @@ def companions(root_uuid: str, consumers: Collection[str], records: Iterable[Rec
                   if share.instance_uuid in moving and consumer not in consumers)
 
 
-def plan(root_uuid: str, inventories: Mapping[str, Inventories], consumers: Collection[Consumer],
+def plan(root_uuid: str, inventories: Mapping[str, values.Inventories], consumers: Collection[values.Consumer],
          records: Sequence[Record], usage: Usage | None, classes: Collection[str]) -> Plan:
     """Plan how consumers move to the providers of their devices, or name the obstacles.
 
@@ -116,8 +113,8 @@ def plan(root_uuid: str, inventories: Mapping[str, Inventories], consumers: Coll
     providers = {root_uuid, *inventories, *(record.provider_uuid for record in records)}
     obstacles = list(_unread(usage))
     guests = None if usage is None else _Guests(records, usage)
-    after: list[Consumer] = []
-    changed: list[Consumer] = []
+    after: list[values.Consumer] = []
+    changed: list[values.Consumer] = []
     for consumer in sorted(consumers):
         share = shares.get(consumer.uuid)
         if share is None:
@@ -147,7 +144,7 @@ def _unread(usage: Usage | None) -> Iterator[Obstacle]:
         yield Obstacle(None, UNREAD, f'what guests use could not be read: {unknown.what}: {unknown.reason}')
 
 
-def _amounts(consumer: Consumer, share: Share, providers: Collection[str],
+def _amounts(consumer: values.Consumer, share: Share, providers: Collection[str],
              classes: Collection[str]) -> Iterator[Obstacle]:
     for name in sorted(classes):
         have, held, leaving = (_sum(view, providers, name) for view in (consumer.resources, share.held, share.leaving))
@@ -187,7 +184,7 @@ def _guest(consumer: str, instance: str, guests: _Guests) -> Iterator[Obstacle]:
                        f'says: {names}')
 
 
-def _places(inventories: Mapping[str, Inventories], changed: Iterable[Consumer], below: Collection[str],
+def _places(inventories: Mapping[str, values.Inventories], changed: Iterable[values.Consumer], below: Collection[str],
             classes: Collection[str]) -> Iterator[Obstacle]:
     """The providers that consumers move to must have an inventory, and room in it."""
     needed: dict[tuple[str, str], int] = {}
@@ -207,7 +204,8 @@ def _places(inventories: Mapping[str, Inventories], changed: Iterable[Consumer],
 # -- the request ------------------------------------------------------------------------------------------------------
 
 
-def _moved(consumer: Consumer, share: Share, providers: Collection[str], classes: Collection[str]) -> Consumer:
+def _moved(consumer: values.Consumer, share: Share, providers: Collection[str],
+           classes: Collection[str]) -> values.Consumer:
     """The consumer with its amounts of the classes at the providers of its devices."""
     resources = {provider: {name: amount for name, amount in amounts.items()
                             if provider not in providers or name not in classes}
@@ -225,14 +223,14 @@ def _moved(consumer: Consumer, share: Share, providers: Collection[str], classes
     return consumer._replace(resources=merging.plain(resources), type=kind)
 
 
-def _inventories(root_uuid: str, before: Mapping[str, Inventories], after: Iterable[Consumer],
-                 shares: Mapping[str, Share], classes: Collection[str]) -> dict[str, Inventories]:
+def _inventories(root_uuid: str, before: Mapping[str, values.Inventories], after: Iterable[values.Consumer],
+                 shares: Mapping[str, Share], classes: Collection[str]) -> dict[str, values.Inventories]:
     """The inventories that change so that the consumers fit."""
     stays: dict[str, int] = {}
     for consumer in after:
         for name, amount in consumer.resources.get(root_uuid, {}).items():
             stays[name] = stays.get(name, 0) + amount
-    wanted: dict[str, Inventories] = {}
+    wanted: dict[str, values.Inventories] = {}
     for provider, (generation, found) in before.items():
         inventories = {}
         for name, inventory in found.items():
@@ -246,7 +244,7 @@ def _inventories(root_uuid: str, before: Mapping[str, Inventories], after: Itera
                 inventory = inventory._replace(reserved=max(0, min(inventory.reserved, inventory.total - held)))
             inventories[name] = inventory
         if inventories != found or provider == root_uuid:       # the node's generation refuses one who comes just now
-            wanted[provider] = Inventories(generation, inventories)
+            wanted[provider] = values.Inventories(generation, inventories)
     return wanted
 
 

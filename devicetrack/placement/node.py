@@ -31,11 +31,8 @@ LOG = logging.getLogger(__name__)
 class Host(Protocol):
     """The facts of a host that a report needs. A ``ClaimManager`` that is ready has them."""
 
-    @property
-    def host(self) -> str: ...
-
-    @property
-    def nodename(self) -> str: ...
+    host: str
+    nodename: str
 
     @property
     def classes(self) -> Collection[str]: ...

@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 from collections.abc import Callable
 from collections.abc import Collection
-from collections.abc import Iterable
 from collections.abc import Mapping
 import threading
 from typing import Final
@@ -84,8 +83,9 @@ class PlacementReporter:
         """
         with self._lock:
             report = self._sync(providers, layout, tree.counted(providers) | frozenset(classes), complete, dry_run,
-                                progress or _quietly)
-            self._log(report, dry_run)
+                                progress or (lambda *_progress: None))
+            if not dry_run:
+                self._log(report)
         return report
 
     def _sync(self, providers: Collection[Provider], layout: str, classes: frozenset[str], complete: bool,
@@ -123,9 +123,7 @@ class PlacementReporter:
             else:
                 return Report(root, tuple(written), difference.left, refused, now)
 
-    def _log(self, report: Report, dry_run: bool) -> None:
-        if dry_run:
-            return
+    def _log(self, report: Report) -> None:
         for uuid, error in report.refused.items():
             LOG.warning('Provider %(uuid)s was not reported: %(error)s', {'uuid': uuid, 'error': error})
         for left in report.left:
@@ -230,28 +228,19 @@ class PlacementReporter:
         return state
 
     def _ensure(self, before: tree.ProviderState, after: tree.ProviderState) -> None:
-        """Make the classes and traits that placement does not have."""
-        classes = _custom(after.inventories.keys() - before.inventories.keys()) - self._names
-        traits = _custom(after.traits - before.traits) - self._names
-        if traits and not self._names:
+        """Make the classes and traits that placement does not have. It has all whose names are not custom."""
+        if not self._names:
             self._names |= self._client.find_traits(_CUSTOM)
-        for ensure, names in ((self._client.ensure_class, classes), (self._client.ensure_trait, traits - self._names)):
-            for name in sorted(names):
-                ensure(name)
-                self._names.add(name)
+        for ensure, names in ((self._client.ensure_class, after.inventories.keys() - before.inventories.keys()),
+                              (self._client.ensure_trait, after.traits - before.traits)):
+            for name in sorted(names - self._names):
+                if name.startswith(_CUSTOM):
+                    ensure(name)
+                    self._names.add(name)
 
 
 _CUSTOM: Final = 'CUSTOM_'
 
 
-def _custom(names: Iterable[str]) -> set[str]:
-    """The names that somebody has to make; placement has the others from the start."""
-    return {name for name in names if name.startswith(_CUSTOM)}
-
-
 def _state(provider: values.Provider) -> tree.ProviderState:
     return tree.ProviderState(provider.uuid, provider.name, provider.parent_uuid, generation=provider.generation)
-
-
-def _quietly(what: str, done: int, of: int) -> None:
-    """Report no progress."""

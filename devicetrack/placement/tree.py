@@ -337,8 +337,8 @@ def facts(difference: Difference) -> list[Fact]:
         nothing = state._replace(inventories={}, traits=frozenset())
         old, new = change.before or nothing, change.after or nothing
         if change.before is None or change.after is None:
-            found.append(Fact(state.uuid, state.name, PROVIDER, state.name,
-                              _there(change.before), _there(change.after)))
+            there = [None if one is None else '' for one in change]
+            found.append(Fact(state.uuid, state.name, PROVIDER, state.name, *there))
         for name in sorted({*old.inventories, *new.inventories}):
             before, after = old.inventories.get(name), new.inventories.get(name)
             if before != after:
@@ -347,10 +347,6 @@ def facts(difference: Difference) -> list[Fact]:
                        '' if name in new.traits else None) for name in sorted(old.traits ^ new.traits)]
     return found + [Fact(left.provider_uuid, left.provider, LEFT, left.resource_class, None, left.why)
                     for left in difference.left]
-
-
-def _there(state: ProviderState | None) -> str | None:
-    return None if state is None else ''
 
 
 def _described(inventory: Inventory | None) -> str | None:

@@ -332,7 +332,8 @@ class PlacementMachine(stateful.RuleBasedStateMachine):
     def draw(self, data: st.DataObject) -> tree.ProviderState:
         return data.draw(st.sampled_from(sorted(self.actual.providers.values(), key=lambda one: one.name)))
 
-    @stateful.rule(providers=PROVIDERS, layout=st.sampled_from(sorted(set(tree.LAYOUT_OF.values()))), complete=st.booleans())
+    @stateful.rule(providers=PROVIDERS, layout=st.sampled_from([*tree.LAYOUT_OF.values()]),
+                   complete=st.booleans())
     def report(self, providers: list[Provider], layout: str, complete: bool) -> None:
         classes = tree.counted(providers)
         layout = tree.possible(self.actual, providers, layout)
