@@ -111,7 +111,8 @@ def plan(root_uuid: str, inventories: Mapping[str, values.Inventories], consumer
     """
     shares = expected.shares(records, root_uuid, tree.NESTED)
     providers = {root_uuid, *inventories, *(record.provider_uuid for record in records)}
-    obstacles = list(_unread(usage))
+    obstacles = [Obstacle(None, UNREAD, f'what guests use could not be read: {unknown.what}: {unknown.reason}')
+                 for unknown in (usage.unknown if usage is not None else ())]
     guests = None if usage is None else _Guests(records, usage)
     after: list[values.Consumer] = []
     changed: list[values.Consumer] = []
@@ -137,11 +138,6 @@ def plan(root_uuid: str, inventories: Mapping[str, values.Inventories], consumer
 
 
 # -- obstacles --------------------------------------------------------------------------------------------------------
-
-
-def _unread(usage: Usage | None) -> Iterator[Obstacle]:
-    for unknown in usage.unknown if usage is not None else ():
-        yield Obstacle(None, UNREAD, f'what guests use could not be read: {unknown.what}: {unknown.reason}')
 
 
 def _amounts(consumer: values.Consumer, share: Share, providers: Collection[str],
