@@ -51,8 +51,8 @@ from devicetrack.store.sql.store import SQLStore
 from devicetrack.testing import scratch
 
 # For hanging, not for slowness.
-_START_TIMEOUT_S: Final = 3600
-_STOP_TIMEOUT_S: Final = 3600
+_START_TIMEOUT_S: Final = 900
+_STOP_TIMEOUT_S: Final = 900
 _BUSY_TIMEOUT_S: Final = 600
 
 

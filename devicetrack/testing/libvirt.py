@@ -33,7 +33,7 @@ from lxml import etree
 from devicetrack.objects.values import GuestConfig
 from devicetrack.testing import private_libvirtd
 
-_HANGS_S: Final = 3600
+_HANGS_S: Final = 900
 
 _NODE = """
   <cpu><mhz>2600</mhz><model>x86_64</model><active>8</active><nodes>2</nodes>

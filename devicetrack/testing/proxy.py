@@ -27,7 +27,7 @@ import fixtures
 from devicetrack.testing import databases
 
 # For hanging, not for slowness.
-_TIMEOUT_S: Final = 3600
+_TIMEOUT_S: Final = 900
 
 
 class Action(enum.Enum):

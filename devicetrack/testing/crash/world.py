@@ -30,7 +30,7 @@ from devicetrack.testing.crash.stores import Contents
 from devicetrack.testing.crash.stores import Stores
 from devicetrack.virt import fake
 
-_PATIENCE_S: Final = 3600
+_PATIENCE_S: Final = 900
 
 
 class Crashed(Exception):
