@@ -74,7 +74,9 @@ class Process:
         return self.returncode
 
     def kill(self) -> None:
-        os.kill(self.pid, signal.SIGKILL)
+        """Kill it, unless somebody waited for its end already."""
+        if self.returncode is None:
+            os.kill(self.pid, signal.SIGKILL)
 
     def communicate(self) -> tuple[str, None]:
         """Close its input, wait for its end, and give what it wrote."""
