@@ -51,7 +51,7 @@ _READY: Final = 'placement is ready'        # from placement_server
 class PlacementServer(fixtures.Fixture):
     """A placement server of this test, or with :meth:`shared` one of this process, with an empty database.
 
-    :param database: None for SQLite in memory, where requests run one at a time; or a server of databases, such as
+    :param database: None for SQLite, where requests run one at a time; or a server of databases, such as
         ``databases.PostgreSQLServer.shared()``
     :param options: options of the section ``[placement]`` of its configuration
 
@@ -92,8 +92,7 @@ class PlacementServer(fixtures.Fixture):
         self.process_id = os.getpid()
         self.log: collections.deque[str] = collections.deque(maxlen=200)
         self._process: subprocess.Popen[str] | None = None
-        memory = '/dev/shm' if os.path.isdir('/dev/shm') else None
-        self.directory = tempfile.mkdtemp(prefix='devicetrack-placement-', dir=memory)
+        self.directory = tempfile.mkdtemp(prefix='devicetrack-placement-', dir='/var/tmp')
         self.addCleanup(shutil.rmtree, self.directory, ignore_errors=True)
         self._configure()
         # Bound, and nobody listens: while the server is down, its port refuses connections and nobody else gets it.
