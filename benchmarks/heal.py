@@ -148,7 +148,8 @@ class Command:
 
 def run(effort: Effort) -> Table:
     with contextlib.ExitStack() as stack:
-        server = stack.enter_context(placements.PlacementServer(stack.enter_context(databases.PostgreSQLServer())))
+        database = stack.enter_context(databases.PostgreSQLServer(durable=True))
+        server = stack.enter_context(placements.PlacementServer(database))
         placement = stack.enter_context(placements.Placement(server))
         conf = stack.enter_context(fixtures.Configuration()).conf
         store = stack.enter_context(fixtures.SQLiteStore(conf)).store

@@ -9,7 +9,6 @@ record, a commit whose outcome is not known yet, and the compute service's word 
 from __future__ import annotations
 
 from collections.abc import Mapping
-import itertools
 import socket
 from typing import Any
 from typing import Final
@@ -19,24 +18,29 @@ from oslo_utils import uuidutils
 
 from devicetrack import exception
 from devicetrack import vocabulary
-from devicetrack.claims import doubt
 from devicetrack.claims import host as host_identity
-from devicetrack.claims import inventory as inventories
-from devicetrack.claims import looking
 from devicetrack.claims import providers as provider_resolvers
 from devicetrack.claims import repairs
+from devicetrack.claims import scheduling
 from devicetrack.claims import withheld
+from devicetrack.claims.boot import Boot
+from devicetrack.claims.service import ServiceView
+from devicetrack.claims.views import HostReader
 from devicetrack.compatibility import host_facts
 from devicetrack.conf import manager as options
 from devicetrack.engine import demand as demands
 from devicetrack.engine import ledger as ledgers
 from devicetrack.engine import reconcile
+from devicetrack.engine import selection
 from devicetrack.engine import withholding
 from devicetrack.engine.explanation import Shortage
+from devicetrack.engine.moves import Endpoint
+from devicetrack.engine.opening import open_ledger
 from devicetrack.engine.reconcile import Finding
-from devicetrack.engine.reconcile import Views
+from devicetrack.engine.views import lost_rows
+from devicetrack.engine.views import Views
 from devicetrack.engine.withholding import Marks
-from devicetrack.engine.withholding import Place
+from devicetrack.engine.withholding import Target
 from devicetrack.objects import DeviceRequest
 from devicetrack.objects import Provider
 from devicetrack.objects.values import Record
@@ -142,19 +146,10 @@ class Observer:
         self.host = host
         self._driver, self._store = driver, store
         self._policy: str = conf[options.GROUP].selection_policy
-        self._providers = providers or provider_resolvers.DerivedProviders(host.uuid)
-
-    def read(self) -> Views:
-        """Read the views, innermost first.
-
-        :raises HypervisorUnreachable, StoreError: no answer
-        """
-        usage = self._driver.get_usage()
-        inventory = self._driver.get_inventory()
-        records = tuple(self._store.records(self.host.uuid))
-        views = Views(usage, inventory, records, None, host=self.host.name, host_uuid=self.host.uuid,
-                      boot_changed=self.host.boot_id not in (None, self._driver.boot_id()))
-        return looking.with_guests(views, self._driver)
+        self._providers = provider_resolvers.KnownProviders(
+            providers or provider_resolvers.DerivedProviders(host.uuid))
+        self.read = HostReader(driver, store, host.uuid, Endpoint(host.name, ''),
+                               Boot(driver, store, host.uuid, host.boot_id), ServiceView(None)).read
 
     def plan(self, accept: bool = False) -> repairs.Plan:
         """What a manager would repair that had no word from the compute service."""
@@ -169,22 +164,21 @@ class Observer:
     def inventory(self) -> list[Line]:
         """Every device that the host has or a row names, what can still be made, and what could not be read."""
         views, marks = self.read(), self._marks()
-        ledger, uuids = self._ledger(views, marks)
-        names = {uuid: name for name, uuid in uuids.items()}
-        lines = [_device(unit, names) for unit in ledger.units()]
+        ledger, names = self._ledger(views, marks)
+        lines = [_line_of(device, names) for device in ledger.devices()]
         for pool in ledger.pools():
-            if pool.makes():
-                drained = pool.room() == pool.free_count
-                lines.append(Line(pool.kind, None, WITHHELD if drained else CREATABLE, pool.makes(),
+            if pool.makes:
+                drained = pool.room == pool.free
+                lines.append(Line(pool.kind, None, WITHHELD if drained else CREATABLE, pool.makes,
                                   pool.resource_class, names.get(pool.provider_uuid), pool.provider_uuid,
-                                  pool.parent_name, pool.numa_node, None, vocabulary.DRAINED if drained else None,
+                                  pool.parent, pool.numa_node, None, vocabulary.DRAINED if drained else None,
                                   pool.details))
         lines.sort(key=lambda line: (line.kind, line.parent or '', line.identifier is None, line.identifier or '',
                                      line.resource_class or ''))
         listed = {(line.kind, line.identifier) for line in lines}
         for missing in views.inventory.missing:
             if missing.key not in listed:           # one that somebody owns stays held
-                causes = marks.get(Place.of(missing.key))
+                causes = marks.get(Target.of(missing.key))
                 status, reason = (WITHHELD, withholding.text((*causes, ledgers.GONE))) if causes \
                     else (MISSING, f'{missing.option} names it: {missing.reason}')
                 lines.append(Line(*missing.key, status, 0, None, None, None, None, None, None, reason, ''))
@@ -195,11 +189,11 @@ class Observer:
     def withheld(self) -> list[withheld.Withheld]:
         """Every device and parent that is withheld, why, and who has it still."""
         views, marks = self.read(), self._marks()
-        ledger, _uuids = self._ledger(views, marks)
+        ledger, _names = self._ledger(views, marks)
         return withheld.listed(marks, ledger.reasons(), views.records, views)
 
     def _marks(self) -> Marks:
-        return withheld.load(self._store, self.host.uuid).marks
+        return withheld.load(self._store, self.host.uuid)
 
     def provider_uuid(self, provider: str) -> str:
         """The UUID of a provider that is named by it, or by the stable name of its parent device.
@@ -210,6 +204,7 @@ class Observer:
             return provider
         inventory = self._driver.get_inventory()
         known = inventory.providers - {''}
+        self._providers.resolve(known)
         if provider not in known:
             some = ' (a part of them could not be read)' if inventory.unknown else ''
             raise exception.BadRequest('provider', provider, 'no parent device of this host has this name; it has '
@@ -222,11 +217,11 @@ class Observer:
         What only the manager's memory has is missing from what is reserved.
         """
         views = self.read()
-        ledger, uuids = self._ledger(views, self._marks())
-        closed = bool(looking.lost_rows(views))
+        ledger, names = self._ledger(views, self._marks())
+        counts = scheduling.counts(ledger.pools(), closed=bool(lost_rows(views)))
         declared = [host_facts.declared_in(row) for row in self._store.declarations(self.host.uuid)]
-        return (inventories.providers(uuids, nodename or self.host.name, inventories.counts(ledger, closed=closed),
-                                      declared), not views.inventory.unknown)
+        return (scheduling.providers({name: uuid for uuid, name in names.items()}, nodename or self.host.name, counts,
+                                     declared), not views.inventory.unknown)
 
     def placed(self) -> tuple[list[Record], Usage]:
         """Who has which device: the host's rows, and what guests use.
@@ -236,8 +231,8 @@ class Observer:
         :raises HypervisorUnreachable, StoreError: no answer
         """
         views = self.read()
-        ledger, _uuids = self._ledger(views, self._marks())
-        return inventories.counted_now(views.records, ledger), views.usage
+        ledger, _names = self._ledger(views, self._marks())
+        return ledger.counted_now(views.records), views.usage
 
     @property
     def resource_classes(self) -> frozenset[str]:
@@ -250,12 +245,12 @@ class Observer:
         :raises BadRequest: the request means nothing on this host
         """
         views = self.read()
-        ledger, uuids = self._ledger(views, self._marks())
-        demand = demands.from_request(request, ledger.provider_uuids() | set(uuids.values()))
+        ledger, names = self._ledger(views, self._marks())
+        demand = demands.from_request(request, {provider for _class, provider in ledger.counted_classes()}
+                                      | names.keys())
         if not demand.items:
             raise exception.BadRequest('request', None, 'it asks for no device')
-        parts = tuple(shortage._replace(instances=ledger.owners(shortage.resource_class, shortage.provider_uuid),
-                                        unread=bool(views.inventory.unknown))
+        parts = tuple(shortage._replace(unread=bool(views.inventory.unknown))
                       for shortage in ledger.shortages(demand, everything=True))
         try:
             ledger.take('', demand)             # from a ledger that ends here
@@ -265,45 +260,28 @@ class Observer:
             fits = True
         unknown = tuple(f'{unknown.what}: {unknown.reason}'
                         for unknown in (*views.usage.unknown, *views.inventory.unknown))
-        return Explanation(fits, parts, unknown, {uuid: name for name, uuid in uuids.items()})
+        return Explanation(fits, parts, unknown, names)
 
     def _ledger(self, views: Views, marks: Marks) -> tuple[ledgers.Ledger, dict[str, str]]:
-        """A ledger of what the views say, as a manager that starts would have it; and UUIDs by provider name."""
-        inventory = views.inventory
-        uuids = {name: self._providers.uuid_of(name) for name in inventory.providers | {''}}
-        ledger = ledgers.Ledger(self._policy, uuids.__getitem__)
-        withheld.enforce(ledger, marks)
-        ledger.read_inventory(inventory)
-        # A row names the provider that its claim knew: the service's own resolver may call it otherwise than we do, and
-        # a device counts where its parent counts now.
-        counted: dict[tuple[str, str | None], str] = {
-            **{(device.kind, device.parent): uuids[device.provider] for device in inventory.devices},
-            **{(capacity.kind, capacity.parent): uuids[capacity.provider] for capacity in inventory.capacities}}
-        for _instance, rows in itertools.groupby(views.records, key=lambda record: record.instance_uuid):
-            records = [record._replace(provider_uuid=counted.get((record.kind, record.parent), record.provider_uuid))
-                       for record in rows]
-            holding = ledger.hold(records)
-            ledger.releasing(unit for record, unit in zip(records, holding.units, strict=True)
-                             if record.state == vocabulary.RELEASING)
-        withheld.resume(ledger, marks, views)
-        doubt.withhold(ledger, (views,))
-        return ledger, uuids
+        """A ledger of what the views show, as a manager that starts would have it; and provider names by UUID."""
+        here = views.inventory.providers | {''}
+        self._providers.resolve(here)
+        names = {self._providers.uuid_of(name): name for name in sorted(here, reverse=True)}
+        return open_ledger(self._policy, self._providers.uuid_of, views, marks), names
 
 
 def _compare(views: Views, marks: Marks) -> list[Finding]:
     """What differs, and what keeps a manager from starting: a device that an option names and nobody ever knew."""
     return reconcile.compare(views) + [
         Finding(reconcile.GONE, reconcile.WARNING, missing.key, None, (), 0, f'{missing.option} names it: '
-                f'{missing.reason}', 'nothing', 'mend the option, or make the device: no manager starts with it')
+                f'{missing.reason}', 'nothing', 'fix the option, or make the device: no manager starts with it')
         for missing in withheld.mistakes(views, marks)]
 
 
-def _device(unit: ledgers.Unit, names: Mapping[str, str]) -> Line:
-    pool = unit.pool
-    reasons = {NOT_MADE_YET, *unit.withheld} if unit.unborn else unit.withheld
-    status = {ledgers.HELD: HELD, ledgers.RELEASING: RELEASING}.get(
-        unit.state, WITHHELD if unit.withheld else FREE)
-    return Line(pool.kind, unit.identifier, status, 1, pool.resource_class, names.get(pool.provider_uuid),
-                pool.provider_uuid, pool.parent_name, pool.numa_node,
-                unit.holding.instance_uuid if unit.holding is not None else None,
-                withholding.text(reasons) or None, unit.details)
+def _line_of(device: ledgers.DeviceState, names: Mapping[str, str]) -> Line:
+    reasons = {NOT_MADE_YET, *device.withheld} if device.unborn else device.withheld
+    status = {selection.HELD: HELD, selection.RELEASING: RELEASING}.get(
+        device.state, WITHHELD if device.withheld else FREE)
+    return Line(device.kind, device.identifier, status, 1, device.resource_class, names.get(device.provider_uuid),
+                device.provider_uuid, device.parent, device.numa_node, device.instance_uuid,
+                withholding.text(reasons) or None, device.details)

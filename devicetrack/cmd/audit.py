@@ -12,11 +12,10 @@ import functools
 from typing import Any
 
 from devicetrack import exception
-from devicetrack.claims import looking
 from devicetrack.claims import orders
 from devicetrack.claims import repairs
 from devicetrack.claims import report
-from devicetrack.claims.manager import ClaimManager
+from devicetrack.claims.running import Running
 from devicetrack.cmd import base
 from devicetrack.cmd import options
 from devicetrack.cmd import order as order_commands
@@ -120,14 +119,14 @@ class Audit(Repairing):
             self.say('nothing was done')
         else:
             try:
-                manager = self.app.claim_manager(observer.host.name)
+                running = self.app.start_host(observer.host.name)
             except exception.HostInUse:
                 plan = observer.plan(accept)
                 order = orders.make(observer.host.uuid, orders.REPAIR, accept=accept)
                 self._then = functools.partial(self._order, order, parsed_args.wait)
             else:
-                _findings, plan = repairs.plan(functools.partial(looking.read, manager), accept)
-                self._then = functools.partial(self._repair, manager, plan)
+                plan = running.repairs.plan(accept)
+                self._then = functools.partial(self._repair, running, plan)
         if plan.to_accept:
             self.say(f'{plan.to_accept} devices of guests have no row: the store is older than its guests; --accept '
                      'writes their rows')
@@ -144,14 +143,13 @@ class Audit(Repairing):
     def _order(self, order: Order, wait_s: float) -> None:
         order_commands.leave(self, self.app.checked_store, order, wait_s)
 
-    def _repair(self, manager: ClaimManager, plan: repairs.Plan) -> None:
-        for outcome in repairs.carry_out(manager, plan.repairs):
+    def _repair(self, running: Running, plan: repairs.Plan) -> None:
+        for outcome in running.repairs.repair(plan.repairs):
             self.say(f'done: {outcome.repair}' if outcome.error is None
                      else f'not done: {outcome.repair}: {outcome.error}')
             if outcome.error is not None:
                 self.exit_code = base.ATTENTION
-        left = [finding for finding in manager.update_available_resource(None, manager.nodename)
-                if finding.severity != reconcile.NOTE]
+        left = [finding for finding in running.audit() if finding.severity != reconcile.NOTE]
         if left:
             self.say(f'{len(left)} findings are left: see devicetrack-manage audit')
             self.exit_code = base.ATTENTION

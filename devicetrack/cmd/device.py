@@ -51,7 +51,7 @@ class Telling(base.ShowOne):
         :param done: the outcome when that is done
         """
         try:
-            manager = self.app.claim_manager(host.name)
+            running = self.app.start_host(host.name)
         except exception.HostInUse:
             order = order_commands.leave(self, self.app.checked_store, orders.make(host.uuid, verb, **arguments),
                                          wait_s)
@@ -59,7 +59,7 @@ class Telling(base.ShowOne):
             if answer is None:
                 return Told(ORDERED, None, order.uuid)
             return Told(_outcome(answer, done), answer.text, order.uuid)
-        answer = orders.do(manager, verb, arguments)
+        answer = running.orders.do(verb, arguments)
         return Told(_outcome(answer, done), answer.text, None)
 
     @staticmethod

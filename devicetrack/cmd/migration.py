@@ -12,7 +12,7 @@ from typing import Any
 from typing import Final
 
 from devicetrack import exception
-from devicetrack.claims import declared
+from devicetrack.claims import stored_facts
 from devicetrack.cmd import base
 from devicetrack.compatibility import facts_data
 from devicetrack.compatibility import host_facts
@@ -48,7 +48,7 @@ class Facts(base.Lister):
         return parser
 
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
-        for host in declared.of_store(self.app.checked_store, parsed_args.host):
+        for host in stored_facts.of_store(self.app.checked_store, parsed_args.host):
             if host.unread:
                 self.exit_code = base.ATTENTION
             for row in host_facts.rows(host):
@@ -85,7 +85,7 @@ class Check(base.Lister):
 
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
         hosts = _hosts(self.app, parsed_args.facts)
-        guest = declared.guest(self.app.checked_store, hosts, parsed_args.instance)
+        guest = stored_facts.guest(self.app.checked_store, hosts, parsed_args.instance)
         name = parsed_args.host
         if name == guest.source.host:
             raise base.UsageError(f'instance {parsed_args.instance} is on host {name} already')
@@ -221,7 +221,7 @@ def _add_facts(parser: argparse.ArgumentParser) -> None:
 
 def _hosts(app: Any, paths: Sequence[str]) -> Mapping[str, HostFacts]:
     """All hosts, of the store and of files, by name."""
-    return host_facts.merge(declared.of_store(app.checked_store), {path: host_facts.read(path) for path in paths})
+    return host_facts.merge(stored_facts.of_store(app.checked_store), {path: host_facts.read(path) for path in paths})
 
 
 def _tell(command: base.Command, hosts: Iterable[HostFacts]) -> None:

@@ -56,14 +56,10 @@ class Recover(base.Lister):
         if parsed_args.dry_run:
             recovery = rebuilding.plan(name, driver, store, self.app.conf, parsed_args.wipe_unrecorded)
         else:
-            lock = host_identity.HostLock(name, conf.state_path)
-            lock.acquire()
-            try:
+            with host_identity.HostLock(name, conf.state_path):
                 schema.sync(self.app.store)
                 recovery = rebuilding.plan(name, driver, self.app.store, self.app.conf, parsed_args.wipe_unrecorded)
                 rebuilding.write(recovery, self.app.store)
-            finally:
-                lock.release()
         self._tell(name, recovery, parsed_args.dry_run)
         for verdict in recovery.verdicts:
             yield self._row(verdict, name)

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from collections.abc import Mapping
 from typing import NamedTuple
-from typing import TYPE_CHECKING
 
 from devicetrack import vocabulary
 from devicetrack.engine import withholding
 from devicetrack.engine.demand import Demand
 from devicetrack.engine.selection import allows
 from devicetrack.engine.selection import Pool
-
-if TYPE_CHECKING:
-    from devicetrack.engine.ledger import Unit
+from devicetrack.engine.selection import Unit
 
 
 class Shortage(NamedTuple):
@@ -79,10 +76,11 @@ def _count(number: int, noun: str) -> str:
 
 
 def shortage(resource_class: str, provider_uuid: str | None, wanted: int, demand: Demand, all_pools: Iterable[Pool],
-             units: Mapping[str, Mapping[str, Unit]]) -> Shortage:
-    """Count what there is for one part of a demand. How many instances hold it is left out.
+             units: Mapping[str, Mapping[str, Unit]], instances: int) -> Shortage:
+    """Count what there is for one part of a demand.
 
     :param units: by kind and identifier
+    :param instances: how many instances hold some of it
     """
     all_pools = list(all_pools)
     pools = [pool for pool in all_pools if pool.resource_class == resource_class]
@@ -106,7 +104,7 @@ def shortage(resource_class: str, provider_uuid: str | None, wanted: int, demand
         exist=sum(pool.total + pool.makes() for pool in ours),
         free=free,
         held=sum(pool.held_count for pool in ours),
-        instances=0,
+        instances=instances,
         releasing=sum(pool.releasing_count for pool in ours),
         withheld=tuple(sorted(withheld.items())),
         wrong_numa_node=free_anywhere - free,

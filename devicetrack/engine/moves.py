@@ -46,7 +46,7 @@ STATUSES: Final[Mapping[str, str]] = {
 ERROR: Final = 'error'
 
 
-def verdict(status: str | None) -> str:
+def outcome_of(status: str | None) -> str:
     """Whether a migration of this status is done, undone, pending or of unknown outcome."""
     return STATUSES.get(status or '', UNKNOWN)
 
@@ -74,8 +74,8 @@ class Move(NamedTuple):
                    (getattr(migration, 'dest_compute', None), getattr(migration, 'dest_node', None)))
 
     @property
-    def verdict(self) -> str:
-        return verdict(self.status)
+    def outcome(self) -> str:
+        return outcome_of(self.status)
 
     def is_older_than(self, other: Move) -> bool | None:
         """None when nobody can tell."""
@@ -84,7 +84,7 @@ class Move(NamedTuple):
         return self.number < other.number
 
 
-class Node(NamedTuple):
+class Endpoint(NamedTuple):
     """A host and its node, as a migration names them."""
 
     host: str
@@ -101,18 +101,18 @@ class Situation(NamedTuple):
 
     ``moves`` are the service's migrations by UUID, None when it did not answer. ``domain`` says whether the hypervisor
     has a domain of the instance, None when it cannot tell; ``running`` that its guest runs, not merely that it waits to
-    arrive; ``named`` the devices that its definitions name, ``live`` those of the running guest. ``word`` is the
-    service's word on the instance.
+    arrive; ``named`` the devices that its definitions name, ``live`` those of the running guest. ``state`` is the
+    instance's by the service.
     """
 
-    node: Node
+    here: Endpoint
     records: Sequence[Record]
     moves: Mapping[str, Move] | None
     domain: bool | None
     running: bool
     named: Collection[DeviceKey]
     live: Collection[DeviceKey]
-    word: str | None
+    state: str | None
 
 
 class Settlement(NamedTuple):
@@ -129,10 +129,6 @@ class Settlement(NamedTuple):
     leave: tuple[tuple[Record, str], ...] = ()
     failed: tuple[str, ...] = ()
     over: bool = False
-
-    @property
-    def is_needed(self) -> bool:
-        return any((self.arrive, self.settle, self.give, self.leave, self.failed))
 
 
 HERE: Final = 'here'
@@ -151,9 +147,9 @@ def settle(seen: Situation) -> Settlement:
         new = [record for record in ours if record.role != vocabulary.OLD]
         old = [record for record in ours if record.role == vocabulary.OLD]
         move = (seen.moves or {}).get(migration_uuid)
-        outcome = UNDONE if migration_uuid in failed else move.verdict if move is not None else UNKNOWN
-        one_host = bool(old and new) or (move is not None and seen.node.is_at(move.source)
-                                         and seen.node.is_at(move.destination))
+        outcome = UNDONE if migration_uuid in failed else move.outcome if move is not None else UNKNOWN
+        one_host = bool(old and new) or (move is not None and seen.here.is_at(move.source)
+                                         and seen.here.is_at(move.destination))
         if outcome == DONE:
             at_rest += new
             give += [record for record in old if _has_left(record, seen, one_host)]
@@ -183,7 +179,7 @@ def _replaced(seen: Situation, rows: Sequence[Record]) -> tuple[str, ...]:
     for move in here:
         incoming = [record for record in rows
                     if record.migration_uuid == move.uuid and record.role == vocabulary.INCOMING]
-        if incoming and move.verdict == PENDING and not any(record.key in seen.named for record in incoming) and any(
+        if incoming and move.outcome == PENDING and not any(record.key in seen.named for record in incoming) and any(
                 move.is_older_than(other) for other in known):
             replaced.append(move.uuid)
     return tuple(sorted(set(replaced)))
@@ -195,7 +191,7 @@ def _has_left(record: Record, seen: Situation, one_host: bool) -> bool:
         return False
     # On another host it has left when nothing of it is here any more. A guest that libvirt lost may have been lost
     # before it moved, so the service must not say that the instance is here.
-    return one_host or (not seen.domain and seen.word != HERE)
+    return one_host or (not seen.domain and seen.state != HERE)
 
 
 def _undone(seen: Situation, move: Move | None, new: Sequence[Record], old: Sequence[Record],
@@ -209,25 +205,25 @@ def _undone(seen: Situation, move: Move | None, new: Sequence[Record], old: Sequ
         if unclear and (seen.domain is None or any(record.key in seen.named for record in new)):
             return [], []
         return list(old), list(new)
-    if new and seen.word == HERE:
+    if new and seen.state == HERE:
         # The service says that it lives at the end that was given up: after an error it may.
         return (list(new), []) if unclear else ([], [])
-    if old and seen.word == ELSEWHERE:
+    if old and seen.state == ELSEWHERE:
         return [], []
     return list(old), list(new)
 
 
 def _leaving(seen: Situation, rows: Sequence[Record]) -> tuple[tuple[Record, str], ...]:
     """Rows that a migration away from here leaves, which nobody named here yet, by what the service says of it."""
-    if seen.moves is None or seen.word != ELSEWHERE:
+    if seen.moves is None or seen.state != ELSEWHERE:
         return ()
     left = [record for record in rows if leaves_with(record, rows) and (
         record.migration_uuid is None or _is_undone(seen.moves.get(record.migration_uuid)))]
     if not left or seen.running:
         return ()
     away = [move for move in seen.moves.values()
-            if move.instance_uuid == left[0].instance_uuid and move.verdict in (PENDING, DONE)
-            and seen.node.is_at(move.source) and not seen.node.is_at(move.destination)]
+            if move.instance_uuid == left[0].instance_uuid and move.outcome in (PENDING, DONE)
+            and seen.here.is_at(move.source) and not seen.here.is_at(move.destination)]
     if not away:
         return ()
     newest = max(away, key=lambda move: -1 if move.number is None else move.number)
@@ -235,7 +231,7 @@ def _leaving(seen: Situation, rows: Sequence[Record]) -> tuple[tuple[Record, str
 
 
 def _is_undone(move: Move | None) -> bool:
-    return move is not None and move.verdict == UNDONE
+    return move is not None and move.outcome == UNDONE
 
 
 def leaves_with(record: Record, rows: Sequence[Record]) -> bool:

@@ -18,14 +18,13 @@ from typing import NamedTuple
 from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.engine import moves
+from devicetrack.engine.views import Views
 from devicetrack.objects import details
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestRecord
-from devicetrack.objects.values import Inventory
 from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import Record
 from devicetrack.objects.values import RecordedDevice
-from devicetrack.objects.values import Usage
 from devicetrack.objects.values import Use
 
 CRITICAL: Final = vocabulary.CRITICAL
@@ -99,28 +98,6 @@ class Finding(NamedTuple):
     def __str__(self) -> str:
         device = f'{self.device.kind} {self.device.identifier}: ' if self.device.kind else ''
         return f'{device}{self.kind}: {self.detail}'
-
-
-class Views(NamedTuple):
-    """What was read, innermost first.
-
-    ``instances`` is the service's word by instance, and ``migrations`` its migrations by UUID
-    (:class:`~devicetrack.engine.moves.Move`, or the service's own objects); None is unknown. ``host`` and ``node`` are
-    the host's names in the service, ``node`` '' where it is called like the host. ``boot_changed`` says that the host
-    booted and what a boot changes was not brought up to date yet. ``guests`` are what definitions record of themselves,
-    as far as it was read.
-    """
-
-    usage: Usage
-    inventory: Inventory
-    records: tuple[Record, ...]
-    instances: Mapping[str, str] | None
-    migrations: Mapping[str, Any] | None = None
-    host: str = ''
-    host_uuid: str = ''
-    boot_changed: bool = False
-    guests: tuple[GuestRecord, ...] = ()
-    node: str = ''
 
 
 NO_DEVICE = DeviceKey('', '')
@@ -430,7 +407,7 @@ class _Comparison:
                      known: Mapping[str, moves.Move]) -> Iterable[Finding]:
         views, usage, word = self.views, self.usage, self.words.get(uuid)
         settlement = moves.settle(moves.Situation(
-            moves.Node(views.host, views.node or views.host), records, known, uuid in usage.domains,
+            moves.Endpoint(views.host, views.node or views.host), records, known, uuid in usage.domains,
             uuid in usage.running and uuid not in usage.arriving,
             {DeviceKey(use.kind, use.identifier or '') for use in uses},
             {DeviceKey(use.kind, use.identifier or '') for use in uses if use.live}, word))
@@ -450,7 +427,7 @@ class _Comparison:
             if move is None:
                 stale, status = word == INSTANCE_ELSEWHERE, 'does not know'
             else:
-                stale = move.verdict in (moves.DONE, moves.UNDONE)
+                stale = move.outcome in (moves.DONE, moves.UNDONE)
                 status = f'calls {move.status}'
             if stale:
                 yield self._finding(

@@ -24,7 +24,7 @@ from typing import NamedTuple
 from devicetrack import vocabulary
 from devicetrack.engine import reconcile
 from devicetrack.engine.reconcile import Finding
-from devicetrack.engine.reconcile import Views
+from devicetrack.engine.views import Views
 from devicetrack.objects import details
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Record

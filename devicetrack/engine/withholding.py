@@ -29,7 +29,7 @@ _ORDER: Final = {reason: number for number, reason in enumerate(vocabulary.WITHH
 UNREADABLE: Final = 'what the store says of it cannot be read'
 
 
-class Place(NamedTuple):
+class Target(NamedTuple):
     """What is withheld: the device of this name, or by ``scope`` all of the parent of this name."""
 
     kind: str
@@ -37,11 +37,11 @@ class Place(NamedTuple):
     name: str
 
     @classmethod
-    def of(cls, key: DeviceKey) -> Place:
+    def of(cls, key: DeviceKey) -> Target:
         return cls(key.kind, vocabulary.DEVICE, key.identifier)
 
     @classmethod
-    def named(cls, kind: str, name: str, parent: bool) -> Place:
+    def named(cls, kind: str, name: str, parent: bool) -> Target:
         return cls(kind, vocabulary.PARENT if parent else vocabulary.DEVICE, name)
 
     def __str__(self) -> str:
@@ -65,9 +65,9 @@ class Cause(NamedTuple):
         return self.by == vocabulary.BY_OPERATOR
 
 
-# The reasons of one place.
+# The reasons of one target.
 Causes = Mapping[str, Cause]
-Marks = Mapping[Place, Causes]
+Marks = Mapping[Target, Causes]
 
 
 def in_order(reasons: Iterable[str]) -> list[str]:
@@ -80,12 +80,12 @@ def text(reasons: Iterable[str]) -> str:
 
 
 def to_json(causes: Causes) -> str:
-    """The stored text of the reasons of one place."""
+    """The stored text of the reasons of one target."""
     return json.dumps({reason: cause._asdict() for reason, cause in causes.items()}, sort_keys=True)
 
 
 def from_json(stored: str, scope: str) -> dict[str, Cause]:
-    """The reasons of one place. What cannot be read withholds it all the same, until an operator has seen to it."""
+    """The reasons of one target. What cannot be read withholds it all the same, until an operator has seen to it."""
     try:
         return {str(reason): Cause(int(cause['since']), str(cause['detail']), str(cause['by']))
                 for reason, cause in json.loads(stored).items()}
@@ -121,7 +121,7 @@ class Standing:
 
 
 def after_audit(marks: Marks, withheld: Mapping[DeviceKey, Collection[str]], known: Collection[DeviceKey],
-                details: Mapping[tuple[DeviceKey, str], str], now: int) -> dict[Place, dict[str, Cause]]:
+                details: Mapping[tuple[DeviceKey, str], str], now: int) -> dict[Target, dict[str, Cause]]:
     """What is to be stored after an audit: what was stored before it, as far as that still holds, and what is new.
 
     :param withheld: the reasons of devices that have any
@@ -129,19 +129,19 @@ def after_audit(marks: Marks, withheld: Mapping[DeviceKey, Collection[str]], kno
         nothing was seen
     :param details: why, for a reason of a device, where the audit could see that
     """
-    after: dict[Place, dict[str, Cause]] = {}
-    for place, causes in marks.items():
-        key = DeviceKey(place.kind, place.name)
-        seen = place.scope == vocabulary.DEVICE and key in known
+    after: dict[Target, dict[str, Cause]] = {}
+    for target, causes in marks.items():
+        key = DeviceKey(target.kind, target.name)
+        seen = target.scope == vocabulary.DEVICE and key in known
         kept = {reason: cause for reason, cause in causes.items()
                 if cause.stands or not seen or reason in withheld.get(key, ())}
         if kept:
-            after[place] = kept
+            after[target] = kept
     for key, reasons in withheld.items():
         for reason in reasons:
             if reason not in SEEN:
                 continue
-            causes = after.setdefault(Place.of(key), {})
+            causes = after.setdefault(Target.of(key), {})
             before = causes.get(reason)
             detail = details.get((key, reason))
             if before is None:

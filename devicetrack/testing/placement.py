@@ -24,7 +24,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 from typing import ClassVar
 from typing import Final
@@ -40,18 +39,20 @@ from devicetrack.placement import values
 from devicetrack.placement.client import Client
 from devicetrack.testing import databases
 from devicetrack.testing import http_proxy
+from devicetrack.testing import scratch
 
 TOKEN: Final = 'admin'                      # noauth2's name for the administrator
 
-_START_TIMEOUT_S: Final = 120
-_REQUEST_TIMEOUT_S: Final = 60
+# For hanging, not for slowness.
+_START_TIMEOUT_S: Final = 900
+_REQUEST_TIMEOUT_S: Final = 900
 _READY: Final = 'placement is ready'        # from placement_server
 
 
 class PlacementServer(fixtures.Fixture):
     """A placement server of this test, or with :meth:`shared` one of this process, with an empty database.
 
-    :param database: None for SQLite, where requests run one at a time; or a server of databases, such as
+    :param database: None for SQLite in memory, where requests run one at a time; or a server of databases, such as
         ``databases.PostgreSQLServer.shared()``
     :param options: options of the section ``[placement]`` of its configuration
 
@@ -92,7 +93,7 @@ class PlacementServer(fixtures.Fixture):
         self.process_id = os.getpid()
         self.log: collections.deque[str] = collections.deque(maxlen=200)
         self._process: subprocess.Popen[str] | None = None
-        self.directory = tempfile.mkdtemp(prefix='devicetrack-placement-', dir='/var/tmp')
+        self.directory = scratch.make('placement')
         self.addCleanup(shutil.rmtree, self.directory, ignore_errors=True)
         self._configure()
         # Bound, and nobody listens: while the server is down, its port refuses connections and nobody else gets it.
@@ -111,7 +112,7 @@ class PlacementServer(fixtures.Fixture):
         else:
             name = self._database.create_database()
             self.addCleanup(self._database.drop_database, name)
-            self.database_url = self._database.url(name).render_as_string(hide_password=False)
+            self.database_url = self._database.text_url(name)
         lines = ['[DEFAULT]', 'default_log_levels = placement.requestlog=WARNING',
                  '[api]', 'auth_strategy = noauth2',
                  '[placement_database]', f'connection = {self.database_url}', 'sync_on_startup = true',

@@ -126,7 +126,7 @@ class EarlierHost(fixtures.Fixture):
         self.direct.put_inventories(self.node, created.generation, {'VCPU': values.Inventory(1000)})
         host = self.host.store.host(self.name)
         assert host is not None
-        self.observer = Observer(host, self.host.manager.driver, self.host.store, self.host.conf,
+        self.observer = Observer(host, self.host.driver, self.host.store, self.host.conf,
                                  ProvidersByName(self.direct, self.name))
         PlacementReporter(self.direct).sync(self.observer.providers()[0], tree.ANNOUNCED)
         self.direct.put_allocations(values.Consumer(self.instance.uuid, {self.node: {**CPU, PMEM: 1, VGPU: 1}}, None,

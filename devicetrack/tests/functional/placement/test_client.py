@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from http import server as http_server
-import pickle
 import socket
 import threading
 import uuid
@@ -275,12 +274,3 @@ class TestOptions(base.TestCase):
             error = self.assertRaises(exception.InvalidConfiguration, clients.Client.from_conf,
                                       self.conf_of(f'[placement]\n{text}\n'))
             self.assertIn(f'[placement] {said}', str(error))
-
-
-class TestErrors(base.TestCase):
-
-    def test_they_survive_pickling(self):
-        for error in (errors.ConsumerConflict('move', iter(['a', 'b'])), errors.ProviderConflict('move', ['c']),
-                      errors.PlacementRefused('GET /', 400, 'code', 'detail'), errors.NoCapacity('PUT', 'why')):
-            again = pickle.loads(pickle.dumps(error))
-            self.assertEqual((str(error), vars(error)), (str(again), vars(again)))

@@ -49,7 +49,7 @@ class LeftoversTestCase(base.TestCase):
     def is_completed(self, migration_uuid: str) -> bool:
         """The service's word."""
         self.assertEqual(self.migration.uuid, migration_uuid)
-        return moves.verdict(self.migration.status) == moves.DONE
+        return moves.outcome_of(self.migration.status) == moves.DONE
 
     def remove(self) -> list[Any]:
         return list(self.client.remove_leftovers(self.is_completed).values())

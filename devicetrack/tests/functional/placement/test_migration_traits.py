@@ -14,7 +14,7 @@ import uuid
 import fixtures
 
 from devicetrack import exception
-from devicetrack.claims import inventory
+from devicetrack.claims import scheduling
 from devicetrack.compatibility import partners
 from devicetrack.compatibility import traits
 from devicetrack.compatibility.facts import Declaration
@@ -163,10 +163,10 @@ class FleetTestCase(base.TestCase):
 
     def report(self, host: Host) -> None:
         names = {'', *(pool.parent or '' for pool in host.pools)}
-        counts = [inventory.Count(host.provider(pool.parent or ''), self.class_of(pool.facts), 2, 2 - pool.room, '',
+        counts = [scheduling.Count(host.provider(pool.parent or ''), self.class_of(pool.facts), 2, 2 - pool.room, '',
                                   pool.facts.sort.kind, pool.parent) for pool in host.pools]
         declared = [Declaration(pool.parent, pool.facts) for pool in host.pools]
-        providers = inventory.providers({name: host.provider(name) for name in names}, host.uuid, counts, declared)
+        providers = scheduling.providers({name: host.provider(name) for name in names}, host.uuid, counts, declared)
         reporter = PlacementReporter(self.direct)
         self.assertEqual({}, reporter.sync(providers, host.layout).refused)
         self.assertEqual((), reporter.sync(providers, host.layout).changes)

@@ -18,8 +18,6 @@ from devicetrack.testing import placement as placements
 from devicetrack.tests import base
 from devicetrack.tests.functional.placement import worlds
 
-_TIMEOUT_S = 60
-
 
 class TestProviderMoves(base.TestCase):
 
@@ -43,7 +41,7 @@ class TestProviderMoves(base.TestCase):
         over = threading.Event()
         waiting = threading.Thread(target=self.commit_when_awaited, args=(connection, over))
         waiting.start()
-        self.addCleanup(waiting.join, _TIMEOUT_S)
+        self.addCleanup(waiting.join, base.HANGS_S)
         self.addCleanup(over.set)
 
     def commit_when_awaited(self, connection: sa.Connection, over: threading.Event) -> None:

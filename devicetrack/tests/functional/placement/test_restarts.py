@@ -14,8 +14,6 @@ from devicetrack.testing import placement as placements
 from devicetrack.tests import base
 from devicetrack.tests.functional.placement import worlds
 
-_TIMEOUT_S = 60
-
 
 class TestServer(base.TestCase):
 
@@ -47,8 +45,8 @@ class TestServer(base.TestCase):
         started = threading.Event()
 
         def wait() -> None:
-            arrived.wait(_TIMEOUT_S)
-            started.wait(_TIMEOUT_S)
+            arrived.wait(base.HANGS_S)
+            started.wait(base.HANGS_S)
 
         with futures.ThreadPoolExecutor(len(self.cases)) as pool:
             running = {}
@@ -56,7 +54,7 @@ class TestServer(base.TestCase):
                 world = self.worlds[name]
                 world.proxy.before_next(*case.writes, wait)
                 running[name] = pool.submit(case.call, world, world.client())
-            arrived.wait(_TIMEOUT_S)                # all have read, none has written
+            arrived.wait(base.HANGS_S)                # all have read, none has written
             self.server.stop()
             self.server.start()
             started.set()
@@ -83,7 +81,7 @@ class TestKilled(base.TestCase):
             running = {}
             for name, case in worlds.CASES.items():
                 made[name].proxy.before_next(*case.writes, lambda world=made[name], case=case: world.proxy.before_next(
-                    'GET', '/allocations/', lambda: started.wait(_TIMEOUT_S)))
+                    'GET', '/allocations/', lambda: started.wait(base.HANGS_S)))
                 running[name] = pool.submit(case.call, made[name], made[name].client())
             while watching.scalar(sa.text('SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = :lock'),
                                   {'lock': 'Lock'}) < len(made):

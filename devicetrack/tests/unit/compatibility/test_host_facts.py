@@ -8,7 +8,7 @@ from typing import Any
 
 from devicetrack import exception
 from devicetrack import vocabulary
-from devicetrack.claims import declared
+from devicetrack.claims import stored_facts
 from devicetrack.compatibility import host_facts
 from devicetrack.compatibility.facts import Declaration
 from devicetrack.compatibility.facts import Facts
@@ -141,22 +141,22 @@ class StoreTestCase(base.TestCase):
             if row.kind == kind else row for row in rows])
 
     def guest(self, instance: fixtures.Instance) -> Guest:
-        hosts = {host.host: host for host in declared.of_store(self.store)}
-        return declared.guest(self.store, hosts, instance.uuid)
+        hosts = {host.host: host for host in stored_facts.of_store(self.store)}
+        return stored_facts.guest(self.store, hosts, instance.uuid)
 
     def test_hosts_by_name(self) -> None:
-        first, second = declared.of_store(self.store)
+        first, second = stored_facts.of_store(self.store)
         self.assertEqual(('compute-7', ['mdev', 'vpmem'], HostFacts('compute-8')),
                          (first.host, [one.facts.sort.kind for one in first.declarations], second))
-        self.assertEqual([second], declared.of_store(self.store, ['compute-8']))
+        self.assertEqual([second], stored_facts.of_store(self.store, ['compute-8']))
 
     def test_a_host_that_the_store_does_not_know(self) -> None:
-        error = self.assertRaises(exception.UnknownHost, declared.of_store, self.store, ['compute-9'])
+        error = self.assertRaises(exception.UnknownHost, stored_facts.of_store, self.store, ['compute-9'])
         self.assertEqual(('compute-7', 'compute-8'), error.known)
 
     def test_what_cannot_be_read_hides_nothing_else(self) -> None:
         self.damage('mdev')
-        host = declared.of_store(self.store)[0]
+        host = stored_facts.of_store(self.store)[0]
         [unread] = host.unread
         self.assertEqual((('mdev', 'gpu', 'nvidia-35'), ['vpmem']),
                          (unread.about, [one.facts.sort.kind for one in host.declarations]))

@@ -7,7 +7,7 @@ from devicetrack.tests import base
 M = '00000000-0000-4000-8000-000000000001'
 NEWER = '00000000-0000-4000-8000-000000000002'
 INSTANCE = '00000000-0000-4000-8000-00000000000a'
-NODE = moves.Node('here', 'here')
+NODE = moves.Endpoint('here', 'here')
 
 AWAY = (('here', 'here'), ('there', 'there'))
 COMES = (('there', 'there'), ('here', 'here'))
@@ -113,7 +113,7 @@ class StatusTestCase(base.TestCase):
 
     def test_an_unknown_status_is_not_over(self):
         for status in ('mended', '', None):
-            self.assertEqual(moves.UNKNOWN, moves.verdict(status))
+            self.assertEqual(moves.UNKNOWN, moves.outcome_of(status))
 
     def test_a_migration_is_read_as_the_service_has_it(self):
         class Migration:
@@ -121,4 +121,4 @@ class StatusTestCase(base.TestCase):
 
         found = moves.Move.of(Migration())
         self.assertEqual((7, moves.PENDING, False, True),
-                         (found.number, found.verdict, NODE.is_at(found.source), NODE.is_at(found.destination)))
+                         (found.number, found.outcome, NODE.is_at(found.source), NODE.is_at(found.destination)))

@@ -195,7 +195,7 @@ class TestCommitter(base.TestCase):
         self.database.transactions.clear()
         self.database.at_statement = lambda keys: (_ for _ in ()).throw(_Error(Cause.CONFLICT))
         self.assertRaises(exception.StoreUnavailable, self.commit, 'ns1')
-        self.assertEqual(committers.ATTEMPTS, len(self.database.transactions))
+        self.assertEqual(backends.ATTEMPTS, len(self.database.transactions))
 
     def test_nothing_is_tried_again_after_a_disconnect(self) -> None:
         self.database.at_statement = lambda keys: (_ for _ in ()).throw(_Error(Cause.GONE))
