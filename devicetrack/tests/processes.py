@@ -80,8 +80,8 @@ class Process:
 
     def communicate(self) -> tuple[str, None]:
         """Close its input, wait for its end, and give what it wrote."""
-        with self.stdin, self.stdout:
-            self.stdin.close()
+        self.stdin.close()
+        with self.stdout:
             written = self.stdout.read()
         self.wait()
         return written, None
@@ -149,7 +149,8 @@ def _run(request: Any, files: list[int]) -> None:
             os.close(file)
         os.write(report, f'{pid}\n'.encode())
         _pid, status = os.waitpid(pid, 0)
-        os.write(report, f'{os.waitstatus_to_exitcode(status)}\n'.encode())
+        with contextlib.suppress(BrokenPipeError):          # the test is gone
+            os.write(report, f'{os.waitstatus_to_exitcode(status)}\n'.encode())
         os._exit(0)
     os.close(report)
     for number, file in enumerate(standard):
