@@ -107,6 +107,7 @@ class LedgerMachine(stateful.RuleBasedStateMachine):
         for (name, _, wanted), key, candidate in zip([item for item in items for _ in range(item[1])], hold.keys,
                                                      hold.candidates, strict=True):
             device = self.ledger.device(key)
+            assert device is not None
             assert tuple(candidate) == device[:len(candidate)]
             assert device.resource_class == name and wanted in (None, device.provider_uuid)
             assert not device.withheld and device.state == selection.HELD and device.instance_uuid == instance
@@ -166,6 +167,7 @@ class LedgerMachine(stateful.RuleBasedStateMachine):
                 others = self.ledger.exchange(given)
             except exception.NoFit:
                 return
+            assert others is not None
             candidates = [one if one.identifier else one._replace(identifier=f'other{next(self.numbers)}')
                           for one in others.candidates]
             [key], [other] = self.ledger.name(others, candidates)[1:]
