@@ -182,7 +182,8 @@ def mistake(says: object) -> str | None:
     for subject, is_good, expected in (
             ('version', _is_version, 'Version of three numbers, Opaque, Unknown or STATELESS'),
             ('required', _is_features, 'frozenset of texts'), ('offered', _is_features, 'frozenset of texts'),
-            ('aggregation', _is_units, 'number of units from 1'), ('obstacle', _is_text, 'text')):
+            ('aggregation', lambda units: type(units) is int and units >= 1, 'number of units from 1'),
+            ('obstacle', _is_text, 'text')):
         value = getattr(says, subject)
         if value is not None and not is_good(value):
             return f'{subject} {_shown(value)}, which is no {expected}'
@@ -198,10 +199,6 @@ def _is_version(value: object) -> bool:
 
 def _is_features(value: object) -> bool:
     return isinstance(value, frozenset) and all(map(_is_text, value))
-
-
-def _is_units(value: object) -> bool:
-    return type(value) is int and value >= 1
 
 
 def _is_text(value: object) -> bool:

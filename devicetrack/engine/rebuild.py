@@ -113,7 +113,7 @@ def wiped(device: InventoryDevice, host_uuid: str, owner: str, provider_uuid: st
 
 def _rebuilt(host_uuid: str, key: DeviceKey, claims: Sequence[_Claim], users: Collection[str], usage: Usage,
              there: Mapping[DeviceKey, Record], known: Collection[str]) -> Rebuilt:
-    """What becomes of a device that guests record."""
+    """Decide what becomes of a device that guests record."""
     named = [claim for claim in claims if claim.named]
     claim = (named or claims)[0]
     uuid = claim.guest.instance_uuid
@@ -128,24 +128,20 @@ def _rebuilt(host_uuid: str, key: DeviceKey, claims: Sequence[_Claim], users: Co
         return Rebuilt(CONTESTED, key, uuid, None, f'instance {uuid} records it as {claim.device.role}, and '
                        f'{_names(users)}')
     if not reconcile.is_whole(claim.device):
-        return Rebuilt(UNREADABLE, key, uuid, None, f'what instance {uuid} records of it is no row that this release '
-                       'can write')
+        return Rebuilt(UNREADABLE, key, uuid, None,
+                       f'this release cannot write a row from the record of instance {uuid}')
     if claim.device.beside and uuid in known:
         return Rebuilt(IN_DOUBT, key, uuid, None, f'the store knows instance {uuid} without it: it may have been given '
                        'back since its guest was defined')
     if not named and usage.unknown:
-        return Rebuilt(IN_DOUBT, key, uuid, None, f'the definition of instance {uuid} does not name it, and who else '
-                       f'does is not known: {usage.unknown[0].what}: {usage.unknown[0].reason}')
+        return Rebuilt(IN_DOUBT, key, uuid, None, f'the definition of instance {uuid} does not name it, and it is '
+                       f'unknown who else does: {usage.unknown[0].what}: {usage.unknown[0].reason}')
     others = sorted(set(users) - {uuid})
-    return Rebuilt(WRITE, key, uuid, row, f'{_names(others)} too' if others else _why(claim))
-
-
-def _why(claim: _Claim) -> str:
-    if claim.named:
-        return 'its guest records it and names it'
-    if claim.device.beside:
-        return 'its guest records it beside its own devices'
-    return 'its guest records it, though its definition names it no more'
+    if others:
+        return Rebuilt(WRITE, key, uuid, row, f'{_names(others)} too')
+    return Rebuilt(WRITE, key, uuid, row, 'its guest records it' + (
+        ' and names it' if named else ' beside its own devices' if claim.device.beside
+        else ', though its definition does not name it any more'))
 
 
 def _beside_row(key: DeviceKey, there: Record, row: Record) -> Rebuilt:
