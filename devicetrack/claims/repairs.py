@@ -136,8 +136,7 @@ class Repairs:
     # Each of these works on rows of one instance on which nothing else works, and returns what went wrong.
 
     def _adopt(self, repairs: Sequence[Repair]) -> _Errors:
-        """Hold, then record: all rows of the instance in one transaction, those that an older store has for others too.
-        """
+        """Hold, then record all rows of the instance in one transaction, also those that the store has for others."""
         others = {one.before.instance_uuid for one in repairs if one.before is not None}
         with self._rows.all_if_idle(others) as idle:
             return self._adopt_from(repairs) if idle else dict.fromkeys(repairs, _BUSY)
