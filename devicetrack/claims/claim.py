@@ -18,9 +18,8 @@ class Claim:
     """Devices that are held and recorded for an instance.
 
     A claim acts when it is made, so it needs no ``with``. An error that leaves a ``with`` block gives back what the
-    claim took, and goes on. The exception is a block in which ``started`` was called and could not be recorded: the
-    guest runs, so its devices stay, and the audit records that it does. ``migration`` is that of a claim for a move,
-    else None.
+    claim took, and goes on. The exception is a block in which ``started`` failed while the guest is there: it keeps
+    its devices, and the audit records that it runs. ``migration`` is that of a claim for a move, else None.
     """
 
     __slots__ = ('resources', 'claim_id', 'migration', '_life', '_instance', '_over')
@@ -54,7 +53,7 @@ class Claim:
                  traceback: TracebackType | None) -> None:
         if kind is None:
             return
-        if self._life.guest_runs_unrecorded(self._instance.uuid):
+        if self._life.guest_may_run_unrecorded(self._instance.uuid):
             LOG.warning('The guest of instance %(instance)s runs, which could not be recorded: claim %(claim)s keeps '
                         'its devices, and the audit records it',
                         {'instance': self._instance.uuid, 'claim': self.claim_id})

@@ -289,9 +289,15 @@ class Life:
         self._unrecorded_starts.discard(instance_uuid)
         return after
 
-    def guest_runs_unrecorded(self, instance_uuid: str) -> bool:
-        """Whether the service said that a guest runs, and that could not be recorded."""
-        return instance_uuid in self._unrecorded_starts
+    def guest_may_run_unrecorded(self, instance_uuid: str) -> bool:
+        """Whether the service said that a guest runs, that could not be recorded, and nothing shows that it is gone."""
+        if instance_uuid not in self._unrecorded_starts:
+            return False
+        try:
+            usage = self._driver.get_usage()
+        except exception.DriverError:
+            return True
+        return bool(usage.unknown) or instance_uuid in usage.domains
 
     def note_reboot(self, instance_uuid: str) -> None:
         """Record what the guest may have seen of its devices since it rebooted, where that is more than before."""
@@ -335,6 +341,7 @@ class Life:
     def abort(self, instance_uuid: str, claim_id: str, migration_uuid: str | None) -> None:
         """Give back what one claim took, and make current again what it made old. Waits for the instance."""
         with self._rows.working(instance_uuid):
+            self._unrecorded_starts.discard(instance_uuid)
             records = self._rows.of_instance(instance_uuid)
             taken = [record for record in records if record.claim_id == claim_id]
             migrations = {record.migration_uuid for record in taken} | {migration_uuid}

@@ -225,11 +225,14 @@ class StartedTestCase(RoomsTestCase):
     def boot(self, host: fixtures.Host, instance: Instance) -> None:
         """Boot in the block that services are taught."""
         with host.claim(instance, pmem=1):
-            host.manager.realize(None, instance)
-            config = host.manager.guest_config(instance)
-            host.machine.start_guest(instance.uuid, config.devices, metadata=config.metadata)
-            getattr(host.store, self.stage)('write', self.error)
-            host.manager.started(None, instance)
+            self.boot_within(host, instance)
+
+    def boot_within(self, host: fixtures.Host, instance: Instance) -> None:
+        host.manager.realize(None, instance)
+        config = host.manager.guest_config(instance)
+        host.machine.start_guest(instance.uuid, config.devices, metadata=config.metadata)
+        getattr(host.store, self.stage)('write', self.error)
+        host.manager.started(None, instance)
 
     def test_in_the_block_of_its_claim(self) -> None:
         host, instance = self.host(devices=1), Instance()
@@ -240,6 +243,21 @@ class StartedTestCase(RoomsTestCase):
         self.assertEqual([], host.audit())
         self.assertEqual({'d0': 'active'}, host.states())
         host.delete(instance)
+        self.assertEqual({'d0': FREE}, host.states())
+
+    def test_a_guest_that_its_service_removed_keeps_nothing(self) -> None:
+        host, instance = self.host(devices=1), Instance()
+
+        def boot() -> None:
+            with host.claim(instance, pmem=1):
+                try:
+                    self.boot_within(host, instance)
+                except exception.StoreError:
+                    host.machine.delete_guest(instance.uuid)
+                    raise
+
+        self.assertRaises(type(self.error), boot)
+        host.audit()
         self.assertEqual({'d0': FREE}, host.states())
 
     def test_an_error_after_it_was_recorded_gives_the_devices_back_as_ever(self) -> None:
