@@ -48,9 +48,8 @@ LOG = logging.getLogger(__name__)
 BOOT_ID = '/proc/sys/kernel/random/boot_id'    # random(4)
 
 
-# One address of one domain, as in Use; the identifier is None before it is known which device it means. A plain tuple,
-# for there are thousands.
-_Named = tuple[str, str | None, str, str, bool, bool, bool]
+# A device kind, a domain's UUID, whether it runs, and the addresses of the kind in its live and inactive definition.
+_Named = tuple[str, str, bool, Sequence[str], Sequence[str]]
 
 
 class LibvirtDriver(driver.VirtDriver):
@@ -124,6 +123,7 @@ class LibvirtDriver(driver.VirtDriver):
             still have owners here.
         """
         named: list[_Named] = []
+        uses: list[Use] = []
         domains: set[str] = set()
         running: set[str] = set()
         unknown: list[Unknown] = []
@@ -138,26 +138,31 @@ class LibvirtDriver(driver.VirtDriver):
             if found.running:
                 running.add(found.uuid)
             try:
-                # It is appended to, not returned: what comes before an error counts.
-                self._name(found, boot_id, named)
+                self._read_domain(found, boot_id, named, uses)
             except exception.InvalidDocument as error:
                 unknown.append(Unknown(error.document, f'{error.where}: {error.reason}'))
-        means: dict[str, Mapping[str, str | None]] = {}
         for kind in self._kinds.values():
-            addresses = {address for name, identifier, address, *_ in named if name == kind.name and identifier is None}
+            ours = [one for one in named if one[0] == kind.name]
+            means: Mapping[str, str | None] | None = None
             try:
-                means[kind.name] = kind.identify(addresses)
+                means = kind.identify({address for _, _, _, now, later in ours for address in (*now, *later)})
             except exception.DriverError as error:
                 if kind.name in needed:
                     unknown.append(Unknown(f'{kind.name} devices that domains name', str(error)))
-        uses = (Use(name, identifier or means.get(name, {}).get(address), address, uuid, is_running, live, defined)
-                for name, identifier, address, uuid, is_running, live, defined in named
-                if identifier or name not in means or address in means[name])
+            uses += [Use(kind.name, None if means is None else means[address], address, uuid, runs, address in now,
+                         address in later)
+                     for _, uuid, runs, now, later in ours for address in dict.fromkeys((*now, *later))
+                     if means is None or address in means]
         return Usage(tuple(uses), frozenset(domains), frozenset(running), tuple(unknown),
                      self._guests.arriving(running))
 
-    def _name(self, found: connection.Definitions, boot_id: str, named: list[_Named]) -> None:
-        """Add what one domain names; what its live definition names comes before an error about its inactive one."""
+    def _read_domain(self, found: connection.Definitions, boot_id: str, named: list[_Named], uses: list[Use]) -> None:
+        """Add what one domain names.
+
+        ``uses`` gets the devices that a record identifies, and ``named`` the addresses that the kinds identify later.
+
+        :raises InvalidDocument: a definition cannot be read. What the live one names was added before
+        """
         document = f'domain {found.uuid}'
         current = domain_xml.parse(found.current, document)
         defined = None if found.defined is None else domain_xml.parse(found.defined, f'{document}, inactive')
@@ -176,11 +181,11 @@ class LibvirtDriver(driver.VirtDriver):
         for kind in self._kinds.values():
             now = kind.addresses(live) if live is not None else ()
             later = kind.addresses(inactive) if inactive is not None and kind.form not in recorded else ()
-            named += [(kind.name, None, address, found.uuid, found.running, address in now, address in later)
-                      for address in dict.fromkeys((*now, *later))]
+            if now or later:
+                named.append((kind.name, found.uuid, found.running, now, later))
         for form, keys in recorded.items():
-            named += [(key.kind, key.identifier, address, found.uuid, found.running, False, True)
-                      for key, address in zip(keys, () if inactive is None else form.addresses(inactive), strict=True)]
+            uses += [Use(*key, address, found.uuid, found.running, False, True)
+                     for key, address in zip(keys, () if inactive is None else form.addresses(inactive), strict=True)]
         if problem is not None:
             raise problem
 

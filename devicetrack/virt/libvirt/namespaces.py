@@ -6,6 +6,7 @@ A source reads everything anew each time: a path is valid for one boot, and only
 from __future__ import annotations
 
 import abc
+import collections
 from collections.abc import Iterator
 import contextlib
 import errno
@@ -49,9 +50,13 @@ class Namespace(NamedTuple):
 class Source(abc.ABC):
     """Reads the namespaces of this host."""
 
-    @abc.abstractmethod
     def read(self) -> dict[str, Namespace]:
-        """Every namespace that has a name, by name.
+        """As :meth:`each`, by name."""
+        return {namespace.name: namespace for namespace in self.each()}
+
+    @abc.abstractmethod
+    def each(self) -> Iterator[Namespace]:
+        """Read every namespace that has a name. No two of them have the same name.
 
         :raises CommandFailed: they cannot be listed
         :raises InvalidDocument: the list cannot be read
@@ -59,7 +64,7 @@ class Source(abc.ABC):
 
     @abc.abstractmethod
     def paths(self) -> dict[str, str]:
-        """The name of every namespace that has a path, by its path.
+        """Read the name of every namespace that has a path, by the path.
 
         :raises CommandFailed, InvalidDocument: as :meth:`read`
         """
@@ -78,23 +83,20 @@ class NdctlSource(Source):
     def __init__(self, command: str) -> None:
         self._command = command
 
-    def read(self) -> dict[str, Namespace]:
+    def each(self) -> Iterator[Namespace]:
         listed = self._list()
         of_regions = {region: _region_problem(region) for region in {found.region for found in listed}}
-        namespaces: dict[str, Namespace] = {}
-        # In the order of their UUIDs, for ndctl has none: of two that have one name always the same one is told.
-        for found in sorted(listed, key=lambda found: found.uuid):
-            if found.name in namespaces:
-                namespaces[found.name] = namespaces[found.name]._replace(
-                    problem='another namespace has this name too')
-            else:
-                namespaces[found.name] = Namespace(
-                    found.name, found.uuid, _path(found), found.size_bytes, found.align_bytes, found.region,
-                    found.numa_node, True, found.problem or of_regions[found.region])
-        return namespaces
+        names = collections.Counter(found.name for found in listed)
+        # The last entry of a name wins. ndctl lists in no order, so the UUIDs decide which one that is.
+        listed.sort(key=lambda found: found.uuid, reverse=True)
+        for found in {found.name: found for found in listed}.values():
+            problem = found.problem or of_regions[found.region]
+            yield Namespace(found.name, found.uuid, _path(found), found.size_bytes, found.align_bytes, found.region,
+                            found.numa_node, True,
+                            problem if names[found.name] == 1 else 'another namespace has this name too')
 
     def paths(self) -> dict[str, str]:
-        # Of two that have one name, both.
+        # Two namespaces of one name are both in it.
         return {_path(found): found.name for found in self._list() if found.chardev}
 
     def _list(self) -> list[ndctl.Listed]:
@@ -120,17 +122,14 @@ class DirectorySource(Source):
     def __init__(self, directory: str) -> None:
         self._directory = directory
 
-    def read(self) -> dict[str, Namespace]:
-        found = {}
+    def each(self) -> Iterator[Namespace]:
         with self._files() as entries:
             for entry in entries:
                 status = entry.stat(follow_symlinks=False)
-                found[entry.name] = Namespace(entry.name, _file_uuid(entry.name, status.st_ino), entry.path,
-                                              status.st_size, _FILE_ALIGN, None, None, False)
-        return found
+                yield Namespace(entry.name, _file_uuid(entry.name, status.st_ino), entry.path, status.st_size,
+                                _FILE_ALIGN, None, None, False)
 
     def paths(self) -> dict[str, str]:
-        # No file has to be looked at for that.
         with self._files() as entries:
             return {entry.path: entry.name for entry in entries}
 

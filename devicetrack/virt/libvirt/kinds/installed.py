@@ -6,7 +6,6 @@ or a release long after.
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from collections.abc import Iterator
 from collections.abc import Sequence
 import contextlib
@@ -143,37 +142,34 @@ def _check_migration_type(kind: api.DeviceKind, one: MigrationType) -> None:
 
 
 def _check(kind: api.DeviceKind, found: api.Stock) -> None:
+    """Check a stock quickly, since a host may have thousands of devices.
+
+    One piece of code wrote all details of a kind. So this reads those of the first device of each resource class, and
+    sees of the others only that they have some.
+    """
     read: set[str] = set()
     counted_as = kind.resource_classes
-    for device in found.devices:
-        what = f'device {device.identifier!r}'
-        if not isinstance(device.identifier, str) or not 0 < len(device.identifier) <= _IDENTIFIER_CHARACTERS:
-            raise exception.DeviceKindFailed(
-                kind.name, f'the identifier of {what} is no text of 1 to {_IDENTIFIER_CHARACTERS} characters')
-        _check_one(kind, counted_as, device, what, read)
-    for capacity in found.capacities:
-        _check_one(kind, counted_as, capacity, f'the capacity of {capacity.parent} for {capacity.device_type}', read)
-
-
-def _check_one(kind: api.DeviceKind, counted_as: Collection[str], one: InventoryDevice | Capacity, what: str,
-               read: set[str]) -> None:
-    """Quick: of each resource class the details of the first are read, and of the others it is seen that there are any.
-
-    What one piece of code wrote is alike, and a host may have thousands of devices.
-    """
-    if one.kind != kind.name:
-        raise exception.DeviceKindFailed(kind.name, f'{what} is of kind {one.kind!r}')
-    if one.resource_class not in counted_as:
-        raise exception.DeviceKindFailed(
-            kind.name, f'{what} has the resource class {one.resource_class!r}, which is not in resource_classes')
-    if one.resource_class in read and isinstance(one.details, str) and one.details.startswith('{'):
-        return
-    try:
-        details.from_text(one.details)
-    except (exception.UnknownObject, exception.MalformedObject) as error:
-        raise exception.DeviceKindFailed(
-            kind.name, f'{what} has no details as devicetrack.objects.details.to_text makes them: {error}') from error
-    read.add(one.resource_class)
+    everything: tuple[InventoryDevice | Capacity, ...] = (*found.devices, *found.capacities)
+    for one in everything:
+        mistake, cause = None, None
+        if isinstance(one, InventoryDevice) and not (
+                isinstance(one.identifier, str) and 0 < len(one.identifier) <= _IDENTIFIER_CHARACTERS):
+            mistake = f'has an identifier that is no text of 1 to {_IDENTIFIER_CHARACTERS} characters'
+        elif one.kind != kind.name:
+            mistake = f'is of kind {one.kind!r}'
+        elif one.resource_class not in counted_as:
+            mistake = f'has the resource class {one.resource_class!r}, which is not in resource_classes'
+        elif one.resource_class not in read or not isinstance(one.details, str) or not one.details.startswith('{'):
+            try:
+                details.from_text(one.details)
+            except (exception.UnknownObject, exception.MalformedObject) as error:
+                mistake = f'has no details as devicetrack.objects.details.to_text makes them: {error}'
+                cause = error
+            read.add(one.resource_class)
+        if mistake is not None:
+            what = f'device {one.identifier!r}' if isinstance(one, InventoryDevice) \
+                else f'the capacity of {one.parent} for {one.device_type}'
+            raise exception.DeviceKindFailed(kind.name, f'{what} {mistake}') from cause
 
 
 def _no_kind(cls: Any, reason: str) -> exception.InvalidConfiguration:

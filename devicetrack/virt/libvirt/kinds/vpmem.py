@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import errno
 import functools
 import json
+import operator
 import os
 from typing import Any
 import uuid
@@ -73,21 +74,24 @@ class VPMEM(api.DeviceKind):
     # -- stock ----------------------------------------------------------------------------------------------------
 
     def stock(self) -> api.Stock:
-        found = self._source.read()
+        labels = self.options.labels
+        known_as = {label: vpmem_options.resource_class(label) for label in set(labels.values())}
         devices = []
-        missing = []
-        known_as = {label: vpmem_options.resource_class(label) for label in set(self.options.labels.values())}
-        for name, label in sorted(self.options.labels.items()):
-            if name in found:
-                namespace = found[name]
+        found = set()
+        # Namespaces come one by one: a host may have thousands, and the garbage collector goes through all that are
+        # there at a time.
+        for namespace in self._source.each():
+            name = namespace.name
+            found.add(name)
+            if name in labels:
                 devices.append(InventoryDevice(
-                    self.name, name, self._provider(namespace), known_as[label], namespace.region, namespace.numa_node,
-                    _details_text(namespace, label), _problem(namespace)))
-            else:
-                missing.append(Missing(
-                    DeviceKey(self.name, name), vpmem_options.OPTION, 'this host has no such namespace; it has '
-                    + (', '.join(sorted(found)) or 'none')))
-        return api.Stock(tuple(devices), missing=tuple(missing))
+                    self.name, name, self._provider(namespace), known_as[labels[name]], namespace.region,
+                    namespace.numa_node, _details_text(namespace, labels[name]), _problem(namespace)))
+        devices.sort(key=operator.attrgetter('identifier'))
+        reason = f'this host has no such namespace; it has {", ".join(sorted(found)) or "none"}'
+        return api.Stock(tuple(devices), missing=tuple(
+            Missing(DeviceKey(self.name, name), vpmem_options.OPTION, reason)
+            for name in sorted(labels.keys() - found)))
 
     def _provider(self, namespace: namespaces.Namespace) -> str:
         if self.options.per_numa_node and namespace.numa_node is not None:
@@ -103,10 +107,13 @@ class VPMEM(api.DeviceKind):
         wanted = list(addresses)
         if not wanted:
             return {}
-        # Not the configured ones alone: a namespace that an option names no more may still have an owner.
+        # All namespaces, not only the configured ones: one that no option names any more may still have an owner.
         found = self._source.paths()
-        by_path = {os.path.normpath(path): name for path, name in found.items()}
-        means: dict[str, str | None] = {address: by_path.get(os.path.normpath(address)) for address in wanted}
+        means: dict[str, str | None] = {address: found.get(address) for address in wanted}
+        # A definition that this library wrote has the path letter by letter. Others may write it in another way.
+        if None in means.values():
+            by_path = {os.path.normpath(path): name for path, name in found.items()}
+            means = {address: name or by_path.get(os.path.normpath(address)) for address, name in means.items()}
         others = {address: device for address, name in means.items()
                   if name is None and (device := _device_of(address)) is not None}
         if others:
@@ -193,29 +200,32 @@ def guest_element(namespace: namespaces.Namespace) -> str:
     """
     # QEMU takes it for persistent, and flushes it as such, only where that is true.
     pmem = '<pmem/>' if namespace.dax else ''
+    size_kib = _guest_bytes(namespace.size_bytes, namespace.align_bytes) >> 10
     return (f"<memory model='nvdimm' access='shared'>"
             f"<source><path>{saxutils.escape(namespace.path)}</path>"
             f"<alignsize unit='KiB'>{namespace.align_bytes >> 10}</alignsize>{pmem}</source>"
-            f"<target><size unit='KiB'>{_guest_bytes(namespace) >> 10}</size><node>0</node>"
+            f"<target><size unit='KiB'>{size_kib}</size><node>0</node>"
             f"<label><size unit='KiB'>{_LABEL_BYTES >> 10}</size></label></target></memory>")
 
 
 def _problem(namespace: namespaces.Namespace) -> str | None:
-    # QEMU rounds down to the alignment what is left beside the labels, and refuses to start when nothing is.
-    least = _unit_bytes(namespace) + max(namespace.align_bytes, _LABEL_BYTES)
-    if namespace.problem is None and _guest_bytes(namespace) < least:
-        return f'it has {namespace.size_bytes} bytes, and a guest needs {least} at least'
-    return namespace.problem
+    """Why no guest can have a namespace, or None."""
+    return namespace.problem or _size_problem(namespace.size_bytes, namespace.align_bytes)
 
 
-def _guest_bytes(namespace: namespaces.Namespace) -> int:
-    """How much of a namespace a guest can have, its label area included."""
-    unit = _unit_bytes(namespace)
-    return namespace.size_bytes // unit * unit
+@functools.lru_cache(maxsize=64)
+def _size_problem(size_bytes: int, align_bytes: int) -> str | None:
+    # Beside the labels, QEMU rounds the size down to the alignment. It refuses to start if nothing is left.
+    least = max(align_bytes, _UNIT_BYTES) + max(align_bytes, _LABEL_BYTES)
+    if _guest_bytes(size_bytes, align_bytes) < least:
+        return f'it has {size_bytes} bytes, and a guest needs at least {least}'
+    return None
 
 
-def _unit_bytes(namespace: namespaces.Namespace) -> int:
-    return max(namespace.align_bytes, _UNIT_BYTES)
+def _guest_bytes(size_bytes: int, align_bytes: int) -> int:
+    """How much of a namespace a guest can have, with the label area."""
+    unit = max(align_bytes, _UNIT_BYTES)
+    return size_bytes // unit * unit
 
 
 def _details(namespace: namespaces.Namespace, label: str) -> VPMEMDetails:
@@ -224,7 +234,7 @@ def _details(namespace: namespaces.Namespace, label: str) -> VPMEMDetails:
 
 
 def _details_text(namespace: namespaces.Namespace, label: str) -> str:
-    """The stored text of :func:`_details`. A host may have thousands that differ in nothing but two fields."""
+    """The stored text of :func:`_details`. A host may have thousands of them, which differ in two fields only."""
     before, between, behind = _details_frame(label, namespace.size_bytes, namespace.align_bytes)
     path, namespace_uuid = map(json.encoder.encode_basestring_ascii, (namespace.path, namespace.uuid))
     return f'{before}{path}{between}{namespace_uuid}{behind}'
