@@ -1,4 +1,4 @@
-"""The libvirt driver: what is the same for all device kinds."""
+"""The libvirt driver: the work that is the same for all device kinds."""
 
 from __future__ import annotations
 
@@ -56,8 +56,7 @@ class LibvirtDriver(driver.VirtDriver):
     """A hypervisor that libvirt manages, on this host.
 
     :param kinds: the classes of the device kinds; by default those of the entry points
-    :param connect: opens the connection, when not ``libvirt.open`` with ``[libvirt] connection_uri``; see
-        :func:`devicetrack.virt.loader.load_driver`
+    :param connect: opens the connection instead of ``libvirt.open``; see :func:`devicetrack.virt.loader.load_driver`
     :raises InvalidConfiguration: an option cannot be used, or a device kind cannot be loaded or is none
     """
 
@@ -96,7 +95,7 @@ class LibvirtDriver(driver.VirtDriver):
             try:
                 stock = installed.stock(kind)
             except exception.DriverError as error:
-                # Of a mistake in a kind's code its author needs to see where.
+                # The author of a kind needs the traceback of a mistake in its code.
                 LOG.warning('The devices of kind %s are unknown: %s', kind.name, error,
                             exc_info=isinstance(error, exception.DeviceKindFailed))
                 unknown.append(Unknown(kind.name, str(error)))
@@ -118,9 +117,9 @@ class LibvirtDriver(driver.VirtDriver):
     def _usage(self, needed: Container[str]) -> Usage:
         """Ask the hypervisor once.
 
-        :param needed: the kinds whose devices must be identified, or else are unknown. Of the others it does no harm
-            when their tools are not even installed; but they are asked, for a kind that no option names any more may
-            still have owners here.
+        :param needed: the kinds that must identify their devices, or else the usage is unknown. The other kinds are
+            asked too, since devices of a kind that no option names any more may still have owners here. Their errors
+            do no harm: their tools may not even be installed.
         """
         named: list[_Named] = []
         uses: list[Use] = []
@@ -169,7 +168,7 @@ class LibvirtDriver(driver.VirtDriver):
         for domain in (current, defined):
             if domain is not None and domain.uuid != found.uuid:
                 raise exception.InvalidDocument(document, 'uuid', 'not the one of the domain')
-        # A guest's definition is live while it runs. One that is off has a single definition.
+        # A guest that is off has only an inactive definition.
         live, inactive = (current, defined) if found.running else (None, current)
         recorded: Mapping[guest_xml.Form, Sequence[DeviceKey]] = {}
         problem = None
@@ -214,7 +213,7 @@ class LibvirtDriver(driver.VirtDriver):
         with contextlib.ExitStack() as locks:
             held: list[tuple[DeviceAssignment, api.DeviceKind, filelock.FileLock]] = []
             started = time.monotonic()
-            # In one order everywhere, so that two callers with devices in common cannot wait for each other.
+            # All callers take the locks in the same order, so that two of them cannot wait for each other.
             for assignment in sorted(assignments, key=_key):
                 kind = self._kinds.get(assignment.kind)
                 if kind is None:
@@ -230,11 +229,11 @@ class LibvirtDriver(driver.VirtDriver):
                     locks.enter_context(lock)
                     held.append((assignment, kind, lock))
             if held:
-                # After the locks: whoever made a device ready for a guest since then would have needed its lock.
+                # The driver asks after it has the locks: nobody can make a device ready for a guest without its lock.
                 usage = self._usage({kind.name for _assignment, kind, _lock in held})
                 for assignment, kind, lock in held:
                     results[_key(assignment)] = _unclaim(assignment, kind, lock, usage)
-                    lock.unlock()               # it answered, so no wiper of it lives
+                    lock.unlock()               # the kind answered, so its wiper has ended
         return {_key(assignment): results[_key(assignment)] for assignment in assignments}
 
     # -- guests ------------------------------------------------------------------------------------------------
@@ -269,7 +268,7 @@ class LibvirtDriver(driver.VirtDriver):
             try:
                 obstacle = installed.live_migration_obstacle(kind)
             except exception.DeviceKindFailed as error:
-                LOG.warning('No guest with a device of kind %s moves live: %s', name, error, exc_info=True)
+                LOG.warning('No guest with a device of kind %s can move live: %s', name, error, exc_info=True)
                 obstacle = str(error)
             if obstacle is not None:
                 found[name] = obstacle
@@ -283,13 +282,13 @@ class LibvirtDriver(driver.VirtDriver):
             except exception.HypervisorUnreachable:
                 raise
             except exception.DriverError as error:
-                LOG.warning('What the types of kind %s say for live migrations is unknown: %s', kind.name, error,
+                LOG.warning('The live migration types of kind %s are unknown: %s', kind.name, error,
                             exc_info=isinstance(error, exception.DeviceKindFailed))
         return found
 
     def can_become(self, source: str, destination: str) -> bool:
-        # libvirt refuses a definition of a running guest with another sort of element in the place of one: "Target host
-        # device subsystem pci does not match source mdev" (virDomainHostdevDefCheckABIStability in its source).
+        # A running guest cannot get another sort of element in the place of one. libvirt refuses it: "Target host device
+        # subsystem pci does not match source mdev" (virDomainHostdevDefCheckABIStability in its source).
         forms = [self._kinds[name].form if name in self._kinds else None for name in (source, destination)]
         return source == destination or (forms[0] is not None and forms[0] is forms[1])
 
@@ -297,13 +296,13 @@ class LibvirtDriver(driver.VirtDriver):
         return self._guests.migration_definitions(device_map)
 
     def _lock(self, assignment: DeviceAssignment, timeout_s: float) -> filelock.FileLock:
-        """Take the lock file of one device, which no release ever removes.
+        """Take the lock file of one device. Nothing ever removes the file.
 
-        :raises FileLocked: another process or thread holds it still
+        :raises FileLocked: another process or thread still holds it
         """
         os.makedirs(self._locks, mode=0o700, exist_ok=True)
-        # Percent encoding leaves no slash and no two names alike; a name that grows too long for a file gets its
-        # digest, marked with a character that the encoding never leaves bare.
+        # Percent encoding removes slashes and keeps different names different. It never leaves a bare "+", so that marks
+        # the digest of a name that is too long for a file.
         name = urllib.parse.quote(f'{assignment.kind}-{assignment.identifier}', safe='')
         if len(name) > 200:
             name = '+' + hashlib.sha256(name.encode()).hexdigest()
@@ -320,10 +319,10 @@ def _unclaim(assignment: DeviceAssignment, kind: api.DeviceKind, lock: filelock.
     key = _key(assignment)
     users = sorted({use.domain_uuid for use in usage.uses if (use.kind, use.identifier) == key})
     if users:
-        return exception.DeviceInUse(*key, f'named by domain {", ".join(users)}')
+        return exception.DeviceInUse(*key, f'domain {", ".join(users)} names it')
     if usage.unknown:
         unknown = usage.unknown[0]
-        return exception.UnclaimFailed(*key, f'nobody knows who uses it: {unknown.what}: {unknown.reason}')
+        return exception.UnclaimFailed(*key, f'its users are unknown: {unknown.what}: {unknown.reason}')
     try:
         kind.unclaim(assignment, lock.fd)
     except exception.DeviceError as error:
@@ -338,7 +337,7 @@ def _key(assignment: DeviceAssignment) -> DeviceKey:
 
 
 def _busy(assignment: DeviceAssignment) -> exception.DeviceBusy:
-    return exception.DeviceBusy(*_key(assignment), 'somebody else holds its lock file')
+    return exception.DeviceBusy(*_key(assignment), 'another process or thread holds its lock file')
 
 
 def _no_lock(error: OSError) -> str:

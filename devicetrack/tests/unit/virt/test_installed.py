@@ -141,7 +141,7 @@ class MigrationTypesTestCase(base.TestCase):
         kinds = [type('Broken', (Tape,), {'said': self.said}), type('Good', (Other,), {'said': [good]})]
         driver = libvirt_driver.LibvirtDriver('host', self.conf, self.state_path, kinds)
         self.assertEqual([good], driver.migration_types())
-        self.assertIn('of kind tape say for live migrations is unknown: device kind tape made a mistake', log.output)
+        self.assertIn('The live migration types of kind tape are unknown: device kind tape made a mistake', log.output)
         self.assertIn(self.says, log.output)
         self.assertIn('Traceback', log.output)
 
