@@ -118,7 +118,7 @@ class VirtDriver(abc.ABC):
     @abc.abstractmethod
     def guest_config(self, assignments: Sequence[DeviceAssignment], flavor: str | None = None,
                      beside: Sequence[DeviceAssignment] = ()) -> GuestConfig:
-        """Return the guest's devices, in the order of the assignments and with the paths of this boot, and its metadata.
+        """Return the guest's devices, in the order of the assignments and with this boot's paths, and its metadata.
 
         :param flavor: the name of the instance's flavor, for the metadata, where it is known
         :param beside: other devices of the instance on this host, which the guest does not use now. The metadata

@@ -29,8 +29,8 @@ def load_driver(conf: cfg.ConfigOpts, host: str | None = None,
     :param host: the host's name for messages; by default the machine's
     :param connect: returns an open ``libvirt.virConnect`` for the driver to use in place of a connection of its own to
         ``[libvirt] connection_uri``. Any thread may call it: when the driver first needs the hypervisor, after
-        ``driver.close()``, and after the connection was lost, when it must not return the lost one. The driver closes none
-        of these connections. A ``libvirt.libvirtError`` of ``connect`` becomes a ``HypervisorUnreachable``.
+        ``driver.close()``, and after the connection was lost, when it must not return the lost one. The driver closes
+        none of these connections. A ``libvirt.libvirtError`` of ``connect`` becomes a ``HypervisorUnreachable``.
     :raises InvalidConfiguration: there is no such driver, its code cannot be loaded (that error is the cause), it has
         no use for ``connect``, the state directory cannot be made, or the driver refuses one of its own options
     """

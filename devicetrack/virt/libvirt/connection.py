@@ -61,7 +61,7 @@ _TEXTS = (
 _CODES = {
     libvirt.VIR_ERR_NO_NODE_DEVICE: Meaning.NO_SUCH_DEVICE,
     libvirt.VIR_ERR_NO_SUPPORT: Meaning.UNSUPPORTED,
-    # libvirt says so when it is to destroy a node device that is not active, or to undefine or autostart one that is not
+    # libvirt says so when it shall destroy a node device that is not active, or undefine or autostart one that is not
     # defined. It also says so of devices that are, until it knows of them.
     libvirt.VIR_ERR_OPERATION_INVALID: Meaning.BEHIND,
     # A thread's last error is lost if Python frees another libvirt object before it reads the error. Then nobody knows
@@ -122,15 +122,13 @@ class NodeDevice:
 
     def is_active(self) -> bool:
         """Whether it exists in the kernel. All devices of a hypervisor that cannot say are active."""
-        with self._connection.calling('virNodeDeviceIsActive'), _unsupported_is_no_error():
-            return bool(self._device.isActive())
-        return True
+        with self._connection.calling('virNodeDeviceIsActive'):
+            return bool(_if_supported(self._device.isActive, True))
 
     def is_persistent(self) -> bool:
         """Whether it is defined, so that it can be there again after the host boots."""
-        with self._connection.calling('virNodeDeviceIsPersistent'), _unsupported_is_no_error():
-            return bool(self._device.isPersistent())
-        return False
+        with self._connection.calling('virNodeDeviceIsPersistent'):
+            return bool(_if_supported(self._device.isPersistent, False))
 
     def start(self) -> None:
         with self._connection.calling('virNodeDeviceCreate'):
@@ -172,11 +170,9 @@ class Domain:
 
     def saved(self) -> str | None:
         """Return the definition in the saved state that the guest will start from; None without such a state."""
-        saved = False
-        with self._connection.calling('virDomainHasManagedSaveImage', self.uuid), _unsupported_is_no_error():
-            saved = bool(self._domain.hasManagedSaveImage(0))
-        if not saved:
-            return None
+        with self._connection.calling('virDomainHasManagedSaveImage', self.uuid):
+            if not _if_supported(functools.partial(self._domain.hasManagedSaveImage, 0), False):
+                return None
         with self._connection.calling('virDomainManagedSaveGetXMLDesc', self.uuid):
             text: str = self._domain.managedSaveGetXMLDesc(libvirt.VIR_DOMAIN_SAVE_IMAGE_XML_SECURE)
             return text
@@ -248,11 +244,11 @@ class Connection:
         :raises HypervisorUnreachable: no answer, perhaps after some domains; those that came before are not all
         """
         domains = self._asked('virConnectListAllDomains', lambda raw: raw.listAllDomains(0))
-        # This list costs a fraction of asking every domain. It is read second: a domain in it had no definition when all
-        # domains were listed, or lost it since.
+        # This list costs a fraction of asking every domain. It is read second: a domain in it had no definition when
+        # all domains were listed, or lost it since.
         transient = {domain.UUIDString() for domain in self._asked(
             'virConnectListAllDomains', lambda raw: raw.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_TRANSIENT))}
-        # libvirtd, in its own process, takes most of the time for a document. So a thread fetches while the caller reads.
+        # libvirtd, in its own process, takes most of the time for a document. So a thread fetches ahead of the caller.
         with contextlib.closing(ahead.of(functools.partial(self._of_domains, domains, transient))) as found:
             yield from found
 
@@ -366,7 +362,7 @@ class Connection:
             raise Refused(command, reason, meaning) from error
 
     def _drop(self, lost: Any) -> None:
-        """Let the next call open another connection, unless another thread did so. The lost one closes with its last user."""
+        """Let the next call open another connection, unless another thread did so."""
         with self._lock:
             if self._raw is lost:
                 self._raw = None
@@ -384,14 +380,14 @@ class Connection:
         return libvirt.open(self.uri)
 
 
-@contextlib.contextmanager
-def _unsupported_is_no_error() -> Iterator[None]:
-    """Leave the block without an error if the hypervisor does not support a call in it."""
+def _if_supported(call: Callable[[], Any], otherwise: bool) -> Any:
+    """Call, and return ``otherwise`` if the hypervisor does not support the call."""
     try:
-        yield
+        return call()
     except libvirt.libvirtError as error:
         if error.get_error_code() != libvirt.VIR_ERR_NO_SUPPORT:
             raise
+        return otherwise
 
 
 def _quiet(_context: object, _error: object) -> None:

@@ -287,8 +287,8 @@ class LibvirtDriver(driver.VirtDriver):
         return found
 
     def can_become(self, source: str, destination: str) -> bool:
-        # A running guest cannot get another sort of element in the place of one. libvirt refuses it: "Target host device
-        # subsystem pci does not match source mdev" (virDomainHostdevDefCheckABIStability in its source).
+        # libvirt refuses another sort of element in the definition of a running guest: "Target host device subsystem
+        # pci does not match source mdev" (virDomainHostdevDefCheckABIStability in its source).
         forms = [self._kinds[name].form if name in self._kinds else None for name in (source, destination)]
         return source == destination or (forms[0] is not None and forms[0] is forms[1])
 
@@ -301,7 +301,7 @@ class LibvirtDriver(driver.VirtDriver):
         :raises FileLocked: another process or thread still holds it
         """
         os.makedirs(self._locks, mode=0o700, exist_ok=True)
-        # Percent encoding removes slashes and keeps different names different. It never leaves a bare "+", so that marks
+        # Percent encoding removes slashes and keeps different names different. It never leaves a bare "+", which marks
         # the digest of a name that is too long for a file.
         name = urllib.parse.quote(f'{assignment.kind}-{assignment.identifier}', safe='')
         if len(name) > 200:

@@ -154,8 +154,8 @@ class Guests:
         except exception.DomainGone:
             return False
         new = self._rewritten(text, f'domain {uuid}, inactive', assignments, beside, elements)
-        # A saved guest starts from its saved state, so that is written first. After a crash in between the definition is
-        # still the old one, and the next call finds it.
+        # A saved guest starts from its saved state, so that is written first. After a crash in between the definition
+        # is still the old one, and the next call finds it.
         new_saved = None if saved is None else self._rewritten(saved, f'domain {uuid}, saved', assignments, beside,
                                                                elements)
         if new_saved is not None:
@@ -205,7 +205,7 @@ class Guests:
 
     def _partners(self, domain: domain_xml.Domain, boot_id: str | None, document: str,
                   wanted: Mapping[DeviceKey, str]) -> dict[guest_xml.Form, list[str | None]]:
-        """Find a partner for each element of a definition, by form and in the definition's order; None for one that stays.
+        """Find a partner for each element, by form and in the definition's order; None for an element that stays.
 
         :param boot_id: this boot, or None for a live definition, whose addresses are of this boot
         :param wanted: the element that takes the place of each device

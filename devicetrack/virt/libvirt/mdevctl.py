@@ -1,7 +1,7 @@
 """The definitions that mdevctl(8) keeps: one file for each mediated device, in a directory for each parent.
 
-libvirt runs mdevctl to make, list and remove them. Only libvirt's list is complete, because this process may not see the
-directory.
+libvirt runs mdevctl to make, list and remove them. Only libvirt's list is complete, because this process may not see
+the directory.
 """
 
 from __future__ import annotations

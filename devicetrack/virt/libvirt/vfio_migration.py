@@ -26,8 +26,10 @@ class Versions(NamedTuple):
     kernel: str
 
 
-def obstacle(versions: Versions) -> str | None:
-    """Say why no guest with a VFIO device can move live from or to this host; None if it may."""
+def obstacle(versions: Versions | None) -> str | None:
+    """Say why no guest with a VFIO device can move live from or to this host; None if it may, or nothing is known."""
+    if versions is None:
+        return None
     for name, found, needed in (('libvirt', _numbers(versions.libvirt), _LIBVIRT),
                                 ('QEMU', _numbers(versions.qemu), _QEMU),
                                 ('Linux', _release(versions.kernel), _LINUX)):

@@ -1,7 +1,7 @@
-"""The device kinds that are installed, and a look at what they say: a mistake in one is called its own.
+"""The device kinds that are installed, and checks of what they return.
 
-A kind may come from another project. What it gets wrong would otherwise show as an error of this library, at a claim
-or a release long after.
+A kind may come from another project. Without the checks its mistake could look like an error of this library, at a
+claim or a release long after.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from devicetrack.objects.values import MigrationType
 from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt.kinds import api
 
-# A name stands in front of a slash in commands, and in a column of the store.
+# Commands take a name before a slash, and the store keeps it in a column.
 _NAME: Final = re.compile(r'[A-Za-z0-9][A-Za-z0-9_.-]{0,63}')
 _RESOURCE_CLASS: Final = re.compile(r'[A-Z0-9_]{1,255}')
 _IDENTIFIER_CHARACTERS: Final = 255
 
 
 def classes() -> list[type[api.DeviceKind]]:
-    """The classes that the entry points name.
+    """Load the classes that the entry points name.
 
     :raises InvalidConfiguration: one cannot be loaded
     """
@@ -46,7 +46,7 @@ def classes() -> list[type[api.DeviceKind]]:
 
 def make(kinds: Sequence[type[api.DeviceKind]], conf: Any,
          hypervisor: connection.Connection) -> dict[str, api.DeviceKind]:
-    """Make one object of each class; the kinds by their names, in the order of these.
+    """Make one object of each class, and return them by name, in the order of the names.
 
     :raises InvalidConfiguration: an option cannot be used, or a class is no device kind
     """
@@ -83,10 +83,7 @@ def _make(cls: type[api.DeviceKind], conf: Any, hypervisor: connection.Connectio
 
 @contextlib.contextmanager
 def _mistakes_of(kind: api.DeviceKind) -> Iterator[None]:
-    """Call an error of a kind's code its own; what it says by a DriverError is none.
-
-    :raises DeviceKindFailed: the kind made a mistake
-    """
+    """Turn an error in the kind's code into DeviceKindFailed. A DriverError is no mistake and passes."""
     try:
         yield
     except exception.DriverError:
@@ -96,10 +93,10 @@ def _mistakes_of(kind: api.DeviceKind) -> Iterator[None]:
 
 
 def stock(kind: api.DeviceKind) -> api.Stock:
-    """The kind's stock, looked through. One that is not configured has none.
+    """Read and check the kind's stock. A kind that is not configured has none.
 
-    :raises DeviceKindFailed: the kind made a mistake; what it has is unknown
-    :raises DriverError: it says that it cannot be read
+    :raises DeviceKindFailed: the kind made a mistake, so its stock is unknown
+    :raises DriverError: the stock cannot be read
     """
     with _mistakes_of(kind):
         found = kind.stock() if kind.configured else api.Stock()
@@ -108,10 +105,10 @@ def stock(kind: api.DeviceKind) -> api.Stock:
 
 
 def live_migration_obstacle(kind: api.DeviceKind) -> str | None:
-    """What the kind says, looked through.
+    """Ask the kind for its obstacle and check the answer.
 
     :raises DeviceKindFailed: the kind made a mistake
-    :raises DriverError: it says that nobody knows
+    :raises DriverError: it is not known whether there is one
     """
     with _mistakes_of(kind):
         found = kind.live_migration_obstacle()
@@ -121,10 +118,10 @@ def live_migration_obstacle(kind: api.DeviceKind) -> str | None:
 
 
 def migration_types(kind: api.DeviceKind) -> Sequence[MigrationType]:
-    """What the kind says of its types, looked through. One that is not configured is not asked.
+    """Read and check what the kind's types declare. A kind that is not configured has no types.
 
     :raises DeviceKindFailed: the kind made a mistake
-    :raises DriverError: it says that nothing can be said
+    :raises DriverError: the types cannot be read
     """
     with _mistakes_of(kind):
         found = tuple(kind.migration_types()) if kind.configured else ()
@@ -177,7 +174,7 @@ def _no_kind(cls: Any, reason: str) -> exception.InvalidConfiguration:
 
 
 def _path(cls: Any) -> str:
-    """Where a class is, as an entry point names it."""
+    """Return the path of a class in the form of entry points."""
     return f'{getattr(cls, "__module__", "")}:{getattr(cls, "__qualname__", repr(cls))}'
 
 

@@ -26,12 +26,12 @@ class MdevOptions(NamedTuple):
     adopt_existing: bool
 
     def types_of(self, parent_names: frozenset[str]) -> tuple[type_options.TypeOptions, ...]:
-        """The type that the parent with these names and addresses may make, as a tuple of one or none."""
+        """Return the type that the parent with these names and addresses may make, as a tuple of one or none."""
         return type_options.of(self.types, self.default, parent_names)
 
 
 def normal_address(text: str) -> str:
-    """One form for a parent: a PCI device has the form of sysfs, however it was named; others keep their name."""
+    """Return a PCI address in the form of sysfs, and the name of any other parent as it is."""
     return nodedev_xml.pci_address(text) or text
 
 
@@ -42,7 +42,7 @@ _WORDS = type_options.Words(
 
 
 def read(conf: cfg.ConfigOpts) -> MdevOptions:
-    """Read ``[devices]`` and the group of each enabled type, which is registered here.
+    """Read ``[devices]`` and the group of each enabled type, and register these groups.
 
     :raises InvalidConfiguration: an option cannot be used; names it, its value and the reason
     """

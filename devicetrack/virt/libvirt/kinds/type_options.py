@@ -1,4 +1,4 @@
-"""What operators say of the types that parents make, read and checked: the same for every kind that has such types."""
+"""The options of the types that parents make, read and checked, for every kind that has such types."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _RESOURCE_CLASS = re.compile(r'VGPU|CUSTOM_[A-Z0-9_]{1,248}')    # placement tak
 
 
 class TypeOptions(NamedTuple):
-    """What the operator says of one type. ``addresses`` name parents in the normal form of the kind."""
+    """The options of one type. ``addresses`` name parents in the normal form of the kind."""
 
     id: str
     addresses: frozenset[str]
@@ -24,11 +24,11 @@ class TypeOptions(NamedTuple):
 
 
 class Words(NamedTuple):
-    """What differs between kinds.
+    """The differences between kinds.
 
-    ``enabled`` is the option that names the types, and ``class_option`` the one of a type's group that names its
-    resource class. ``is_type`` and ``address`` read what an operator writes; the latter gives the normal form of what
-    may name a parent and None for anything else. ``no_type`` and ``no_parent`` say what else it is.
+    ``enabled`` is the option that names the types, and ``class_option`` the option in a type's group that names its
+    resource class. ``is_type`` matches a type. ``address`` returns the normal form of a parent's name or address, and
+    None for any other text. ``no_type`` and ``no_parent`` are the messages about any other text.
     """
 
     enabled: str
@@ -43,12 +43,11 @@ def read(names: Iterable[str], group: Callable[[str], tuple[str, Any]],
          words: Words) -> tuple[Mapping[str, TypeOptions], str | None]:
     """Read the group of each enabled type.
 
-    A parent makes devices of one type, the one that names it. A type without addresses takes every parent that no
-    other type names; with a second type like it, nobody could say which of the two a parent should make. Nova,
-    whose options these are for mediated devices, then silently enables the first type alone; here the mistake is
-    refused.
+    A parent makes devices of the one type that names it. A type without addresses takes every parent that no other
+    type names. A second type without addresses is an error, because a parent could not make both. Nova, whose options
+    these are for mediated devices, silently enables only the first type.
 
-    :param group: registers the group of a type, and gives its name and what stands in it
+    :param group: registers the group of a type, and returns its name and its options
     :returns: the types by name, and the one without addresses or None
     :raises InvalidConfiguration: an option cannot be used; names it, its value and the reason
     """
@@ -70,7 +69,7 @@ def read(names: Iterable[str], group: Callable[[str], tuple[str, Any]],
 
 
 def of(types: Mapping[str, TypeOptions], default: str | None, names: frozenset[str]) -> tuple[TypeOptions, ...]:
-    """The type that the parent with these names may make, as a tuple of one or none."""
+    """Return the type that the parent with these names may make, as a tuple of one or none."""
     for one in types.values():
         if one.addresses & names:
             return (one,)

@@ -15,7 +15,7 @@ from devicetrack.virt.libvirt.kinds import type_options
 
 ENABLED = f'[{options.VF_GROUP}] enabled_types'
 
-# By number, as the driver takes it: the names have blanks, and a card that is full does not show them.
+# Options name a type by its number, as the driver does: names have blanks, and a full card does not show them.
 _WORDS = type_options.Words(
     ENABLED, 'resource_class', re.compile('[1-9][0-9]{0,9}'),
     'not the number of a vGPU type, as creatable_vgpu_types of a virtual function lists it',
@@ -32,12 +32,12 @@ class VFOptions(NamedTuple):
     sysfs_root: str
 
     def type_of(self, parent: str) -> type_options.TypeOptions | None:
-        """The type of the virtual functions of a physical function, by its PCI address."""
+        """Return the type of the virtual functions of a physical function, by its PCI address."""
         return next(iter(type_options.of(self.types, self.default, frozenset((parent,)))), None)
 
 
 def read(conf: cfg.ConfigOpts) -> VFOptions:
-    """Read ``[devicetrack_vf]`` and the group of each enabled type, which is registered here.
+    """Read ``[devicetrack_vf]`` and the group of each enabled type, and register these groups.
 
     :raises InvalidConfiguration: an option cannot be used; names it, its value and the reason
     """
