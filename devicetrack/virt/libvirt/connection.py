@@ -116,9 +116,7 @@ class NodeDevice:
 
         :raises Refused: the device is gone (``NO_SUCH_DEVICE``)
         """
-        with self._connection.calling('virNodeDeviceGetXMLDesc'):
-            text: str = self._device.XMLDesc(0)
-            return text
+        return str(self._connection.call('virNodeDeviceGetXMLDesc', self._device.XMLDesc, 0))
 
     def is_active(self) -> bool:
         """Whether it exists in the kernel. All devices of a hypervisor that cannot say are active."""
@@ -131,20 +129,16 @@ class NodeDevice:
             return bool(_if_supported(self._device.isPersistent, False))
 
     def start(self) -> None:
-        with self._connection.calling('virNodeDeviceCreate'):
-            self._device.create()
+        self._connection.call('virNodeDeviceCreate', self._device.create)
 
     def destroy(self) -> None:
-        with self._connection.calling('virNodeDeviceDestroy'):
-            self._device.destroy()
+        self._connection.call('virNodeDeviceDestroy', self._device.destroy)
 
     def undefine(self) -> None:
-        with self._connection.calling('virNodeDeviceUndefine'):
-            self._device.undefine()
+        self._connection.call('virNodeDeviceUndefine', self._device.undefine)
 
     def set_autostart(self) -> None:
-        with self._connection.calling('virNodeDeviceSetAutostart'):
-            self._device.setAutostart(1)
+        self._connection.call('virNodeDeviceSetAutostart', self._device.setAutostart, 1)
 
 
 class Domain:
@@ -156,31 +150,26 @@ class Domain:
 
     def xml(self, flags: int) -> str:
         """Return a definition; ``flags`` are libvirt's ``VIR_DOMAIN_XML_…``."""
-        with self._connection.calling('virDomainGetXMLDesc', self.uuid):
-            text: str = self._domain.XMLDesc(flags)
-            return text
+        return str(self._connection.call('virDomainGetXMLDesc', self._domain.XMLDesc, flags, uuid=self.uuid))
 
     def is_active(self) -> bool:
-        with self._connection.calling('virDomainIsActive', self.uuid):
-            return bool(self._domain.isActive())
+        return bool(self._connection.call('virDomainIsActive', self._domain.isActive, uuid=self.uuid))
 
     def is_persistent(self) -> bool:
-        with self._connection.calling('virDomainIsPersistent', self.uuid):
-            return bool(self._domain.isPersistent())
+        return bool(self._connection.call('virDomainIsPersistent', self._domain.isPersistent, uuid=self.uuid))
 
     def saved(self) -> str | None:
         """Return the definition in the saved state that the guest will start from; None without such a state."""
         with self._connection.calling('virDomainHasManagedSaveImage', self.uuid):
             if not _if_supported(functools.partial(self._domain.hasManagedSaveImage, 0), False):
                 return None
-        with self._connection.calling('virDomainManagedSaveGetXMLDesc', self.uuid):
-            text: str = self._domain.managedSaveGetXMLDesc(libvirt.VIR_DOMAIN_SAVE_IMAGE_XML_SECURE)
-            return text
+        return str(self._connection.call('virDomainManagedSaveGetXMLDesc', self._domain.managedSaveGetXMLDesc,
+                                         libvirt.VIR_DOMAIN_SAVE_IMAGE_XML_SECURE, uuid=self.uuid))
 
     def define_saved(self, definition: str) -> None:
         """Put another definition into the saved state."""
-        with self._connection.calling('virDomainManagedSaveDefineXML', self.uuid):
-            self._domain.managedSaveDefineXML(definition, 0)
+        self._connection.call('virDomainManagedSaveDefineXML', self._domain.managedSaveDefineXML, definition, 0,
+                              uuid=self.uuid)
 
     def state(self) -> tuple[int, int]:
         """Return its state and the reason for it, by libvirt's numbers."""
@@ -189,12 +178,10 @@ class Domain:
             return state, reason
 
     def destroy(self) -> None:
-        with self._connection.calling('virDomainDestroy', self.uuid):
-            self._domain.destroy()
+        self._connection.call('virDomainDestroy', self._domain.destroy, uuid=self.uuid)
 
     def undefine(self, flags: int) -> None:
-        with self._connection.calling('virDomainUndefineFlags', self.uuid):
-            self._domain.undefineFlags(flags)
+        self._connection.call('virDomainUndefineFlags', self._domain.undefineFlags, flags, uuid=self.uuid)
 
 
 class Connection:
@@ -335,6 +322,11 @@ class Connection:
             LOG.info('%s; asking once more.', error)
         with self.calling(command, domain_uuid):
             return call(self.raw())
+
+    def call(self, command: str, call: Callable[..., Any], *arguments: Any, uuid: str | None = None) -> Any:
+        """Call libvirt. See :meth:`calling`."""
+        with self.calling(command, uuid):
+            return call(*arguments)
 
     @contextlib.contextmanager
     def calling(self, command: str, domain_uuid: str | None = None) -> Iterator[None]:

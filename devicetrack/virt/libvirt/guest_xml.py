@@ -110,10 +110,7 @@ class _Mdev(Form):
     def retarget(self, element: etree._Element, partner: etree._Element, document: str) -> None:
         if element.get('model') != partner.get('model'):
             raise exception.InvalidDocument(document, 'hostdev/@model', 'not that of its partner')
-        address = element.find('source/address')
-        if address is None:
-            raise exception.InvalidDocument(document, 'hostdev/source/address', 'missing')
-        address.set('uuid', self.address(partner, document))
+        _address_of(element, document).set('uuid', self.address(partner, document))
 
 
 class _PCI(Form):
@@ -133,11 +130,15 @@ class _PCI(Form):
         return domain_xml.pci_address(element, document)
 
     def retarget(self, element: etree._Element, partner: etree._Element, document: str) -> None:
-        address = element.find('source/address')
-        if address is None:
-            raise exception.InvalidDocument(document, 'hostdev/source/address', 'missing')
         for name, part in domain_xml.pci_parts(partner, document).items():
-            address.set(name, f'0x{part}')
+            _address_of(element, document).set(name, f'0x{part}')
+
+
+def _address_of(hostdev: etree._Element, document: str) -> etree._Element:
+    address = hostdev.find('source/address')
+    if address is None:
+        raise exception.InvalidDocument(document, 'hostdev/source/address', 'missing')
+    return address
 
 
 MEMORY: Form = _Memory()

@@ -27,9 +27,7 @@ def run_ndctl(arguments: Sequence[str]) -> tuple[int, str]:
     :raises OSError: it cannot be run, or there is no privileged daemon
     :raises CommandFailed: it does not end
     """
-    if os.geteuid() == 0:
-        return root.run_ndctl(arguments)
-    status, output = _ask_daemon('run_ndctl', list(arguments))
+    status, output = _run('run_ndctl', list(arguments))
     return status, output
 
 
@@ -62,7 +60,7 @@ def is_vfio_group_open(number: int) -> bool:
 
     :raises OSError: the kernel gave another error, or there is no privileged daemon
     """
-    return root.is_vfio_group_open(number) if os.geteuid() == 0 else bool(_ask_daemon('is_vfio_group_open', number))
+    return bool(_run('is_vfio_group_open', number))
 
 
 def remove_lost_definitions() -> None:
@@ -70,10 +68,7 @@ def remove_lost_definitions() -> None:
 
     :raises OSError: they cannot be removed, or there is no privileged daemon
     """
-    if os.geteuid() == 0:
-        root.remove_lost_definitions()
-    else:
-        _ask_daemon('remove_lost_definitions')
+    _run('remove_lost_definitions')
 
 
 def set_vgpu_type(sysfs: str, address: str, number: int) -> None:
@@ -86,6 +81,10 @@ def set_vgpu_type(sysfs: str, address: str, number: int) -> None:
         root.set_vgpu_type(sysfs, address, number)
     else:
         _ask_daemon('set_vgpu_type', address, number)
+
+
+def _run(function: str, *arguments: Any) -> Any:
+    return getattr(root, function)(*arguments) if os.geteuid() == 0 else _ask_daemon(function, *arguments)
 
 
 def _ask_daemon(function: str, *arguments: Any) -> Any:

@@ -128,9 +128,9 @@ class MigrationTypesTestCase(base.TestCase):
         ('something else', ['lto'], "AttributeError: 'str' object"),
         ('another kind', [MigrationType('vpmem', None, 'lto')], "type 'lto' is of kind 'vpmem'"),
         ('a type that is no text', [MigrationType('tape', None, 7)],  # type: ignore[arg-type]
-         'type 7 is not made of texts'),
+         'type 7 has a field that is no text'),
         ('a number for a version', [MigrationType('tape', None, 'lto', Attribute(2))],  # type: ignore[arg-type]
-         "type 'lto' is not made of texts"),
+         "type 'lto' has a field that is no text"),
         ('a version that is no attribute', [MigrationType('tape', None, 'lto', 2)],  # type: ignore[arg-type]
          'TypeError'),
         names=('said', 'says'))

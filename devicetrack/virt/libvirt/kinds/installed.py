@@ -126,16 +126,12 @@ def migration_types(kind: api.DeviceKind) -> Sequence[MigrationType]:
     with _mistakes_of(kind):
         found = tuple(kind.migration_types()) if kind.configured else ()
         for one in found:
-            _check_migration_type(kind, one)
+            if one.kind != kind.name:
+                raise exception.DeviceKindFailed(kind.name, f'its type {one.type!r} is of kind {one.kind!r}')
+            texts = (one.parent, one.driver, *one.version, *one.aggregation)
+            if not isinstance(one.type, str) or not all(text is None or isinstance(text, str) for text in texts):
+                raise exception.DeviceKindFailed(kind.name, f'its type {one.type!r} has a field that is no text')
         return found
-
-
-def _check_migration_type(kind: api.DeviceKind, one: MigrationType) -> None:
-    if one.kind != kind.name:
-        raise exception.DeviceKindFailed(kind.name, f'what it says of type {one.type!r} is of kind {one.kind!r}')
-    texts = (one.parent, one.driver, *one.version, *one.aggregation)
-    if not isinstance(one.type, str) or not all(text is None or isinstance(text, str) for text in texts):
-        raise exception.DeviceKindFailed(kind.name, f'what it says of type {one.type!r} is not made of texts')
 
 
 def _check(kind: api.DeviceKind, found: api.Stock) -> None:

@@ -104,11 +104,10 @@ class Mdev(api.DeviceKind):
     def stock(self) -> api.Stock:
         parents = self.devices.parents()
         devices: list[InventoryDevice] = []
-        counts: dict[tuple[str, str], int] = {}
         found: dict[str, list[Device]] = {}
-        for device in self.devices.all(parents):
-            made = (device.parent.name, device.type)
-            counts[made] = counts.get(made, 0) + 1
+        everything = self.devices.all(parents)
+        counts = _counts(everything)
+        for device in everything:
             found.setdefault(device.uuid, []).append(device)
         for same in found.values():
             # One UUID may be defined on several parents, and exist on one.
@@ -149,7 +148,7 @@ class Mdev(api.DeviceKind):
             self.name, device.uuid, parent.name, mdev_type.resource_class, parent.name, parent.numa_node,
             details.to_text(_details(device, vocabulary.ADOPTED)), unhealthy, self.options.adopt_existing)
 
-    def _capacities(self, parent: nodedev_xml.Parent, counts: Mapping[tuple[str, str], int]) -> list[Capacity]:
+    def _capacities(self, parent: nodedev_xml.Parent, counts: collections.Counter[tuple[str, str]]) -> list[Capacity]:
         found = []
         allowed = {mdev_type.id: mdev_type for mdev_type in self.options.types_of(mdev_devices.names(parent))}
         for made in parent.types:
@@ -157,8 +156,7 @@ class Mdev(api.DeviceKind):
                 continue
             mdev_type, available = allowed[made.id], made.available
             if mdev_type.max_instances is not None:
-                room = mdev_type.max_instances - counts.get((parent.name, made.id), 0)
-                available = max(0, min(available, room))
+                available = max(0, min(available, mdev_type.max_instances - counts[parent.name, made.id]))
             found.append(Capacity(
                 self.name, parent.name, made.id, parent.name, mdev_type.resource_class, parent.numa_node,
                 available, details.to_text(MdevDetails(
@@ -187,7 +185,9 @@ class Mdev(api.DeviceKind):
         # This call changed the parent, so it is read anew. Other devices are read only if an option counts them.
         parents = self.devices.parents()
         device = device._replace(parent=parents.of(device.parent.name, device.parent.address))
-        counts = self._counts(parents) if self._is_limited(device.parent) else {}
+        types = self.options.types_of(mdev_devices.names(device.parent))
+        limited = any(mdev_type.max_instances is not None for mdev_type in types)
+        counts = _counts(self.devices.all(parents) if limited else ())
         return Realized(
             DeviceKey(self.name, assignment.identifier),
             details.to_text(_details(device, assignment.details.origin)),
@@ -213,14 +213,6 @@ class Mdev(api.DeviceKind):
                 self._undo(handle)
             raise
         return self._find_again(assignment)
-
-    def _is_limited(self, parent: nodedev_xml.Parent) -> bool:
-        types = self.options.types_of(mdev_devices.names(parent))
-        return any(mdev_type.max_instances is not None for mdev_type in types)
-
-    def _counts(self, parents: mdev_devices.Parents) -> Mapping[tuple[str, str], int]:
-        """Count the devices that each parent has of each type."""
-        return collections.Counter((device.parent.name, device.type) for device in self.devices.all(parents))
 
     def _find(self, assignment: DeviceAssignment, parents: mdev_devices.Parents) -> Device | None:
         """Find the assignment's device; None if there is none.
@@ -492,6 +484,11 @@ class Mdev(api.DeviceKind):
             raise exception.DeviceGone(self.name, assignment.identifier, 'it is defined and not started')
         return (f"<hostdev mode='subsystem' type='mdev' model={saxutils.quoteattr(assignment.details.device_api)}>"
                 f"<source><address uuid='{assignment.identifier}'/></source></hostdev>")
+
+
+def _counts(devices: Iterable[Device]) -> collections.Counter[tuple[str, str]]:
+    """Count the devices that each parent has of each type."""
+    return collections.Counter((device.parent.name, device.type) for device in devices)
 
 
 def _is_of(assignment: DeviceAssignment, device: Device, parents: mdev_devices.Parents) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 import re
-from typing import Any
 from typing import NamedTuple
 
 from oslo_config import cfg
@@ -36,7 +35,8 @@ def normal_address(text: str) -> str:
 
 
 _WORDS = type_options.Words(
-    ENABLED, 'mdev_class', re.compile(r'[A-Za-z0-9][A-Za-z0-9_.+-]*'), 'not the name of a type of mediated devices',
+    ENABLED, options.register_mdev_type, options.mdev_group, 'mdev_class',
+    re.compile(r'[A-Za-z0-9][A-Za-z0-9_.+-]*'), 'not the name of a type of mediated devices',
     lambda text: nodedev_xml.pci_address(text) or (text if _PARENT_NAME.fullmatch(text) else None),
     'neither a PCI address like 0000:84:00.0 nor the name of a node device')
 
@@ -46,10 +46,6 @@ def read(conf: cfg.ConfigOpts) -> MdevOptions:
 
     :raises InvalidConfiguration: an option cannot be used; names it, its value and the reason
     """
-    def group(mdev_type: str) -> tuple[str, Any]:
-        options.register_mdev_type(conf, mdev_type)
-        return options.mdev_group(mdev_type), conf[options.mdev_group(mdev_type)]
-
     options.register(conf)
     devices = conf[options.DEVICES_GROUP]
-    return MdevOptions(*type_options.read(devices.enabled_mdev_types, group, _WORDS), devices.adopt_existing_mdevs)
+    return MdevOptions(*type_options.read(conf, devices.enabled_mdev_types, _WORDS), devices.adopt_existing_mdevs)
