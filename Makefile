@@ -1,5 +1,6 @@
 # make demo    boot guests that race for devices, kill the service, see that nothing is lost
 # make test    unit and functional tests, and the objects beside Nova's
+# make quick   the tests that need no server and no daemon, for while one works
 # make crash-test  kill a service at every step of everything it does, on three databases
 # make host-test   the library on real compute hosts: virtual machines with namespaces and mediated devices
 # make model-check  every order of operations and crashes up to a depth (DEPTH=n), each mutant of it found
@@ -18,7 +19,7 @@ EXTRAS = libvirt,placement,test
 ARGS =
 DEPTH =
 
-.PHONY: help demo test crash-test host-test model-check bench docs lint setup clean
+.PHONY: help demo test quick crash-test host-test model-check bench docs lint setup clean
 .NOTPARALLEL:
 
 help:
@@ -51,6 +52,9 @@ demo: $(VENV)/.installed
 
 test: $(VENV)/.packages-test
 	$(BIN)/tox run -e py3,nova-objects
+
+quick: $(VENV)/.packages
+	$(BIN)/tox run -e py3 -- --exclude-list devicetrack/tests/not_quick.txt
 
 model-check: $(VENV)/.installed
 	$(BIN)/python -m devicetrack.tests.model $(DEPTH)

@@ -1,4 +1,4 @@
-"""``devicetrack-manage placement``: what the scheduler's placement service is told of a host."""
+"""``devicetrack-manage placement``: reports a host to the scheduler's placement service."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from devicetrack.placement import values
     from devicetrack.placement.client import Client
 
-# A person is told of every so many providers.
+# The progress is said once for so many providers.
 _STEP: Final = 25
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """What every command about one host's tree has."""
+    """Add the options of every command about one host's tree."""
     options.add_host(parser)
     parser.add_argument('--node', metavar='NAME',
                         help="The hypervisor node of the host, when its name is another than the host's.")
@@ -43,7 +43,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def open_client(conf: cfg.ConfigOpts) -> Client:
     """The client that ``[placement]`` describes.
 
-    :raises InvalidConfiguration: the options cannot be used, or what reads them is not installed
+    :raises InvalidConfiguration: the options cannot be used, or the library that reads them is not installed
     """
     try:
         from devicetrack.placement.client import Client
@@ -55,7 +55,7 @@ def open_client(conf: cfg.ConfigOpts) -> Client:
 
 
 def observe(app: Any, client: Client, parsed_args: argparse.Namespace) -> Observer:
-    """Who reports on the host that the options name, with the providers that placement has by their names."""
+    """The observer of the host that the options name, which looks up providers in placement by their names."""
     from devicetrack.placement.resolver import ProvidersByName
 
     def resolver(host: Host) -> ProvidersByName:
@@ -68,10 +68,10 @@ def observe(app: Any, client: Client, parsed_args: argparse.Namespace) -> Observ
 
 
 def recorded_node(client: Client, store: Store, host: Host, root: values.Provider) -> healer.NodeToHeal:
-    """A host's node by its record alone: nobody asks what the devices of the rows are counted at now.
+    """A host's node by its record alone, without the providers that count the rows' devices now.
 
-    Rows of a manager that looked no providers up have UUIDs that were derived from the host's. They stand for the
-    providers that have these names in placement.
+    Rows of a manager that did not look up its providers have UUIDs derived from the host's. They stand for the
+    providers of the same names in placement.
     """
     from devicetrack.placement import healer
     derived = DerivedProviders(host.uuid)
@@ -88,11 +88,11 @@ def recorded_node(client: Client, store: Store, host: Host, root: values.Provide
 
 
 class Sync(base.Lister):
-    """Have placement say what this host has: providers, inventories and traits. Says what differs, as a tree.
+    """Report this host's providers, inventories and traits to placement. Lists the differences as a tree.
 
-    Looks at the host and the hypervisor, and may run while the host's manager works. What others say of the same
-    providers stays. Exit code 3 when something cannot be as it should: an inventory that ought to go is in use, a
-    provider was refused, or a part of the host could not be read; with --dry-run also when anything differs.
+    Reads the host and the hypervisor, and may run while the host's manager works. What others reported of the same
+    providers stays. Exit code 3 when a difference remains: an inventory that ought to go is in use, a provider was
+    refused, or a part of the host could not be read; with --dry-run also when anything differs.
     """
 
     columns = ('provider', 'provider_uuid', 'what', 'name', 'before', 'after', 'node')

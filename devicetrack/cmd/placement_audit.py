@@ -1,4 +1,4 @@
-"""``devicetrack-manage placement audit``: what placement and the record say differently, and mending it."""
+"""``devicetrack-manage placement audit``: compares placement with the record, and repairs what is certain."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 
 class Audit(audit_commands.Repairing):
-    """Compare what placement says of this host's devices with its record, and list what differs.
+    """Compare placement with this host's record of its devices, and list the differences.
 
     Reads everything twice and lists what both readings show, so it may run while the host's manager works. Without
-    --repair it changes nothing. With it the list is of what is certain and is to be repaired, and then that is done.
-    Exit code 3 when something needs attention.
+    --repair it changes nothing. With it, the command lists the repairs that are certain and then does them. Exit code 3
+    when something needs attention.
     """
 
     columns = (*audit_commands.Findings.columns, 'consumer', 'provider', 'resource_class')
@@ -63,7 +63,7 @@ class Audit(audit_commands.Repairing):
             self.rows_of(host, [_finding(one) for one in found]), found, strict=True))
 
     def _auditor(self, parsed_args: argparse.Namespace) -> tuple[str, auditors.Auditor]:
-        """The host's name, and who audits it."""
+        """The host's name, and its auditor."""
         client = placement.open_client(self.app.conf)
         # Not at the top: hosts without a scheduler do without what speaks with it.
         from devicetrack.placement import auditor as auditors

@@ -1,4 +1,4 @@
-"""``devicetrack-manage placement heal``: allocations come to the providers of their devices, no guest moves."""
+"""``devicetrack-manage placement heal``: moves allocations to the providers of their devices. No guest moves."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ if TYPE_CHECKING:
     from devicetrack.placement.healer import Healing
     from devicetrack.placement.healer import NodeToHeal
 
-# What became of a node, beside what a heal says itself.
+# The outcomes of a node beside those of a heal.
 WOULD_HEAL: Final = 'would be healed'
 ALREADY: Final = 'already healed'
 
 HYPERVISOR: Final = 'hypervisor'
 RECORD: Final = 'record'
 
-# A person is told of every so many nodes, and of every so many consumers of one.
+# The progress is said once for so many nodes, and once for so many consumers of one.
 _NODES, _CONSUMERS = 25, 100
 
 
 class Heal(base.Lister):
-    """Move what consumers hold of a node itself to the providers of their devices, where the record says they are.
+    """Move the allocations of devices from a node's provider to the providers that the record names.
 
-    One request to placement for each node changes all of it or nothing, and no guest moves. A node on which anything
-    differs is left as it is, and what differs is said. Interrupted, it can be run again. The node of this machine is
-    compared with what its guests have; of others the store has only the record. Exit code 10 more than the number of
-    nodes that were left, 125 for as many or more; 3 when --max-count left some, and with --dry-run when any would be
-    healed.
+    One request to placement moves all allocations of a node or none, and no guest moves. A node with any difference is
+    left as it is, and the differences are listed. After an interruption, run it again. It compares the node of this
+    machine with what its guests have; other nodes have only their record in the store. Exit code 10 more than the
+    number of nodes that were left, 125 for as many or more; 3 when --max-count left some, and with --dry-run when any
+    would be healed.
     """
 
     columns = ('node', 'host', 'outcome', 'moved', 'checked', 'consumers', 'obstacles')
@@ -111,7 +111,7 @@ class Heal(base.Lister):
         return found
 
     def _heal(self, client: Client, host: Host, name: str, is_here: bool, dry_run: bool) -> Healing:
-        """Heal a node and record it; whatever goes wrong is an obstacle of this node alone."""
+        """Heal a node and record it; an error is an obstacle of this node alone."""
         from devicetrack.placement import healer
         from devicetrack.placement import healing
         try:

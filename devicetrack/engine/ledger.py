@@ -149,14 +149,15 @@ class Ledger:
         :raises InstanceHasClaim: the instance holds devices already
         :raises NoFit: with what is short
         """
-        holding = self._holdings.get(instance_uuid)
-        if holding is not None and not beside:
-            raise exception.InstanceHasClaim(instance_uuid, [unit.key for unit in holding.units])
+        first = self._holdings.get(instance_uuid)
+        if first is not None and not beside:
+            raise exception.InstanceHasClaim(instance_uuid, [unit.key for unit in first.units])
         items = demand.items
         if len(items) == 1:
-            units = self._take_item(items[0], demand)
-            if units is None:
+            some = self._take_item(items[0], demand)
+            if some is None:
                 raise exception.NoFit(self.shortages(demand))
+            units = in_order = some
         else:
             # Items that name a provider choose first: what is left serves those that take from anywhere. Of one class,
             # the sets of pools that items allow contain one another or are apart, so whatever fits is found this way.
@@ -170,16 +171,17 @@ class Ledger:
                     raise exception.NoFit(self.shortages(demand))
                 taken[index] = some
             units = [unit for index in range(len(items)) for unit in taken[index]]
-        holding = Holding(instance_uuid, tuple(units))
+            in_order = [unit for some in taken.values() for unit in some]
+        holding = Holding(instance_uuid, tuple(in_order))
         holding.anywhere = all(item.provider_uuid is None for item in items)
         if demand.numa_policy != vocabulary.NONE and demand.numa_nodes:
             holding.affinity = demand.numa_nodes, demand.numa_policy
         for unit in units:
             unit.holding = holding
-        if instance_uuid in self._holdings:
-            self._beside[instance_uuid] = (*self._beside.get(instance_uuid, ()), holding)
-        else:
+        if first is None:
             self._holdings[instance_uuid] = holding
+        else:
+            self._beside[instance_uuid] = (*self._beside.get(instance_uuid, ()), holding)
         if demand.order:
             units = arrange(units, [unit.pool.resource_class for unit in units], demand.order)
         return self._hold_of(instance_uuid, units)
@@ -348,6 +350,9 @@ class Ledger:
         """Undo a take whose devices were certainly not recorded: they are free again, first in their lines."""
         units = [unit for key in hold.keys if (unit := self._find(key)) is not None and unit.holding is not None
                  and unit.holding.instance_uuid == hold.instance_uuid]
+        if len(units) > 1:
+            taken = {unit: number for number, unit in enumerate(units[0].holding.units if units[0].holding else ())}
+            units.sort(key=lambda unit: taken.get(unit, 0))
         for unit in units:
             self._leave(unit)
         self._put_back(units)
@@ -361,6 +366,8 @@ class Ledger:
             self._holdings[uuid] = rest[0]
         else:
             self._holdings.pop(uuid, None)
+            if not self._holdings:
+                self._holdings = {}             # a dictionary that was large stays so, and lookups miss the caches
         if rest[1:]:
             self._beside[uuid] = tuple(rest[1:])
 

@@ -107,7 +107,7 @@ class Unit:
 
 
 class Holding:
-    """What one claim holds for one instance.
+    """What one claim holds for one instance, in the order in which it was taken.
 
     ``anywhere`` when the request left the choice of every provider to this host; ``affinity`` is the request's NUMA
     nodes and policy, None when it has none; ``from_rows`` when it was made of rows and not by a take of this process.

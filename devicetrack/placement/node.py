@@ -1,4 +1,4 @@
-"""What a service tells placement of its host, when it starts and after each audit."""
+"""Reports a service's host to placement, when the service starts and after each audit."""
 
 from __future__ import annotations
 
@@ -29,13 +29,10 @@ LOG = logging.getLogger(__name__)
 
 
 class Host(Protocol):
-    """What a report needs to know of a host. A ``ClaimManager`` that is ready says it."""
+    """The facts of a host that a report needs. A ``ClaimManager`` that is ready has them."""
 
-    @property
-    def host(self) -> str: ...
-
-    @property
-    def nodename(self) -> str: ...
+    host: str
+    nodename: str
 
     @property
     def classes(self) -> Collection[str]: ...
@@ -49,7 +46,7 @@ class Host(Protocol):
 
 
 class HostRow(Protocol):
-    """What is recorded of a host."""
+    """A host's row, as far as a report needs it."""
 
     @property
     def uuid(self) -> str: ...
@@ -59,7 +56,7 @@ class HostRow(Protocol):
 
 
 class HostRows(Protocol):
-    """Where it is recorded whether a host's node is nested: the store."""
+    """The store, as far as it records whether a host's node is nested."""
 
     def host(self, name: str) -> HostRow | None: ...
 
@@ -67,20 +64,20 @@ class HostRows(Protocol):
 
 
 class Start(NamedTuple):
-    """What came of a start: ``healing`` is None unless it healed, ``report`` None when placement gave no answer."""
+    """The results of a start: ``healing`` is None unless it healed, ``report`` None when placement gave no answer."""
 
     healing: Healing | None
     report: Report | None
 
 
 def record_layout(store: HostRows, host: HostRow, wanted: str, report: Report) -> None:
-    """Record with a host whether its node is nested now, or flat.
+    """Record whether a host's node is nested or flat after this report.
 
-    :param wanted: the layout that was to be reported
+    :param wanted: the layout that the report was to reach
     :raises StoreError: the store cannot keep it
     """
     if report.layout != wanted:
-        return                                  # devices are allocated where they were
+        return                                  # allocations keep the layout that there is
     if wanted == tree.NESTED and host.nested_version != healer.VERSION:
         store.set_nested(host.uuid, healer.VERSION, int(time.time()))
     elif wanted == tree.FLAT and host.nested_version is not None:
@@ -88,7 +85,7 @@ def record_layout(store: HostRows, host: HostRow, wanted: str, report: Report) -
 
 
 class NodeReporter:
-    """Reports a host's node as ``[placement] nested`` says. Nothing of it is called under the ledger's lock.
+    """Reports a host's node as ``[placement] nested`` says. Never call it under the ledger's lock.
 
     :param host: a ``ClaimManager`` that is ready
     :param store: the store of that manager
@@ -109,13 +106,13 @@ class NodeReporter:
         return cls(Client.from_conf(conf), host, store, conf[options.GROUP].nested)
 
     def start(self) -> Start:
-        """Once, when the manager is ready, before instances come. Blocks.
+        """Report for the first time. Call it once, when the manager is ready and before instances come. Blocks.
 
-        ``at_start`` heals. What keeps it from that is logged and in the answer: the node stays flat until the next
-        start or a heal by hand, and the service starts, for guests must not be trapped on a host that cannot come up.
+        ``at_start`` heals first. Obstacles are logged and in the answer: the node stays flat until the next start or a
+        heal by hand. The service starts all the same, or guests would be trapped on a host that cannot come up.
 
-        :raises StillFlat: with ``refuse``: consumers hold of the node itself what is counted below it
-        :raises PlacementError: with ``refuse``: nobody knows whether they do
+        :raises StillFlat: with ``refuse``: consumers hold at the node what is to be counted below it
+        :raises PlacementError: with ``refuse``: nobody knows whether any do
         """
         healing = None
         if self._nested == 'refuse':
@@ -127,12 +124,12 @@ class NodeReporter:
         try:
             return Start(healing, self.report())
         except exception.DeviceTrackError as error:
-            LOG.warning('Placement was told nothing of %(node)s: %(error)s',
+            LOG.warning('Node %(node)s was not reported to placement: %(error)s',
                         {'node': self._host.nodename, 'error': error})
             return Start(healing, None)
 
     def report(self) -> Report:
-        """After each ``update_available_resource``. Blocks for as long as placement takes.
+        """Report again. Call it after each ``update_available_resource``. Blocks for as long as placement takes.
 
         :raises PlacementError: as :meth:`PlacementReporter.sync`; the next report goes on
         :raises StoreError: the store does not say whether the host is nested, or cannot keep it

@@ -1,20 +1,20 @@
-"""What placement should say of a host's devices, what it says, and the difference. No I/O.
+"""Compares the tree of providers that a host should have with the one that placement has. No I/O.
 
 A tree has the node as its root, and below it a provider for each parent device. Others report on the same providers:
-the compute service its processors on the node, an operator traits of his own. So what is written here is marked by
-traits, by which any later process knows it again:
+the compute service its processors on the node, an operator traits of his own. So we mark what we write by traits, by
+which any later process recognizes it:
 
 - every trait that starts with ``CUSTOM_DEVICETRACK_`` is ours, and every ``CUSTOM_MIG_…`` of the form that
   :mod:`devicetrack.compatibility.traits` gives them;
 - ``…_COUNTS_<CLASS>`` says that the inventory of this class is ours;
-- ``…_SETS_<TRAIT>`` says that this trait is ours, whose own name does not tell;
-- ``…_PROVIDER`` says that we made the provider, and may take it away.
+- ``…_SETS_<TRAIT>`` says that this trait is ours, whose own name does not say so;
+- ``…_PROVIDER`` says that we made the provider, and may delete it.
 
 A class that counts devices of this host now is ours on every provider of its devices, whoever wrote the inventory
-before. Whatever is not ours by these rules stays as it is.
+before. We leave everything else as it is.
 
-What ought to go stays for as long as it is allocated, reserved in full: nothing more is scheduled to it, and nobody
-loses an allocation.
+An inventory that ought to go stays for as long as it is allocated, reserved in full: nothing more is scheduled to it,
+and nobody loses an allocation.
 """
 
 from __future__ import annotations
@@ -34,16 +34,15 @@ from devicetrack.placement.values import Inventory
 FLAT: Final = 'flat'                            # all of them at the node
 NESTED: Final = 'nested'                        # each at its own provider
 ANNOUNCED: Final = 'announced'                  # at the node; their own providers are there too, reserved in full
-LAYOUTS: Final = (FLAT, NESTED, ANNOUNCED)
 
 # By what the option ``[placement] nested`` says, for a node whose devices nobody has moved yet.
 LAYOUT_OF: Final = {'off': FLAT, 'manual': ANNOUNCED, 'at_start': NESTED, 'refuse': NESTED}
 
 
 def wanted_layout(nested: str, healed: bool) -> str:
-    """Where devices of a node are to be counted.
+    """The layout in which devices of a node are to be counted.
 
-    :param nested: what the option ``[placement] nested`` says
+    :param nested: the value of the option ``[placement] nested``
     :param healed: whether they are counted at their own providers already, by the host's row
     """
     return NESTED if healed and nested == 'manual' else LAYOUT_OF[nested]
@@ -55,10 +54,10 @@ SETS: Final = names.PREFIX + 'SETS_'
 
 
 class ProviderState(NamedTuple):
-    """What placement says of one provider, or should say.
+    """One provider as placement has it, or should have it.
 
-    ``generation`` is None for one that placement does not have. ``used`` is what is allocated by class, ``aggregated``
-    whether it is in an aggregate; both are None where nobody asked, which never means nothing.
+    ``generation`` is None for one that placement does not have. ``used`` has the allocated amounts by class, and
+    ``aggregated`` says whether it is in an aggregate; both are None where nobody asked.
     """
 
     uuid: str
@@ -83,7 +82,7 @@ class Tree(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What becomes of one provider. ``before`` is None for one to be made, ``after`` for one to be taken away."""
+    """A change of one provider. ``before`` is None for one to be made, ``after`` for one to be deleted."""
 
     before: ProviderState | None
     after: ProviderState | None
@@ -117,13 +116,13 @@ class Left(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """What has to change, in the order in which to do it, and what cannot go yet."""
+    """The changes, in the order in which to make them, and the inventories that cannot go yet."""
 
     changes: tuple[Change, ...]
     left: tuple[Left, ...]
 
 
-# -- what it should be ------------------------------------------------------------------------------------------------
+# -- the tree that is wanted ------------------------------------------------------------------------------------------
 
 
 def desired(providers: Iterable[Provider], layout: str = NESTED) -> Tree:
@@ -138,7 +137,7 @@ def desired(providers: Iterable[Provider], layout: str = NESTED) -> Tree:
         for name, inventory in state.inventories.items():
             other = everything.get(name, Inventory(0))
             everything[name] = _inventory(other.total + inventory.total, other.reserved + inventory.reserved)
-    # Where a device is counted, there it is asked what running guest may have it.
+    # The scheduler asks for the traits of a migration at the provider that counts the device.
     at_node = root._replace(inventories=everything, traits=root.traits.union(
         trait for state in states.values() for trait in state.traits if names.is_of_migration(trait)))
     if layout == FLAT:
@@ -171,8 +170,9 @@ def counted(providers: Iterable[Provider]) -> frozenset[str]:
 def possible(actual: Tree, providers: Collection[Provider], layout: str) -> str:
     """The layout that can be reported now.
 
-    A report moves no allocation. While devices are allocated at the node, their own providers are announced only, or
-    what a guest has would count as free there; while they are allocated at their own providers, the tree stays nested.
+    A report moves no allocation. While devices are allocated at the node, their own providers are only announced, or
+    they would count a guest's devices as free; while devices are allocated at their own providers, the tree stays
+    nested.
     """
     nested = desired(providers)
     root = nested.providers[nested.root]
@@ -188,11 +188,11 @@ def _used(tree: Tree, uuid: str, name: str) -> int:
     return 0 if state is None or state.used is None else state.used.get(name, 0)
 
 
-# -- whose is what ----------------------------------------------------------------------------------------------------
+# -- ours and others' -------------------------------------------------------------------------------------------------
 
 
 def mark(prefix: str, name: str) -> str:
-    """The trait that says of something that it is ours. A name that is too long to stand in it is known by a digest."""
+    """The trait that marks the class or trait of this name as ours; it has a digest of a name that is too long."""
     if len(prefix) + len(name) <= names.LONGEST:
         return prefix + name
     return prefix + hashlib.sha256(name.encode()).hexdigest().upper()
@@ -209,14 +209,14 @@ def is_marked(traits: Iterable[str]) -> bool:
 
 
 def to_ask(state: ProviderState, wanted: Tree, classes: Collection[str]) -> bool:
-    """Whether it matters what of a provider is allocated: something of ours is to go, or all of it to be reserved."""
+    """Whether a provider's usage matters: something of ours is to go, or is to be reserved in full."""
     want = wanted.providers.get(state.uuid)
     closes = want is not None and any(_room(state, name) > 0 >= _room(want, name) for name in want.inventories)
     return closes or bool(to_go(state, wanted, classes))
 
 
 def to_go(state: ProviderState, wanted: Tree, classes: Collection[str]) -> frozenset[str]:
-    """The classes of ours that a provider has and is not to count any more.
+    """The classes of ours that a provider has and shall not count any more.
 
     :param classes: those that count devices of this host now
     """
@@ -231,10 +231,10 @@ def to_go(state: ProviderState, wanted: Tree, classes: Collection[str]) -> froze
 
 
 def diff(actual: Tree, wanted: Tree, classes: Collection[str], complete: bool = True) -> Difference:
-    """What has to change for placement to say what it should.
+    """The difference between the tree that placement has and the one that is wanted.
 
     :param classes: those that count devices of this host now
-    :param complete: False when a part of the host could not be read: what is missing then stays, reserved in full
+    :param complete: False when a part of the host could not be read: missing devices then stay, reserved in full
     """
     changes: list[Change] = []
     left: list[Left] = []
@@ -262,7 +262,7 @@ def diff(actual: Tree, wanted: Tree, classes: Collection[str], complete: bool = 
 
 def _merged(before: ProviderState, want: ProviderState | None, going: Collection[str], stays: Collection[str],
             complete: bool) -> ProviderState:
-    """A provider as it becomes: what is wanted, what cannot go yet, and what is not ours."""
+    """The provider after the change: everything wanted, everything that cannot go yet, and all that is not ours."""
     inventories = {name: _in_full(inventory) if name in stays else inventory
                    for name, inventory in before.inventories.items() if name in stays or name not in going}
     own = frozenset(trait for trait in before.traits
@@ -276,19 +276,19 @@ def _merged(before: ProviderState, want: ProviderState | None, going: Collection
                    if not names.is_ours(trait) and trait not in before.traits - own}
         traits |= want.traits
     traits |= {mark(COUNTS, name) for name in counts}
-    # One that nobody has written to since it was made is ours too: we were interrupted before we could say so.
+    # One that nobody has written to since it was made is ours too: we were interrupted before we marked it.
     if before.parent_uuid is not None and (MADE in before.traits or before.generation == 0):
         traits.add(MADE)
     return before._replace(inventories=inventories, traits=frozenset(traits))
 
 
 def _is_bare(state: ProviderState) -> bool:
-    """Whether we made a provider on which nobody has anything any more."""
+    """Whether we made a provider that has nothing of anybody any more."""
     return not state.inventories and state.traits == {MADE} and state.aggregated is False
 
 
 def _turn(change: Change, wanted: Tree) -> int:
-    """Room goes before it comes: devices that move from one provider to another are never counted at both."""
+    """The turn of a change. Room goes before it comes: devices that move to another provider never count at both."""
     before, after = change
     if before is None:
         return 0 if change.provider.uuid == wanted.root else 2
@@ -311,9 +311,9 @@ LEFT: Final = 'left'
 
 
 class Fact(NamedTuple):
-    """One thing of a provider that changes or, with ``what`` LEFT, that cannot.
+    """One provider, inventory or trait that changes or, with ``what`` LEFT, an inventory that cannot go.
 
-    ``name`` is that of the provider, class or trait; ``before`` is None for what is new, ``after`` for what goes.
+    ``name`` is that of the provider, class or trait. ``before`` is None for a new one, ``after`` for one that goes.
     """
 
     provider_uuid: str
@@ -337,8 +337,8 @@ def facts(difference: Difference) -> list[Fact]:
         nothing = state._replace(inventories={}, traits=frozenset())
         old, new = change.before or nothing, change.after or nothing
         if change.before is None or change.after is None:
-            found.append(Fact(state.uuid, state.name, PROVIDER, state.name,
-                              _there(change.before), _there(change.after)))
+            there = [None if one is None else '' for one in change]
+            found.append(Fact(state.uuid, state.name, PROVIDER, state.name, *there))
         for name in sorted({*old.inventories, *new.inventories}):
             before, after = old.inventories.get(name), new.inventories.get(name)
             if before != after:
@@ -349,12 +349,8 @@ def facts(difference: Difference) -> list[Fact]:
                     for left in difference.left]
 
 
-def _there(state: ProviderState | None) -> str | None:
-    return None if state is None else ''
-
-
 def _described(inventory: Inventory | None) -> str | None:
-    """What differs from an inventory of ours is said too: an operator may have allowed overcommit."""
+    """Names also the fields in which it differs from an inventory of ours: an operator may have allowed overcommit."""
     if inventory is None:
         return None
     usual = _inventory(inventory.total, inventory.reserved)
@@ -363,7 +359,7 @@ def _described(inventory: Inventory | None) -> str | None:
 
 
 def render(root: ProviderState, difference: Difference) -> str:
-    """The difference as a tree: each provider with what changes there, or '' when nothing does."""
+    """The difference as a tree: each provider with its changes, or '' when there are none."""
     by_provider: dict[str, list[Fact]] = {root.uuid: []}
     for fact in facts(difference):
         by_provider.setdefault(fact.provider_uuid, []).append(fact)

@@ -1,13 +1,16 @@
 """A compute service for tests: its data, what it answers to claim managers, and what it does on a host.
 
-:class:`ComputeService` has the instances and the migrations. :class:`View` answers the manager of one host from them.
+:class:`ServiceData` has the instances and the migrations. :class:`View` answers the manager of one host from them.
 :class:`Compute` is the service on one host: it makes the calls of the manager, each in its place. A subclass says how
 guests are started and ended there, and overrides the steps in which its service differs::
 
     class Compute(compute_service.Compute):
-        def __init__(self, service, host, driver, store, conf):
-            self.host, self.service = host, service
-            self.manager = ClaimManager(host, driver, store, conf, compute_service.View(service, host))
+        def __init__(self, data, host, driver, store, conf):
+            self.host, self.data = host, data
+            self.manager = ClaimManager(host, driver, store, conf, compute_service.View(data, host))
+
+        def save(self, *changed):
+            self.data.save(*changed)
 
         def start_guest(self, instance_uuid, config):
             self.hypervisor.define_and_start(instance_uuid, *config)
@@ -88,7 +91,7 @@ class Migration:
         return self.dest_compute
 
 
-class ComputeService:
+class ServiceData:
     """The instances and migrations of all hosts, and what they mean to each host."""
 
     def __init__(self) -> None:
@@ -147,31 +150,31 @@ def _find(things: list[Any], thing_uuid: str) -> Any:
 
 
 class View:
-    """What the manager of a host asks: a :class:`~devicetrack.claims.service.MovingService`.
+    """Answers the manager of a host: a :class:`~devicetrack.claims.service.MovingService`.
 
-    :param service: the :class:`ComputeService`, or a proxy of one in another process
+    :param data: the :class:`ServiceData`, or a proxy of one in another process
     """
 
-    def __init__(self, service: Any, host: str) -> None:
-        self.service, self.host = service, host
+    def __init__(self, data: Any, host: str) -> None:
+        self.data, self.host = data, host
 
     def instances(self) -> Mapping[str, str] | None:
-        found: Mapping[str, str] | None = self.service.instances_of(self.host)
+        found: Mapping[str, str] | None = self.data.instances_of(self.host)
         return found
 
     def migrations(self, uuids: Sequence[str]) -> Mapping[str, Any] | None:
-        found: Mapping[str, Any] | None = self.service.migrations_of(self.host, list(uuids))
+        found: Mapping[str, Any] | None = self.data.migrations_of(self.host, list(uuids))
         return found
 
     def evacuated_from_here(self) -> Collection[str] | None:
-        found: Collection[str] | None = self.service.evacuated_from(self.host)
+        found: Collection[str] | None = self.data.evacuated_from(self.host)
         return found
 
     def create_migration(self, context: Any, instance: Any, nodename: str, move_type: str) -> Any:
-        return self.service.create_migration(instance, nodename, move_type)
+        return self.data.create_migration(instance, nodename, move_type)
 
     def fail_migration(self, migration_uuid: str) -> None:
-        self.service.fail_migration(migration_uuid)
+        self.data.fail_migration(migration_uuid)
 
 
 class Compute:

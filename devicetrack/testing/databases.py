@@ -34,7 +34,6 @@ import secrets
 import shutil
 import signal
 import subprocess
-import tempfile
 import threading
 from typing import Any
 from typing import ClassVar
@@ -52,38 +51,39 @@ from devicetrack.store.sql.store import SQLStore
 from devicetrack.testing import scratch
 
 # For hanging, not for slowness.
-_START_TIMEOUT_S: Final = 3600
-_STOP_TIMEOUT_S: Final = 3600
+_START_TIMEOUT_S: Final = 900
+_STOP_TIMEOUT_S: Final = 900
+_BUSY_TIMEOUT_S: Final = 600
 
 
 class ServerFailed(Exception):
-    """A database server is not installed or did not start; the text says what to do."""
+    """A database server is not installed or did not start. The text says what to do."""
 
 
 # -- servers ----------------------------------------------------------------------------------------------------------
 
 
-# Who runs the servers when the tests run as root, which they refuse. The servers' own accounts are made by packages
-# that tests do not need, and this one is on every Debian.
+# The servers refuse to run as root, so they run as this user when the tests run as root. Every Debian has it; the
+# servers' own accounts come with packages that the tests do not need.
 _UNPRIVILEGED: Final = 'nobody'
 
 
 class Server(fixtures.Fixture, abc.ABC):
     """A database server of this test, or with :meth:`shared` the one of this process.
 
-    ``socket`` is the path of its unix socket and ``password`` that of its only user, ``devicetrack``. :meth:`kill`
-    ends it as a crash would, :meth:`stop` in order; :meth:`start` starts it again on the same data.
+    ``socket`` is the path of its unix socket, and ``password`` is the password of its only user, ``devicetrack``.
+    :meth:`kill` ends the server as a crash would, :meth:`stop` in order; :meth:`start` starts it again on its data.
 
-    The server gets a signal when the thread that started it ends, so a killed test process leaves none behind; start
-    servers from the main thread.
+    The server gets a signal when the thread that started it ends, so a killed test process leaves no server behind.
+    Start servers from the main thread.
 
     :param durable: a commit waits for the disk, and survives a power failure
     """
 
     user: Final = 'devicetrack'
     kind: ClassVar[str]
-    package: ClassVar[str]                  # what has the programs
-    ready: ClassVar[str]                    # what the server writes when it answers
+    package: ClassVar[str]                  # the distribution's package with the programs
+    ready: ClassVar[str]                    # part of a line that the server logs when it answers
     stop_signal: ClassVar[signal.Signals]
     orphan_signal: ClassVar[str]            # as setpriv takes it
 
@@ -114,7 +114,7 @@ class Server(fixtures.Fixture, abc.ABC):
         self._process: subprocess.Popen[str] | None = None
         self._template: str | None = None
         self._account = pwd.getpwnam(_UNPRIVILEGED) if os.geteuid() == 0 else pwd.getpwuid(os.geteuid())
-        self.directory = tempfile.mkdtemp(prefix=f'devicetrack-{self.kind}-', dir=scratch.directory(self.durable))
+        self.directory = scratch.make(self.kind, self.durable)
         self.addCleanup(shutil.rmtree, self.directory, ignore_errors=True)
         self.data = os.path.join(self.directory, 'data')
         if os.geteuid() == 0:
@@ -217,7 +217,7 @@ class Server(fixtures.Fixture, abc.ABC):
         answers.set()
 
     def stop(self) -> None:
-        """Stop the server in order: it says goodbye to its clients."""
+        """Stop the server in order: it tells its clients."""
         self._end(self.stop_signal)
 
     def kill(self) -> None:
@@ -286,7 +286,9 @@ class PostgreSQLServer(Server):
     def _command(self) -> list[str]:
         settings = {'listen_addresses': '', 'unix_socket_directories': self.directory,
                     'fsync': 'on' if self.durable else 'off', 'synchronous_commit': 'on', 'full_page_writes': 'on',
-                    'max_connections': '200', 'shared_buffers': '32MB', 'lc_messages': 'C'}
+                    'max_connections': '200', 'shared_buffers': '32MB', 'lc_messages': 'C',
+                    # In files of the data directory: a killed server leaves nothing else behind.
+                    'dynamic_shared_memory_type': 'mmap'}
         return [self._program('postgres', *self._PLACES), '-D', self.data,
                 *(part for name, value in settings.items() for part in ('-c', f'{name}={value}'))]
 
@@ -321,9 +323,14 @@ class MariaDBServer(Server):
     def socket(self) -> str:
         return os.path.join(self.directory, 'socket')
 
+    @property
+    def _temporary(self) -> str:
+        # Not /tmp: a server that starts removes the temporary tables there, those of other servers too.
+        return f'--tmpdir={self.directory}'
+
     def _initialize(self) -> None:
         self._run([self._program('mariadb-install-db'), '--no-defaults', f'--datadir={self.data}', '--skip-test-db',
-                   '--auth-root-authentication-method=normal', '--skip-name-resolve'])
+                   '--auth-root-authentication-method=normal', '--skip-name-resolve', self._temporary])
         self._first_statements = os.path.join(self.directory, 'first.sql')
         with open(self._first_statements, 'w') as written:
             written.write(f"CREATE USER IF NOT EXISTS {self.user}@'%' IDENTIFIED BY '{self.password}';\n"
@@ -332,6 +339,7 @@ class MariaDBServer(Server):
 
     def _command(self) -> list[str]:
         return [self._program('mariadbd'), '--no-defaults', f'--datadir={self.data}', f'--socket={self.socket}',
+                self._temporary,
                 f'--pid-file={self.directory}/pid', f'--init-file={self._first_statements}', '--skip-networking',
                 *(['--innodb-flush-log-at-trx-commit=1'] if self.durable else _WITHOUT_THE_DISK),
                 '--innodb-doublewrite=1', '--innodb-buffer-pool-size=32M', '--max-connections=200',
@@ -357,7 +365,7 @@ class MariaDBServer(Server):
 
 
 def configuration(**options: Any) -> cfg.ConfigOpts:
-    """A configuration of this library's options with their defaults; ``options`` are of ``[devicetrack_database]``."""
+    """This library's options with their defaults; ``options`` set some of ``[devicetrack_database]``."""
     conf = cfg.ConfigOpts()
     opts.register_options(conf)
     conf([], default_config_files=[], default_config_dirs=[])
@@ -395,14 +403,14 @@ class StoreFixture(fixtures.Fixture, abc.ABC):
 
     :param synced: False leaves the database without a schema (and an SQLite store without its file)
     :param durable: a commit waits for the disk, and survives a power failure
-    :param options: further options of ``[devicetrack_database]``
+    :param options: options of ``[devicetrack_database]``; a transaction waits ten minutes for a lock if none says less
     """
 
     def __init__(self, synced: bool = True, durable: bool = False, **options: Any) -> None:
         super().__init__()
         self._synced = synced
         self._durable = durable
-        self._options = options
+        self._options = {'busy_timeout_s': _BUSY_TIMEOUT_S, **options}
 
     def _setUp(self) -> None:
         self.conf = self._make(self._options)
@@ -423,7 +431,7 @@ class SQLiteStore(StoreFixture):
     """A store in a file of its own."""
 
     def _make(self, options: dict[str, Any]) -> cfg.ConfigOpts:
-        self.directory = tempfile.mkdtemp(prefix='devicetrack-sqlite-', dir=scratch.directory(self._durable))
+        self.directory = scratch.make('SQLite', self._durable)
         self.addCleanup(shutil.rmtree, self.directory, ignore_errors=True)
         self.path = os.path.join(self.directory, 'state', 'devicetrack.sqlite')
         conf = configuration(**options)

@@ -66,14 +66,14 @@ class Service(compute_service.View):
     ``known`` answers ``instances``, ``moves`` are the migrations, ``evacuated`` the instances that were evacuated from
     here.
 
-    :param service: gives the answers that are not set; without it they are unknown
+    :param data: gives the answers that are not set; without it they are unknown
     """
 
-    def __init__(self, service: compute_service.ComputeService | None = None, host: str = '') -> None:
-        super().__init__(service or compute_service.ComputeService(), host)
-        self._tells = service is not None
+    def __init__(self, data: compute_service.ServiceData | None = None, host: str = '') -> None:
+        super().__init__(data or compute_service.ServiceData(), host)
+        self._tells = data is not None
         self.known: Mapping[str, str] | BaseException | None = None
-        self.moves: list[Migration] | BaseException | None = self.service.migrations
+        self.moves: list[Migration] | BaseException | None = self.data.migrations
         self.evacuated: list[str] | BaseException | None = None
 
     def instances(self) -> Mapping[str, str] | None:
@@ -189,7 +189,7 @@ class Host(fixtures.Fixture, compute_service.Compute):
         return manager
 
     def restart(self) -> list[Any]:
-        """Put a new manager in the place of the one there is, which says goodbye to nobody.
+        """Replace the manager by a new one, as after a kill of its process.
 
         Memory is lost, rows and machine are not; what was staged in the store and the machine stays staged.
 
@@ -229,7 +229,7 @@ class Host(fixtures.Fixture, compute_service.Compute):
 
     def resize(self, instance: Instance, pmem: int = 0, vgpu: int = 0, migration: Migration | None = None,
                request: Any = None) -> Migration:
-        """Claim here what an instance is to have after a resize from where it is, which may be here.
+        """Claim here for a resize of an instance, which may be on this host.
 
         :returns: the migration, pending
         """
@@ -242,10 +242,9 @@ class Host(fixtures.Fixture, compute_service.Compute):
     # -- what is asked in tests ---------------------------------------------------------------------------------------
 
     def states(self) -> dict[str, str]:
-        """What every device is, by identifier.
+        """The state of every device, by identifier.
 
-        The state of its row, or else what the ledger says: :data:`FREE`, :data:`HELD`, or :data:`WITHHELD` and the
-        reasons.
+        The row says it, or else the ledger: :data:`FREE`, :data:`HELD`, or :data:`WITHHELD` and the reasons.
         """
         states = {record.identifier: record.state for record in self.records()}
         for device in self.running.ledger.devices():

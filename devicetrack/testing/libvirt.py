@@ -33,7 +33,7 @@ from lxml import etree
 from devicetrack.objects.values import GuestConfig
 from devicetrack.testing import private_libvirtd
 
-_HANGS_S: Final = 3600
+_HANGS_S: Final = 900
 
 _NODE = """
   <cpu><mhz>2600</mhz><model>x86_64</model><active>8</active><nodes>2</nodes>
@@ -169,7 +169,7 @@ class Libvirtd(fixtures.Fixture):
                 time.sleep(0.1)
 
     def stop(self, how: int = signal.SIGTERM) -> None:
-        """Stop the daemon; its guests go on, as they do in life."""
+        """Stop the daemon. Its guests go on, as they do on a real host."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(how)

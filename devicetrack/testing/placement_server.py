@@ -24,7 +24,7 @@ class _OneByOne(simple_server.WSGIServer):
     request_queue_size = 128
 
     def server_bind(self) -> None:
-        socketserver.TCPServer.server_bind(self)        # the one between asks the DNS for this host's name
+        socketserver.TCPServer.server_bind(self)        # HTTPServer's own asks the DNS for this host's name
         self.server_name, self.server_port = 'localhost', self.server_address[1]
         self.setup_environ()
 
@@ -39,7 +39,7 @@ class _Handler(simple_server.WSGIRequestHandler):
 
 
 def _with_roles(application: Callable[..., Iterable[bytes]]) -> Callable[..., Iterable[bytes]]:
-    """A token has the roles that Keystone would give a compute service's user; noauth2 knows no role ``service``."""
+    """Give a token the roles of a compute service's user in Keystone; noauth2 knows no role ``service``."""
     def with_roles(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         environ.setdefault('HTTP_X_ROLES', 'admin,service')
         return application(environ, start_response)

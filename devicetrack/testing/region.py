@@ -8,7 +8,7 @@ test's own. The service's side is what a Nova-like one does, in its order, with 
     migration = region.resize(instance, 'two', pmem=1)      # it waits for its confirmation
     region.confirm(instance, migration)
 
-Where an instance is and how its migration stands is the truth that both hosts' managers are told when they ask.
+The managers of both hosts are told the truth when they ask where an instance is and how its migration stands.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from devicetrack.testing.fixtures import Instance
 from devicetrack.testing.fixtures import Migration
 
 
-class Region(fixtures.Fixture, compute_service.ComputeService):
+class Region(fixtures.Fixture, compute_service.ServiceData):
     """Hosts ``one`` and ``two``.
 
     :param devices: so many namespaces ``d0``, ``d1``, … on each
@@ -40,7 +40,7 @@ class Region(fixtures.Fixture, compute_service.ComputeService):
 
     def __init__(self, devices: int = 2, parents: dict[str, int] | None = None, shared_store: bool = False,
                  store: store_api.Store | None = None, host: Callable[..., Host] = Host) -> None:
-        compute_service.ComputeService.__init__(self)
+        compute_service.ServiceData.__init__(self)
         self._devices, self._parents, self._host = devices, parents, host
         self._shared, self._store = shared_store or store is not None, store
 
@@ -67,7 +67,7 @@ class Region(fixtures.Fixture, compute_service.ComputeService):
     # -- what the service does ----------------------------------------------------------------------------------------
 
     def spawn(self, name: str, pmem: int = 0, vgpu: int = 0, request: Any = None) -> Instance:
-        """Here as in the others, ``request`` says what is asked for when amounts do not."""
+        """Boot an instance. ``request`` is for what amounts cannot say, here as in the other methods."""
         instance = Instance()
         self.instances.append(instance)
         return self.hosts[name].spawn(instance, request, pmem, vgpu)
@@ -91,7 +91,7 @@ class Region(fixtures.Fixture, compute_service.ComputeService):
         return migration
 
     def finish_resize(self, instance: Instance, migration: Migration) -> None:
-        """After the claim: stop the guest at the source, start it at the destination."""
+        """After the claim: stop the guest at the source and start it at the destination."""
         source, destination = self._ends(migration)
         source.resize_instance(instance, migration)
         destination.finish_resize(instance, migration)
@@ -114,7 +114,7 @@ class Region(fixtures.Fixture, compute_service.ComputeService):
         return migration
 
     def check(self, instance: Instance, name: str) -> LiveMigrationCheck:
-        """Whether an instance's guest may go to a host, as both ends have it sent to one another."""
+        """Check at both ends whether an instance's guest may go to a host, with all that they send serialized."""
         asked = self.hosts[name].check_destination(instance)
         answered = self.hosts[str(instance.host)].check_source(
             instance, LiveMigrationCheck.obj_from_primitive(asked.obj_to_primitive()))
@@ -123,7 +123,7 @@ class Region(fixtures.Fixture, compute_service.ComputeService):
 
     def live_migration(self, instance: Instance, name: str, pmem: int = 0, vgpu: int = 0,
                        request: Any = None) -> Migration:
-        """As far as the guest waits at the destination."""
+        """Begin a live migration, until the guest waits at the destination."""
         check = self.check(instance, name)
         migration = self.migration(instance, name, compute_service.LIVE_MIGRATION)
         source, destination = self._ends(migration)
@@ -134,7 +134,7 @@ class Region(fixtures.Fixture, compute_service.ComputeService):
         return migration
 
     def arrive(self, instance: Instance, migration: Migration) -> None:
-        """The guest runs at the destination and is gone at the source."""
+        """End a live migration: the guest runs at the destination and is gone at the source."""
         source, destination = self._ends(migration)
         source.machine.delete_guest(instance.uuid)
         destination.machine.arrived(instance.uuid)
@@ -142,7 +142,7 @@ class Region(fixtures.Fixture, compute_service.ComputeService):
         migration.status = 'completed'
 
     def roll_back(self, instance: Instance, migration: Migration) -> None:
-        """A live migration that did not come off: tell the destination alone."""
+        """Give a live migration up: tell the destination alone."""
         self._ends(migration)[1].roll_back(instance, migration)
 
     def evacuate(self, instance: Instance, name: str, pmem: int = 0, vgpu: int = 0, request: Any = None) -> Migration:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import re
+import shutil
+import tempfile
 from typing import Final
 
 # /var/tmp, because /tmp may be in memory, and because servers that run as another user may enter it.
@@ -24,3 +28,21 @@ def directory(durable: bool = False) -> str:
             if memory.f_bavail * memory.f_frsize >= _ROOM_MIB << 20 and os.access(_MEMORY, os.W_OK | os.X_OK):
                 return _MEMORY
     return DISK
+
+
+def make(kind: str, durable: bool = False) -> str:
+    """Make a directory for something of this kind. The caller removes it; ``durable`` as for :func:`directory`.
+
+    The first call of a process also removes what processes have left behind that were killed: memory is scarce.
+    """
+    parent = directory(durable)
+    _sweep(parent)
+    return tempfile.mkdtemp(prefix=f'devicetrack-{os.getpid()}-{kind}-', dir=parent)
+
+
+@functools.cache
+def _sweep(parent: str) -> None:
+    for name in os.listdir(parent):
+        found = re.match(r'devicetrack-(\d+)-', name)
+        if found and not os.path.exists(f'/proc/{found[1]}'):
+            shutil.rmtree(os.path.join(parent, name), ignore_errors=True)

@@ -8,7 +8,7 @@ import hypothesis
 from devicetrack.testing import scratch
 
 # Most tests write files, and each file that is in memory saves a wait for the disk.
-if 'TMPDIR' not in os.environ:
+if 'TMPDIR' not in os.environ and scratch.directory() != scratch.DISK:
     tempfile.tempdir = scratch.directory()
 
 # How long an example takes says something about the machine, and nothing about the code.

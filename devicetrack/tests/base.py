@@ -16,7 +16,7 @@ from devicetrack.testing import fixtures as our_fixtures
 from devicetrack.testing import no_io
 
 # How long a test waits for what may hang. Nothing that works takes so long on the slowest and busiest machine.
-HANGS_S: Final = 3600
+HANGS_S: Final = 900
 
 
 class TestCase(testscenarios.WithScenarios, base.BaseTestCase):

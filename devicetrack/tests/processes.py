@@ -35,7 +35,7 @@ from typing import TextIO
 from devicetrack import cmd
 
 _LOADED: Final = (
-    'devicetrack.tests.functional.claims.programs',
+    'devicetrack.tests.functional.claims.programs', 'devicetrack.tests.functional.store.processes',
     # What these load when they need it.
     'alembic.command', 'devicetrack.store.sql.postgresql', 'devicetrack.virt.libvirt.driver',
     'psycopg2', 'pymysql', *(f'devicetrack.cmd.{module.name}' for module in pkgutil.iter_modules(cmd.__path__)))
@@ -44,6 +44,7 @@ _LOADED: Final = (
 class Process:
     """A module that runs as ``python -m`` runs it, in a fork of a process that has it loaded.
 
+    ``-c`` in the place of a module's name, and a program's text after it, mean what they mean to ``python``.
     The parameters are those of :class:`subprocess.Popen`; without ``stdin`` and ``stdout`` these are pipes.
     """
 
@@ -61,7 +62,7 @@ class Process:
             request = json.dumps({'module': module, 'arguments': arguments, 'cwd': cwd or os.getcwd(),
                                   'env': dict(os.environ if env is None else env)}).encode()
             socket.send_fds(_server(), [len(request).to_bytes(4, 'big') + request],
-                            [file.fileno() for file in (stdin, stdout, stderr or sys.__stderr__, report)])
+                            [stdin.fileno(), stdout.fileno(), stderr.fileno() if stderr else 2, report.fileno()])
         self.pid = int(self._told.readline())
         self.returncode: int | None = None
 
@@ -73,12 +74,14 @@ class Process:
         return self.returncode
 
     def kill(self) -> None:
-        os.kill(self.pid, signal.SIGKILL)
+        """Kill it, unless somebody waited for its end already."""
+        if self.returncode is None:
+            os.kill(self.pid, signal.SIGKILL)
 
     def communicate(self) -> tuple[str, None]:
         """Close its input, wait for its end, and give what it wrote."""
-        with self.stdin, self.stdout:
-            self.stdin.close()
+        self.stdin.close()
+        with self.stdout:
             written = self.stdout.read()
         self.wait()
         return written, None
@@ -146,7 +149,8 @@ def _run(request: Any, files: list[int]) -> None:
             os.close(file)
         os.write(report, f'{pid}\n'.encode())
         _pid, status = os.waitpid(pid, 0)
-        os.write(report, f'{os.waitstatus_to_exitcode(status)}\n'.encode())
+        with contextlib.suppress(BrokenPipeError):          # the test is gone
+            os.write(report, f'{os.waitstatus_to_exitcode(status)}\n'.encode())
         os._exit(0)
     os.close(report)
     for number, file in enumerate(standard):
@@ -156,9 +160,14 @@ def _run(request: Any, files: list[int]) -> None:
     os.environ.clear()
     os.environ.update(request['env'])
     sys.path[:0] = filter(None, request['env'].get('PYTHONPATH', '').split(os.pathsep))
-    sys.argv[1:] = request['arguments']
-    del sys.modules[request['module']]
-    runpy.run_module(request['module'], run_name='__main__', alter_sys=True)
+    module, arguments = request['module'], request['arguments']
+    if module == '-c':
+        sys.argv[:] = [module, *arguments[1:]]
+        exec(compile(arguments[0], '<string>', 'exec'), {'__name__': '__main__'})
+    else:
+        sys.argv[1:] = arguments
+        sys.modules.pop(module, None)
+        runpy.run_module(module, run_name='__main__', alter_sys=True)
 
 
 if __name__ == '__main__':

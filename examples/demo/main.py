@@ -26,7 +26,7 @@ from process import ServiceFailed
 import resizing
 from stage import Stage
 
-PATIENCE_S = 3600       # with a demo that hangs; on a busy machine it is slow, and that is no failure
+PATIENCE_S = 1800       # with a demo that hangs; on a busy machine it is slow, and that is no failure
 
 
 def tell(stage: Stage) -> None:

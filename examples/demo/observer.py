@@ -44,7 +44,7 @@ class Observer:
         return sorted(rows, key=lambda row: row.owner)
 
     def owner(self, device: str) -> str:
-        """Who has a device, for people."""
+        """The owner of a device, as text for people."""
         return owners(self.rows()).get(device, 'nobody')
 
     def free(self) -> list[str]:
@@ -52,7 +52,7 @@ class Observer:
         return sorted(self.devices.keys() - {row.identifier for row in self.rows()})
 
     def check_owners(self, waiting: Iterable[str]) -> None:
-        """Each owner has what its flavor says; what is left would not do for anyone who waits."""
+        """Check that each owner has what its flavor says, and that what is left is too little for anyone who waits."""
         owned: dict[str, collections.Counter[str]] = {}
         for row in self.rows():
             expect(self.devices.get(row.identifier) == row.resource_class,
@@ -111,7 +111,7 @@ class Observer:
         expect(content == text_to_fill(text_of(name), len(content)), f'every byte of {namespace} is of {name}')
 
     def read(self, namespace: str) -> str:
-        """What stands in a namespace, for people."""
+        """The contents of a namespace, as text for people."""
         content = self._machine.read_namespace(namespace)
         clean = content.count(0) == len(content)
         return f'{len(content) // MIB} MiB of zeros' if clean else repr(content[:24])

@@ -1,4 +1,4 @@
-"""The demo's compute service beside a placement service: the same, with what a scheduler chose for each instance."""
+"""The demo's compute service beside a placement service: a scheduler chooses for each instance."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ PROJECT = USER = 'demo'
 
 
 class PlacedService(service.Service):
-    """Keeps what instances hold in placement as the record has it, and reports what the host has."""
+    """Keeps allocations in placement as the record has them, and reports what the host has."""
 
     def _began(self) -> None:
         self._node = NodeReporter.from_conf(self._conf, self._manager, self._store)
         self._leftovers = HostLeftovers(self._store, self._manager.host_uuid)
         self._allocations = allocations.AllocationClient.from_conf(self._conf, self._leftovers)
         self._node.start()
-        # Those that were here before there was a placement service.
+        # Instances that were here before there was a placement service.
         [root] = [provider.uuid for provider in self._manager.providers() if provider.parent_uuid is None]
         records = self._store.records(self._manager.host_uuid)
         for consumer, share in expected.shares(records, root, tree.NESTED).items():

@@ -16,13 +16,13 @@ from typing import NamedTuple
 import machine
 import page
 
-# Of commands: nothing needs attention; something does.
+# Exit statuses of commands: nothing needs attention, or something does.
 OK = 0
 ATTENTION = 3
 
 
 class Answer(NamedTuple):
-    """What a command printed, and its exit status."""
+    """The output of a command, and its exit status."""
 
     told: str
     status: int
@@ -87,7 +87,7 @@ class Process:
             time.sleep(0.01)
 
     def kill(self) -> int:
-        """Kill it as nothing can be killed more suddenly, and return its status."""
+        """Kill it with SIGKILL, and return its status."""
         self._process.send_signal(signal.SIGKILL)
         return self._ended()
 

@@ -3,9 +3,9 @@
 A backend knows how to carry out changes on one connection of its driver, and what the errors of that driver mean.
 It holds no connection and no state of a transaction.
 
-Writing goes past SQLAlchemy's connections to the driver: building, compiling and running one INSERT costs SQLAlchemy
-more client time than the driver needs for all of it, at every commit. The statements are still SQLAlchemy's, compiled
-once for all stores of a kind. Reading goes the usual way.
+The committer writes by the driver itself, not by SQLAlchemy's connections: at every commit SQLAlchemy would take longer
+to build, compile and run one INSERT than the driver takes for all of it. SQLAlchemy still makes the statements, once
+for all stores of a kind. Readers use SQLAlchemy's connections.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from devicetrack.store import api
 from devicetrack.store.sql import convert
 from devicetrack.store.sql import models
 
-# One statement carries so many rows at most; more become several statements of the same transaction.
+# One statement has at most so many rows; more rows become several statements of the same transaction.
 ROWS_A_STATEMENT: Final = 500
 
 # How often a transaction that had to give way to another one is tried.
@@ -38,7 +38,7 @@ ATTEMPTS: Final = 10
 
 
 class Cause(enum.Enum):
-    """What an error of a driver means to us."""
+    """What an error of a driver means to a store."""
 
     DUPLICATE = 'a row with this key exists'
     STALE = 'a row moved on'
@@ -54,7 +54,7 @@ class Cause(enum.Enum):
 
 
 class Fault(NamedTuple):
-    """An error, understood. ``reason`` is our own sentence: it quotes no value, no user name and no password."""
+    """An error with its cause. ``reason`` is a sentence of ours: it quotes no value, no user name and no password."""
 
     cause: Cause
     reason: str
@@ -66,10 +66,9 @@ class StaleRows(Exception):
 
 
 class Merged(NamedTuple):
-    """The changes of one transaction, put together from all of its members and in the order of their keys.
+    """The changes of all members of one transaction, in the order of their keys.
 
-    Everybody who writes several rows takes their locks in the same order, so two transactions that meet seldom
-    deadlock.
+    Every transaction locks its rows in this order, so two transactions that meet seldom deadlock.
     """
 
     insert: Sequence[Record]
@@ -98,7 +97,7 @@ def _key_before(update: api.Update) -> tuple[str, ...]:
 
 
 def _last_of_each(contexts: Sequence[api.ContextChange]) -> Sequence[api.ContextChange]:
-    """What is left of several changes to the context of one instance when they are made one after the other."""
+    """The last change to the context of each instance, in the order of their keys."""
     if not contexts:
         return ()
     last = {change[:2]: change for change in contexts}
@@ -109,7 +108,7 @@ Row = TypeVar('Row')
 
 
 def chunks(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
-    """The rows in portions that fit into one statement."""
+    """The rows in portions that each fit into one statement."""
     for start in range(0, len(rows), ROWS_A_STATEMENT):
         yield rows[start:start + ROWS_A_STATEMENT]
 
@@ -174,8 +173,8 @@ class Backend(abc.ABC):
     def _insert_or_replace(table: sa.Table, key: Sequence[str], others: Sequence[str]) -> sa.Insert:
         """A statement that inserts a row, all columns in their order, or replaces the one with this key.
 
-        One statement: with a DELETE and an INSERT, a lost transaction of ours that is still open would make a key
-        exist, which reads as a device that somebody else has.
+        It is one statement: after a DELETE, an INSERT could meet the key of a lost transaction that was still open, and
+        the store would report a device that somebody else has.
         """
 
     def of_contexts(self, contexts: Sequence[api.ContextChange]) -> list[tuple[str, tuple[Any, ...]]]:
@@ -187,14 +186,14 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def prepare(self, connection: Any) -> None:
-        """Give a new connection of the driver the settings that every one of ours has. No transaction is left open."""
+        """Give a new connection of the driver the settings of a store. Leaves no transaction open."""
 
     def prepare_to_write(self, connection: Any) -> None:
         """Further settings of the one connection that writes."""
 
     @abc.abstractmethod
     def ping(self, connection: Any) -> None:
-        """See that an idle connection still has its server. One round trip; raises the driver's error."""
+        """Check that an idle connection still has its server. One round trip; raises the driver's error."""
 
     # -- one transaction -----------------------------------------------------------------------------------------------
 
@@ -219,7 +218,7 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def cause_of(self, error: BaseException) -> Cause:
-        """What an error of the driver means, by its code: messages come in the language of the server."""
+        """What an error of the driver means, by its code: its message is in the language of the server."""
 
     @abc.abstractmethod
     def code_of(self, error: BaseException) -> str:
@@ -227,12 +226,12 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def undone_in_commit(self, error: BaseException) -> bool:
-        """Whether an error that COMMIT ended with proves that nothing of the transaction lasts."""
+        """Whether an error of COMMIT proves that the database has undone the transaction."""
 
     def fault(self, error: BaseException) -> Fault:
-        """Understand an error of the driver, of SQLAlchemy or of oslo.db."""
+        """What an error of the driver, of SQLAlchemy or of oslo.db means."""
         origin = origin_of(error)
-        # Not the driver's: the operating system's (a socket, a file), else a mistake of ours.
+        # An error that is not the driver's comes from the operating system (a socket, a file), or is a mistake of ours.
         cause = (self.cause_of(origin) if isinstance(origin, self.Error)
                  else Cause.GONE if isinstance(origin, OSError) else Cause.OTHER)
         code = self.code_of(origin) if isinstance(origin, self.Error) else ''
@@ -241,7 +240,7 @@ class Backend(abc.ABC):
 
 
 def origin_of(error: BaseException) -> BaseException:
-    """The driver's own error inside of one that SQLAlchemy or oslo.db made of it."""
+    """The driver's own error, inside one that SQLAlchemy or oslo.db made of it."""
     while True:
         inner = getattr(error, 'inner_exception', None) or getattr(error, 'orig', None)
         if not isinstance(inner, BaseException):

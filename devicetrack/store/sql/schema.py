@@ -1,7 +1,6 @@
 """The schema of a store: making it, telling its revision, and bringing stored texts up to date.
 
-alembic is loaded by what needs it. It keeps the migration that runs in a global of its own, so one thread at a time
-uses it.
+Functions that need alembic load it. alembic keeps the migration that runs in a global, so one thread at a time uses it.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ MIGRATIONS: Final = os.path.join(os.path.dirname(__file__), 'migrations')
 
 _alembic = threading.Lock()
 
-# Names the lock that keeps two processes from migrating one database at once.
+# The names of the lock that keeps two processes from migrating one database at once.
 _LOCK_NUMBER: Final = 0x6465_7674
 _LOCK_NAME: Final = 'devicetrack_db_sync'
 
 
 def revision(store: Database) -> str | None:
-    """The revision that the store has, or None when it has no schema of ours."""
+    """The revision of the store's schema, or None when it has none of ours."""
     with store.reading() as connection:
         if not sa.inspect(connection).has_table('alembic_version'):
             return None
@@ -47,7 +46,7 @@ def revision(store: Database) -> str | None:
 
 
 def check(store: Database) -> None:
-    """See that the store has the schema of this release. Reads only.
+    """Check that the store has the schema of this release. Reads only.
 
     :raises SchemaMismatch: its schema is missing, older or newer
     :raises StoreUnavailable: it cannot be reached
@@ -59,7 +58,7 @@ def check(store: Database) -> None:
 
 
 def remedy(found: str | None) -> str:
-    """What to do about a store of another revision than this release's."""
+    """What to do about a store whose schema is not of this release."""
     if found is None:
         return MAKE
     if is_known(found):
@@ -68,7 +67,7 @@ def remedy(found: str | None) -> str:
 
 
 def is_known(found: str) -> bool:
-    """Whether this release has the migration that led to a revision: then it can lead on from there."""
+    """Whether this release has the migration that made a revision, and so can migrate from it."""
     with _alembic:
         from alembic import script
         known = {step.revision for step in script.ScriptDirectory(MIGRATIONS).walk_revisions()}
@@ -84,10 +83,10 @@ def config() -> Any:
 
 
 def sync(store: Database) -> str:
-    """Bring the store's schema to this release's revision; make the file of an SQLite store when it is missing.
+    """Migrate the store's schema to this release's revision, and make the file of an SQLite store that has none.
 
-    The directory is made with mode 0700 and the file with 0600; SQLite gives its log and its index the file's mode.
-    A store that is up to date is not changed. Of two processes that do this at once, one waits for the other.
+    The directory gets mode 0700 and the file 0600; SQLite gives its log and its index the file's mode. A store that is
+    up to date is not changed. When two processes do this at once, one waits for the other.
 
     :returns: the revision that the store has now
     :raises SchemaMismatch: the store is newer than this release, or it is no store; nothing was changed
@@ -112,7 +111,7 @@ def _make_file(store: Database) -> None:
     except OSError as error:
         raise exception.StoreUnavailable(
             store.name, f'it cannot be made or opened ({error.strerror}): let this process write to it') from error
-    with store.reading() as connection:         # lasts in the file; not possible inside of a transaction
+    with store.reading() as connection:         # the setting stays in the file; a transaction could not make it
         store.backend.prepare_to_write(connection.connection.dbapi_connection)
 
 
@@ -121,7 +120,8 @@ def _upgrade(store: Database, connection: sa.Connection) -> None:
     if connection.dialect.name == 'postgresql':
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK_NUMBER)))
     elif connection.dialect.name == 'mysql':
-        # A lock of the session, because DDL ends transactions here; of the server, hence with the database's name.
+        # The session holds the lock, because DDL ends transactions here. The lock is the server's, so its name has the
+        # database's.
         lock = f'{_LOCK_NAME} {connection.engine.url.database}'[:64]
         if not connection.execute(sa.select(sa.func.get_lock(lock, store.backend.busy_timeout_s))).scalar():
             raise exception.StoreUnavailable(store.name, 'another process brings its schema up to date: wait for it')
@@ -131,7 +131,7 @@ def _upgrade(store: Database, connection: sa.Connection) -> None:
             alembic_config.attributes['connection'] = connection
             command.upgrade(alembic_config, 'head')
         if connection.dialect.name == 'mysql':
-            # Before the lock goes: who waits for it must see the version, or makes the tables again.
+            # Before the lock goes: the next one must see the version, or it makes the tables again.
             connection.commit()
     finally:
         if connection.dialect.name == 'mysql':
@@ -139,9 +139,9 @@ def _upgrade(store: Database, connection: sa.Connection) -> None:
 
 
 class Migrated(NamedTuple):
-    """What became of stored details of older versions.
+    """How many rows were converted to this release's version of their details, and how many are left.
 
-    ``unreadable`` rows come from a newer release or are damaged; they were left as they are.
+    ``unreadable`` rows come from a newer release or are damaged; they stay as they are.
     """
 
     converted: int
@@ -152,8 +152,8 @@ class Migrated(NamedTuple):
 def migrate_details(store: Database, max_rows: int | None = None, rows_a_batch: int = 100) -> Migrated:
     """Convert stored details of older versions to this release's, in transactions of ``rows_a_batch`` rows.
 
-    A row counts only when it is still of the generation at which it was read. Its generation stays, so a manager that
-    runs meanwhile is not disturbed: it may write the older text back, which the next run converts again.
+    A row is written only while it has the generation at which it was read. Its generation stays the same, so a manager
+    may run meanwhile; if it writes the older text back, the next run converts that.
 
     :param max_rows: convert at most so many; None means all
     :raises StoreUnavailable: the batch at hand was not written, those before it were

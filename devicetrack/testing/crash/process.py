@@ -1,4 +1,4 @@
-"""What runs in the process of one host: a compute service, and proxies for all that it can change.
+"""The process of one host: a compute service, and proxies for all that it can change.
 
 The process is forked and makes its manager itself. The machine and the service's data outlive it: they are in the
 process that forked it, at the other end of a line.
@@ -33,8 +33,8 @@ from devicetrack.store import api
 from devicetrack.testing.crash import moments
 from devicetrack.virt import driver as virt_driver
 
-# What travels on the line. From the process: that it is at a moment, a call of something at the other end, the answer
-# of what it was told to do. To it: what to do, and answers.
+# Messages on the line. The process sends that it is at a moment, or that it calls something at the other end, or the
+# answer to what it was told to do. It is sent what to do, and the answers to its calls.
 MOMENT = 'moment'
 CALL = 'call'
 ANSWER = 'answer'
@@ -42,7 +42,7 @@ ERROR = 'error'
 
 
 class Parts(NamedTuple):
-    """What a compute service's process is given.
+    """The parts that a compute service's process is given.
 
     ``driver`` and ``store`` are for its manager. ``hypervisor`` starts and stops guests
     (:class:`~devicetrack.testing.crash.world.Hypervisor`), ``data`` is the service's own data (what the operation's
@@ -142,9 +142,9 @@ class Line:
         return self._attention.recording
 
     def wait(self) -> tuple[str, tuple[Any, ...]]:
-        """What to do next.
+        """Receive what to do next.
 
-        :raises EOFError: nothing any more
+        :raises EOFError: there is nothing more to do
         """
         name, args, self._attention = self._connection.recv()
         return name, args
@@ -161,13 +161,13 @@ class Line:
             return answer
 
     def reach(self, kind: str, call: str, when: str, state: object = None) -> str | None:
-        """Be at a moment; die if that is to be.
+        """Pass a moment; the process is killed here if the run says so.
 
-        :returns: what else is to happen, or None
+        :returns: another fault to act out, or None
         """
         if not self._attention.wants(len(self._passed)):
             if self._attention.counts:
-                self._passed.append((kind, call, when))         # and told with whatever is told next
+                self._passed.append((kind, call, when))         # sent with the next message
             return None
         view = self.view() if self.recording else None
         action: str | None = self.ask(MOMENT, kind, call, when, state, view)
@@ -176,7 +176,7 @@ class Line:
         return action
 
     def view(self) -> LedgerView | None:
-        """What the process's ledger says, without a moment passing."""
+        """Look at the process's ledger without passing a moment."""
         if self.process is None:
             return None
         with self._inside(moments.LEDGER):
@@ -193,7 +193,7 @@ class Line:
 
     @contextlib.contextmanager
     def around(self, kind: str, call: str, state: Callable[[], object] = lambda: None) -> Iterator[None]:
-        """A call with a moment before and one after it. A call inside a call of its kind is a part of that."""
+        """Pass a moment before a call and one after it. A call inside one of the same kind passes none of its own."""
         if getattr(self._calls, kind, False):
             yield
             return
@@ -214,7 +214,7 @@ class Line:
 
 
 class Remote:
-    """Whatever is at the other end, by its methods."""
+    """An object at the other end of the line, by its methods."""
 
     def __init__(self, line: Line, kind: str) -> None:
         self._line, self._kind = line, kind
@@ -319,7 +319,7 @@ def watch_ledgers(line: Line) -> None:
 
 def run(connection: Any, make: Callable[[Parts], ComputeProcess], host: str, conf: cfg.ConfigOpts, opened: api.Store,
         log: str) -> None:
-    """Be the process: do what the line says until it ends. Does not return."""
+    """Serve the line until it ends, as the process of a host. Does not return."""
     status = 1
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)            # the one who forked us ends us
@@ -360,13 +360,13 @@ def _obey(line: Line, process: ComputeProcess, store: Any) -> None:
             line.answer(ANSWER, answer)
 
 
-# Commands that are none of a service's.
+# Commands of the kit. They are not methods of a service.
 VIEW = '(view)'
 MEND = '(mend)'
 
 
 class Failed(Exception):
-    """An error of the process that does not travel, as text."""
+    """An error of the process that cannot be pickled, as text."""
 
 
 def _that_travels(error: Exception) -> Exception:

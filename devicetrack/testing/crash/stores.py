@@ -1,6 +1,6 @@
 """The stores of a run: emptied before it, looked at from outside, cut off from the processes that use them.
 
-All of it is done by an attendant, a process of its own: whoever forks processes that use a store must not have it open.
+An attendant, a process of its own, does all of it, because a process that forks users of a store must not have it open.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from devicetrack.store.sql import open_store
 from devicetrack.testing import databases
 from devicetrack.testing import proxy as proxies
 
-# What stands in every store, by its name ('' for the one that all hosts share) and then by table.
+# The rows of every store, by its name ('' for the one that all hosts share) and then by table.
 Contents = dict[str, dict[str, list[tuple[Any, ...]]]]
 
 
@@ -50,11 +50,11 @@ class Stores(abc.ABC):
 
     @abc.abstractmethod
     def url(self) -> str | None:
-        """What [devicetrack_database] connection is for a process that starts now; None for its default."""
+        """The value of [devicetrack_database] connection for a process that starts now; None for its default."""
 
     @abc.abstractmethod
     def read(self) -> Contents:
-        """Everything that stands in the stores now."""
+        """Every row of every store now."""
 
     def lose_answer(self) -> None:
         """Cut the next COMMIT's connection after the server has done it."""
@@ -112,7 +112,7 @@ class ServerStores(Stores):
         host, port = self._attendant.ask('address')
         self._proxied = server.proxied.replace('HOST:1/', f'{host}:{port}/')
         self._through_proxy = False
-        # Nothing is connected by this. The processes that are forked will have all that it takes.
+        # This connects to nothing. Forked processes have the modules that a connection needs.
         open_store(databases.configuration(connection=server.url)).close()
 
     def reset(self, state_paths: dict[str, str]) -> None:
@@ -145,7 +145,7 @@ class ServerStores(Stores):
 
 
 class _Attendant:
-    """A process that answers what it is asked, until nobody is left who could ask."""
+    """A process that answers questions until the line to it is closed."""
 
     def __init__(self, answer: Callable[[Any], Any]) -> None:
         self._line, theirs = multiprocessing.Pipe()
@@ -204,7 +204,7 @@ _NOWHERE: Final = '/nowhere'
 
 
 class _ServerSide:
-    """What the attendant of a server's database keeps: a connection, and a proxy for connections that will be cut."""
+    """The attendant of a server's database. It keeps a connection, and a proxy for connections that will be cut."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -238,7 +238,7 @@ class _ServerSide:
         self._proxy.at_next_commit(proxies.Action.LOSE_ANSWER)
 
     def _cut(self) -> None:
-        self._target.socket = _NOWHERE      # who connects from now on is sent away
+        self._target.socket = _NOWHERE      # new connections are refused from now on
         self._proxy.cut_idle()
 
     def _mend(self) -> None:

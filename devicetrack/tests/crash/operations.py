@@ -1,4 +1,4 @@
-"""What a compute service does, for the crash kit."""
+"""The operations of a compute service, for the crash kit to interrupt."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ class Drain(ComputeOperation):
 
     def finish(self, world: World) -> None:
         super().finish(world)
-        for target, said in list(world.data.said.items()):       # whoever got no answer says it again
+        for target, said in list(world.data.said.items()):       # the operator asks again, having got no answer
             if said == service.DRAINING:
                 world['a'].drain(target)
             elif said == service.UNDRAINING:

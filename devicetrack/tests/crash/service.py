@@ -20,8 +20,7 @@ from devicetrack.testing.crash import process
 # Statuses after which nothing is under way.
 OVER: Final = ('confirmed', 'reverted', 'completed', 'done', 'failed', 'error')
 
-
-# What an operator said of a device or a parent, and whether the answer has come.
+# What an operator asked for a device or a parent, and whether it was answered.
 DRAINING: Final = 'draining'
 DRAINED: Final = 'drained'
 UNDRAINING: Final = 'undraining'
@@ -53,7 +52,7 @@ SMALL: Final = Flavor(name='small', pmem=1, vgpu=1)
 LARGE: Final = Flavor(name='large', pmem=2, vgpu=2)
 
 
-class Data(compute_service.ComputeService):
+class Data(compute_service.ServiceData):
     """The service's database, with what operators said."""
 
     def __init__(self) -> None:

@@ -1,7 +1,6 @@
-"""What two worlds have in common that differ in nothing but names.
+"""A form that is the same for worlds that differ in nothing but names.
 
-Ids that were drawn by lot, which guest is the first and which host is called a make no difference. Nor does it matter
-how often a row was written, or when.
+It ignores random ids, which guest is the first, which host is called a, how often a row was written, and when.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ Thing = TypeVar('Thing')
 
 
 def form(world: World) -> bytes:
-    """The same for worlds that only names tell apart."""
+    """The form of a world: the same for worlds that differ in nothing but names."""
     views = {name: _View(world, host) for name, host in world.hosts.items()}
     least = min(repr(_in_order(world, views, guests, hosts))
                 for guests in _orders({guest: _look(world, views, guest) for guest in world.service.guests.values()})
@@ -37,7 +36,7 @@ def form(world: World) -> bytes:
 
 
 def _orders(looks: dict[Thing, tuple]) -> Iterator[tuple[Thing, ...]]:
-    """The orders of things by what can be seen of them without names: more than one where some look alike."""
+    """Every order of things by their looks, which have no names: more than one where some look alike."""
     ordered = sorted(looks, key=lambda thing: repr(looks[thing]))
     groups = [list(group) for _, group in itertools.groupby(ordered, key=lambda thing: repr(looks[thing]))]
     for order in itertools.product(*(itertools.permutations(group) for group in groups)):
@@ -72,7 +71,7 @@ class _Naming:
         self.boots = {name: host.machine.boot for name, host in world.hosts.items()}
 
     def name_devices(self, host: str, view: _View) -> None:
-        """By what they are to whom, and only then by name: devices that are alike are all the same."""
+        """Number devices by their facts, and by their names only where facts are alike."""
         facts = sorted((view.facts(self, key), key) for key in view.keys)
         for number, (_, key) in enumerate(facts):
             self.devices[host, key] = number

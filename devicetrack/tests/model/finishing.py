@@ -1,7 +1,7 @@
 """Finishing what is under way: what an operator and the service would do, until nothing is left to do.
 
-Whatever was cut off and whoever never heard of it: once the machines run, their managers were started and audited, and
-the service has said the truth about everything, the rows must be exactly what the service's data says.
+Any operation may have been cut off, and any host may not have been told. Once the machines run, their managers were
+started and audited, and the service told the truth about everything, the rows must be what the service's data says.
 """
 
 from __future__ import annotations

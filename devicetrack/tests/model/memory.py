@@ -1,4 +1,4 @@
-"""What a manager has in memory and loses with its process: taken out of it, and put into it again.
+"""A manager's memory, which it loses with its process: taken out of it, and put into it again.
 
 The one place of the kit that knows what a started host consists of.
 """

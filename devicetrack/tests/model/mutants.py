@@ -56,7 +56,7 @@ def mutant(arrow: str, what: str, shape: Shape = NAMESPACES) -> Callable[[Callab
 
 
 def _in_place_of(owner: Any, name: str, function: Callable[..., Any]) -> Any:
-    """Put a function in the place of a method; it gets the method first."""
+    """Replace a method by a function, which gets the method as its first argument."""
     original = getattr(owner, name)
 
     def instead(*arguments: Any, **named: Any) -> Any:

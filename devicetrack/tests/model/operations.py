@@ -1,8 +1,7 @@
-"""What may happen to a world: what users ask of the service, and how the service asks its hosts; what hosts do.
+"""What may happen to a world: what users ask of the service, what the service asks of its hosts, what hosts do.
 
-Each operation is what a Nova-like service does, call by call, with its own data saved where the service saves it. It
-may be cut off at every point of it; what is left then is there for the other operations, and no operation mends more
-than the service would.
+Each operation is what a Nova-like service does, call by call, and saves its data where the service saves it. It may be
+cut off at every point. The other operations find what is left then, and none repairs more than the service would.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ Arguments = tuple[Any, ...]
 
 
 class Step(NamedTuple):
-    """One thing that may happen, as a trace shows it: an operation and what it is done to.
+    """A step of a trace: an operation and its arguments.
 
     ``cut`` is '' or the call at which the process that does it was killed, with how many there were before it.
     """
@@ -54,7 +53,7 @@ OPERATIONS: Final[dict[str, Operation]] = {}
 def operation(choices: Callable[[World], Iterator[Arguments]]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a function an operation.
 
-    :param choices: what it can be done to in a world
+    :param choices: the arguments that it can have in a world
     """
     def made(run: Callable[..., None]) -> Callable[..., None]:
         name = run.__name__.replace('_', ' ')
@@ -71,7 +70,7 @@ def enabled(world: World) -> Iterator[Step]:
 
 
 def perform(world: World, step: Step) -> None:
-    """Let it happen. What the service does not expect is raised."""
+    """Do a step. Errors that the service does not expect are raised."""
     try:
         OPERATIONS[step.name].run(world, *step.arguments)
     finally:
@@ -160,7 +159,7 @@ def reboot(world: World, host: str) -> None:
 
 
 def _run_guest(world: World, guest: Guest, host: str, new: bool = False) -> None:
-    """Realize, define and start the guest on what its instance has on a host: with ``new`` what it moves to."""
+    """Realize, define and start the guest on its instance's devices on a host: with ``new`` those that it moves to."""
     manager = world.hosts[host].manager
     instance = guest.instance()
     manager.realize(world.context, instance)
@@ -171,7 +170,7 @@ def _run_guest(world: World, guest: Guest, host: str, new: bool = False) -> None
 
 
 def _run_new_guest(world: World, guest: Guest, host: str, new: bool = False) -> None:
-    """The same for a guest that was not there: after an error the service removes what it began to start."""
+    """The same for a guest that was not there: after an error the service removes the guest."""
     try:
         _run_guest(world, guest, host, new)
     except exception.DeviceTrackError:
@@ -500,7 +499,7 @@ def live_over_at_dest(world: World, name: str) -> None:
 def live_over_unheard(world: World, name: str) -> None:
     """The service says that a live migration is completed, and neither host was told.
 
-    Nobody says to it what the guest has now, so it takes what the claim said: another claim reads it.
+    The service does not hear what the guest has now. It saves what the claim said, which another claim reads.
     """
     guest, move = _named(world, name)
     guest.resources = guest.context.new_resources
@@ -543,7 +542,7 @@ def evacuate(world: World, name: str) -> None:
     move.status = 'pre-migrating'
     with claim:
         _run_new_guest(world, guest, host, new=True)
-    # Saved first: whoever is killed in between has said so, and the audit finishes it.
+    # Saved first: when the process is killed in between, the audit finishes the evacuation.
     guest.host = host
     guest.forget(guest.current)
     guest.current, guest.new = guest.new, frozenset()

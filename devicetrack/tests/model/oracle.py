@@ -22,7 +22,7 @@ _UNREALIZES: Final = ('wipe', 'destroy')
 
 
 def broken(world: World, call: str = '') -> list[str]:
-    """What of the invariant does not hold now.
+    """The parts of the invariant that do not hold now.
 
     In use by a guest, then realized on the host, then a row, then held in the ledger of a manager that lives; what a
     guest wrote is there while it owns the device, and only then.
@@ -83,7 +83,7 @@ def _of_devices(world: World, host: ModelHost, rows: dict[DeviceKey, Row]) -> It
 
 
 def _of_moves(world: World, host: ModelHost, rows: dict[DeviceKey, Row]) -> Iterator[str]:
-    """A move on one host begins and ends in one transaction: what is at rest has nothing beside it that moves."""
+    """A move on one host begins and ends in one transaction: a row at rest has no moving row beside it."""
     one_host = {move.uuid for move in world.service.migrations if move.one_host}
     there = [row for row in rows.values() if row.state != vocabulary.RELEASING]
     at_rest = {row.instance_uuid: row for row in there if row.migration_uuid is None}
@@ -113,7 +113,7 @@ def _of_boot(world: World, host: ModelHost, rows: dict[DeviceKey, Row]) -> Itera
 
 
 def unfinished(world: World) -> list[str]:
-    """What is not as the service's data says, in a world in which nothing is under way."""
+    """Differences from the service's data, in a world in which nothing is under way."""
     found = []
     for name, host in world.hosts.items():
         rows = world.rows_of(name)

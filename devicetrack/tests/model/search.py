@@ -37,7 +37,7 @@ _UUID: Final = re.compile(r'[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}')
 
 
 class Violation(NamedTuple):
-    """What went wrong and the steps that lead there. ``at`` is the call before which it showed, '' at a step's end."""
+    """A violation and the steps that lead to it. ``at`` is the call before which it showed, '' at a step's end."""
 
     trace: tuple[Step, ...]
     at: str
@@ -51,7 +51,7 @@ class Violation(NamedTuple):
 
 @dataclasses.dataclass
 class Result:
-    """What a search visited and found. ``complete`` when nothing up to ``depth`` is left unvisited."""
+    """The counts of a search, and its violations. ``complete`` when nothing up to ``depth`` is left unvisited."""
 
     shape: Shape
     depth: int = 0
@@ -75,7 +75,7 @@ class Result:
                 f'{self.seconds:.0f} s, {len(self.violations)} violations')
 
 
-class _Node(NamedTuple):
+class _Reached(NamedTuple):
     snapshot: Snapshot
     trace: tuple[Step, ...]
     form: bytes
@@ -85,7 +85,7 @@ class Search:
     """One search of one shape.
 
     :param depth: how many steps after a beginning
-    :param seconds: no step is begun after so long a time
+    :param seconds: no step begins after so long a time
     :param first: stop at the first violation
     :param leaves: finish what is under way also in the states of the greatest depth, not only in those before them
     """
@@ -110,7 +110,7 @@ class Search:
 
     def _search(self, world: World) -> None:
         empty = world.snapshot()
-        level: list[_Node] = []
+        level: list[_Reached] = []
         for beginning in self._beginnings:
             if self._is_over():
                 return
@@ -121,12 +121,12 @@ class Search:
             if self._is_over():
                 break
             self._level = depth
-            following: list[_Node] = []
-            for node in level:
+            following: list[_Reached] = []
+            for reached in level:
                 if self._is_over():
                     self.result.complete = False
                     return
-                for one in self._expand(world, node):
+                for one in self._expand(world, reached):
                     following.append(one)
             self.result.depth = depth
             level = following
@@ -137,14 +137,14 @@ class Search:
 
     # -- one state ----------------------------------------------------------------------------------------------------
 
-    def _expand(self, world: World, node: _Node) -> Iterator[_Node]:
-        world.restore(node.snapshot)
+    def _expand(self, world: World, reached: _Reached) -> Iterator[_Reached]:
+        world.restore(reached.snapshot)
         for step in list(operations.enabled(world)):
-            world.restore(node.snapshot)
-            yield from self._perform(world, node.trace, step)
+            world.restore(reached.snapshot)
+            yield from self._perform(world, reached.trace, step)
 
-    def _perform(self, world: World, trace: tuple[Step, ...], step: Step) -> Iterator[_Node]:
-        """Where a step leads, and where each of its interruptions does."""
+    def _perform(self, world: World, trace: tuple[Step, ...], step: Step) -> Iterator[_Reached]:
+        """Do a step, and yield the states to which it and each of its interruptions lead."""
         self.result.transitions += 1
         cuts = self._do(world, trace, step)
         if cuts is None:
@@ -194,7 +194,7 @@ class Search:
             cuts.append((step._replace(cut='at its end'), world.snapshot(without=world.acting)))
         return cuts
 
-    def _arrive(self, world: World, trace: tuple[Step, ...], snapshot: Snapshot | None) -> Iterator[_Node]:
+    def _arrive(self, world: World, trace: tuple[Step, ...], snapshot: Snapshot | None) -> Iterator[_Reached]:
         """A state was reached: see whether it is new, whether all is well, and whether all can be finished from it."""
         form = canonical.form(world)
         if form in self._seen:
@@ -211,7 +211,7 @@ class Search:
             self.result.finished += 1
             if ending.wrong:
                 self._tell((*trace, *ending.steps[:-1]), ending.steps[-1], '', ending.wrong)
-        yield _Node(snapshot, trace, form)
+        yield _Reached(snapshot, trace, form)
 
     def _tell(self, trace: tuple[Step, ...], step: Step, at: str, wrong: Sequence[str]) -> None:
         """Keep the first trace of each fault."""

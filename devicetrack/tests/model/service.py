@@ -1,4 +1,4 @@
-"""The compute service of the model: its instances and migrations, what it tells a host, and who owns what by its word.
+"""The compute service of the model: its instances and migrations, what it tells a host, and who owns what.
 
 Nothing here asks the library: this is what the library is held against.
 """
@@ -19,7 +19,7 @@ from devicetrack.testing import compute_service
 # Besides the states of every service: it was never booted.
 ABSENT: Final = 'absent'
 
-# How far a move came, by the service's knowledge. Its status is what the service says of it.
+# How far a move came, as the service knows. Its ``status`` is what the service tells managers.
 CLAIMING: Final = 'claiming'                # the claim was asked for and not answered
 CLAIMED: Final = 'claimed'
 LEFT: Final = 'left'                        # of a resize: the guest is off at its source
@@ -36,7 +36,7 @@ HostDevice = tuple[str, DeviceKey]
 
 @dataclasses.dataclass(eq=False)
 class Guest:
-    """An instance by its service's word.
+    """An instance as its service knows it.
 
     ``current``, ``old`` and ``new`` are the devices that it was told of: what it runs on, what a resize left, what was
     claimed for a move that its guest has not made. ``written`` are those that hold bytes of its guest which it has not
@@ -83,7 +83,7 @@ class Guest:
 
 @dataclasses.dataclass
 class Move(compute_service.Migration):
-    """A migration by its service's word. ``size`` is how many devices the guest gets by it."""
+    """A migration as its service knows it. ``size`` is how many devices the guest gets by it."""
 
     phase: str = CLAIMING
     size: int = 1
@@ -104,7 +104,7 @@ class Move(compute_service.Migration):
         return self.source_compute == self.dest_compute
 
 
-class ModelService(compute_service.ComputeService):
+class ModelService(compute_service.ServiceData):
     """Guests and their moves. While it is mute it answers no question."""
 
     def __init__(self, guests: int = 2) -> None:

@@ -33,7 +33,7 @@ UNREACHABLE = exception.HypervisorUnreachable('fake', 'restarting')
 NOT_MADE = exception.RealizeFailed('mdev', 'm', 'no')
 NOT_WIPED = exception.UnclaimFailed('vpmem', 'd', 'the medium fails')
 
-# Before which call of a driver what is raised.
+# The error that is raised before each call of a driver.
 OF_DRIVER = {
     'get_usage': UNREACHABLE, 'get_inventory': UNREACHABLE, 'guest_records': UNREACHABLE, 'rewrite_guest': UNREACHABLE,
     'live_migration_obstacles': UNREACHABLE, 'migration_types': UNREACHABLE,
@@ -82,7 +82,7 @@ class Machine(stateful.RuleBasedStateMachine):
         self.look()
 
     def choose(self, data):
-        """Any step; one of a guest more often than one of a host, of which there always are some."""
+        """Choose a step. Steps of hosts are always possible, so steps of guests are preferred."""
         steps = list(operations.enabled(self.world))
         of_guests = [step for step in steps if step.arguments[0] in self.world.service.guests]
         if of_guests and data.draw(st.integers(0, 2), label='of a host too') < 2:

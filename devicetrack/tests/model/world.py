@@ -43,7 +43,7 @@ _READS: Final = frozenset(('check', 'host', 'hosts', 'records', 'contexts', 'ord
 
 
 class Machine(fake.FakeHost):
-    """A fake host that says when a driver comes by, and can be written down."""
+    """A fake host that reports each call of a driver, and of which a snapshot can be taken."""
 
     def __init__(self, at_call: Callable[[str, bool], None]) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class Machine(fake.FakeHost):
 
 
 class PointedStore(StagedStore):
-    """A store that says when it is called, and when it has done what it was called for."""
+    """A store that reports each call, before and after it."""
 
     def __init__(self, store: SQLStore, at_call: Callable[[str, bool], None]) -> None:
         super().__init__(store)
@@ -91,7 +91,7 @@ class PointedStore(StagedStore):
 
 
 class Database:
-    """The rows of a store, past the store."""
+    """The rows of a store, read and written without the store."""
 
     def __init__(self, path: str) -> None:
         self._connection = sqlite3.connect(path, isolation_level=None)
@@ -108,7 +108,7 @@ class Database:
             ' FROM assignments WHERE host_uuid = ? ORDER BY kind, identifier', (host_uuid,))]
 
     def migrations(self) -> frozenset[str]:
-        """Those that any row names."""
+        """The migrations that any row names."""
         return frozenset(uuid for (uuid,) in self._connection.execute(
             'SELECT migration_uuid FROM assignments UNION SELECT migration_uuid FROM migration_contexts'))
 
@@ -118,7 +118,7 @@ class Database:
                                         ' WHERE host_uuid = ?', (host_uuid,)).fetchall()
 
     def withheld(self, host_uuid: str) -> dict[tuple[str, str, str], list[str]]:
-        """The reasons that are stored, by kind, scope and name. Since when makes no difference."""
+        """The stored reasons, by kind, scope and name. Their dates make no difference."""
         return {(kind, scope, name): sorted(json.loads(reasons)) for kind, scope, name, reasons in
                 self._connection.execute('SELECT kind, scope, name, reasons FROM withheld WHERE host_uuid = ?',
                                          (host_uuid,))}
@@ -146,7 +146,7 @@ class Database:
 
 
 class Row(NamedTuple):
-    """What the model reads of a row."""
+    """The columns of a row that the model reads."""
 
     kind: str
     identifier: str
@@ -183,7 +183,7 @@ class ModelHost:
 
 
 class Snapshot(NamedTuple):
-    """A world, written down. ``memories`` are what the managers knew."""
+    """A snapshot of a world. ``memories`` has the memory of each manager."""
 
     rows: tuple[Any, ...]
     machines: tuple[Any, ...]
@@ -209,7 +209,7 @@ class Shape(NamedTuple):
 
 
 class World(fixtures.Fixture):
-    """See the module. ``at_point`` is called at every point, with the name of the call that it is at."""
+    """The world of the module. ``at_point`` is called at every point, with the name of the call."""
 
     def __init__(self, shape: Shape | None = None) -> None:
         self.shape = shape or Shape()
@@ -266,7 +266,7 @@ class World(fixtures.Fixture):
     # -- a copy that can be taken up again ----------------------------------------------------------------------------
 
     def snapshot(self, without: str = '') -> Snapshot:
-        """Write everything down.
+        """Take a snapshot.
 
         :param without: a host whose manager's memory is lost
         """
@@ -316,7 +316,7 @@ class World(fixtures.Fixture):
     # -- what happens to guests ---------------------------------------------------------------------------------------
 
     def request(self, size: int) -> DeviceRequest:
-        """So many devices of every kind that this world has."""
+        """A request for so many devices of each kind that this world has."""
         return host_fixtures.a_request(pmem=size if self.shape.devices else 0, vgpu=size if self.shape.mdevs else 0)
 
     def start_guest(self, guest: Guest, host: str, elements: Sequence[str], metadata: str,

@@ -96,7 +96,7 @@ class Boot(crash.Operation):
         return {'a': machine}
 
     def data(self):
-        return compute_service.ComputeService()
+        return compute_service.ServiceData()
 
     def setup(self, world):
         self.instance = str(uuid.uuid5(uuid.NAMESPACE_DNS, 'instance'))

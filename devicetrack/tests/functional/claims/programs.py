@@ -159,9 +159,7 @@ def resize(options: dict[str, Any]) -> None:
             host.name, host.name, instance.uuid, uuid=options['migration_uuid']))
         _said('claimed')
         host.machine.stop_guest(instance.uuid)
-        host.manager.realize(None, instance)
-        config = host.manager.guest_config(instance)
-        host.machine.start_guest(instance.uuid, config.devices, metadata=config.metadata)
+        host.run_guest(instance)
         _said('booted')
 
 

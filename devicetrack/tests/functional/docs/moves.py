@@ -37,9 +37,7 @@ def claimed(region: Region, instance: Instance, name: str) -> Migration:
 
 def boot(region: Region, instance: Instance, name: str) -> Steps:
     host = region.hosts[name]
-    host.manager.realize(None, instance)
-    config = host.manager.guest_config(instance)
-    host.machine.start_guest(instance.uuid, config.devices, metadata=config.metadata)
+    host.run_guest(instance)
     yield f'{name}: realize, guest_config, the guest starts'
     host.manager.started(None, instance)
     yield f'{name}: started'
@@ -176,10 +174,9 @@ def live_migrated(region: Region, instance: Instance) -> Steps:
     two.manager.realize(None, instance)
     found = two.manager.device_map(instance, migration)
     yield 'two: realize, device_map'
-    one.manager.migration_definitions(None, instance, migration, found)
+    definitions = one.manager.migration_definitions(None, instance, migration, found)
     yield 'one: migration_definitions'
-    two.machine.start_guest(instance.uuid, [pair.element for pair in found.pairs], metadata=found.metadata,
-                            arriving=True)
+    two.machine.receive_guest(instance.uuid, definitions)
     yield 'the copy begins; the guest waits on two'
     two.machine.arrived(instance.uuid)
     one.machine.delete_guest(instance.uuid)

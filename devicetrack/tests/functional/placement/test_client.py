@@ -224,11 +224,10 @@ class TestNoAnswer(ClientTestCase):
         self.assertIn('401', error.reason)
 
     def test_a_server_that_is_too_old(self):
-        self.client.check_version()
+        self.client.get_tree(_NOBODY)
         self.useFixture(fixtures.MonkeyPatch('devicetrack.placement.client.MICROVERSION', '1.999'))
-        for call in (self.client.check_version, lambda: self.client.get_tree(_NOBODY)):
-            error = self.assertRaises(errors.PlacementTooOld, call)
-            self.assertEqual('1.999', error.wanted)
+        error = self.assertRaises(errors.PlacementTooOld, self.client.get_tree, _NOBODY)
+        self.assertEqual('1.999', error.wanted)
 
 
 class TestOptions(base.TestCase):

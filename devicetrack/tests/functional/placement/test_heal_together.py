@@ -24,7 +24,7 @@ from devicetrack.tests import base
 from devicetrack.tests.functional.placement import nodes
 from devicetrack.tests.unit.cmd import program as programs
 
-_NODES, _INSTANCES, _KILLS = 6, 4, 3
+_NODES, _INSTANCES, _KILLS = 10, 4, 4
 
 
 class Writer(threading.Thread):

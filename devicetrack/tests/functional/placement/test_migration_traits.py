@@ -207,7 +207,7 @@ class TestFleets(FleetTestCase):
     def test_no_host_that_has_partners_is_excluded(self) -> None:
         reasons: collections.Counter[str] = collections.Counter()
         answers: collections.Counter[tuple[bool, bool]] = collections.Counter()
-        for seed in range(4):
+        for seed in range(6):
             chance = Chance(seed)
             hosts = chance.hosts(8)
             for host in hosts:
@@ -227,7 +227,7 @@ class TestFleets(FleetTestCase):
                         reasons.update(why)
         # The fleets are such that all of this happens, and most of what has no partners is excluded.
         self.assertEqual(set(DOCUMENTED), set(reasons))
-        self.assertLess(70, answers[True, True])
+        self.assertLess(100, answers[True, True])
         self.assertLess(answers[True, False] * 3, answers[False, False])
 
 

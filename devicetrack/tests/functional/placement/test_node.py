@@ -113,8 +113,8 @@ class TestAtStart(NodeTestCase):
         self.assertEqual(ANNOUNCED, self.world.room())
 
     def test_so_does_a_placement_that_does_not_answer(self) -> None:
-        service = NodeReporter(self.placement.open('http://127.0.0.1:1'), self.world.manager, self.world.host.store,
-                               'at_start')
+        nobody = self.placement.open('http://127.0.0.1:1')
+        service = NodeReporter(nobody, self.world.manager, self.world.host.store, 'at_start')
         start = service.start()
         assert start.healing is not None
         self.assertEqual(([healing.FAILED], None), ([one.what for one in start.healing.obstacles], start.report))

@@ -9,8 +9,6 @@ import os
 import pathlib
 import select
 import signal
-import subprocess
-import sys
 import textwrap
 import time
 import types
@@ -21,6 +19,7 @@ from devicetrack import exception
 from devicetrack import filelock
 from devicetrack.objects.values import DeviceKey
 from devicetrack.tests import base
+from devicetrack.tests import processes
 from devicetrack.tests.drivers import contract
 from devicetrack.tests.drivers import worlds
 from devicetrack.virt.libvirt import driver as libvirt_driver
@@ -89,9 +88,9 @@ class WipeTestCase(base.TestCase):
         The wiper is halted, and stays so until :meth:`go_on`.
         """
         wanted = self.assigned(self.driver())
-        service = subprocess.Popen([sys.executable, '-c', SERVICE, self.state_path, self.files, str(_RATE_MIB_S),
-                                    worlds.text_of(wanted)])
-        self.addCleanup(service.wait)
+        service = processes.Process('-c', SERVICE, self.state_path, self.files, str(_RATE_MIB_S),
+                                    worlds.text_of(wanted))
+        self.addCleanup(service.communicate)
         while not (children := [child for tasks in pathlib.Path(f'/proc/{service.pid}/task').glob('*/children')
                                 for child in tasks.read_text().split()]):
             time.sleep(0.01)
@@ -105,7 +104,7 @@ class WipeTestCase(base.TestCase):
                 break
             self.go_on()
             time.sleep(0.01)
-        service.send_signal(signal.SIGKILL)
+        service.kill()
         service.wait()
         return wanted
 

@@ -1,10 +1,9 @@
 """A compute service in one process, which can be stopped wherever it changes something.
 
 ``compute.py HOST CONFIGURATION_FILE`` runs it. Orders come as lines of JSON on standard input, each is answered by a
-line on standard output. Its database is with whoever gives the orders: every order brings the instances and migrations
-as they are now.
+line on standard output. Its database is outside: every order brings the instances and migrations as they are now.
 
-An order with ``stop`` says ``{"at": …}`` when it is there, and goes no further, while other orders are carried out.
+An order with ``stop`` says ``{"at": …}`` when it is there, and goes no further, while other orders run.
 When enough of them wait, it is time to kill the process, or to cut the power.
 """
 
@@ -63,8 +62,8 @@ def say(answer: object) -> None:
     sys.stdout.flush()
 
 
-class _Told(logging.Handler):
-    """Hands each record of a log on."""
+class _LogTap(logging.Handler):
+    """Passes each record of a log to a function."""
 
     def __init__(self, tell: Callable[[logging.LogRecord], None]) -> None:
         super().__init__()
@@ -75,7 +74,7 @@ class _Told(logging.Handler):
 
 
 class Stops(threading.local):
-    """Where the order that this thread carries out is to be stopped."""
+    """The point at which the order of this thread is to be stopped."""
 
     wanted: str | None = None
 
@@ -88,7 +87,7 @@ class Stops(threading.local):
         """Reach the points that are inside the library."""
         self._around('start', DEFINED, MADE)
         self._around('undefine', DESTROYED, None)
-        logging.getLogger('devicetrack.virt.libvirt.wiping').addHandler(_Told(self._wipes))
+        logging.getLogger('devicetrack.virt.libvirt.wiping').addHandler(_LogTap(self._wipes))
 
     def _around(self, name: str, before: str, after: str | None) -> None:
         call: Callable[..., Any] = getattr(connection.NodeDevice, name)
@@ -150,7 +149,7 @@ class Compute(compute_service.Compute):
 
 
 class Orders:
-    """What the service can be told, by the names of the orders."""
+    """The orders that the service obeys: each method is one."""
 
     def __init__(self, host: str, configuration: str, stops: Stops) -> None:
         self.host, self._stops = host, stops
@@ -227,7 +226,7 @@ class Orders:
         return {'check': self.compute.check_destination(self._instances[instance]).obj_to_primitive()}
 
     def check_source(self, instance: str, check: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """What this host declares goes on to the destination.
+        """Give what this host declares, for the destination.
 
         :param check: what the destination said; None from one that was not asked
         """
@@ -311,7 +310,7 @@ class Orders:
         return named
 
     def look(self) -> dict[str, Any]:
-        """Every row, and what the kernel, mdevctl and libvirt have, by their own word."""
+        """Every row, and what the kernel, mdevctl and libvirt report."""
         directory = '/sys/bus/mdev/devices'
         rows: list[list[str]] = []
         with contextlib.suppress(exception.NotReady):

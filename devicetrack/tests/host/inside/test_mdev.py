@@ -64,7 +64,7 @@ class ClaimTestCase(MdevTestCase):
         two.audit()
         # An odd one takes half of another away.
         self.assertEqual((21, 10), (one.free(), two.free()))
-        # What the other does meanwhile is seen when the parent refuses; nothing is left of what was tried.
+        # Nobody sees the other's devices until the parent refuses. Nothing is left of the attempt.
         two.release(of_two)
         for _ in range(11):
             self.make('mtty', 'mtty-2', seen=False)
@@ -96,7 +96,7 @@ class ClaimTestCase(MdevTestCase):
         self.assertLessEqual({found.kind for found in host.audit()}, {reconcile.DETAILS_DIFFER})
         host.manager.realize(host.context, instance)
         self.assertEqual([], host.audit())
-        # What the host does at a boot may come at the same time.
+        # The host's own start of devices at a boot may come at the same time.
         self.remove(identifiers[0])
         self.together(lambda: self.run_program('mdevctl', 'start', '--uuid', identifiers[0]),
                       functools.partial(host.manager.realize, host.context, instance))
@@ -120,7 +120,7 @@ class ClaimTestCase(MdevTestCase):
         self.assert_nothing_left()
 
     def test_a_host_without_power_comes_back(self) -> None:
-        """As a definition that was lost with the power leaves mdevctl, and libvirt when it starts then."""
+        """A definition that was lost with the power: mdevctl has an empty file, and libvirt starts after that."""
         host = self.host()
         instance = host.take(amount=2)
         whole, lost = host.devices(instance)
@@ -189,7 +189,7 @@ class ForeignTestCase(MdevTestCase):
                              (found.parent, found.parent_address, found.device_api))
         read = nodedev_xml.parse_mdev(self.node_device(defined).XMLDesc(0))
         self.assertEqual(('computer', 'mdpy', 'mdpy-vga'), (read.parent, read.parent_address, read.type))
-        # One that its owner's guest left, and that somebody stopped: it is back when it is wanted.
+        # The owner's guest is off and somebody stopped the device: it is there again when it is wanted.
         instance = host.take(of='CUSTOM_MDPY')
         self.run_program('mdevctl', 'define', '--uuid', made['mdpy'])
         self.remove(made['mdpy'])

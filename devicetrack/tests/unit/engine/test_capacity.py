@@ -50,7 +50,9 @@ class CapacityMachine(stateful.RuleBasedStateMachine):
         except exception.NoFit:
             return
         [key] = hosts.name_all(self.ledger, hold).keys
-        (self.claimed if self.ledger.device(key).unborn else self.used)[key.identifier] = key
+        device = self.ledger.device(key)
+        assert device is not None
+        (self.claimed if device.unborn else self.used)[key.identifier] = key
 
     @stateful.rule(data=st.data())
     def make(self, data):

@@ -194,6 +194,14 @@ class HoldingTestCase(base.TestCase):
         self.assertFalse(self.ledger.has_claim_of_this_process('i'))
         self.ledger.take('i', wants((PMEM, 2)))
 
+    def test_a_put_back_restores_the_line_whatever_item_chose_first(self):
+        ledger = hosts.ledger(hosts.namespace('a'), hosts.namespace('b'))
+        demand = wants((PMEM, 1), (PMEM, 1, hosts.provider('')))
+        before = hosts.everything(ledger)
+        hold = ledger.take('i', demand)
+        ledger.put_back(hold)
+        self.assertEqual((['b', 'a'], before), (hosts.taken(hold), hosts.everything(ledger)))
+
     def test_a_put_back_frees_nothing_that_a_row_gave_to_another(self):
         in_flight = self.ledger.take('i', wants((PMEM, 2)))
         self.ledger.hold([hosts.row(self.device, 'other')])

@@ -107,6 +107,7 @@ class LedgerMachine(stateful.RuleBasedStateMachine):
         for (name, _, wanted), key, candidate in zip([item for item in items for _ in range(item[1])], hold.keys,
                                                      hold.candidates, strict=True):
             device = self.ledger.device(key)
+            assert device is not None
             assert tuple(candidate) == device[:len(candidate)]
             assert device.resource_class == name and wanted in (None, device.provider_uuid)
             assert not device.withheld and device.state == selection.HELD and device.instance_uuid == instance
@@ -151,7 +152,7 @@ class LedgerMachine(stateful.RuleBasedStateMachine):
                     self.ledger.read_capacities(self.world.capacities(parent))
                     continue
                 self.world.mdevs[device.identifier] = (parent, name)
-                self.ledger.realized(device.key, 'realized')
+                self.ledger.realized(values.DeviceKey(*device.key), 'realized')
                 if told:
                     self.ledger.read_capacities(self.world.capacities(parent))
 
@@ -161,17 +162,19 @@ class LedgerMachine(stateful.RuleBasedStateMachine):
         unborn = [device for device in self.devices_of(instance) if device.unborn]
         if unborn:
             first = unborn[0]
+            given = values.DeviceKey(*first.key)
             try:
-                others = self.ledger.exchange(first.key)
+                others = self.ledger.exchange(given)
             except exception.NoFit:
                 return
+            assert others is not None
             candidates = [one if one.identifier else one._replace(identifier=f'other{next(self.numbers)}')
                           for one in others.candidates]
             [key], [other] = self.ledger.name(others, candidates)[1:]
             assert other.resource_class == first.resource_class
             assert instance in self.anywhere or other.provider_uuid == first.provider_uuid
-            self.ledger.free([first.key])
-            self.recorded[instance] = tuple(key if one == first.key else one for one in self.recorded[instance])
+            self.ledger.free([given])
+            self.recorded[instance] = tuple(key if one == given else one for one in self.recorded[instance])
 
     @stateful.rule(data=st.data(), some=st.booleans())
     def release(self, data, some):

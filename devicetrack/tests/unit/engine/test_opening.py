@@ -26,7 +26,7 @@ BY_HOST = Cause(1, 'hot', vocabulary.BY_HOST)
 
 def look(*parts, rows=(), named=(), unknown=False, known=('vpmem', 'mdev')):
     """Views of a host on which one domain names these devices; with ``unknown`` another could not be read."""
-    uses = tuple(values.Use(key.kind, key.identifier, None, 'domain', True, True, True) for key in named)
+    uses = tuple(values.Use(key.kind, key.identifier, key.identifier, 'domain', True, True, True) for key in named)
     usage = values.Usage(uses, frozenset(('domain',)), frozenset(('domain',)),
                          (values.Unknown('domain', 'garbled'),) if unknown else ())
     return Views(usage, hosts.inventory(*parts, known=known), tuple(rows), None)
@@ -132,7 +132,8 @@ class UnreadKindTestCase(base.TestCase):
 class SightTestCase(base.TestCase):
     """What looks show of the device ``a``, which is free, and what becomes of it."""
 
-    WELL, USED, DARK = {}, {'named': [A.key]}, {'unknown': True}
+    WELL: dict[str, object] = {}
+    USED, DARK = {'named': [A.key]}, {'unknown': True}
 
     scenarios = base.table(
         ('nobody names it', (), [WELL], ()),

@@ -3,6 +3,7 @@
 from devicetrack.engine import moves
 from devicetrack.engine import reconcile
 from devicetrack.engine import repair
+from devicetrack.engine.views import Views
 from devicetrack.objects import details
 from devicetrack.objects import MdevDetails
 from devicetrack.objects import values
@@ -36,7 +37,7 @@ def row(owner='i', state='active'):
 
 def views(usage=usage(), there=(DEVICE,), rows=(), instances=None, known=('vpmem', 'mdev'), unknown=(),  # noqa: B008
           migrations=None, boot_changed=False, guests=()):
-    return reconcile.Views(usage, inventory(*there, known=known)._replace(unknown=tuple(unknown)), tuple(rows),
+    return Views(usage, inventory(*there, known=known)._replace(unknown=tuple(unknown)), tuple(rows),
                            instances, migrations, 'compute-7', 'host', boot_changed, tuple(guests))
 
 

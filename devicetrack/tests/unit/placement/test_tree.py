@@ -53,7 +53,7 @@ def placement(*nodes: tree.ProviderState) -> tree.Tree:
     return tree.Tree(ROOT, {one.uuid: one for one in nodes})
 
 
-def carried_out(actual: tree.Tree, difference: tree.Difference) -> tree.Tree:
+def applied(actual: tree.Tree, difference: tree.Difference) -> tree.Tree:
     nodes = dict(actual.providers)
     for change in difference.changes:
         if change.after is None:
@@ -128,7 +128,7 @@ class DiffTestCase(base.TestCase):
 
     def after(self, actual: tree.Tree, *providers: Provider, **options: Any) -> dict[str, tree.ProviderState]:
         difference = self.diff(actual, *providers, **options)
-        return {one.name: one for one in carried_out(actual, difference).providers.values()}
+        return {one.name: one for one in applied(actual, difference).providers.values()}
 
 
 class TestDiff(DiffTestCase):
@@ -173,9 +173,9 @@ class TestDiff(DiffTestCase):
     def test_a_class_in_use_stays_reserved_in_full(self) -> None:
         actual = placement(node('', {OLD: ours(4)}, {tree.mark(tree.COUNTS, OLD)}, used={OLD: 3}))
         difference = self.diff(actual, provider())
-        self.assertEqual({OLD: ours(4, 4)}, carried_out(actual, difference).providers[ROOT].inventories)
+        self.assertEqual({OLD: ours(4, 4)}, applied(actual, difference).providers[ROOT].inventories)
         self.assertEqual((tree.Left(ROOT, 'node', OLD, 3),), difference.left)
-        again = self.diff(carried_out(actual, difference), provider())
+        again = self.diff(applied(actual, difference), provider())
         self.assertEqual(((), difference.left), again)
 
     def test_whether_it_is_in_use_must_be_known_for_it_to_go(self) -> None:
@@ -184,18 +184,18 @@ class TestDiff(DiffTestCase):
 
     def test_a_standard_trait_of_ours_goes_with_its_reason(self) -> None:
         numa = provider('numa0', {PMEM: 1}, traits=[names.NUMA_ROOT])
-        actual = carried_out(placement(node()), self.diff(placement(node()), provider(), numa))
+        actual = applied(placement(node()), self.diff(placement(node()), provider(), numa))
         self.assertIn(names.NUMA_ROOT, actual.providers[numa.uuid].traits)
         without = self.after(actual, provider(), provider('numa0', {PMEM: 1}))['node_numa0']
         self.assertEqual({tree.MADE, tree.mark(tree.COUNTS, PMEM)}, without.traits)
 
     def test_a_standard_trait_that_others_had_set_stays_without_ours(self) -> None:
         actual = placement(node(), node('numa0', traits={names.NUMA_ROOT}))
-        actual = carried_out(actual, self.diff(actual, provider(), provider('numa0', {}, traits=[names.NUMA_ROOT])))
+        actual = applied(actual, self.diff(actual, provider(), provider('numa0', {}, traits=[names.NUMA_ROOT])))
         self.assertIn(names.NUMA_ROOT, self.after(actual, provider(), provider('numa0'))['node_numa0'].traits)
 
     def test_what_running_guests_ask_for_is_ours_by_its_name(self) -> None:
-        actual = carried_out(placement(node()), self.diff(placement(node()), provider('', traits=[ANY_MDEV])))
+        actual = applied(placement(node()), self.diff(placement(node()), provider('', traits=[ANY_MDEV])))
         self.assertEqual({ANY_MDEV}, actual.providers[ROOT].traits)
         self.assertEqual(set(), self.after(actual, provider())['node'].traits)
 
@@ -253,10 +253,10 @@ class TestVanished(DiffTestCase):
 
 class TestOrder(base.TestCase):
     def test_devices_leave_one_provider_before_they_come_to_another(self) -> None:
-        nested = carried_out(placement(node()), tree.diff(placement(node()), tree.desired([NODE, CARD]), {VGPU, PMEM}))
+        nested = applied(placement(node()), tree.diff(placement(node()), tree.desired([NODE, CARD]), {VGPU, PMEM}))
         to_flat = tree.diff(nested, tree.desired([NODE, CARD], tree.FLAT), {VGPU, PMEM})
         self.assertEqual(['node_card', 'node'], [change.provider.name for change in to_flat.changes])
-        to_nested = tree.diff(carried_out(nested, to_flat), tree.desired([NODE, CARD]), {VGPU, PMEM})
+        to_nested = tree.diff(applied(nested, to_flat), tree.desired([NODE, CARD]), {VGPU, PMEM})
         self.assertEqual(['node', 'node_card'], [change.provider.name for change in to_nested.changes])
 
 
@@ -332,13 +332,14 @@ class PlacementMachine(stateful.RuleBasedStateMachine):
     def draw(self, data: st.DataObject) -> tree.ProviderState:
         return data.draw(st.sampled_from(sorted(self.actual.providers.values(), key=lambda one: one.name)))
 
-    @stateful.rule(providers=PROVIDERS, layout=st.sampled_from(tree.LAYOUTS), complete=st.booleans())
+    @stateful.rule(providers=PROVIDERS, layout=st.sampled_from([*tree.LAYOUT_OF.values()]),
+                   complete=st.booleans())
     def report(self, providers: list[Provider], layout: str, complete: bool) -> None:
         classes = tree.counted(providers)
         layout = tree.possible(self.actual, providers, layout)
         wanted = tree.desired(providers, layout)
         difference = tree.diff(self.actual, wanted, classes, complete)
-        before, self.actual = self.actual, carried_out(self.actual, difference)
+        before, self.actual = self.actual, applied(self.actual, difference)
 
         again = tree.diff(self.actual, wanted, classes, complete)
         assert again == tree.Difference((), difference.left), again
