@@ -27,7 +27,7 @@ from devicetrack.virt.libvirt.kinds import api
 
 LOG = logging.getLogger(__name__)
 
-# What libvirt removes with a definition. A hypervisor refuses a flag that it does not know. With fewer flags it also
+# libvirt removes these with a definition. A hypervisor refuses a flag that it does not know. With fewer flags it also
 # refuses while anything is left that the missing ones would remove.
 _UNDEFINE = (
     libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE | libvirt.VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA
