@@ -346,11 +346,11 @@ class NoDestination(LiveMigrationRefused):
     template = 'no host can take over a running guest with {kind} {identifier}: {reason}'
 
 
-class MigrationUntold(DeviceTrackError):
-    """It is not known whether a running guest could move. Nothing was done; ``reason`` says what is not known."""
+class CompatibilityUnknown(DeviceTrackError):
+    """Nobody knows whether a running guest could move. Nothing was done; ``reason`` names what is unknown."""
     instance_uuid: str
     reason: str
-    template = 'whether instance {instance_uuid} could move cannot be told: {reason}'
+    template = 'it is unknown whether instance {instance_uuid} could move: {reason}'
 
 
 class RowsMissing(DeviceTrackError):

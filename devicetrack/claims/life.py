@@ -26,7 +26,7 @@ from devicetrack.claims.views import HostViews
 from devicetrack.engine import lifecycle
 from devicetrack.engine.demand import Demand
 from devicetrack.engine.ledger import Hold
-from devicetrack.engine.moves import Settlement
+from devicetrack.engine.migrations import Settlement
 from devicetrack.engine.views import used
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import InstanceResources

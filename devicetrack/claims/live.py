@@ -24,8 +24,8 @@ from devicetrack.claims.moves import Moves
 from devicetrack.claims.partner_search import PartnerSearch
 from devicetrack.claims.partner_search import Wanted
 from devicetrack.claims.rows import Rows
-from devicetrack.compatibility.facts_data import facts_as_data
-from devicetrack.compatibility.versions import version_seen
+from devicetrack.compatibility.facts import facts_as_data
+from devicetrack.compatibility.facts import version_seen
 from devicetrack.engine.demand import Demand
 from devicetrack.objects import DeclaredDevice
 from devicetrack.objects import DeviceAssignment

@@ -21,7 +21,7 @@ from devicetrack.claims.running import Running
 from devicetrack.claims.service import ComputeService
 from devicetrack.claims.withheld import Withheld
 from devicetrack.engine.explanation import Shortage
-from devicetrack.engine.moves import Endpoint
+from devicetrack.engine.migrations import Endpoint
 from devicetrack.engine.reconcile import Finding
 from devicetrack.engine.withholding import Target
 from devicetrack.objects import DeviceAssignment

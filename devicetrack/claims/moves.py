@@ -25,7 +25,7 @@ from devicetrack.claims.partner_search import PartnerSearch
 from devicetrack.claims.rows import Rows
 from devicetrack.claims.service import ServiceView
 from devicetrack.claims.views import HostViews
-from devicetrack.engine import moves
+from devicetrack.engine import migrations
 from devicetrack.engine.demand import Demand
 from devicetrack.engine.views import named_migrations
 from devicetrack.engine.views import Views
@@ -51,7 +51,7 @@ class Moves:
     :param attempts: how often a claim for a running guest looks for partners
     """
 
-    def __init__(self, here: moves.Endpoint, service: ServiceView, rows: Rows, life: Life, views: HostViews,
+    def __init__(self, here: migrations.Endpoint, service: ServiceView, rows: Rows, life: Life, views: HostViews,
                  attempts: int) -> None:
         self._here, self._service, self._rows, self._life, self._views = here, service, rows, life, views
         self._attempts = attempts
@@ -98,7 +98,7 @@ class Moves:
 
     def is_source(self, migration: Any) -> bool:
         """Whether a migration leaves from this host."""
-        return self._here.is_at(moves.Move.of(migration).source)
+        return self._here.is_at(migrations.Move.of(migration).source)
 
     def _make_room(self, instance: Any, migration: Any) -> list[Record] | None:
         """See that no earlier move of the instance stands in the way.
@@ -131,10 +131,10 @@ class Moves:
             raise exception.InstanceHasClaim(records[0].instance_uuid, [
                 record.key for record in incoming if record.migration_uuid == migration.uuid])
         found = (self._service.migrations(older) or {}) if older else {}
-        this = moves.Move.of(migration)
+        this = migrations.Move.of(migration)
         for uuid in older:
             other = found.get(uuid)
-            if other is None or other.outcome != moves.PENDING:
+            if other is None or other.outcome != migrations.PENDING:
                 continue                        # whether it is over is for the service to say
             if this.is_older_than(other):
                 raise exception.MigrationSuperseded(migration.uuid, uuid)
@@ -170,12 +170,12 @@ class Moves:
         self._life.give_back(self._advance(records, views))
 
     def _advance(self, records: Sequence[Record], views: Views) -> list[Record]:
-        settlement = moves.settle(self._situation(records, views))
+        settlement = migrations.settle(self._situation(records, views))
         for migration_uuid in settlement.failed:
             self._service.fail_migration(migration_uuid)
         return self._life.advance(settlement)
 
-    def _situation(self, records: Sequence[Record], views: Views) -> moves.Situation:
+    def _situation(self, records: Sequence[Record], views: Views) -> migrations.Situation:
         usage = views.usage
         uuid = records[0].instance_uuid if records else ''
         uses = [use for use in usage.uses if use.domain_uuid == uuid and use.identifier is not None]
@@ -184,7 +184,7 @@ class Moves:
         there: bool | None = uuid in usage.domains
         if not there and usage.unknown:
             there = None
-        return moves.Situation(self._here, records, views.migrations, there,
+        return migrations.Situation(self._here, records, views.migrations, there,
                                uuid in usage.running and uuid not in usage.arriving, named, live,
                                (views.instances or {}).get(uuid))
 
@@ -205,7 +205,7 @@ class Moves:
             if not self._service.ends_moves_by_calls and not before_move:
                 self._check_decided(instance_uuid, records)
             return False
-        over = any(known[uuid].outcome in (moves.DONE, moves.UNDONE) for uuid in named if uuid in known)
+        over = any(known[uuid].outcome in (migrations.DONE, migrations.UNDONE) for uuid in named if uuid in known)
         if over:
             self.settle(instance_uuid)
         return over
@@ -252,14 +252,14 @@ class Moves:
         if not by_calls and any(_came(record, records) for record in records):
             self.settle(instance.uuid)
             records = self._rows.there(instance.uuid)
-        self._life.settle(moves.Settlement(leave=tuple(
+        self._life.settle(migrations.Settlement(leave=tuple(
             (record, migration_uuid) for record in records
-            if moves.leaves_with(record, records) or (by_calls and _came(record, records)))))
+            if migrations.leaves_with(record, records) or (by_calls and _came(record, records)))))
 
     def drop_at_source(self, instance: Any, migration: Any) -> None:
         """A move is confirmed: what the instance left goes back, what it has is at rest."""
         with self._rows.working(instance.uuid):
-            move = moves.Move.of(migration)
+            move = migrations.Move.of(migration)
             if self._here.is_at(move.source) and not self._here.is_at(move.destination) \
                     and getattr(instance, 'host', None) != self._here.host:
                 self.mark_old(instance, migration.uuid)
@@ -270,7 +270,7 @@ class Moves:
         ours = [record for record in self._rows.there(instance.uuid) if record.migration_uuid == migration_uuid]
         old = tuple(record for record in ours if record.role == vocabulary.OLD)
         new = tuple(record for record in ours if record.role != vocabulary.OLD)
-        left = self._life.advance(moves.Settlement(settle=new, give=old, over=True))
+        left = self._life.advance(migrations.Settlement(settle=new, give=old, over=True))
         instance.migration_context = None
         self._life.give_back(left)
 
@@ -283,7 +283,7 @@ class Moves:
                         if record.role == vocabulary.OLD and record.state != vocabulary.RELEASING)
             new = tuple(record for record in ours if record.role != vocabulary.OLD)
             before = self._resources_before(instance, migration_uuid, old)
-            left = self._life.advance(moves.Settlement(settle=old, give=new, over=True))
+            left = self._life.advance(migrations.Settlement(settle=old, give=new, over=True))
             if before is not None:
                 instance.resources = before
             instance.migration_context = None
@@ -327,7 +327,7 @@ class Moves:
         with self._rows.working(instance.uuid):
             context = getattr(instance, 'migration_context', None)
             named = migration.uuid if migration is not None else getattr(context, 'migration_uuid', None)
-            self._life.settle(moves.Settlement(arrive=tuple(
+            self._life.settle(migrations.Settlement(arrive=tuple(
                 record for record in self._rows.there(instance.uuid)
                 if named is not None and record.migration_uuid == named and record.role != vocabulary.OLD)))
             instance.resources = self._life.resources(

@@ -1,4 +1,4 @@
-"""Does what :mod:`devicetrack.engine.repair` planned, and forgets dead devices.
+"""Does what :mod:`devicetrack.engine.repair_plan` planned, and forgets dead devices.
 
 Each repair counts only on a row that is still as the plan saw it. The manager of the host does them, or a command that
 holds the host's lock.
@@ -23,9 +23,9 @@ from devicetrack.claims.rows import Rows
 from devicetrack.claims.views import HostViews
 from devicetrack.claims.withheld import WithheldDevices
 from devicetrack.engine import reconcile
-from devicetrack.engine import repair
+from devicetrack.engine import repair_plan
 from devicetrack.engine.reconcile import Finding
-from devicetrack.engine.repair import Repair
+from devicetrack.engine.repair_plan import Repair
 from devicetrack.engine.views import lost_rows
 from devicetrack.engine.views import Views
 from devicetrack.objects import details
@@ -51,7 +51,7 @@ class Plan(NamedTuple):
     @property
     def to_accept(self) -> int:
         """How many rows are written only when somebody accepts the store."""
-        return sum(one.verb == repair.ADOPT for one in self.waiting)
+        return sum(one.verb == repair_plan.ADOPT for one in self.waiting)
 
 
 class Outcome(NamedTuple):
@@ -74,7 +74,7 @@ def plan(read: Callable[[], Views], accept: bool = False) -> tuple[list[Finding]
     lost = lost_rows(views)
     if accept and lost and not views.records:
         raise exception.StoreLost(views.host)
-    return findings, choose(repair.plan(findings, views), bool(lost), accept)
+    return findings, choose(repair_plan.plan(findings, views), bool(lost), accept)
 
 
 def choose(repairs: Iterable[Repair], behind: bool, accept: bool) -> Plan:
@@ -85,7 +85,7 @@ def choose(repairs: Iterable[Repair], behind: bool, accept: bool) -> Plan:
     now: list[Repair] = []
     waiting: list[Repair] = []
     for one in repairs:
-        may = accept if one.verb == repair.ADOPT else not behind or one.verb == repair.UPDATE_DETAILS
+        may = accept if one.verb == repair_plan.ADOPT else not behind or one.verb == repair_plan.UPDATE_DETAILS
         (now if may else waiting).append(one)
     return Plan(tuple(now), tuple(waiting))
 
@@ -103,8 +103,8 @@ class Repairs:
                  withheld_devices: WithheldDevices) -> None:
         self._host, self._driver, self._ledger, self._rows = host, driver, ledger, rows
         self._views, self._life, self._withheld = views, life, withheld_devices
-        self._do = {repair.ADOPT: self._adopt, repair.UPDATE_DETAILS: self._update,
-                    repair.RETRY_RELEASE: self._give, repair.GIVE_BACK: self._give}
+        self._do = {repair_plan.ADOPT: self._adopt, repair_plan.UPDATE_DETAILS: self._update,
+                    repair_plan.RETRY_RELEASE: self._give, repair_plan.GIVE_BACK: self._give}
 
     def plan(self, accept: bool) -> Plan:
         """Look twice and plan: see :func:`plan`."""
@@ -117,7 +117,7 @@ class Repairs:
         """
         errors: _Errors = {}
         for (verb, instance_uuid), some in itertools.groupby(
-                sorted(repairs, key=lambda one: (repair.VERBS.index(one.verb), one.instance_uuid)),
+                sorted(repairs, key=lambda one: (repair_plan.VERBS.index(one.verb), one.instance_uuid)),
                 key=lambda one: (one.verb, one.instance_uuid)):
             of_instance = list(some)
             with self._rows.if_idle(instance_uuid) as idle:

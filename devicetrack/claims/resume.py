@@ -21,7 +21,7 @@ from devicetrack.claims.locked_ledger import LockedLedger
 from devicetrack.claims.moves import Moves
 from devicetrack.claims.rows import Rows
 from devicetrack.claims.service import ServiceView
-from devicetrack.engine import moves
+from devicetrack.engine import migrations
 from devicetrack.engine import reconcile
 from devicetrack.engine.views import by_instance
 from devicetrack.engine.views import Views
@@ -38,8 +38,8 @@ class Resume:
     :param here: this host as migrations name it
     """
 
-    def __init__(self, here: moves.Endpoint, driver: VirtDriver, service: ServiceView, ledger: LockedLedger, rows: Rows,
-                 gate: Gate, boot: Boot, life: Life, definitions: Definitions, moving: Moves) -> None:
+    def __init__(self, here: migrations.Endpoint, driver: VirtDriver, service: ServiceView, ledger: LockedLedger,
+                 rows: Rows, gate: Gate, boot: Boot, life: Life, definitions: Definitions, moving: Moves) -> None:
         self._here, self._driver, self._service = here, driver, service
         self._ledger, self._rows, self._gate, self._boot = ledger, rows, gate, boot
         self._life, self._definitions, self._moves = life, definitions, moving
@@ -86,7 +86,7 @@ class Resume:
 
     def _settle_running(self, instance_uuid: str, usage: Usage) -> None:
         """Record that a guest runs, which its service did not say."""
-        self._life.settle(moves.Settlement(arrive=tuple(
+        self._life.settle(migrations.Settlement(arrive=tuple(
             record for record in self._rows.of_instance(instance_uuid)
             if record.role != vocabulary.OLD and _runs(record, usage))))
 
@@ -155,7 +155,7 @@ def _try(instance_uuid: str, work: Callable[..., None], *arguments: Any) -> None
 
 def _work_waits(rows: Sequence[Record], views: Views) -> bool:
     uuid = rows[0].instance_uuid
-    return (is_over(uuid, views) or (views.instances or {}).get(uuid) == moves.ELSEWHERE
+    return (is_over(uuid, views) or (views.instances or {}).get(uuid) == migrations.ELSEWHERE
             or any(record.state == vocabulary.RELEASING or record.migration_uuid is not None
                    or _runs(record, views.usage) for record in rows))
 

@@ -36,7 +36,7 @@ from devicetrack.claims.views import HostViews
 from devicetrack.claims.withheld import WithheldDevices
 from devicetrack.compatibility.sources import Declarer
 from devicetrack.conf import manager as options
-from devicetrack.engine.moves import Endpoint
+from devicetrack.engine.migrations import Endpoint
 from devicetrack.engine.reconcile import Finding
 from devicetrack.objects import Provider
 from devicetrack.objects.values import Record

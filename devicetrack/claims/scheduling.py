@@ -1,8 +1,8 @@
-"""What the scheduler is to know of a host: its providers, with totals, with what is reserved, and with traits.
+"""The providers of a host for the scheduler: totals, reserved amounts and traits.
 
-Reserved is what nobody may have and no instance that the scheduler knows holds: withheld, wiped or removed at the
-moment, what a drained parent could make, and what is held without an instance to show for it. The scheduler may still
-know an instance that is going away: then its devices count twice for a while, never too little.
+A device is reserved if nobody may have it and no instance that the scheduler knows holds it: it is withheld, being
+wiped or removed, a drained parent could make it, or it is held without an instance. The scheduler may still know an
+instance that goes away. Then its devices count twice for a while, which is safe.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Count(NamedTuple):
 def counts(pools: Iterable[PoolState], unclaimed: Iterable[DeviceState] = (), closed: bool = False) -> list[Count]:
     """Count the devices of a ledger.
 
-    :param unclaimed: devices that are held for nobody whom the scheduler knows
-    :param closed: nothing of the host may be had at the moment
+    :param unclaimed: devices that are held for no instance that the scheduler knows
+    :param closed: no device of the host may be taken at the moment
     """
     beside: dict[tuple[object, ...], int] = {}
     for device in unclaimed:
@@ -77,7 +77,7 @@ def providers(names: Mapping[str, str], nodename: str, found: Iterable[Count],
         at.setdefault(count.provider_uuid, []).append(count)
     made: dict[str, Provider] = {}
     for name, uuid in sorted(names.items()):
-        if uuid not in made:                    # whoever says the UUIDs may say one for several
+        if uuid not in made:                    # a resolver may give several names one UUID
             here = at.get(uuid, ())
             known = {trait for count in here
                      for trait in (*_traits(count.details), *offers.get((count.kind, count.parent), ()))}
@@ -99,7 +99,7 @@ def _sums(amounts: Iterable[tuple[str, int]]) -> dict[str, int]:
 
 @functools.lru_cache(maxsize=1024)
 def _traits(text: str) -> tuple[str, ...]:
-    """The traits of stored details. What a newer release or another device kind stored has none that we know."""
+    """The traits of stored details. Those of a newer release or another device kind have none that we know."""
     try:
         return details_objects.from_text(text).traits if text else ()
     except (exception.UnknownObject, exception.MalformedObject):

@@ -11,7 +11,7 @@ from typing import Protocol
 from oslo_log import log as logging
 
 from devicetrack import exception
-from devicetrack.engine.moves import Move
+from devicetrack.engine.migrations import Move
 
 LOG = logging.getLogger(__name__)
 
@@ -43,8 +43,9 @@ class MovingService(ComputeService, Protocol):
         :returns: by UUID, those of them that the service knows, and beside them every one that takes an instance away
             from this host and is not long over: the source of a live migration may hear of its end in no other way.
             The manager reads ``uuid``, ``id`` (greater is newer), ``status``, ``instance_uuid``, ``source_compute``,
-            ``source_node``, ``dest_compute``, ``dest_node``. :data:`devicetrack.engine.moves.STATUSES` lists what each
-            status means, and ``doc/source/user/moves.rst`` what it does to rows. None when the service cannot tell now.
+            ``source_node``, ``dest_compute``, ``dest_node``. :data:`devicetrack.engine.migrations.STATUSES` lists what
+            each status means, and ``doc/source/user/moves.rst`` what it does to rows. None when the service cannot tell
+            now.
         """
 
     def evacuated_from_here(self) -> Collection[str] | None:

@@ -14,7 +14,7 @@ from devicetrack.claims.locked_ledger import LockedLedger
 from devicetrack.claims.providers import KnownProviders
 from devicetrack.claims.service import ServiceView
 from devicetrack.engine import demand as demands
-from devicetrack.engine.moves import Endpoint
+from devicetrack.engine.migrations import Endpoint
 from devicetrack.engine.views import named_migrations
 from devicetrack.engine.views import needs_guest_records
 from devicetrack.engine.views import Views

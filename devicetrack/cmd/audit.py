@@ -1,4 +1,4 @@
-"""``devicetrack-manage audit``: what the record, the hypervisor and the host say differently, and mending it."""
+"""``devicetrack-manage audit``: what the record, the hypervisor and the host say differently, and repairing it."""
 
 from __future__ import annotations
 
@@ -80,8 +80,7 @@ class Audit(Repairing):
     repair_columns = ('host', 'verb', 'device_kind', 'device', 'instance_uuid', 'change', 'before', 'after', 'reason')
     repairs_in_table = ('verb', 'device_kind', 'device', 'instance_uuid', 'change', 'reason')
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         options.add_host(parser)
         parser.add_argument('--repair', action='store_true',
                             help='List what can be repaired without losing data or taking a device from a guest, and '
@@ -91,7 +90,6 @@ class Audit(Repairing):
                             help='With --repair: accept a store that is older than its guests, and write the rows '
                                  'that it lacks from what the guests record.')
         order_commands.add_wait(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
         if not parsed_args.repair and (parsed_args.dry_run or parsed_args.accept):
@@ -163,10 +161,9 @@ def _facts(record: Record | None) -> dict[str, Any] | None:
 
 
 def _change(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> str:
-    """What becomes of a row, in a few words."""
+    """The change of a row, in short."""
     if before is None or after is None:
-        words = [f'{row["role"]}, {row["state"]}' if row is not None else 'no row' for row in (before, after)]
-        return f'{words[0]} -> {words[1]}'
+        return ' -> '.join(f'{row["role"]}, {row["state"]}' if row is not None else 'no row' for row in (before, after))
     old, new = before['details'] or {}, after['details'] or {}
     return ', '.join(f'{name} {old.get(name)} -> {new.get(name)}' for name in {**old, **new}
                      if old.get(name) != new.get(name))

@@ -24,7 +24,7 @@ from devicetrack.cmd import base
 from devicetrack.cmd import kinds
 from devicetrack.conf import manager as manager_options
 from devicetrack.conf import opts
-from devicetrack.engine.moves import Endpoint
+from devicetrack.engine.migrations import Endpoint
 from devicetrack.store import sql
 from devicetrack.store.api import Host
 from devicetrack.store.sql import schema

@@ -98,11 +98,9 @@ class Sync(base.Lister):
     columns = ('provider', 'provider_uuid', 'what', 'name', 'before', 'after', 'node')
     in_table = columns[:-1]
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add_options(parser)
         parser.add_argument('--dry-run', action='store_true', help='Say what differs, and change nothing.')
-        return parser
 
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
         report = self._report(parsed_args)
@@ -122,7 +120,7 @@ class Sync(base.Lister):
 
     def _report(self, parsed_args: argparse.Namespace) -> reporter.Report:
         client = open_client(self.app.conf)
-        # Not at the top: hosts without a scheduler do without what speaks with it.
+        # Not at the top: a host without a scheduler lacks the packages of its client.
         from devicetrack.placement import node
         from devicetrack.placement.reporter import PlacementReporter
         observer = observe(self.app, client, parsed_args)

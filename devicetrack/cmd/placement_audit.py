@@ -39,13 +39,11 @@ class Audit(audit_commands.Repairing):
     repair_columns = ('host', 'verb', 'consumer', 'instance_uuid', 'before', 'after', 'reason')
     repairs_in_table = ('verb', 'consumer', 'reason')
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         placement.add_options(parser)
         parser.add_argument('--repair', action='store_true', help='List what is certain to be wrong and how it is put '
                                                                   'right, and then do it.')
         parser.add_argument('--dry-run', action='store_true', help='With --repair: list it, and do nothing.')
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
         if parsed_args.dry_run and not parsed_args.repair:
@@ -65,7 +63,7 @@ class Audit(audit_commands.Repairing):
     def _auditor(self, parsed_args: argparse.Namespace) -> tuple[str, auditors.Auditor]:
         """The host's name, and its auditor."""
         client = placement.open_client(self.app.conf)
-        # Not at the top: hosts without a scheduler do without what speaks with it.
+        # Not at the top: a host without a scheduler lacks the packages of its client.
         from devicetrack.placement import auditor as auditors
         observer = placement.observe(self.app, client, parsed_args)
         leftovers = HostLeftovers(self.app.checked_store, observer.host.uuid)

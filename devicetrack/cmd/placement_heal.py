@@ -48,8 +48,7 @@ class Heal(base.Lister):
     columns = ('node', 'host', 'outcome', 'moved', 'checked', 'consumers', 'obstacles')
     in_table = ('node', 'outcome', 'moved', 'checked')
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         which = parser.add_mutually_exclusive_group(required=True)
         which.add_argument('--node', metavar='NAME', help='The hypervisor node.')
         which.add_argument('--all', action='store_true', help='The nodes of all hosts in the store, by their names.')
@@ -57,7 +56,6 @@ class Heal(base.Lister):
                             help='With --node: its host in the store, when that has another name than the node.')
         parser.add_argument('--max-count', type=int, metavar='N', help='Heal so many nodes at most.')
         parser.add_argument('--dry-run', action='store_true', help='Say what would be moved, and change nothing.')
-        return parser
 
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
         if parsed_args.host and parsed_args.all:
@@ -69,7 +67,7 @@ class Heal(base.Lister):
             raise exception.InvalidConfiguration(
                 f'[{placement_options.GROUP}] nested', 'off', 'devices are to be counted at the node, and a heal takes '
                 'them from there: set manual, start the services again, and heal then')
-        # Not at the top: hosts without a scheduler do without what speaks with it.
+        # Not at the top: a host without a scheduler lacks the packages of its client.
         from devicetrack.placement import healer
         hosts = self._hosts(parsed_args)
         here = host_identity.machine_digest(self.app.conf[manager_options.GROUP].machine_id_path)

@@ -1,4 +1,4 @@
-"""What a host's views and operators' reasons make of its ledger: at a start, at an audit and in a report."""
+"""Opens a host's ledger from its views and from operators' reasons, and adjusts it to what audits see."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def open_ledger(policy: str, provider_uuid_of: Callable[[str], str], views: View
 
     :param policy: ``pack`` or ``spread``
     :param provider_uuid_of: as :class:`~devicetrack.engine.ledger.Ledger` takes it, for every provider of the inventory
-    :param marks: what the store says is withheld
+    :param marks: the reasons for withholding, from the store
     """
     ledger, inventory = Ledger(policy, provider_uuid_of), views.inventory
     for target, causes in marks.items():
@@ -43,9 +43,9 @@ def open_ledger(policy: str, provider_uuid_of: Callable[[str], str], views: View
 
 
 def _resume(ledger: Ledger, views: Views, marks: Marks) -> None:
-    """Withhold what the last audits saw, until a look has seen otherwise.
+    """Withhold what the last audits withheld, until a look shows otherwise.
 
-    The inventory says again what is unhealthy, where it could be read.
+    Where the inventory could be read, it reports the unhealthy devices itself.
     """
     for target, causes in marks.items():
         key = DeviceKey(target.kind, target.name)
@@ -59,10 +59,10 @@ def _resume(ledger: Ledger, views: Views, marks: Marks) -> None:
 
 
 def withhold_by_sight(ledger: Ledger, looks: Sequence[Views]) -> None:
-    """Withhold free devices that a domain names without a row, or that nobody can vouch for; admit the others.
+    """Withhold free devices that a domain names without a row, or whose users are unknown; admit the others.
 
-    It goes in one step with taking over the inventory that brought new devices. A device is withheld when every look
-    that can tell shows it in use, and admitted when every look can tell and none shows it.
+    Do this under the same lock as reading an inventory with new devices. A device is withheld when every look with a
+    known usage shows it in use. It is admitted when every look has a known usage and none shows it.
     """
     seen = [(foreign(look), bool(look.usage.unknown)) for look in looks]
     suspected = {key for named, _ in seen for key in named}
@@ -72,7 +72,7 @@ def withhold_by_sight(ledger: Ledger, looks: Sequence[Views]) -> None:
             if key not in suspected:
                 ledger.admit(key, vocabulary.FOREIGN)
         doubtful = ledger.withheld(vocabulary.IN_DOUBT)
-        # Once a device is held for the owner in its row, nobody doubts whose it is.
+        # The owner of a device is certain once the ledger holds the device for the owner in its row.
         taken = {record.key for record in ledger.not_held(looks[-1].records)} if doubtful else set()
         for key in doubtful:
             if key not in taken and (key not in suspected or key in confirmed):

@@ -1,4 +1,4 @@
-"""Which device a claim gets: pools of equal devices, and their order.
+"""Selects the device for a claim: pools of equal devices, and their order.
 
 A pool holds the devices that a request cannot tell apart: same provider, resource class, parent and NUMA node. Within
 a pool the device that has been free for the longest time comes first (at start: by identifier), so that a device rests
@@ -6,10 +6,10 @@ between two owners. Over pools the policy decides: ``pack`` takes the first pare
 ``spread`` the one with the most room, and of equals the first by name. The same history gives the same choice.
 
 A scope is the set of pools that an item of a request may be served from. It keeps them in a heap with an entry for
-each pool's room as it was; an entry that no longer says the truth is put right when it comes to the top. That is
+each pool's room as it was; an outdated entry is corrected when it comes to the top. That is
 correct because room that shrank only makes an entry look better than it is (it comes up early and is corrected), and
 room that grew beyond its entry is pushed anew; the entry that this replaces is dropped when it comes to the top. A
-choice costs the same whatever the number of devices.
+choice costs the same for any number of devices.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""The views of one host, as they were read, and what one look at them says."""
+"""The views of one host, as they were read, and what follows from them alone."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Mapping
 import itertools
-from typing import Any
 from typing import NamedTuple
 
+from devicetrack.engine.migrations import Move
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestRecord
 from devicetrack.objects.values import Inventory
@@ -16,20 +16,19 @@ from devicetrack.objects.values import Usage
 
 
 class Views(NamedTuple):
-    """What was read, innermost first.
+    """Everything that was read, innermost first.
 
-    ``instances`` is the service's word by instance, and ``migrations`` its migrations by UUID
-    (:class:`~devicetrack.engine.moves.Move`, or the service's own objects); None is unknown. ``host`` and ``node`` are
-    the host's names in the service, ``node`` '' where it is called like the host. ``boot_changed`` says that the host
-    booted and what a boot changes was not brought up to date yet. ``guests`` are what definitions record of themselves,
-    as far as it was read.
+    ``instances`` are the states of instances by the compute service, and ``migrations`` its migrations by UUID; None is
+    unknown. ``host`` and ``node`` are the host's names in the service; ``node`` is '' when it has the host's name.
+    ``boot_changed`` means that the host booted, and that rows and definitions are not up to date yet. ``guests`` are
+    the records in the definitions of guests, as far as they were read.
     """
 
     usage: Usage
     inventory: Inventory
     records: tuple[Record, ...]
     instances: Mapping[str, str] | None
-    migrations: Mapping[str, Any] | None = None
+    migrations: Mapping[str, Move] | None = None
     host: str = ''
     host_uuid: str = ''
     boot_changed: bool = False
@@ -61,6 +60,15 @@ def named_by_domain(usage: Usage) -> dict[str, set[DeviceKey]]:
     return named
 
 
+def domains_by_device(usage: Usage) -> dict[DeviceKey, set[str]]:
+    """The UUIDs of the domains that name each device."""
+    users: dict[DeviceKey, set[str]] = {}
+    for use in usage.uses:
+        if use.identifier is not None:
+            users.setdefault(DeviceKey(use.kind, use.identifier), set()).add(use.domain_uuid)
+    return users
+
+
 def foreign(views: Views) -> set[DeviceKey]:
     """The devices that a domain names and no row does."""
     # Plain tuples, hashed as keys are: there are thousands, and nearly all of them have a row.
@@ -70,9 +78,9 @@ def foreign(views: Views) -> set[DeviceKey]:
 
 
 def needs_guest_records(views: Views) -> bool:
-    """Whether a domain names a device that no row gives it: only then does anybody need what guests record.
+    """Whether a domain names a device that is not its own by the rows. Only then the guests' records are needed.
 
-    Reading that takes as long as reading the usage.
+    Reading them takes as long as reading the usage.
     """
     owners = {(record.kind, record.identifier): record.instance_uuid for record in views.records}
     return any(use.identifier is not None and owners.get((use.kind, use.identifier)) != use.domain_uuid
@@ -82,18 +90,14 @@ def needs_guest_records(views: Views) -> bool:
 def lost_rows(views: Views) -> dict[DeviceKey, GuestRecord]:
     """The devices that a guest of ours uses by its own record, and whose row says otherwise or is not there.
 
-    The store is older than the guest then. A device that several domains name is another matter.
+    Then the store is older than the guest. A device that several domains name does not count.
     """
     if not views.guests:
         return {}
     owners = {record.key: record.instance_uuid for record in views.records}
     records = {record.instance_uuid: record for record in views.guests}
-    users: dict[DeviceKey, set[str]] = {}
-    for use in views.usage.uses:
-        if use.identifier is not None:
-            users.setdefault(DeviceKey(use.kind, use.identifier), set()).add(use.domain_uuid)
     lost = {}
-    for key, domains in users.items():
+    for key, domains in domains_by_device(views.usage).items():
         record = records.get(min(domains)) if len(domains) == 1 else None
         if record is not None and owners.get(key) != record.instance_uuid and any(
                 (device.kind, device.identifier) == key and not device.beside for device in record.devices):

@@ -1,8 +1,8 @@
-"""Why devices are withheld: the words for it, what holds though a device is not there, and what is to be stored.
+"""Reasons why devices are withheld: how they are written, which stand for absent devices, and which are stored.
 
-A device may have several reasons. What an operator said of it, or of its parent, stands until an operator takes it
-back, whether the device is there at the moment or not. All else is what the host and the hypervisor say, and ends when
-they are seen to say otherwise: a view that could not be read ends nothing.
+A device may have several reasons. An operator's reason for it, or for its parent, stands until an operator takes it
+back, whether the device is there or not. All other reasons come from the host and the hypervisor, and end when these
+show otherwise. A view that could not be read ends no reason.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ from devicetrack.objects.values import DeviceKey
 # Every device that is well shares it.
 NO_REASON: Final[frozenset[str]] = frozenset()
 
-# What an audit sees by itself, and by whose word. An option says what is not to be adopted: it is read at every start.
+# The reasons that an audit sees by itself, and their sources. Devices not to be adopted come from an option instead,
+# which is read at every start.
 SEEN: Final = {vocabulary.UNHEALTHY: vocabulary.BY_HOST, vocabulary.FOREIGN: vocabulary.BY_AUDIT,
                vocabulary.IN_DOUBT: vocabulary.BY_AUDIT}
 
 _ORDER: Final = {reason: number for number, reason in enumerate(vocabulary.WITHHELD_REASONS)}
 
-UNREADABLE: Final = 'what the store says of it cannot be read'
+UNREADABLE: Final = 'its reasons in the store cannot be read'
 
 
 class Target(NamedTuple):
-    """What is withheld: the device of this name, or by ``scope`` all of the parent of this name."""
+    """A device that is withheld or, by ``scope``, a parent with everything it has and could make."""
 
     kind: str
     scope: str
@@ -53,7 +54,7 @@ class Target(NamedTuple):
 
 
 class Cause(NamedTuple):
-    """More on one reason: since when, in seconds since the epoch and only a label; why; and by whose word."""
+    """More on one reason: since when, in seconds since the epoch and only a label; why; and who set it."""
 
     since: int
     detail: str
@@ -85,7 +86,7 @@ def to_json(causes: Causes) -> str:
 
 
 def from_json(stored: str, scope: str) -> dict[str, Cause]:
-    """The reasons of one target. What cannot be read withholds it all the same, until an operator has seen to it."""
+    """The reasons of one target. An unreadable text withholds it too, until an operator acts."""
     try:
         return {str(reason): Cause(int(cause['since']), str(cause['detail']), str(cause['by']))
                 for reason, cause in json.loads(stored).items()}
@@ -95,7 +96,7 @@ def from_json(stored: str, scope: str) -> dict[str, Cause]:
 
 
 class Standing:
-    """What stands, for a ledger: reasons by device, and parents that are drained. False when there is nothing."""
+    """The standing reasons of a ledger, by device, and the drained parents. False when there are none."""
 
     __slots__ = ('devices', 'parents')
 
@@ -122,12 +123,12 @@ class Standing:
 
 def after_audit(marks: Marks, withheld: Mapping[DeviceKey, Collection[str]], known: Collection[DeviceKey],
                 details: Mapping[tuple[DeviceKey, str], str], now: int) -> dict[Target, dict[str, Cause]]:
-    """What is to be stored after an audit: what was stored before it, as far as that still holds, and what is new.
+    """The reasons to store after an audit: those stored before it that still hold, and the new ones.
 
     :param withheld: the reasons of devices that have any
-    :param known: of devices with marks, those that the ledger has, or would have if they were there: of all others
-        nothing was seen
-    :param details: why, for a reason of a device, where the audit could see that
+    :param known: the devices with marks that the ledger has, or would have if they were there; the audit saw nothing
+        of the others
+    :param details: the cause of a reason of a device, where the audit could see it
     """
     after: dict[Target, dict[str, Cause]] = {}
     for target, causes in marks.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from devicetrack.engine import moves
+from devicetrack.engine import migrations
 from devicetrack.placement import allocations
 from devicetrack.placement import errors
 from devicetrack.placement import expected
@@ -67,8 +67,8 @@ class PlacedService(service.Service):
 
     def audit(self) -> dict[str, Any]:
         answer = super().audit()
-        migrations = {migration.uuid: migration.status for migration in self._instances.migrations()}
-        self._allocations.remove_leftovers(lambda uuid: moves.verdict(migrations.get(uuid)) == moves.DONE)
+        statuses = {migration.uuid: migration.status for migration in self._instances.migrations()}
+        self._allocations.remove_leftovers(lambda uuid: migrations.outcome_of(statuses.get(uuid)) == migrations.DONE)
         return self._reported(answer)
 
     def _delete(self, instance: Instance) -> None:

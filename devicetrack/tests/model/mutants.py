@@ -18,7 +18,7 @@ from devicetrack.claims import resume
 from devicetrack.claims.life import Arrival
 from devicetrack.claims.life import Life
 from devicetrack.claims.rows import Rows
-from devicetrack.engine import moves
+from devicetrack.engine import migrations
 from devicetrack.engine import reconcile
 from devicetrack.engine.ledger import Hold
 from devicetrack.engine.ledger import Ledger
@@ -110,7 +110,7 @@ def gives_back_under_a_guest() -> Iterator[None]:
 
 @mutant('mark releasing → unrealize, wipe', 'it wipes before it says so in the row')
 def wipes_before_the_mark() -> Iterator[None]:
-    def advance(original: Any, life: Life, settlement: moves.Settlement) -> Any:
+    def advance(original: Any, life: Life, settlement: migrations.Settlement) -> Any:
         if settlement.give:
             vars(life)['_driver'].unclaim([DeviceAssignment.from_record(record) for record in settlement.give])
         return original(life, settlement)
@@ -160,7 +160,7 @@ def marks_old_later() -> Iterator[None]:
 @mutant('the guest runs on its new devices → they are its current ones, of this migration still',
         'it forgets the migration when the guest runs')
 def forgets_the_migration() -> Iterator[None]:
-    def advance(original: Any, life: Life, settlement: moves.Settlement) -> Any:
+    def advance(original: Any, life: Life, settlement: migrations.Settlement) -> Any:
         incoming = tuple(record for record in settlement.arrive if record.migration_uuid is not None)
         others = tuple(record for record in settlement.arrive if record.migration_uuid is None)
         return original(life, settlement._replace(arrive=others, settle=(*settlement.settle, *incoming)))
@@ -171,7 +171,7 @@ def forgets_the_migration() -> Iterator[None]:
 
 @mutant('confirm or revert: one transaction', 'it ends the move in one transaction and begins to give in another')
 def ends_a_move_in_two() -> Iterator[None]:
-    def advance(original: Any, life: Life, settlement: moves.Settlement) -> Any:
+    def advance(original: Any, life: Life, settlement: migrations.Settlement) -> Any:
         if settlement.settle and settlement.give:
             original(life, settlement._replace(give=()))
             settlement = settlement._replace(settle=(), arrive=(), leave=())

@@ -10,7 +10,7 @@ import types
 from typing import Any
 
 from devicetrack.claims.service import MovingService
-from devicetrack.engine import moves as statuses
+from devicetrack.engine import migrations as statuses
 from devicetrack.testing import compute_service
 from devicetrack.testing import fixtures
 from devicetrack.testing.region import Region

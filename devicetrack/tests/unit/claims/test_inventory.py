@@ -10,8 +10,8 @@ from devicetrack.claims import scheduling
 from devicetrack.compatibility.facts import Declaration
 from devicetrack.compatibility.facts import Facts
 from devicetrack.compatibility.facts import Sort
+from devicetrack.compatibility.facts import STATELESS
 from devicetrack.compatibility.traits import offered
-from devicetrack.compatibility.versions import STATELESS
 from devicetrack.engine import reconcile
 from devicetrack.objects import Provider
 from devicetrack.objects.values import DeviceKey

@@ -10,7 +10,7 @@ import fixtures as patches
 from devicetrack import exception
 from devicetrack.claims import orders
 from devicetrack.claims import repairs
-from devicetrack.engine import repair
+from devicetrack.engine import repair_plan
 from devicetrack.objects.values import DeviceKey
 from devicetrack.store.api import Changes
 from devicetrack.store.api import Host
@@ -61,14 +61,14 @@ class AcceptTestCase(RepairTestCase):
         self.machine.delete_guest(self.older.uuid)
         self.assertRaises(exception.NodeUnavailable, self.host.claim, fixtures.Instance(), None, 1)
         plan = self.plan()
-        self.assertEqual(((), 2, {repair.ADOPT, repair.GIVE_BACK}),
+        self.assertEqual(((), 2, {repair_plan.ADOPT, repair_plan.GIVE_BACK}),
                          (plan.repairs, plan.to_accept, {one.verb for one in plan.waiting}))
         self.assertEqual([], self.repair())
         self.assertEqual(['d0'], [record.identifier for record in self.host.records()])
 
     def test_accepted_the_rows_are_written(self) -> None:
         done = self.repair(accept=True)
-        self.assertEqual({(repair.ADOPT, True)}, {(verb, ok) for verb, _device, ok in done})
+        self.assertEqual({(repair_plan.ADOPT, True)}, {(verb, ok) for verb, _device, ok in done})
         like = [record._replace(generation=0, created_at=0) for record in self.rows]
         self.assertEqual(like, [record._replace(generation=0, created_at=0) for record in self.host.records()])
         self.assertEqual([], self.host.audit())
@@ -132,7 +132,7 @@ class RowsTestCase(RepairTestCase):
     def test_details_are_taken_over(self) -> None:
         self.host.spawn(pmem=1)
         self.machine.change(D0, devpath='/dev/dax9.0')
-        self.assertEqual([(repair.UPDATE_DETAILS, 'd0', True)], self.repair())
+        self.assertEqual([(repair_plan.UPDATE_DETAILS, 'd0', True)], self.repair())
         self.assertIn('/dev/dax9.0', self.host.records()[0].details)
         self.assertEqual(([], []), (self.repair(), self.host.audit()))
 
@@ -152,7 +152,7 @@ class RowsTestCase(RepairTestCase):
         self.machine.delete_guest(instance.uuid)
         self.assertEqual([], self.repair())
         self.host.service.known = {instance.uuid: 'deleted'}
-        self.assertEqual({(repair.GIVE_BACK, True)}, {(verb, ok) for verb, _device, ok in self.repair()})
+        self.assertEqual({(repair_plan.GIVE_BACK, True)}, {(verb, ok) for verb, _device, ok in self.repair()})
         self.assertEqual((b'', []), (self.machine.read(D0), self.host.records()))
 
     def test_what_a_guest_names_by_then_is_not_given_back(self) -> None:

@@ -12,16 +12,16 @@ from stevedore import named
 
 from devicetrack import exception
 from devicetrack.compatibility.facts import Look
+from devicetrack.compatibility.facts import Opaque
 from devicetrack.compatibility.facts import Sort
+from devicetrack.compatibility.facts import STATELESS
+from devicetrack.compatibility.facts import Unknown
+from devicetrack.compatibility.facts import Version
 from devicetrack.compatibility.sources import Declarer
 from devicetrack.compatibility.sources import NAMESPACE
 from devicetrack.compatibility.sources import Said
 from devicetrack.compatibility.sources import Source
 from devicetrack.compatibility.sources import Sysfs
-from devicetrack.compatibility.versions import Opaque
-from devicetrack.compatibility.versions import STATELESS
-from devicetrack.compatibility.versions import Unknown
-from devicetrack.compatibility.versions import Version
 from devicetrack.objects.values import Attribute
 from devicetrack.objects.values import MigrationType
 from devicetrack.testing import fixtures as host_fixtures

@@ -1,13 +1,13 @@
 """What becomes of the rows of an instance that moves: a table of situations."""
 
-from devicetrack.engine import moves
+from devicetrack.engine import migrations
 from devicetrack.objects.values import Record
 from devicetrack.tests import base
 
 M = '00000000-0000-4000-8000-000000000001'
 NEWER = '00000000-0000-4000-8000-000000000002'
 INSTANCE = '00000000-0000-4000-8000-00000000000a'
-NODE = moves.Endpoint('here', 'here')
+NODE = migrations.Endpoint('here', 'here')
 
 AWAY = (('here', 'here'), ('there', 'there'))
 COMES = (('there', 'there'), ('here', 'here'))
@@ -20,7 +20,7 @@ def row(identifier, role, state='active', migration=M):
 
 
 def move(status, ends, uuid=M, number=1):
-    return moves.Move(uuid, number, status, INSTANCE, *ends)
+    return migrations.Move(uuid, number, status, INSTANCE, *ends)
 
 
 OLD, NEW, ARRIVED = row('o', 'old'), row('n', 'incoming', 'claimed'), row('n', 'current')
@@ -31,7 +31,7 @@ class SettleTestCase(base.TestCase):
     """What is left out of the expectation stays as it is."""
 
     scenarios = base.table(
-        # name, rows, migrations, guest's devices (None: no domain), running, word, expected
+        # name, rows, migrations, guest's devices (None: no domain), running, state, expected
         ('pending, both ends here', (OLD, NEW), [move('migrating', WITHIN)], 'o', True, 'here', {}),
         ('pending, the new guest runs', (OLD, NEW), [move('post-migrating', WITHIN)], 'n', True, 'here',
          {'arrive': (NEW,)}),
@@ -99,26 +99,27 @@ class SettleTestCase(base.TestCase):
         ('it left with a newer one that is not over', (OLD,), [move('error', AWAY), move('finished', AWAY, NEWER, 2)],
          None, False, 'elsewhere', {'leave': ((OLD, NEWER),)}),
         ('what goes back is left alone', (LEAVING,), [move('reverted', AWAY)], None, False, 'here', {}),
-        names=('rows', 'known', 'guest', 'running', 'word', 'expected'))
+        names=('rows', 'known', 'guest', 'running', 'state', 'expected'))
 
     def test_settle(self):
         named = {record.key for record in self.rows if record.identifier in (self.guest or '')}
         there = {None: False, '?': None}.get(self.guest, True)
         known = None if self.known is None else {one.uuid: one for one in self.known}
-        settled = moves.settle(moves.Situation(NODE, self.rows, known, there, self.running, named, named, self.word))
-        self.assertEqual(moves.Settlement(**self.expected), settled)
+        settled = migrations.settle(migrations.Situation(NODE, self.rows, known, there, self.running, named, named,
+                                                         self.state))
+        self.assertEqual(migrations.Settlement(**self.expected), settled)
 
 
 class StatusTestCase(base.TestCase):
 
     def test_an_unknown_status_is_not_over(self):
         for status in ('mended', '', None):
-            self.assertEqual(moves.UNKNOWN, moves.outcome_of(status))
+            self.assertEqual(migrations.UNKNOWN, migrations.outcome_of(status))
 
     def test_a_migration_is_read_as_the_service_has_it(self):
         class Migration:
             uuid, id, status, source_compute, dest_compute = M, 7, 'running', 'there', 'here'
 
-        found = moves.Move.of(Migration())
-        self.assertEqual((7, moves.PENDING, False, True),
+        found = migrations.Move.of(Migration())
+        self.assertEqual((7, migrations.PENDING, False, True),
                          (found.number, found.outcome, NODE.is_at(found.source), NODE.is_at(found.destination)))

@@ -1,13 +1,13 @@
-"""What of the findings can be repaired without losing data or taking a device from a guest, and how.
+"""Plans the repairs that lose no data and take no device from a guest.
 
-Pure: a plan is made, shown to whoever asked for it, and done by somebody else. Everything else waits for a person.
+Pure: somebody else shows the plan and does it. All other findings wait for a person.
 
 ``adopt`` writes the row of a device that a guest of ours uses, from what the guest's definition records: no row has it,
     or an older one for somebody whose domains do not name it. Devices that the guest left and that are recorded beside
     its own come with it.
-``update details`` takes over into a row what the host says of the device now. Its owner stays.
-``retry release`` goes on with giving back a device that is on its way and that no domain names.
-``give back`` begins it, for an instance that the compute service calls deleted or offloaded and that has no domain.
+``update details`` writes what the host shows of a device into its row. Its owner stays.
+``retry release`` goes on with the release of a device that no domain names.
+``give back`` begins a release, for an instance without a domain that the compute service calls deleted or offloaded.
 
 Whoever gives a device back asks the hypervisor once more, under the device's lock, and wipes nothing that a domain
 names: a plan is as old as its views.
@@ -30,7 +30,7 @@ from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Record
 from devicetrack.objects.values import RecordedDevice
 
-# In the order in which a plan has them: what keeps devices from being taken comes before what frees any.
+# In the order of a plan: the repairs that protect devices come before those that free any.
 ADOPT: Final = reconcile.ADOPT
 UPDATE_DETAILS: Final = reconcile.UPDATE_DETAILS
 RETRY_RELEASE: Final = reconcile.RETRY_RELEASE
@@ -41,7 +41,7 @@ VERBS: Final = (ADOPT, UPDATE_DETAILS, RETRY_RELEASE, GIVE_BACK)
 class Repair(NamedTuple):
     """One row to write or to end. ``before`` is None for a row that is to be written, ``after`` for one that ends.
 
-    An adopted row has 0 for ``created_at``: who writes it knows the time.
+    An adopted row has 0 for ``created_at``: the writer knows the time.
     """
 
     verb: str
@@ -52,14 +52,14 @@ class Repair(NamedTuple):
     reason: str
 
     def __str__(self) -> str:
-        return (f'{self.verb} {_word(self.device.kind)} {_word(self.device.identifier)} of instance '
-                f'{_word(self.instance_uuid)}: {_change(self.before, self.after)} ({self.reason})')
+        return (f'{self.verb} {_quoted(self.device.kind)} {_quoted(self.device.identifier)} of instance '
+                f'{_quoted(self.instance_uuid)}: {_change(self.before, self.after)} ({self.reason})')
 
 
 def plan(findings: Collection[Finding], views: Views) -> list[Repair]:
-    """Say what to do about findings, by what the views say now.
+    """Plan the repairs of findings, by the current views.
 
-    :param views: as fresh as can be; a finding that they do not show with the same row is left out
+    :param views: as fresh as possible; a finding that they do not show with the same row is left out
     :returns: each device once, always in the same order
     """
     todo = [finding for finding in reconcile.confirmed(findings, reconcile.compare(views))
@@ -100,7 +100,7 @@ def _adoptions(findings: Iterable[Finding], views: Views) -> Iterable[Repair]:
 
 def _left_behind(guests: Collection[str], recorded: reconcile.ByGuests, views: Views) -> Iterable[Repair]:
     """Devices that guests whose rows were lost have left for others, and that wait for the end of their migration."""
-    # What a definition says of a device that it does not name is old maybe: anything that contradicts it counts more.
+    # The record of a device that the definition does not name may be old: anything that contradicts it counts more.
     taken = {(record.kind, record.identifier) for record in views.records}
     taken |= {(use.kind, use.identifier) for use in views.usage.uses if use.identifier is not None}
     devices = {device.key: device for device in views.inventory.devices}
@@ -116,7 +116,7 @@ def _left_behind(guests: Collection[str], recorded: reconcile.ByGuests, views: V
 
 
 def _row(device: RecordedDevice, instance_uuid: str, views: Views) -> Record:
-    # Whether a guest that was about to arrive did so is for the audit to say; then its row becomes active.
+    # The audit finds out whether an arriving guest has arrived. Then its row becomes active.
     state = vocabulary.CLAIMED if device.role == vocabulary.INCOMING else vocabulary.ACTIVE
     return Record(views.host_uuid, device.kind, device.identifier, instance_uuid, device.migration_uuid, device.role,
                   state, device.position, device.claim_id, 1, device.provider_uuid, device.resource_class,
@@ -136,7 +136,7 @@ def _updates(findings: Iterable[Finding], views: Views) -> Iterable[Repair]:
 
 
 def _merged(recorded: str, found: str) -> str:
-    """What the host says, with what only the row knows."""
+    """The host's details, with the fields that only the row knows."""
     ours, merged = details.from_text(recorded), details.from_text(found)
     for name in reconcile.OF_THE_ROW:
         if name in merged.fields:
@@ -163,7 +163,7 @@ _SHOWN: Final = ('instance_uuid', 'state', 'role', 'migration_uuid', 'position',
 
 
 def _change(before: Record | None, after: Record | None) -> str:
-    """Two rows on one line; of rows that are there before and after, what differs."""
+    """Two rows on one line. If both exist, only their differences."""
     names = _SHOWN if before is None or after is None else [
         name for name in _SHOWN if getattr(before, name) != getattr(after, name)]
     return f'before: {_facts(before, names)}; after: {_facts(after, names)}'
@@ -172,10 +172,10 @@ def _change(before: Record | None, after: Record | None) -> str:
 def _facts(record: Record | None, names: Iterable[str]) -> str:
     if record is None:
         return 'no row'
-    return ' '.join(f'{name}={_word(getattr(record, name))}' for name in names)
+    return ' '.join(f'{name}={_quoted(getattr(record, name))}' for name in names)
 
 
-def _word(value: object) -> str:
-    """A value that cannot be taken for more than one, or for a line of its own."""
+def _quoted(value: object) -> str:
+    """A value as text, quoted if it could be read as several values or lines."""
     text = '-' if value is None else str(value)
     return text if text.isprintable() and ' ' not in text and text else repr(text)

@@ -5,9 +5,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from devicetrack import vocabulary
-from devicetrack.engine import moves
+from devicetrack.engine import migrations
 from devicetrack.engine import reconcile
-from devicetrack.engine import repair
+from devicetrack.engine import repair_plan
 from devicetrack.objects import details
 from devicetrack.objects import values
 from devicetrack.tests import base
@@ -32,7 +32,7 @@ def row(device, state='active', owner='i'):
 
 
 def planned(seen):
-    return repair.plan(reconcile.compare(seen), seen)
+    return repair_plan.plan(reconcile.compare(seen), seen)
 
 
 class PlanTestCase(base.TestCase):
@@ -83,7 +83,7 @@ class PlanTestCase(base.TestCase):
             records=self.seen.records[::-1], guests=self.seen.guests[::-1],
             usage=self.seen.usage._replace(uses=self.seen.usage.uses[::-1]),
             inventory=self.seen.inventory._replace(devices=self.seen.inventory.devices[::-1]))
-        self.assertEqual(planned(self.seen), repair.plan(reconcile.compare(self.seen)[::-1], seen))
+        self.assertEqual(planned(self.seen), repair_plan.plan(reconcile.compare(self.seen)[::-1], seen))
 
     def test_is_a_line_for_a_person(self):
         for one in planned(self.seen):
@@ -109,7 +109,7 @@ class StaleFindingsTestCase(base.TestCase):
         names=('now', 'repaired'))
 
     def test_is_planned(self):
-        self.assertEqual(self.repaired, bool(repair.plan(reconcile.compare(self.SEEN), self.now)))
+        self.assertEqual(self.repaired, bool(repair_plan.plan(reconcile.compare(self.SEEN), self.now)))
 
 
 class RowTestCase(base.TestCase):
@@ -199,7 +199,8 @@ def any_views(draw):
     domains = {one.domain_uuid for one in uses} | draw(st.sets(st.sampled_from(INSTANCES)))
     there = [device_named(draw, name) for name in draw(st.sets(st.sampled_from(NAMES)))]
     status = draw(st.sampled_from(['running', 'completed', 'error', 'odd']))
-    migration = moves.Move('M', 1, status, 'i', ('compute-7', None), (draw(st.sampled_from(['compute-7', 'c8'])), None))
+    migration = migrations.Move('M', 1, status, 'i', ('compute-7', None),
+                                (draw(st.sampled_from(['compute-7', 'c8'])), None))
     return views(
         usage(*uses, domains=domains, unknown=draw(st.sampled_from([(), (), (), ('x',)]))), there, records,
         draw(st.none() | st.dictionaries(st.sampled_from(INSTANCES), st.sampled_from(
@@ -217,27 +218,27 @@ class AnyViewsTestCase(base.TestCase):
                  for one in seen.usage.uses}
         rows = {record.key: record for record in seen.records}
         words = seen.instances or {}
-        plan = repair.plan(reconcile.compare(earlier), seen)
+        plan = repair_plan.plan(reconcile.compare(earlier), seen)
         self.assertEqual(len({one.device for one in plan}), len(plan))
         if seen.usage.unknown:
             self.assertEqual([], plan)
         for one in plan:
             self.assertIn(one.device.kind, seen.inventory.known_kinds)
             self.assertEqual(rows.get(one.device), one.before)
-            if one.verb == repair.ADOPT:
+            if one.verb == repair_plan.ADOPT:
                 # A row for somebody else is of an older store: none of his domains names it.
                 self.assertNotEqual(one.instance_uuid, one.before.instance_uuid if one.before is not None else None)
                 self.assertLessEqual(named.get(one.device, set()), {one.instance_uuid})
                 self.assertIn(one.instance_uuid, [record.instance_uuid for record in seen.guests
                                                   if record.host_uuid == 'host'])
-            elif one.verb == repair.UPDATE_DETAILS:
+            elif one.verb == repair_plan.UPDATE_DETAILS:
                 assert one.before is not None and one.after is not None
                 self.assertEqual(one.before._replace(details=one.after.details, generation=2), one.after)
                 self.assertTrue(reconcile.same_device(one.before.details, one.after.details))
             else:
                 self.assertIsNone(one.after)
                 self.assertNotIn(one.device, named)
-            if one.verb == repair.GIVE_BACK:
+            if one.verb == repair_plan.GIVE_BACK:
                 self.assertIn(words[one.instance_uuid], ('deleted', 'offloaded'))
                 self.assertNotIn(one.instance_uuid, seen.usage.domains)
 

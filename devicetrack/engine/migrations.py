@@ -1,7 +1,8 @@
 """What a migration's status means, and what becomes of the rows of an instance that moves.
 
-Pure: rows, a guest and the compute service's word go in, what to do with each row comes out. Whatever is not certain
-leaves a row as it is: a device that is held for too long costs capacity, one that is given back too early costs data.
+Pure: it takes rows, a guest and the compute service's state of both, and returns what to do with each row. It leaves a
+row as it is while anything is uncertain: a device that is held too long costs capacity, a device that is given back too
+early costs data.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ UNDONE: Final = 'undone'
 PENDING: Final = 'pending'
 UNKNOWN: Final = 'unknown'
 
-# What the statuses of a compute service's migrations mean here. A status that is not listed is unknown, and a migration
+# The meaning of the statuses of a compute service's migrations. A status that is not listed is unknown, and a migration
 # of unknown status is not over.
 STATUSES: Final[Mapping[str, str]] = {
     'queued': PENDING,
@@ -41,7 +42,7 @@ STATUSES: Final[Mapping[str, str]] = {
     'reverted': UNDONE,
     'cancelled': UNDONE,
     'failed': UNDONE,
-    'error': UNDONE,                        # of which nobody knows where it left the instance: see settle()
+    'error': UNDONE,                        # nobody knows where it left the instance: see settle()
 }
 ERROR: Final = 'error'
 
@@ -54,7 +55,7 @@ def outcome_of(status: str | None) -> str:
 class Move(NamedTuple):
     """A migration of the compute service. ``number`` orders the migrations of an instance: the greatest is the newest.
 
-    ``source`` and ``destination`` are (host, node) by the service's names, with None for what it does not say.
+    ``source`` and ``destination`` are (host, node) by the service's names, with None for an unknown part.
     """
 
     uuid: str
@@ -78,7 +79,7 @@ class Move(NamedTuple):
         return outcome_of(self.status)
 
     def is_older_than(self, other: Move) -> bool | None:
-        """None when nobody can tell."""
+        """Whether the other is newer, or None if that is unknown."""
         if self.number is None or other.number is None:
             return None
         return self.number < other.number
@@ -97,12 +98,12 @@ class Endpoint(NamedTuple):
 
 
 class Situation(NamedTuple):
-    """All that is known on one host about one instance that moves.
+    """Everything that one host knows about one instance that moves.
 
     ``moves`` are the service's migrations by UUID, None when it did not answer. ``domain`` says whether the hypervisor
-    has a domain of the instance, None when it cannot tell; ``running`` that its guest runs, not merely that it waits to
-    arrive; ``named`` the devices that its definitions name, ``live`` those of the running guest. ``state`` is the
-    instance's by the service.
+    has a domain of the instance, None if that is unknown. ``running`` means that its guest runs, and does not only wait
+    to arrive. ``named`` are the devices that its definitions name, ``live`` those of the running guest. ``state`` is
+    the state of the instance by the service.
     """
 
     here: Endpoint
@@ -116,11 +117,11 @@ class Situation(NamedTuple):
 
 
 class Settlement(NamedTuple):
-    """What to do with rows of one instance: in one transaction, and then the devices of ``give`` go back.
+    """Changes to rows of one instance, for one transaction; after it the devices of ``give`` go back.
 
-    ``arrive`` become current and keep their migration, ``settle`` become current and at rest, ``leave`` become old for
-    the migration beside them. ``failed`` are migrations that a newer one replaced. ``over`` says that nothing moves any
-    more.
+    Rows in ``arrive`` become current and keep their migration, those in ``settle`` become current and at rest, those in
+    ``leave`` become old for the migration beside them. A newer migration replaced those in ``failed``. ``over`` means
+    that no row moves any more.
     """
 
     arrive: tuple[Record, ...] = ()
@@ -136,7 +137,7 @@ ELSEWHERE: Final = 'elsewhere'
 
 
 def settle(seen: Situation) -> Settlement:
-    """Say what becomes of the rows of an instance that moves or moved. Rows on their way back are left alone."""
+    """Decide what becomes of the rows of an instance that moves or moved. Releasing rows are left alone."""
     rows = [record for record in seen.records if record.state != vocabulary.RELEASING]
     arrive: list[Record] = []
     at_rest: list[Record] = []
@@ -169,7 +170,7 @@ def settle(seen: Situation) -> Settlement:
 def _replaced(seen: Situation, rows: Sequence[Record]) -> tuple[str, ...]:
     """Migrations with incoming rows here that a newer migration of the instance replaced: the newest counts.
 
-    Only of those that have no guest on their devices, and only when the service orders both.
+    This is decided only if no guest is on their devices, and if the service gives both a number.
     """
     moves = seen.moves or {}
     here = [moves[uuid] for uuid in {record.migration_uuid for record in rows} if uuid is not None and uuid in moves]
@@ -189,24 +190,24 @@ def _has_left(record: Record, seen: Situation, one_host: bool) -> bool:
     """Whether the guest has certainly left a device that its migration took it from."""
     if seen.domain is None or record.key in seen.named:
         return False
-    # On another host it has left when nothing of it is here any more. A guest that libvirt lost may have been lost
-    # before it moved, so the service must not say that the instance is here.
+    # A guest that moved to another host has left when it has no domain here. But libvirt may have lost the domain
+    # before the move, so the service must not say that the instance is here.
     return one_host or (not seen.domain and seen.state != HERE)
 
 
 def _undone(seen: Situation, move: Move | None, new: Sequence[Record], old: Sequence[Record],
             one_host: bool) -> tuple[list[Record], list[Record]]:
-    """The rows that stay the instance's and those that go back, after a migration that did not come off."""
+    """The rows that the instance keeps and those that go back, after a migration that failed."""
     unclear = move is not None and move.status == ERROR
     if seen.running and any(record.key in seen.live for record in new):
         return ([] if one_host else list(old)), []      # a guest runs on them, whatever the service says
     if one_host:
-        # An error may have come after the guest was defined on its new devices. Then a person has to say.
+        # An error may have come after the guest was defined on its new devices. Then a person must decide.
         if unclear and (seen.domain is None or any(record.key in seen.named for record in new)):
             return [], []
         return list(old), list(new)
     if new and seen.state == HERE:
-        # The service says that it lives at the end that was given up: after an error it may.
+        # The service says that the instance is at the end that was given up. After an error that may be true.
         return (list(new), []) if unclear else ([], [])
     if old and seen.state == ELSEWHERE:
         return [], []
@@ -214,7 +215,7 @@ def _undone(seen: Situation, move: Move | None, new: Sequence[Record], old: Sequ
 
 
 def _leaving(seen: Situation, rows: Sequence[Record]) -> tuple[tuple[Record, str], ...]:
-    """Rows that a migration away from here leaves, which nobody named here yet, by what the service says of it."""
+    """Rows that a migration away from here leaves, if only the service has named it so far."""
     if seen.moves is None or seen.state != ELSEWHERE:
         return ()
     left = [record for record in rows if leaves_with(record, rows) and (
@@ -235,9 +236,10 @@ def _is_undone(move: Move | None) -> bool:
 
 
 def leaves_with(record: Record, rows: Sequence[Record]) -> bool:
-    """Whether a migration away from here takes an instance off this device, which no migration to here holds.
+    """Whether a migration away from here takes an instance off this device.
 
-    That is a device at rest, and one that an earlier migration away from here was to leave: a newer one took its place.
+    It does for a device at rest, and for one that an earlier migration away from here should leave: the newer migration
+    replaces it. It does not for a device that a migration to here holds.
     """
     if record.migration_uuid is None:
         return record.role == vocabulary.CURRENT

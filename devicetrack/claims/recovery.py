@@ -1,7 +1,7 @@
 """Writes a lost store anew from what the guests' definitions record.
 
-Only while no manager of the host runs: who writes has the host's lock. Nothing is realized, wiped or taken back here;
-the manager that starts next finds rows as after any crash and goes on with them.
+This happens only while no manager of the host runs: the writer has the host's lock. Nothing is realized, wiped or
+taken back here. The manager that starts next finds rows as after any crash and goes on with them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from devicetrack.claims import host as host_identity
 from devicetrack.claims import providers
 from devicetrack.conf import manager as options
 from devicetrack.engine import rebuild
-from devicetrack.engine.rebuild import Verdict
+from devicetrack.engine.rebuild import Rebuilt
 from devicetrack.objects.values import GuestRecord
 from devicetrack.objects.values import Inventory
 from devicetrack.objects.values import Usage
@@ -30,28 +30,28 @@ LOG = logging.getLogger(__name__)
 
 
 class Recovery(NamedTuple):
-    """What is to be written.
+    """A plan of what to write.
 
-    ``before`` is the host as the store knows it, None when it does not; ``boot_id`` the boot whose addresses some
-    definition still has, None when none has those of an earlier one. ``migrations`` are those that rows to write name:
-    how they stand only the compute service knows. ``unknown`` says what could not be read.
+    ``before`` is the host as the store knows it, or None. ``boot_id`` is the earlier boot whose addresses some
+    definition still has, or None. ``migrations`` are those that the rows to write name; only the compute service knows
+    their status. ``unknown`` names what could not be read, and why.
     """
 
     before: store_api.Host | None
     host: store_api.Host
     boot_id: str | None
-    verdicts: tuple[Verdict, ...]
+    devices: tuple[Rebuilt, ...]
     migrations: tuple[str, ...]
     unknown: tuple[str, ...]
 
 
 def name_of(store: store_api.Store | None, machine_id_path: str) -> str | None:
-    """The name by which the store knows this machine, None when it does not.
+    """The name by which the store knows this machine, or None.
 
-    Nothing else says it. Guests record their host's UUID alone, and the machine's own name need not be the service's:
-    rows under another name would be of a host that no manager ever is.
+    No other source has it. Guests record only their host's UUID, and the machine's own name need not be the service's:
+    no manager would ever be the host of rows under another name.
 
-    :raises AmbiguousHost: it knows it by several
+    :raises AmbiguousHost: the store knows the machine by several names
     """
     digest = host_identity.machine_digest(machine_id_path)
     names = [host.name for host in store.hosts() if host.machine_id == digest] if store is not None else []
@@ -62,10 +62,10 @@ def name_of(store: store_api.Store | None, machine_id_path: str) -> str | None:
 
 def plan(name: str, driver: VirtDriver, store: store_api.Store | None, conf: Any,
          wipe_unrecorded: bool = False) -> Recovery:
-    """Read the guests and say what their store had. Changes nothing.
+    """Read the guests and plan the rows that their store had. Changes nothing.
 
     :param store: None when there is none yet
-    :param wipe_unrecorded: have devices that no guest records wiped before anybody gets them
+    :param wipe_unrecorded: have every device that no guest records wiped before anybody gets it
     :raises GuestsOfSeveralHosts: the guests do not agree on which host this is
     :raises HostIdentityChanged, MachineHasHost, UnknownHost: the store knows the host otherwise than the guests do
     :raises HypervisorUnreachable, StoreError: no answer
@@ -76,20 +76,19 @@ def plan(name: str, driver: VirtDriver, store: store_api.Store | None, conf: Any
     digest = host_identity.machine_digest(conf[options.GROUP].machine_id_path)
     before, host = _identify(name, digest, guests, store)
     rows = [] if store is None else store.records(host.uuid)
-    verdicts = rebuild.rebuild(host.uuid, guests, usage, inventory, rows)
+    found = rebuild.rebuild(host.uuid, guests, usage, inventory, rows)
     if wipe_unrecorded and not usage.unknown:
-        verdicts = _wipe(verdicts, inventory, host.uuid)
-    migrations = {verdict.row.migration_uuid for verdict in verdicts
-                  if verdict.outcome == rebuild.WRITE and verdict.row is not None}
-    return Recovery(before, host, _earlier_boot(guests, usage, driver.boot_id()), tuple(verdicts),
+        found = _wipe(found, inventory, host.uuid)
+    migrations = {one.row.migration_uuid for one in found if one.outcome == rebuild.WRITE and one.row is not None}
+    return Recovery(before, host, _earlier_boot(guests, usage, driver.boot_id()), tuple(found),
                     tuple(sorted(uuid for uuid in migrations if uuid is not None)),
                     tuple(f'{unknown.what}: {unknown.reason}' for unknown in (*usage.unknown, *inventory.unknown)))
 
 
 def write(recovery: Recovery, store: store_api.Store) -> None:
-    """Write what a plan says: the host, and all rows in one transaction. For who has the host's lock.
+    """Write what a plan says: the host, and all rows in one transaction. The caller has the host's lock.
 
-    May be repeated, with a new plan.
+    It may be repeated, with a new plan.
 
     :raises HostHoldsDevices: the store has rows of the host under another UUID or machine id; nothing was written
     :raises StoreError: no row was written, or after ``OutcomeUnknown`` perhaps all
@@ -102,8 +101,8 @@ def write(recovery: Recovery, store: store_api.Store) -> None:
                     {'name': host.name, 'before': before.uuid, 'after': host.uuid})
         store.replace_host(before, host)
     now = int(time.time())
-    rows = tuple(verdict.row._replace(created_at=now) for verdict in recovery.verdicts
-                 if verdict.outcome in (rebuild.WRITE, rebuild.WIPE) and verdict.row is not None)
+    rows = tuple(one.row._replace(created_at=now) for one in recovery.devices
+                 if one.outcome in (rebuild.WRITE, rebuild.WIPE) and one.row is not None)
     if rows:
         store.write(store_api.Changes(insert=rows))
         for row in rows:
@@ -117,7 +116,7 @@ def write(recovery: Recovery, store: store_api.Store) -> None:
 
 def _identify(name: str, digest: str, guests: Sequence[GuestRecord],
               store: store_api.Store | None) -> tuple[store_api.Host | None, store_api.Host]:
-    """The host as the store knows it, and as it is to be: with the UUID that the guests record."""
+    """The host as the store knows it, and as it will be: with the UUID that the guests record."""
     recorded = rebuild.hosts_of(guests)
     if len(recorded) > 1:
         raise exception.GuestsOfSeveralHosts(name, recorded)
@@ -147,9 +146,8 @@ def _earlier_boot(guests: Sequence[GuestRecord], usage: Usage, now: str) -> str 
     return earlier[0] if earlier else None
 
 
-def _wipe(verdicts: list[Verdict], inventory: Inventory, host_uuid: str) -> list[Verdict]:
+def _wipe(found: list[Rebuilt], inventory: Inventory, host_uuid: str) -> list[Rebuilt]:
     resolver, owner = providers.DerivedProviders(host_uuid), str(uuid.uuid4())
     devices = {device.key: device for device in inventory.devices}
-    return [rebuild.wiped(verdict, devices[verdict.device], host_uuid, owner,
-                          resolver.uuid_of(devices[verdict.device].provider))
-            if verdict.outcome == rebuild.UNRECORDED else verdict for verdict in verdicts]
+    return [rebuild.wiped(devices[one.device], host_uuid, owner, resolver.uuid_of(devices[one.device].provider))
+            if one.outcome == rebuild.UNRECORDED else one for one in found]
