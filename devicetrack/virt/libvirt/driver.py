@@ -160,7 +160,7 @@ class LibvirtDriver(driver.VirtDriver):
 
         ``uses`` gets the devices that a record identifies, and ``named`` the addresses that the kinds identify later.
 
-        :raises InvalidDocument: a definition cannot be read. If it is the inactive one, the devices of the live one were added before
+        :raises InvalidDocument: a definition cannot be read. The devices of a readable live one were added before
         """
         document = f'domain {found.uuid}'
         current = domain_xml.parse(found.current, document)
