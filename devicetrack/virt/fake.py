@@ -1,9 +1,8 @@
-"""A host in memory, and the driver for it. It ships: other projects test against it, and so do we.
+"""A host in memory, and the driver for it. The library ships it, so that other projects can test against it too.
 
-:class:`FakeHost` is the machine: devices, parents that make more of them, domains that name them by their
-    address of this boot, and the bytes that a guest left on them. :class:`FakeDriver` is what a manager holds;
-    any number of drivers look at one host, so a manager that was killed and made anew sees the same host again.
-    It keeps to the promises of :mod:`devicetrack.virt.driver` and passes the suite that every driver passes.
+:class:`FakeHost` is the machine: devices, parents that make more of them, domains that name them by their addresses of
+this boot, and the bytes that a guest left on them. A manager uses a :class:`FakeDriver`. Any number of drivers share a
+host, so a new manager finds the host as a killed one left it. The driver passes the tests that every driver passes.
 
 Failures are staged with :meth:`FakeHost.before`, by call and not by chance::
 
@@ -21,6 +20,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
 import dataclasses
+import json
 import logging
 import threading
 from typing import Any
@@ -28,6 +28,7 @@ import uuid
 
 from devicetrack import exception
 from devicetrack import vocabulary
+from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import DeviceMap
 from devicetrack.objects import MdevDetails
@@ -46,7 +47,6 @@ from devicetrack.objects.values import Unknown
 from devicetrack.objects.values import Usage
 from devicetrack.objects.values import Use
 from devicetrack.virt import driver
-from devicetrack.virt import fake_details
 from devicetrack.virt import fake_guests
 from devicetrack.virt import metadata
 
@@ -66,7 +66,7 @@ Action = BaseException | Callable[[], object]
 
 @dataclasses.dataclass
 class Parent:
-    """A device that makes mediated devices. Its types share ``units``: one of a type takes what ``costs`` says."""
+    """A device that makes mediated devices. Its types share ``units``; a device of a type takes ``costs`` of them."""
 
     name: str
     units: int
@@ -79,11 +79,12 @@ class Parent:
 
 
 class FakeHost:
-    """One machine in memory. Its methods are what hardware, an operator and other software do to a machine.
+    """One machine in memory. Its methods do what hardware, an operator and other software do to a machine.
 
-    Usable from many threads. ``calls`` counts the calls of drivers by name. ``unknown_kinds`` (kind to reason)
-    makes parts of the inventory unreadable, ``unknown_domains`` (domain UUID to reason) makes documents unreadable,
-    and with a reason in ``disconnected`` the hypervisor gives no answer at all.
+    Threads may share it. ``calls`` counts the calls of drivers by name. ``unknown_kinds`` (kind to reason) makes parts
+    of the inventory unreadable, ``unknown_domains`` (domain UUID to reason) makes documents unreadable, and with a
+    reason in ``disconnected`` the hypervisor gives no answer at all. ``live_migration_obstacles`` (kind to reason)
+    keeps guests from moving.
     """
 
     _hosts: dict[str, FakeHost] = {}
@@ -111,7 +112,7 @@ class FakeHost:
 
     @classmethod
     def named(cls, name: str) -> FakeHost:
-        """The host of this name in this process, made when it is first asked for."""
+        """Return the host of this name in this process. The first call makes it."""
         return cls._hosts.setdefault(name, cls())
 
     @classmethod
@@ -127,7 +128,7 @@ class FakeHost:
         key = DeviceKey(VPMEM, name)
         with self.lock:
             path = f'/dev/fakedax{len(self._addresses)}'
-            made = fake_details.text_of(VPMEMDetails, namespace_uuid=str(uuid.uuid4()), label=label, devpath=path,
+            made = _details_text(VPMEMDetails, namespace_uuid=str(uuid.uuid4()), label=label, devpath=path,
                                         size_bytes=size_bytes, align_bytes=align_bytes)
             self._put(InventoryDevice(VPMEM, name, '', f'CUSTOM_PMEM_NAMESPACE_{label.upper()}', parent, numa_node,
                                       made), path)
@@ -135,13 +136,13 @@ class FakeHost:
 
     def add_parent(self, name: str, costs: Mapping[str, int] | None = None, units: int = 16,
                    resource_class: str = 'VGPU', numa_node: int | None = 0, address: str | None = None) -> None:
-        """Add a parent of ``units`` units; ``costs`` says how many of them one device of each type takes.
+        """Add a parent. By default it makes 16 devices of the type ``nvidia-35``, which count as ``VGPU``.
 
-        By default it makes 16 devices of one type, ``nvidia-35``, that count as ``VGPU``.
+        :param costs: how many of the ``units`` one device of each type takes
         """
         costs = dict(costs or {'nvidia-35': 1})
         templates = {
-            device_type: fake_details.text_of(
+            device_type: _details_text(
                 MdevDetails, type=device_type, parent=name, parent_address=address, device_api='vfio-pci',
                 iommu_group=None, origin=vocabulary.CREATED)
             for device_type in costs}
@@ -149,15 +150,12 @@ class FakeHost:
         self.parents[name] = Parent(name, units, costs, resource_class, numa_node, address, templates)
 
     def declare(self, said: MigrationType) -> None:
-        """Let a parent say this of a type of its devices. Parents of mediated devices say nothing of theirs till then.
-
-        Why no guest of a kind can move is in ``live_migration_obstacles``, by kind.
-        """
+        """Let a parent declare this of a type of its devices. By default parents declare nothing."""
         with self.lock:
             self._declared[said[:3]] = said
 
     def add_mdev(self, parent: str, device_type: str = 'nvidia-35', identifier: str | None = None) -> DeviceKey:
-        """Make a mediated device as somebody else does: it is there, and may be adopted.
+        """Make a mediated device as other software does. It may be adopted.
 
         :raises ParentFull: the parent has no room for it
         """
@@ -174,7 +172,7 @@ class FakeHost:
             self._owners_of_addresses.pop(self._addresses.pop(key), None)
             if device.kind == MDEV:
                 parent = self.parents[str(device.parent)]
-                parent.used -= parent.costs[fake_details.data(device.details)['type']]
+                parent.used -= parent.costs[_fields(device.details)['type']]
 
     def change(self, key: DeviceKey, **values: Any) -> None:
         """Change fields of a device's details (for example ``namespace_uuid``), or ``unhealthy`` or ``adoptable``."""
@@ -182,10 +180,10 @@ class FakeHost:
             device = self.devices[key]
             of_device = {name: values.pop(name) for name in ('unhealthy', 'adoptable') if name in values}
             device = device._replace(**of_device)
-            self._put(device._replace(details=fake_details.changed(device.details, **values)), self._addresses[key])
+            self._put(device._replace(details=_changed(device.details, **values)), self._addresses[key])
 
     def reboot(self) -> None:
-        """Boot again: guests are off, transient ones gone, the paths of namespaces are dealt out anew."""
+        """Boot again: guests are off, transient ones are gone, and namespaces have other paths."""
         with self.lock:
             self.boot = str(uuid.uuid4())
             self.domains = {name: dataclasses.replace(domain, live=None, arriving=False)
@@ -193,7 +191,7 @@ class FakeHost:
             namespaces = [device for device in self.devices.values() if device.kind == VPMEM]
             paths = [self._addresses[device.key] for device in namespaces]
             for device, path in zip(namespaces, paths[1:] + paths[:1], strict=True):
-                self._put(device._replace(details=fake_details.changed(device.details, devpath=path)), path)
+                self._put(device._replace(details=_changed(device.details, devpath=path)), path)
 
     # -- guests ------------------------------------------------------------------------------------------------
 
@@ -201,8 +199,8 @@ class FakeHost:
                     arriving: bool = False) -> None:
         """Start a guest with device elements of ``guest_config``; without ``define`` it is a transient one.
 
-        :param metadata: the element of ``guest_config`` that its definitions record
-        :param arriving: it waits for a live migration; it is defined when it has :meth:`arrived`
+        :param metadata: the element of ``guest_config`` for its metadata
+        :param arriving: it waits for a live migration, and :meth:`arrived` defines it
         """
         addresses = tuple(addresses_in(elements))
         with self.lock:
@@ -223,7 +221,7 @@ class FakeHost:
             domain.defined, domain.will_be_defined = domain.will_be_defined, None
 
     def stop_guest(self, domain_uuid: str) -> None:
-        """Turn a guest off; a transient one is gone then."""
+        """Turn a guest off. A transient one is gone after that."""
         with self.lock:
             domain = self.domains[domain_uuid]
             domain.live, domain.arriving = None, False
@@ -240,7 +238,7 @@ class FakeHost:
         self.contents[key] = data
 
     def read(self, key: DeviceKey) -> bytes:
-        """What the last writer left on a device; nothing on a wiped one."""
+        """Return the bytes that the last writer left on a device; none on a wiped one."""
         return self.contents.get(key, b'')
 
     # -- failures ----------------------------------------------------------------------------------------------
@@ -251,8 +249,8 @@ class FakeHost:
         ``call`` is ``get_inventory``, ``get_usage``, ``realize``, ``unclaim``, ``guest_config``, ``guest_records``,
         ``destroy_guest``, ``rewrite_guest``, ``live_migration_obstacles``, ``migration_types``,
         ``migration_definitions``, or one of the steps inside: ``wipe``, ``create``, ``destroy`` (before the change) and
-        ``wiped``, ``created``, ``destroyed`` (after it, when the answer can still be lost). Actions run in the order in
-        which they were given, outside the host's lock.
+        ``wiped``, ``created``, ``destroyed`` (after it, when the answer can still be lost). Actions run in their order,
+        outside the host's lock.
         """
         with self.lock:
             self._actions.setdefault(call, []).append((action, times))
@@ -268,7 +266,7 @@ class FakeHost:
     # -- for the driver ----------------------------------------------------------------------------------------
 
     def enter(self, call: str) -> None:
-        """Count a call and do what was staged before it."""
+        """Count a call and run the actions that were staged before it."""
         with self.lock:
             self.calls[call] += 1
             if self.disconnected is not None:
@@ -318,13 +316,11 @@ class FakeHost:
                          tuple(Unknown(what, reason) for what, reason in unknown.items()), arriving)
 
     def _meant(self, address: str) -> DeviceKey | None:
-        """The device that an address of this boot means; of a mediated device its UUID, also while it is gone."""
-        if _kind_of(address) == MDEV:
-            return DeviceKey(MDEV, address)
-        return self._owners_of_addresses.get(address)
+        """Find the device that an address of this boot means. A UUID means its device even while that is gone."""
+        return DeviceKey(MDEV, address) if _kind_of(address) == MDEV else self._owners_of_addresses.get(address)
 
     def _named_by_definition(self, domain: Domain) -> list[tuple[str, DeviceKey | None]]:
-        """What an inactive definition names: by its addresses, or paths of another boot by their record."""
+        """Find the devices of an inactive definition: by its addresses, and for paths of another boot by its record."""
         defined = domain.defined or ()
         means: dict[str, DeviceKey | None] = {address: self._meant(address) for address in defined}
         paths = [address for address in defined if _kind_of(address) == VPMEM]
@@ -333,7 +329,7 @@ class FakeHost:
         return [(address, means[address]) for address in defined]
 
     def definition(self, domain_uuid: str) -> str:
-        """The inactive definition of a domain."""
+        """Write the inactive definition of a domain."""
         with self.lock:
             domain = self.domains[domain_uuid]
             return fake_guests.definition(domain.uuid, (fake_guests.element(_kind_of(address), address)
@@ -347,7 +343,7 @@ class FakeHost:
             try:
                 record = domain.record
             except exception.InvalidDocument as error:
-                LOG.warning('What %s records of its devices cannot be read: %s', error.document, error.reason)
+                LOG.warning('The device record of %s cannot be read: %s', error.document, error.reason)
             else:
                 found += [] if record is None else [record]
         return found
@@ -412,19 +408,18 @@ class FakeHost:
         if create and key not in self.devices:
             self.enter('create')
             with self.lock:
-                parent = self.parents.get(wanted.parent)
-                if parent is None:
+                if wanted.parent not in self.parents:
                     raise exception.RealizeFailed(*key, f'its parent {wanted.parent} is not there')
-                self._create(key, parent, wanted.type)
+                self._create(key, self.parents[wanted.parent], wanted.type)
             self.enter('created')
         with self.lock:
             device = self.devices.get(key)
             if device is None:
                 raise exception.DeviceGone(*key, 'it existed when it was chosen')
-            found = fake_details.data(device.details)
+            found = _fields(device.details)
             if (found['type'], found['parent']) != (wanted.type, wanted.parent):
                 raise exception.DeviceGone(*key, 'another device has its UUID')
-            return Realized(key, fake_details.changed(device.details, origin=wanted.origin),
+            return Realized(key, _changed(device.details, origin=wanted.origin),
                             _capacities(self.parents[found['parent']]))
 
     def unrealize(self, assignment: DeviceAssignment) -> None:
@@ -441,9 +436,9 @@ class FakeHost:
             self.enter('destroyed')
 
     def address_of(self, assignment: DeviceAssignment) -> str:
-        """What the guest's element names: valid for this boot."""
+        """Return the address for the guest's element. It is valid in this boot."""
         if assignment.kind == VPMEM:
-            address: str = fake_details.data(self._namespace(assignment).details)['devpath']
+            address: str = _fields(self._namespace(assignment).details)['devpath']
             return address
         with self.lock:
             if DeviceKey(assignment.kind, assignment.identifier) not in self.devices:
@@ -456,7 +451,7 @@ class FakeHost:
             device = self.devices.get(DeviceKey(assignment.kind, assignment.identifier))
         if device is None:
             raise exception.DeviceGone(assignment.kind, assignment.identifier, 'no namespace has this name')
-        found, recorded = fake_details.data(device.details), assignment.details
+        found, recorded = _fields(device.details), assignment.details
         if (found['namespace_uuid'], found['size_bytes']) != (recorded.namespace_uuid, recorded.size_bytes):
             raise exception.DeviceGone(assignment.kind, assignment.identifier, 'another namespace has its name')
         return device
@@ -466,7 +461,7 @@ class FakeHost:
         if parent.used + cost > parent.units:
             raise exception.ParentFull(MDEV, parent.name, device_type, 'no available instances')
         parent.used += cost
-        made = fake_details.changed(parent.templates[device_type], origin=vocabulary.ADOPTED,
+        made = _changed(parent.templates[device_type], origin=vocabulary.ADOPTED,
                                     iommu_group=len(self._addresses))
         self._put(InventoryDevice(MDEV, key.identifier, parent.name, parent.resource_class, parent.name,
                                   parent.numa_node, made), key.identifier)
@@ -480,7 +475,7 @@ class FakeHost:
 
 
 class FakeDriver(driver.VirtDriver):
-    """The driver for a :class:`FakeHost`: the one handed in, or the one named like ``host`` in this process."""
+    """The driver for a :class:`FakeHost`: by default the one of the name ``host`` in this process."""
 
     def __init__(self, host: str, conf: Any = None, state_path: str = '', machine: FakeHost | None = None) -> None:
         super().__init__(host, conf, state_path)
@@ -523,7 +518,7 @@ class FakeDriver(driver.VirtDriver):
         return results
 
     def _unclaim(self, assignment: DeviceAssignment, usage: Usage) -> exception.DriverError | None:
-        name = (assignment.kind, assignment.identifier)
+        name = DeviceKey(assignment.kind, assignment.identifier)
         users = [use.domain_uuid for use in usage.uses if (use.kind, use.identifier) == name]
         if users:
             return exception.DeviceInUse(*name, f'domain {users[0]} names it')
@@ -577,3 +572,24 @@ def _capacities(parent: Parent) -> tuple[Capacity, ...]:
         Capacity(MDEV, parent.name, device_type, parent.name, parent.resource_class, parent.numa_node,
                  (parent.units - parent.used) // cost, parent.templates[device_type])
         for device_type, cost in parent.costs.items())
+
+
+_TEXTS: dict[type[details.DeviceDetails], str] = {}
+
+
+def _details_text(cls: type[details.DeviceDetails], **values: Any) -> str:
+    """Make stored details. A test may want a hundred thousand devices, and an object takes ninety microseconds."""
+    if cls not in _TEXTS:
+        _TEXTS[cls] = details.to_text(cls(**values))
+    return _changed(_TEXTS[cls], **values)
+
+
+def _fields(text: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(text)['versioned_object.data']
+    return found
+
+
+def _changed(text: str, **values: Any) -> str:
+    primitive = json.loads(text)
+    primitive['versioned_object.data'].update(values)
+    return json.dumps(primitive, separators=(',', ':'), sort_keys=True)

@@ -1,7 +1,7 @@
-"""The guests of a fake host: how their definitions look, and how they are read.
+"""The guests of a fake host, and their definitions.
 
-A definition of the fake is a document with our metadata and an empty element for each device, which names it by its
-address. It is short, and as honest as libvirt's about what a reader must take care of.
+A definition is a document with our metadata and an empty element for each device, which has its address. It is short,
+but its reader must take the same care as a reader of libvirt's.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _METADATA = re.compile(f'<devicetrack:{metadata.ELEMENT} .*</devicetrack:{metada
 
 @dataclasses.dataclass
 class Domain:
-    """A guest. ``live`` and ``defined`` are the addresses that its definitions name; None is no definition.
+    """A guest. ``live`` and ``defined`` are the addresses in its definitions; None without such a definition.
 
-    ``metadata`` is the element among the metadata of both, with the boot in which they were written. A guest that is
-    ``arriving`` waits for an incoming migration; only when it is here ``will_be_defined`` becomes ``defined``.
+    Both definitions have ``metadata``, which says in which boot they were written. A guest that is ``arriving`` waits
+    for an incoming migration; when it is here, ``will_be_defined`` becomes ``defined``.
     """
 
     uuid: str
@@ -43,14 +43,14 @@ class Domain:
 
     @property
     def record(self) -> GuestRecord | None:
-        """What its metadata records; None where they hold no element of ours.
+        """The record in its metadata; None if there is none.
 
-        :raises InvalidDocument: the element cannot be read, or is of another instance
+        :raises InvalidDocument: the record cannot be read, or belongs to another instance
         """
         return _record(self.uuid, self.metadata) if self.metadata else None
 
     def is_of_boot(self, boot: str) -> bool:
-        """Whether its addresses are taken for those of this boot: also without a record that says so."""
+        """Whether its addresses count as those of this boot, as they do without a record."""
         return f' boot="{boot}"' in self.metadata or ' boot="' not in self.metadata
 
 
@@ -67,7 +67,7 @@ def _record(domain_uuid: str, element: str) -> GuestRecord | None:
 
 
 def element(kind: str, address: str) -> str:
-    """The device element of a guest."""
+    """Make the device element of a guest."""
     return f'<device kind={saxutils.quoteattr(kind)} address={saxutils.quoteattr(address)}/>'
 
 
@@ -77,7 +77,7 @@ def definition(uuid: str, elements: Iterable[str], element_of_metadata: str) -> 
 
 
 def addresses_in(elements: Iterable[str]) -> Iterator[str]:
-    """The addresses that elements of this driver's ``guest_config`` name, in their order."""
+    """Find the addresses in elements of this driver's ``guest_config``, in their order."""
     for text in elements:
         match = _ELEMENT.fullmatch(text)
         if match:
@@ -85,20 +85,20 @@ def addresses_in(elements: Iterable[str]) -> Iterator[str]:
 
 
 def elements_in(definition: str) -> list[str]:
-    """The device elements of a definition."""
+    """Find the device elements of a definition."""
     return [match[0] for match in _ELEMENT.finditer(definition)]
 
 
 def metadata_in(definition: str) -> str:
-    """Our element among the metadata of a definition, '' when there is none."""
+    """Find our element among the metadata of a definition; '' if there is none."""
     match = _METADATA.search(definition)
     return match[0] if match else ''
 
 
 def recorded(domain: Domain, kind: str, addresses: Sequence[str]) -> Mapping[str, DeviceKey]:
-    """Which device of a kind each address of a definition meant in the boot that wrote it, by its record.
+    """Find, by the record, the device of a kind that each address of a definition meant in its own boot.
 
-    :raises InvalidDocument: the record cannot be read, or has not as many devices
+    :raises InvalidDocument: the record cannot be read, or has another number of devices
     """
     record = domain.record
     keys = [DeviceKey(device.kind, device.identifier) for device in (record.devices if record else ())
@@ -110,7 +110,7 @@ def recorded(domain: Domain, kind: str, addresses: Sequence[str]) -> Mapping[str
 
 
 def moved(named: Sequence[DeviceKey | None], device_map: DeviceMap) -> str:
-    """A definition for the destination of a migration, of a guest that names these devices.
+    """Write the definition for the destination of a migration, of a guest that names these devices.
 
     :raises InvalidDocument: the map has other devices
     """

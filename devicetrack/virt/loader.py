@@ -30,7 +30,7 @@ def load_driver(conf: cfg.ConfigOpts, host: str | None = None,
     :param connect: returns an open ``libvirt.virConnect`` for the driver to use in place of a connection of its own to
         ``[libvirt] connection_uri``. Any thread may call it: when the driver first needs the hypervisor, after
         ``driver.close()``, and after the connection was lost, when it must not return the lost one. The driver closes
-        no connection that it got so. A ``libvirt.libvirtError`` that it raises becomes a ``HypervisorUnreachable``.
+        none of these connections. A ``libvirt.libvirtError`` of ``connect`` becomes a ``HypervisorUnreachable``.
     :raises InvalidConfiguration: there is no such driver, its code cannot be loaded (that error is the cause), it has
         no use for ``connect``, the state directory cannot be made, or the driver refuses one of its own options
     """
@@ -38,7 +38,7 @@ def load_driver(conf: cfg.ConfigOpts, host: str | None = None,
     group = conf[manager_options.GROUP]
     cls = _find(group.virt_driver)
     if connect is not None and not cls.takes_connection:
-        # Ignored, it would let devices be placed on another hypervisor than the one that the service means.
+        # Without it the driver would place devices on another hypervisor than the service.
         raise exception.InvalidConfiguration(
             OPTION, group.virt_driver, 'this driver uses no libvirt connection, and the service hands one in')
     try:
@@ -52,8 +52,8 @@ def load_driver(conf: cfg.ConfigOpts, host: str | None = None,
 
 
 def _find(name: str) -> type[driver.VirtDriver]:
-    # stevedore logs why an entry point could not be loaded and then says only that none matched; the operator
-    # needs the first, for example that libvirt-python is not installed.
+    # stevedore's error says only that no entry point matched. The operator needs the reason, which stevedore logs: for
+    # example, libvirt-python is not installed.
     failures: list[BaseException] = []
     try:
         manager: Any = stevedore_driver.DriverManager(

@@ -1,9 +1,9 @@
-"""What a guest's own definition says about its devices: one element among the definition's metadata.
+"""The record of a guest's devices: one element among the metadata of the guest's definition.
 
-The store is the authority while it is there. When it is lost, what is written here is enough to write its rows
-again: whose devices they are, for which claim and migration, how placement counts them, and the details that
-only the claim knew (whether an mdev was created or adopted, which namespace had the name). Text in the element
-never decides who owns a device while the store answers: whoever may edit a guest's definition may edit this.
+If the store is lost, the records are enough to rebuild its rows. They have the owner of each device, its claim and
+migration, how placement counts it, and the details that only the claim knew (whether an mdev was created or adopted,
+which namespace had the name). As long as the store answers, it alone decides who owns a device: anybody who may edit a
+guest's definition may edit the record.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from xml.sax import saxutils
 from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
 
-# libvirt keeps one element for each namespace under <metadata> and takes any URI for one.
+# libvirt keeps one element for each namespace under <metadata>. Any URI may be a namespace.
 NAMESPACE = 'urn:devicetrack:guest-devices:1'
 ELEMENT = 'devices'
 DEVICE = 'device'
-# What the attribute of that name says of a device without an element in the definition; the others have none.
+# The value of the attribute "beside", which only devices without an element in the definition have.
 BESIDE = 'yes'
 
 
 def element(assignments: Sequence[DeviceAssignment], flavor: str | None = None,
             beside: Sequence[DeviceAssignment] = (), boot_id: str | None = None) -> str:
-    """The element for assignments of one instance, in their order; '' for none of them, which need no record.
+    """Make the element for assignments of one instance, in their order. Without any it is ''.
 
     :param flavor: the name of the instance's flavor, where it is known
     :param beside: assignments of the instance on this host that the guest has no element for
@@ -60,5 +60,5 @@ def _device(assignment: DeviceAssignment, beside: str | None) -> str:
 
 
 def _attribute(name: str, value: object) -> str:
-    """An attribute with its space before it; an absent value is an absent attribute, never an empty one."""
+    """Make an attribute, with a space before it. None makes no attribute."""
     return '' if value is None else f' {name}={saxutils.quoteattr(str(value))}'

@@ -1,7 +1,7 @@
-"""Work on one thing while the next one is being fetched.
+"""Work on one thing while a thread fetches the next one.
 
-The thread that fetches is the caller's own for as long as it goes through what comes, and ends with that. A few things
-are kept ready and no more, so memory does not grow with their number.
+The thread lives no longer than the loop over the things. It keeps a few things ready, so memory does not grow with
+their number.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Thing = TypeVar('Thing')
 
 
 class _End:
-    """The last that comes. ``error`` is what ended it, None when there was no more."""
+    """Follows the last thing. ``error`` ended the fetching; None after the last thing that there was."""
 
     __slots__ = ('error',)
 
@@ -30,35 +30,39 @@ class _End:
 
 
 def of(fetch: Callable[[], Iterator[Thing]]) -> Generator[Thing, None, None]:
-    """What ``fetch`` yields, in its order, fetched in a thread of its own.
+    """Yield what ``fetch`` yields, in its order. A thread runs ``fetch``.
 
-    Whatever it raises is raised here, behind what came before. Closing this ends it: the thing that is being fetched is
-    the last, and that is waited for.
+    An error of ``fetch`` is raised here, after the things that came before it. Closing the generator ends the thread:
+    it waits until the thread has fetched the thing that it works on.
     """
-    ready: queue.Queue[Any] = queue.Queue(READY)
-    stopped = threading.Event()
+    # Simple queues are several times as fast as a bounded one, and so they pass permits the other way.
+    ready: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    permits: queue.SimpleQueue[None] = queue.SimpleQueue()
+    for _ in range(READY):
+        permits.put(None)
+    closed = False
 
     def run() -> None:
         error: BaseException | None = None
         try:
             for thing in fetch():
-                ready.put(thing)
-                if stopped.is_set():
+                permits.get()
+                if closed:
                     break
+                ready.put(thing)
         except BaseException as raised:
             error = raised
         ready.put(_End(error))
 
     thread = threading.Thread(target=run, name='devicetrack-ahead', daemon=True)
     thread.start()
-    thing: Any = None
     try:
         while type(thing := ready.get()) is not _End:
+            permits.put(None)
             yield thing
     finally:
-        stopped.set()
-        while type(thing) is not _End:          # the thread may wait for room
-            thing = ready.get()
+        closed = True
+        permits.put(None)                       # the thread may wait for one
         thread.join()
     if thing.error is not None:
         raise thing.error

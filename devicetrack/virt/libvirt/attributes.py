@@ -1,7 +1,7 @@
-"""What drivers say in sysfs of the types of their devices, for guests that move live: attributes that are only read.
+"""The attributes in sysfs by which drivers declare for live migration the types of their devices. It only reads them.
 
-No attribute of this sort is in mainline, so options name them. What stands there is a vendor's, and nothing is taken
-for granted: a file that never ends, bytes that are no text, a link that leads somewhere else.
+Mainline Linux has no such attribute, so options name them. A vendor's driver writes them, so the reader expects
+anything: a file that never ends, bytes that are no text, a link that leads somewhere else.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ _DRIVER_VERSION: Final = 'driver/module/version'
 
 
 class Paths(NamedTuple):
-    """Where attributes are, below the directory that speaks of a type; empty for what is not read."""
+    """The paths of attributes, below the directory of a type. The reader skips an empty path."""
 
     version: str
     aggregation: str
 
     def read(self, root: str, of: MigrationType, directory: str, device: str) -> MigrationType:
-        """Fill in what a driver says of a type.
+        """Fill in what a driver declares of a type.
 
         :param root: where sysfs is
         :param of: names the type
-        :param directory: that of the type, in ``root``
-        :param device: that of the parent, in ``root``
+        :param directory: the directory of the type, in ``root``
+        :param device: the directory of the parent, in ``root``
         """
         version, aggregation = (read(root, directory, path) if path else Attribute() for path in self)
         return of._replace(version=version, aggregation=aggregation, driver=read(root, device, _DRIVER_VERSION).text)
 
 
 def paths(conf: Any) -> Paths:
-    """Read where attributes are from ``[devicetrack_compatibility]``, which is registered here.
+    """Read the paths from ``[devicetrack_compatibility]``, and register that group.
 
     :raises InvalidConfiguration: an option cannot be used; names it, its value and the reason
     """
@@ -55,11 +55,11 @@ def paths(conf: Any) -> Paths:
 def _checked(option: str, path: str) -> str:
     reason = None
     if '\0' in path:
-        reason = 'no path has a NUL in it'
+        reason = 'a path cannot contain a NUL'
     elif path.startswith('/') or '..' in path.split('/'):
-        reason = 'it takes a path below the directory of a type, neither absolute nor with ".."'
+        reason = 'the path must be below the directory of a type, neither absolute nor with ".."'
     if reason is not None:
-        # A NUL would not be seen in the message.
+        # Nobody would see a NUL in the message.
         raise exception.InvalidConfiguration(f'[{options.GROUP}] {option}', path.replace('\0', '\\0'), reason)
     return path
 
@@ -67,11 +67,11 @@ def _checked(option: str, path: str) -> str:
 def read(root: str, directory: str, relative_path: str) -> Attribute:
     """Read one attribute: a line of printable ASCII, without blanks around it.
 
-    Nothing is opened but a file below ``root``, and nothing is written. A problem names the path, for operators.
+    It opens only a file below ``root``. A problem names the path, for operators.
 
     :param root: where sysfs is
     :param directory: a directory in it
-    :param relative_path: that of the attribute in the directory, which may be a link or lead through links
+    :param relative_path: the attribute's path in the directory, which may be a link or lead through links
     """
     path = os.path.join(root, directory, relative_path)
     real, real_root = os.path.realpath(path), os.path.realpath(root)
@@ -90,9 +90,9 @@ def read(root: str, directory: str, relative_path: str) -> Attribute:
 
 
 def _bytes(path: str) -> bytes:
-    """What a file has, up to one byte more than it may have.
+    """Read a file, up to one byte more than it may have.
 
-    :raises OSError: it cannot be read, or is no file
+    :raises OSError: it cannot be read, or is not a regular file
     """
     # A FIFO would keep its reader waiting for a writer.
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -108,7 +108,7 @@ def _bytes(path: str) -> bytes:
 
 
 def _problem(data: bytes) -> str | None:
-    """Why bytes are no attribute; None when they are one."""
+    """Say why bytes are no attribute; None if they are one."""
     if len(data) > _MAX_BYTES:
         return f'has more than {_MAX_BYTES} bytes'
     lines = data.removesuffix(b'\n').split(b'\n')

@@ -1,10 +1,9 @@
 """The one place that calls libvirt.
 
-What libvirt raises is translated here, with the cause chained: no connection is
-:class:`~devicetrack.exception.HypervisorUnreachable`, a domain that went away is
-:class:`~devicetrack.exception.DomainGone`, and everything else that libvirt refuses is :class:`Refused`, which
-says what the refusal means as far as that is known. A lost connection is opened again by the next call.
-Calls block, release the interpreter's lock, and may come from any thread.
+This module translates libvirt's errors, with the cause chained. Without a connection it raises
+:class:`~devicetrack.exception.HypervisorUnreachable`, and :class:`~devicetrack.exception.DomainGone` if the domain went
+away. Every other error is a :class:`Refused`, with a meaning if that is known. If the connection was lost, the next
+call opens another one. Calls block, release the interpreter's lock, and may come from any thread.
 """
 
 from __future__ import annotations
@@ -38,21 +37,21 @@ _Answer = TypeVar('_Answer')
 
 
 class Meaning(enum.Enum):
-    """What a refusal means to the caller."""
+    """The meaning of a refusal to the caller."""
 
     FULL = 'the parent has no room'
     IN_USE = 'the device is in use'
     EXISTS = 'the device exists already'
     NO_SUCH_DEVICE = 'there is no such node device'
-    BEHIND = 'the hypervisor has not heard of a change yet'
+    BEHIND = 'the hypervisor does not know of a change yet'
     UNTOLD = 'the hypervisor did not say why'
     UNSUPPORTED = 'this hypervisor cannot do it'
     OTHER = 'refused'
 
 
-# libvirt hands mdevctl's and the kernel's words on as VIR_ERR_INTERNAL_ERROR, so the text is all that tells these
-# apart. Read from libvirt 9.0 with mdevctl 1.2 and from libvirt 11.3 with mdevctl 1.4, which agree. What
-# matches nothing is OTHER, and callers look at the device itself again rather than believe a text.
+# libvirt passes on the errors of mdevctl and the kernel as VIR_ERR_INTERNAL_ERROR, so only the texts tell these apart.
+# libvirt 9.0 with mdevctl 1.2 and libvirt 11.3 with mdevctl 1.4 have the same texts. A text that matches nothing is
+# OTHER, and callers look at the device itself again rather than believe a text.
 _TEXTS = (
     ('No available instances of', Meaning.FULL),
     ('device in use', Meaning.IN_USE),
@@ -62,25 +61,25 @@ _TEXTS = (
 _CODES = {
     libvirt.VIR_ERR_NO_NODE_DEVICE: Meaning.NO_SUCH_DEVICE,
     libvirt.VIR_ERR_NO_SUPPORT: Meaning.UNSUPPORTED,
-    # Of a node device: not active, when it is to be destroyed; not defined, when it is to be undefined or to start with
-    # the host. It says so of devices that are, until it has heard of them.
+    # libvirt says so when it shall destroy a node device that is not active, or undefine or autostart one that is not
+    # defined. It also says so of devices that are, until it knows of them.
     libvirt.VIR_ERR_OPERATION_INVALID: Meaning.BEHIND,
-    # The last error of a thread is lost when Python frees another object of libvirt before it is read. Whether the call
-    # was carried out nobody knows.
+    # A thread's last error is lost if Python frees another libvirt object before it reads the error. Then nobody knows
+    # whether libvirt carried out the call.
     None: Meaning.UNTOLD,
 }
 
-# The first tag of a definition, with the id that only a running guest's has.
+# The first tag of a running guest's definition. Only such a definition has an id.
 _LIVE = re.compile(r"""\s*<domain(?:\s[\w:.-]+\s*=\s*(?:"[^"]*"|'[^']*'))*?\sid\s*=""")
 
-# Errors that libvirt's own client code raises when the daemon is not there any more.
+# libvirt's own client code raises these errors when the daemon is gone.
 _LOST_DOMAINS = frozenset((libvirt.VIR_FROM_REMOTE, libvirt.VIR_FROM_RPC))
 _LOST_CODES = frozenset((libvirt.VIR_ERR_SYSTEM_ERROR, libvirt.VIR_ERR_INTERNAL_ERROR, libvirt.VIR_ERR_RPC,
                          libvirt.VIR_ERR_NO_CONNECT, libvirt.VIR_ERR_INVALID_CONN, libvirt.VIR_ERR_AUTH_FAILED))
 
 
 class Refused(exception.CommandFailed):
-    """libvirt refused a call; ``meaning`` says why, as far as it is known."""
+    """libvirt refused a call; ``meaning`` says why, if that is known."""
 
     meaning: Meaning = Meaning.OTHER
 
@@ -88,8 +87,8 @@ class Refused(exception.CommandFailed):
 class Definitions(NamedTuple):
     """The definitions of one domain as the hypervisor gave them.
 
-    ``current`` is that of its running guest, or else the one that it has. ``defined`` is what it will start with next:
-    None when that is ``current``, and for a transient domain, which has none.
+    ``current`` is the live definition of a running guest, or else the inactive one. ``defined`` is the inactive
+    definition of a running guest; None if the guest is off or its domain transient.
     """
 
     uuid: str
@@ -99,7 +98,7 @@ class Definitions(NamedTuple):
 
 
 class Unreadable(NamedTuple):
-    """A domain whose definitions could not be had."""
+    """A domain whose definitions the hypervisor did not give."""
 
     uuid: str
     reason: str
@@ -113,112 +112,84 @@ class NodeDevice:
         self.name: str = device.name()
 
     def xml(self) -> str:
-        """Its document.
+        """Return its document.
 
-        :raises Refused: it is not there any more (``NO_SUCH_DEVICE``)
+        :raises Refused: the device is gone (``NO_SUCH_DEVICE``)
         """
-        with self._connection.calling('virNodeDeviceGetXMLDesc'):
-            text: str = self._device.XMLDesc(0)
-            return text
+        return str(self._connection.call('virNodeDeviceGetXMLDesc', self._device.XMLDesc, 0))
 
     def is_active(self) -> bool:
-        """Whether it exists in the kernel. A hypervisor that has no inactive devices has active ones only."""
-        try:
-            with self._connection.calling('virNodeDeviceIsActive'):
-                return bool(self._device.isActive())
-        except Refused as error:
-            if error.meaning is Meaning.UNSUPPORTED:
-                return True
-            raise
+        """Whether it exists in the kernel. All devices of a hypervisor that cannot say are active."""
+        with self._connection.calling('virNodeDeviceIsActive'):
+            return bool(_if_supported(self._device.isActive, True))
 
     def is_persistent(self) -> bool:
         """Whether it is defined, so that it can be there again after the host boots."""
-        try:
-            with self._connection.calling('virNodeDeviceIsPersistent'):
-                return bool(self._device.isPersistent())
-        except Refused as error:
-            if error.meaning is Meaning.UNSUPPORTED:
-                return False
-            raise
+        with self._connection.calling('virNodeDeviceIsPersistent'):
+            return bool(_if_supported(self._device.isPersistent, False))
 
     def start(self) -> None:
-        with self._connection.calling('virNodeDeviceCreate'):
-            self._device.create()
+        self._connection.call('virNodeDeviceCreate', self._device.create)
 
     def destroy(self) -> None:
-        with self._connection.calling('virNodeDeviceDestroy'):
-            self._device.destroy()
+        self._connection.call('virNodeDeviceDestroy', self._device.destroy)
 
     def undefine(self) -> None:
-        with self._connection.calling('virNodeDeviceUndefine'):
-            self._device.undefine()
+        self._connection.call('virNodeDeviceUndefine', self._device.undefine)
 
     def set_autostart(self) -> None:
-        with self._connection.calling('virNodeDeviceSetAutostart'):
-            self._device.setAutostart(1)
+        self._connection.call('virNodeDeviceSetAutostart', self._device.setAutostart, 1)
 
 
 class Domain:
-    """One domain of the connection that found it. Every call raises DomainGone when it is not there any more."""
+    """One domain of the connection that found it. Every call raises DomainGone if the domain is gone."""
 
     def __init__(self, connection: Connection, domain: Any) -> None:
         self._connection, self._domain = connection, domain
         self.uuid: str = domain.UUIDString()
 
     def xml(self, flags: int) -> str:
-        """A definition of it; ``flags`` are libvirt's ``VIR_DOMAIN_XML_…``."""
-        with self._connection.calling('virDomainGetXMLDesc', self.uuid):
-            text: str = self._domain.XMLDesc(flags)
-            return text
+        """Return a definition; ``flags`` are libvirt's ``VIR_DOMAIN_XML_…``."""
+        return str(self._connection.call('virDomainGetXMLDesc', self._domain.XMLDesc, flags, uuid=self.uuid))
 
     def is_active(self) -> bool:
-        with self._connection.calling('virDomainIsActive', self.uuid):
-            return bool(self._domain.isActive())
+        return bool(self._connection.call('virDomainIsActive', self._domain.isActive, uuid=self.uuid))
 
     def is_persistent(self) -> bool:
-        with self._connection.calling('virDomainIsPersistent', self.uuid):
-            return bool(self._domain.isPersistent())
+        return bool(self._connection.call('virDomainIsPersistent', self._domain.isPersistent, uuid=self.uuid))
 
     def saved(self) -> str | None:
-        """The definition in the state that its guest was saved with and will start from; None without such a state."""
-        try:
-            with self._connection.calling('virDomainHasManagedSaveImage', self.uuid):
-                if not self._domain.hasManagedSaveImage(0):
-                    return None
-        except Refused as error:
-            if error.meaning is Meaning.UNSUPPORTED:
+        """Return the definition in the saved state that the guest will start from; None without such a state."""
+        with self._connection.calling('virDomainHasManagedSaveImage', self.uuid):
+            if not _if_supported(functools.partial(self._domain.hasManagedSaveImage, 0), False):
                 return None
-            raise
-        with self._connection.calling('virDomainManagedSaveGetXMLDesc', self.uuid):
-            text: str = self._domain.managedSaveGetXMLDesc(libvirt.VIR_DOMAIN_SAVE_IMAGE_XML_SECURE)
-            return text
+        return str(self._connection.call('virDomainManagedSaveGetXMLDesc', self._domain.managedSaveGetXMLDesc,
+                                         libvirt.VIR_DOMAIN_SAVE_IMAGE_XML_SECURE, uuid=self.uuid))
 
     def define_saved(self, definition: str) -> None:
         """Put another definition into the saved state."""
-        with self._connection.calling('virDomainManagedSaveDefineXML', self.uuid):
-            self._domain.managedSaveDefineXML(definition, 0)
+        self._connection.call('virDomainManagedSaveDefineXML', self._domain.managedSaveDefineXML, definition, 0,
+                              uuid=self.uuid)
 
     def state(self) -> tuple[int, int]:
-        """Its state and the reason for it, as libvirt numbers them."""
+        """Return its state and the reason for it, by libvirt's numbers."""
         with self._connection.calling('virDomainGetState', self.uuid):
             state, reason = self._domain.state()
             return state, reason
 
     def destroy(self) -> None:
-        with self._connection.calling('virDomainDestroy', self.uuid):
-            self._domain.destroy()
+        self._connection.call('virDomainDestroy', self._domain.destroy, uuid=self.uuid)
 
     def undefine(self, flags: int) -> None:
-        with self._connection.calling('virDomainUndefineFlags', self.uuid):
-            self._domain.undefineFlags(flags)
+        self._connection.call('virDomainUndefineFlags', self._domain.undefineFlags, flags, uuid=self.uuid)
 
 
 class Connection:
-    """A connection to one hypervisor, opened when it is first needed and again after it was lost.
+    """A connection to one hypervisor. The first call opens it, and so does the next one after it was lost.
 
     :param uri: as libvirt takes it; empty means ``qemu:///system``
-    :param connect: opens it, when not ``libvirt.open``. The connection stays the caller's: :meth:`close` does not close
-        it, and ``uri`` only names it in messages.
+    :param connect: opens the connection instead of ``libvirt.open``. The connection stays the caller's: :meth:`close`
+        does not close it, and ``uri`` only names it in messages.
     """
 
     def __init__(self, uri: str = '', connect: Callable[[], Any] | None = None) -> None:
@@ -229,14 +200,14 @@ class Connection:
         self._raw: Any = None
 
     def raw(self) -> Any:
-        """The ``libvirt.virConnect``, for who shares it.
+        """Return the open ``libvirt.virConnect``.
 
         :raises HypervisorUnreachable: it cannot be opened
         """
         with self._lock:
             if self._raw is None:
-                # libvirt prints every error to stderr, also those that are answers to us. The handler is one for the
-                # process, and quiet is what services of this kind set too.
+                # libvirt prints every error to stderr, also those that are answers to us. The process has one handler,
+                # and services of this kind set a quiet one too.
                 libvirt.registerErrorHandler(_quiet, None)
                 try:
                     self._raw = self._connect()
@@ -245,7 +216,7 @@ class Connection:
             return self._raw
 
     def close(self) -> None:
-        """Let go of the connection; the next call opens it again. One that was handed in stays open."""
+        """Close the connection, if it is our own. The next call opens one again."""
         with self._lock:
             raw, self._raw = self._raw, None
         if raw is not None and not self._shared:
@@ -253,18 +224,18 @@ class Connection:
                 raw.close()
 
     def definitions(self) -> Iterator[Definitions | Unreadable]:
-        """Every domain's definitions, one domain in memory at a time.
+        """Read every domain's definitions. Only a few domains are in memory at a time.
 
-        A domain that goes away meanwhile is skipped.
+        A domain that goes away meanwhile is left out.
 
-        :raises HypervisorUnreachable: also in the middle; then nothing that came before may be taken for all
+        :raises HypervisorUnreachable: no answer, perhaps after some domains; those that came before are not all
         """
         domains = self._asked('virConnectListAllDomains', lambda raw: raw.listAllDomains(0))
-        # One list of these costs a fraction of asking every domain. It is read second: what it calls transient had no
-        # definition when all domains were listed, or lost it since.
+        # This list costs a fraction of asking every domain. It is read second: a domain in it had no definition when
+        # all domains were listed, or lost it since.
         transient = {domain.UUIDString() for domain in self._asked(
             'virConnectListAllDomains', lambda raw: raw.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_TRANSIENT))}
-        # Fetched ahead while the caller reads: most of the time that a document takes is libvirtd's, in its process.
+        # libvirtd, in its own process, takes most of the time for a document. So a thread fetches ahead of the caller.
         with contextlib.closing(ahead.of(functools.partial(self._of_domains, domains, transient))) as found:
             yield from found
 
@@ -281,14 +252,14 @@ class Connection:
     def _definitions_of(self, domain: Any, uuid: str, transient: bool) -> Definitions:
         with self.calling('virDomainGetXMLDesc', uuid):
             current = domain.XMLDesc(0)
-            # The document itself says whether the guest runs; asking beside it would be a race, and costs half as
+            # The document itself says whether the guest runs. Another call for that would be a race, and cost half as
             # much as the document.
             running = _LIVE.match(current) is not None
             return Definitions(uuid, running, current, domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE)
                                if running and not transient else None)
 
     def domain(self, uuid: str) -> Domain | None:
-        """The domain of this UUID, or None when there is none."""
+        """Look up the domain of this UUID; None if there is none."""
         try:
             return Domain(self, self._asked('virDomainLookupByUUIDString',
                                             lambda raw: raw.lookupByUUIDString(uuid), uuid))
@@ -296,18 +267,18 @@ class Connection:
             return None
 
     def paused_domains(self) -> list[Domain]:
-        """Every domain that is there and does not run at the moment, for whatever reason."""
+        """List every domain that is paused at the moment, for any reason."""
         flags = libvirt.VIR_CONNECT_LIST_DOMAINS_PAUSED
         return [Domain(self, domain) for domain in
                 self._asked('virConnectListAllDomains', lambda raw: raw.listAllDomains(flags))]
 
     def define_domain(self, definition: str, uuid: str) -> None:
-        """Put an inactive definition of a domain in the place of the one that it has."""
+        """Replace the inactive definition of a domain."""
         with self.calling('virDomainDefineXML', uuid):
             self.raw().defineXML(definition)
 
     def versions(self) -> vfio_migration.Versions | None:
-        """What this host runs; None when the hypervisor is not QEMU."""
+        """Read the versions of this host's software; None if the hypervisor is not QEMU."""
         def ask(raw: Any) -> vfio_migration.Versions | None:
             if raw.getType() != 'QEMU':
                 return None
@@ -316,11 +287,11 @@ class Connection:
         return self._asked('virConnectGetVersion', ask)
 
     def mdevs(self) -> list[NodeDevice]:
-        """Every mediated device, inactive ones too."""
+        """List every mediated device, inactive ones too."""
         return self._node_devices(libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_MDEV)
 
     def node_device(self, name: str) -> NodeDevice | None:
-        """The node device of this name, active or not, or None when there is none."""
+        """Look up the node device of this name, active or not; None if there is none."""
         try:
             return NodeDevice(self, self._asked('virNodeDeviceLookupByName',
                                                 lambda raw: raw.nodeDeviceLookupByName(name)))
@@ -330,7 +301,7 @@ class Connection:
             raise
 
     def mdev_parents(self) -> list[NodeDevice]:
-        """Every node device that can make mediated devices."""
+        """List every node device that can make mediated devices."""
         return self._node_devices(libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_MDEV_TYPES)
 
     def _node_devices(self, flags: int) -> list[NodeDevice]:
@@ -343,7 +314,7 @@ class Connection:
             return NodeDevice(self, self.raw().nodeDeviceDefineXML(document, 0))
 
     def _asked(self, command: str, call: Callable[[Any], _Answer], domain_uuid: str | None = None) -> _Answer:
-        """List or look up. That changes nothing, so a call that finds the connection lost is made once more."""
+        """List or look up. That changes nothing, so the call is repeated once if the connection was lost."""
         try:
             with self.calling(command, domain_uuid):
                 return call(self.raw())
@@ -352,12 +323,17 @@ class Connection:
         with self.calling(command, domain_uuid):
             return call(self.raw())
 
+    def call(self, command: str, call: Callable[..., Any], *arguments: Any, uuid: str | None = None) -> Any:
+        """Call libvirt. See :meth:`calling`."""
+        with self.calling(command, uuid):
+            return call(*arguments)
+
     @contextlib.contextmanager
     def calling(self, command: str, domain_uuid: str | None = None) -> Iterator[None]:
         """Translate what libvirt raises in the block.
 
-        :param domain_uuid: the domain that the call is about; its errors are told by their numbers alone, because
-            their texts quote its name
+        :param domain_uuid: the domain that the call is about. Its errors are reported by their numbers alone, because
+            their texts quote the domain's name
         """
         used = self._raw
         try:
@@ -378,7 +354,7 @@ class Connection:
             raise Refused(command, reason, meaning) from error
 
     def _drop(self, lost: Any) -> None:
-        """Open another connection next time, unless another thread has done so. It closes with its last user."""
+        """Let the next call open another connection, unless another thread did so."""
         with self._lock:
             if self._raw is lost:
                 self._raw = None
@@ -396,8 +372,18 @@ class Connection:
         return libvirt.open(self.uri)
 
 
+def _if_supported(call: Callable[[], Any], otherwise: bool) -> Any:
+    """Call, and return ``otherwise`` if the hypervisor does not support the call."""
+    try:
+        return call()
+    except libvirt.libvirtError as error:
+        if error.get_error_code() != libvirt.VIR_ERR_NO_SUPPORT:
+            raise
+        return otherwise
+
+
 def _quiet(_context: object, _error: object) -> None:
-    """Every error reaches the caller as an exception; printed, it would quote names of guests."""
+    """Print nothing. Every error reaches the caller as an exception; its text may quote names of guests."""
 
 
 def _code_of(error: libvirt.libvirtError) -> str:

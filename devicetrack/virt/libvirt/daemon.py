@@ -1,4 +1,4 @@
-"""The privileged daemon: the functions that oslo.privsep runs in it, with one capability."""
+"""The functions that oslo.privsep runs in the privileged daemon, with one capability."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from oslo_privsep import priv_context
 
 from devicetrack.virt.libvirt import root
 
-# A device node belongs to the hypervisor's user while a guest has it, and to root otherwise: opening any needs
-# CAP_DAC_OVERRIDE (capabilities(7)). Reading sysfs, which is what ndctl does for a list, needs no more than
-# root's own.
+# A device node belongs to the hypervisor's user while a guest has it, and to root otherwise. So the daemon needs
+# CAP_DAC_OVERRIDE (capabilities(7)) to open any of them. ndctl reads sysfs, where root needs no capability.
 context = priv_context.PrivContext(
     'devicetrack', cfg_section='devicetrack_privileged', pypath=f'{__name__}.context',
     capabilities=[capabilities.CAP_DAC_OVERRIDE])

@@ -1,7 +1,7 @@
 """XML documents of libvirt, read so that no document can do harm.
 
-Definitions come from libvirtd, but parts of them were written by services and, through those, by tenants. So
-nothing is resolved, fetched or expanded, and what cannot be read is an error that says where, never what.
+Definitions come from libvirtd, but services wrote parts of them and, through those, tenants. So the parser resolves,
+fetches and expands nothing, and an error says where a document cannot be read but never quotes it.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ def parse(text: str, document: str, root: str, everything: bool = False) -> etre
     """Parse a document whose root element is ``root``.
 
     :param document: what it is, for messages
-    :param everything: keep comments, processing instructions and CDATA sections, for who writes the document again
+    :param everything: keep comments, processing instructions and CDATA sections, for a caller that writes it again
     :raises InvalidDocument: it is too long, not well-formed, has a document type or another root
     """
     if len(text) > MAX_LENGTH:
         reason = f'{len(text)} characters, at most {MAX_LENGTH} are read'
         raise exception.InvalidDocument(document, 'length', reason)
-    # libvirt never writes a document type, and text cannot contain this string unescaped. Entities need one, so
-    # without it there is nothing to expand.
+    # libvirt never writes a document type, and text cannot contain this string unescaped. Without a document type there
+    # are no entities to expand.
     if '<!DOCTYPE' in text:
         raise exception.InvalidDocument(document, 'document type', 'none is allowed')
     parser = etree.XMLParser(encoding='utf-8', resolve_entities=False, no_network=True, load_dtd=False,
@@ -48,9 +48,9 @@ def parse(text: str, document: str, root: str, everything: bool = False) -> etre
 
 
 def canonical_uuid(text: str | None, document: str, where: str) -> str:
-    """The UUID in lower case with dashes.
+    """Return the UUID in lower case with dashes.
 
-    :raises InvalidDocument: it is missing or is none
+    :raises InvalidDocument: it is missing or not a UUID
     """
     try:
         return str(uuid.UUID((text or '').strip()))
@@ -59,9 +59,9 @@ def canonical_uuid(text: str | None, document: str, where: str) -> str:
 
 
 def number(text: str | None, document: str, where: str) -> int:
-    """A decimal number that is not negative.
+    """Return a decimal number that is not negative.
 
-    :raises InvalidDocument: it is missing or is none
+    :raises InvalidDocument: it is missing or not a number
     """
     stripped = (text or '').strip()
     if not (stripped.isascii() and stripped.isdigit() and len(stripped) < 20):
@@ -70,7 +70,7 @@ def number(text: str | None, document: str, where: str) -> int:
 
 
 def required(element: etree._Element, path: str, document: str) -> str:
-    """The text of the element at ``path``, without blanks around it.
+    """Return the text of the element at ``path``, without blanks around it.
 
     :raises InvalidDocument: there is no such element, or it is empty
     """

@@ -1,8 +1,8 @@
-"""Domain XML in, the devices that it names out.
+"""The devices that a domain's definition names. Pure: text in, tuples out.
 
-Pure: text in, tuples out. It serves live and inactive definitions, persistent and transient, of every libvirt
-that we support (formatdomain in libvirt's documentation). A document that names a device in a form that cannot
-be read is an error as a whole: what it names is then unknown, not nothing.
+It reads live and inactive definitions, persistent and transient, of every libvirt that we support (formatdomain in
+libvirt's documentation). If one device has a form that cannot be read, the whole document is an error: its devices are
+unknown, not absent.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from devicetrack.virt import metadata
 from devicetrack.virt.libvirt import document as documents
 from devicetrack.virt.libvirt import excerpt
 
-# Memory devices that are backed by a path: the others (dimm, virtio-mem, sgx-epc) take the host's own memory.
+# Models of memory devices that lie on a path. The others (dimm, virtio-mem, sgx-epc) take the host's own memory.
 PATH_BACKED_MEMORY = frozenset(('nvdimm', 'virtio-pmem'))
 
-# Of an address in libvirt's documents: how large a part may be, and how many digits sysfs prints at least.
+# The parts of a PCI address in libvirt's documents: the largest value, and how many digits sysfs prints at least.
 _PCI_PARTS = {'domain': (0xffffffff, 4), 'bus': (0xff, 2), 'slot': (0x1f, 2), 'function': (7, 1)}
 
 _RECORD = f'{{{metadata.NAMESPACE}}}{metadata.ELEMENT}'
-# Attributes are found one behind the other, so that nothing inside a value is taken for one.
+# Finds attributes one after the other, so that nothing inside a value looks like one.
 _FIRST_TAG = re.compile(r"""<[^\s"'<>]+(?:[^"'<>]|"[^"]*"|'[^']*')*>""")
 _ATTRIBUTES = re.compile(r"""\s([\w:.-]+)\s*=\s*(?:"([^"]*)"|'([^']*)')""")
 
 
 class Domain(NamedTuple):
-    """What one definition says.
+    """The devices that one definition names, each sort in the definition's order.
 
-    ``memory_paths`` are the sources of its persistent memory, ``mdev_uuids`` its mediated devices, ``pci_addresses``
-    its PCI devices in the form of sysfs (``0000:3d:00.4``), each in the definition's order. ``live`` says that it is
-    the definition of a running guest. ``record_text`` is our element among its metadata, '' when there is none: it
-    takes longer to read than all else, and few ask for it.
+    ``memory_paths`` are the sources of persistent memory, ``mdev_uuids`` mediated devices, and ``pci_addresses`` PCI
+    devices in the form of sysfs (``0000:3d:00.4``). ``live`` says that it is the definition of a running guest.
+    ``record_text`` is our element among the metadata, or ''. It is parsed on demand, for that takes longer than all
+    the rest.
     """
 
     uuid: str
@@ -48,7 +48,7 @@ class Domain(NamedTuple):
 
     @property
     def boot_id(self) -> str | None:
-        """The boot of the host for which the record says that the addresses are valid; None where it does not say."""
+        """The boot of the host in which the addresses are valid, by the record. None if that does not say."""
         if not self.record_text:
             return None
         tag = _FIRST_TAG.match(self.record_text)
@@ -57,12 +57,12 @@ class Domain(NamedTuple):
 
     @property
     def record(self) -> values.GuestRecord | None:
-        """Our element, read; None when there is none or it cannot be read."""
+        """The record; None if there is none or it cannot be read."""
         return self._read_record()[0]
 
     @property
     def record_problem(self) -> str | None:
-        """Why a record that is there cannot be read, which makes nothing else of the definition doubtful."""
+        """Why the record cannot be read, or None. The rest of the definition is valid all the same."""
         return self._read_record()[1]
 
     def _read_record(self) -> tuple[values.GuestRecord | None, str | None]:
@@ -87,14 +87,14 @@ def parse(text: str, document: str = 'domain XML') -> Domain:
 
 
 def parse_all(text: str, document: str = 'domain XML') -> Domain:
-    """As :func:`parse`, with an XML parser whatever the text looks like."""
+    """As :func:`parse`, always with an XML parser."""
     root = documents.parse(text, document, 'domain')
     devices = root.find('devices')
     # Our element among the definition's own metadata, not one of a definition that is quoted inside.
     record = root.find(f'metadata/{_RECORD}')
     return Domain(
         documents.canonical_uuid(root.findtext('uuid'), document, 'uuid'),
-        # A definition has an id exactly while its guest runs; asking the hypervisor beside it would be a race.
+        # A definition has an id exactly while its guest runs. To ask the hypervisor as well would be a race.
         root.get('id') is not None,
         () if devices is None else _memory_paths(devices, document),
         () if devices is None else tuple(mdev_uuid(hostdev, document) for hostdev in hostdevs(devices, 'mdev')),
@@ -108,14 +108,14 @@ def _memory_paths(devices: etree._Element, document: str) -> tuple[str, ...]:
 
 
 def hostdevs(devices: etree._Element, sort: str) -> list[etree._Element]:
-    """The host devices of a sort (``mdev``, ``pci``) among all devices of a definition."""
+    """Return the host devices of a sort (``mdev``, ``pci``) among all devices of a definition."""
     return [hostdev for hostdev in devices.findall('hostdev') if hostdev.get('type') == sort]
 
 
 def mdev_uuid(hostdev: etree._Element, document: str) -> str:
-    """The mediated device that a host device is.
+    """Return the UUID of the mediated device that a host device names.
 
-    :raises InvalidDocument: it is none
+    :raises InvalidDocument: it names none
     """
     address = hostdev.find('source/address')
     return documents.canonical_uuid(None if address is None else address.get('uuid'), document,
@@ -123,17 +123,17 @@ def mdev_uuid(hostdev: etree._Element, document: str) -> str:
 
 
 def pci_address(hostdev: etree._Element, document: str) -> str:
-    """The PCI device that a host device is, in the form of sysfs.
+    """Return the address of the PCI device that a host device names, in the form of sysfs.
 
-    :raises InvalidDocument: it is none
+    :raises InvalidDocument: it names none
     """
     return '{domain}:{bus}:{slot}.{function}'.format(**pci_parts(hostdev, document))
 
 
 def pci_parts(hostdev: etree._Element, document: str) -> dict[str, str]:
-    """The parts of the address of a PCI device, by their attributes. One that is not said is 0, as libvirt takes it.
+    """Return the parts of a PCI address by the names of their attributes. A missing part is 0, as in libvirt.
 
-    :raises InvalidDocument: it is none
+    :raises InvalidDocument: it is no PCI address
     """
     address = hostdev.find('source/address')
     if address is None or not any(name in address.attrib for name in _PCI_PARTS):

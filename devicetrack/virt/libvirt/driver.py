@@ -1,4 +1,4 @@
-"""The libvirt driver: what is the same for all device kinds."""
+"""The libvirt driver: the work that is the same for all device kinds."""
 
 from __future__ import annotations
 
@@ -48,17 +48,15 @@ LOG = logging.getLogger(__name__)
 BOOT_ID = '/proc/sys/kernel/random/boot_id'    # random(4)
 
 
-# One address of one domain, as in Use; the identifier is None before it is known which device it means. A plain tuple,
-# for there are thousands.
-_Named = tuple[str, str | None, str, str, bool, bool, bool]
+# A device kind, a domain's UUID, whether it runs, and the addresses of the kind in its live and inactive definition.
+_Named = tuple[str, str, bool, Sequence[str], Sequence[str]]
 
 
 class LibvirtDriver(driver.VirtDriver):
     """A hypervisor that libvirt manages, on this host.
 
     :param kinds: the classes of the device kinds; by default those of the entry points
-    :param connect: opens the connection, when not ``libvirt.open`` with ``[libvirt] connection_uri``; see
-        :func:`devicetrack.virt.loader.load_driver`
+    :param connect: opens the connection instead of ``libvirt.open``; see :func:`devicetrack.virt.loader.load_driver`
     :raises InvalidConfiguration: an option cannot be used, or a device kind cannot be loaded or is none
     """
 
@@ -97,7 +95,7 @@ class LibvirtDriver(driver.VirtDriver):
             try:
                 stock = installed.stock(kind)
             except exception.DriverError as error:
-                # Of a mistake in a kind's code its author needs to see where.
+                # The author of a kind needs the traceback of a mistake in its code.
                 LOG.warning('The devices of kind %s are unknown: %s', kind.name, error,
                             exc_info=isinstance(error, exception.DeviceKindFailed))
                 unknown.append(Unknown(kind.name, str(error)))
@@ -119,11 +117,12 @@ class LibvirtDriver(driver.VirtDriver):
     def _usage(self, needed: Container[str]) -> Usage:
         """Ask the hypervisor once.
 
-        :param needed: the kinds whose devices must be identified, or else are unknown. Of the others it does no harm
-            when their tools are not even installed; but they are asked, for a kind that no option names any more may
-            still have owners here.
+        :param needed: the kinds that must identify their devices, or else the usage is unknown. The other kinds are
+            asked too, since devices of a kind that no option names any more may still have owners here. Their errors
+            do no harm: their tools may not even be installed.
         """
         named: list[_Named] = []
+        uses: list[Use] = []
         domains: set[str] = set()
         running: set[str] = set()
         unknown: list[Unknown] = []
@@ -138,33 +137,38 @@ class LibvirtDriver(driver.VirtDriver):
             if found.running:
                 running.add(found.uuid)
             try:
-                # It is appended to, not returned: what comes before an error counts.
-                self._name(found, boot_id, named)
+                self._read_domain(found, boot_id, named, uses)
             except exception.InvalidDocument as error:
                 unknown.append(Unknown(error.document, f'{error.where}: {error.reason}'))
-        means: dict[str, Mapping[str, str | None]] = {}
         for kind in self._kinds.values():
-            addresses = {address for name, identifier, address, *_ in named if name == kind.name and identifier is None}
+            ours = [one for one in named if one[0] == kind.name]
+            means: Mapping[str, str | None] | None = None
             try:
-                means[kind.name] = kind.identify(addresses)
+                means = kind.identify({address for _, _, _, now, later in ours for address in (*now, *later)})
             except exception.DriverError as error:
                 if kind.name in needed:
                     unknown.append(Unknown(f'{kind.name} devices that domains name', str(error)))
-        uses = (Use(name, identifier or means.get(name, {}).get(address), address, uuid, is_running, live, defined)
-                for name, identifier, address, uuid, is_running, live, defined in named
-                if identifier or name not in means or address in means[name])
+            uses += [Use(kind.name, None if means is None else means[address], address, uuid, runs, address in now,
+                         address in later)
+                     for _, uuid, runs, now, later in ours for address in dict.fromkeys((*now, *later))
+                     if means is None or address in means]
         return Usage(tuple(uses), frozenset(domains), frozenset(running), tuple(unknown),
                      self._guests.arriving(running))
 
-    def _name(self, found: connection.Definitions, boot_id: str, named: list[_Named]) -> None:
-        """Add what one domain names; what its live definition names comes before an error about its inactive one."""
+    def _read_domain(self, found: connection.Definitions, boot_id: str, named: list[_Named], uses: list[Use]) -> None:
+        """Add what one domain names.
+
+        ``uses`` gets the devices that a record identifies, and ``named`` the addresses that the kinds identify later.
+
+        :raises InvalidDocument: a definition cannot be read. The devices of a readable live one were added before
+        """
         document = f'domain {found.uuid}'
         current = domain_xml.parse(found.current, document)
         defined = None if found.defined is None else domain_xml.parse(found.defined, f'{document}, inactive')
         for domain in (current, defined):
             if domain is not None and domain.uuid != found.uuid:
                 raise exception.InvalidDocument(document, 'uuid', 'not the one of the domain')
-        # A guest's definition is live while it runs. One that is off has a single definition.
+        # A guest that is off has only an inactive definition.
         live, inactive = (current, defined) if found.running else (None, current)
         recorded: Mapping[guest_xml.Form, Sequence[DeviceKey]] = {}
         problem = None
@@ -176,11 +180,11 @@ class LibvirtDriver(driver.VirtDriver):
         for kind in self._kinds.values():
             now = kind.addresses(live) if live is not None else ()
             later = kind.addresses(inactive) if inactive is not None and kind.form not in recorded else ()
-            named += [(kind.name, None, address, found.uuid, found.running, address in now, address in later)
-                      for address in dict.fromkeys((*now, *later))]
+            if now or later:
+                named.append((kind.name, found.uuid, found.running, now, later))
         for form, keys in recorded.items():
-            named += [(key.kind, key.identifier, address, found.uuid, found.running, False, True)
-                      for key, address in zip(keys, () if inactive is None else form.addresses(inactive), strict=True)]
+            uses += [Use(*key, address, found.uuid, found.running, False, True)
+                     for key, address in zip(keys, () if inactive is None else form.addresses(inactive), strict=True)]
         if problem is not None:
             raise problem
 
@@ -209,7 +213,7 @@ class LibvirtDriver(driver.VirtDriver):
         with contextlib.ExitStack() as locks:
             held: list[tuple[DeviceAssignment, api.DeviceKind, filelock.FileLock]] = []
             started = time.monotonic()
-            # In one order everywhere, so that two callers with devices in common cannot wait for each other.
+            # All callers take the locks in the same order, so that two of them cannot wait for each other.
             for assignment in sorted(assignments, key=_key):
                 kind = self._kinds.get(assignment.kind)
                 if kind is None:
@@ -225,11 +229,11 @@ class LibvirtDriver(driver.VirtDriver):
                     locks.enter_context(lock)
                     held.append((assignment, kind, lock))
             if held:
-                # After the locks: whoever made a device ready for a guest since then would have needed its lock.
+                # The driver asks after it has the locks: nobody can make a device ready for a guest without its lock.
                 usage = self._usage({kind.name for _assignment, kind, _lock in held})
                 for assignment, kind, lock in held:
                     results[_key(assignment)] = _unclaim(assignment, kind, lock, usage)
-                    lock.unlock()               # it answered, so no wiper of it lives
+                    lock.unlock()               # the kind answered, so its wiper has ended
         return {_key(assignment): results[_key(assignment)] for assignment in assignments}
 
     # -- guests ------------------------------------------------------------------------------------------------
@@ -264,7 +268,7 @@ class LibvirtDriver(driver.VirtDriver):
             try:
                 obstacle = installed.live_migration_obstacle(kind)
             except exception.DeviceKindFailed as error:
-                LOG.warning('No guest with a device of kind %s moves live: %s', name, error, exc_info=True)
+                LOG.warning('No guest with a device of kind %s can move live: %s', name, error, exc_info=True)
                 obstacle = str(error)
             if obstacle is not None:
                 found[name] = obstacle
@@ -278,13 +282,13 @@ class LibvirtDriver(driver.VirtDriver):
             except exception.HypervisorUnreachable:
                 raise
             except exception.DriverError as error:
-                LOG.warning('What the types of kind %s say for live migrations is unknown: %s', kind.name, error,
+                LOG.warning('The live migration types of kind %s are unknown: %s', kind.name, error,
                             exc_info=isinstance(error, exception.DeviceKindFailed))
         return found
 
     def can_become(self, source: str, destination: str) -> bool:
-        # libvirt refuses a definition of a running guest with another sort of element in the place of one: "Target host
-        # device subsystem pci does not match source mdev" (virDomainHostdevDefCheckABIStability in its source).
+        # libvirt refuses another sort of element in the definition of a running guest: "Target host device subsystem
+        # pci does not match source mdev" (virDomainHostdevDefCheckABIStability in its source).
         forms = [self._kinds[name].form if name in self._kinds else None for name in (source, destination)]
         return source == destination or (forms[0] is not None and forms[0] is forms[1])
 
@@ -292,13 +296,13 @@ class LibvirtDriver(driver.VirtDriver):
         return self._guests.migration_definitions(device_map)
 
     def _lock(self, assignment: DeviceAssignment, timeout_s: float) -> filelock.FileLock:
-        """Take the lock file of one device, which no release ever removes.
+        """Take the lock file of one device. Nothing ever removes the file.
 
-        :raises FileLocked: another process or thread holds it still
+        :raises FileLocked: another process or thread still holds it
         """
         os.makedirs(self._locks, mode=0o700, exist_ok=True)
-        # Percent encoding leaves no slash and no two names alike; a name that grows too long for a file gets its
-        # digest, marked with a character that the encoding never leaves bare.
+        # Percent encoding removes slashes and keeps different names different. It never leaves a bare "+", which marks
+        # the digest of a name that is too long for a file.
         name = urllib.parse.quote(f'{assignment.kind}-{assignment.identifier}', safe='')
         if len(name) > 200:
             name = '+' + hashlib.sha256(name.encode()).hexdigest()
@@ -315,10 +319,10 @@ def _unclaim(assignment: DeviceAssignment, kind: api.DeviceKind, lock: filelock.
     key = _key(assignment)
     users = sorted({use.domain_uuid for use in usage.uses if (use.kind, use.identifier) == key})
     if users:
-        return exception.DeviceInUse(*key, f'named by domain {", ".join(users)}')
+        return exception.DeviceInUse(*key, f'domain {", ".join(users)} names it')
     if usage.unknown:
         unknown = usage.unknown[0]
-        return exception.UnclaimFailed(*key, f'nobody knows who uses it: {unknown.what}: {unknown.reason}')
+        return exception.UnclaimFailed(*key, f'its users are unknown: {unknown.what}: {unknown.reason}')
     try:
         kind.unclaim(assignment, lock.fd)
     except exception.DeviceError as error:
@@ -333,7 +337,7 @@ def _key(assignment: DeviceAssignment) -> DeviceKey:
 
 
 def _busy(assignment: DeviceAssignment) -> exception.DeviceBusy:
-    return exception.DeviceBusy(*_key(assignment), 'somebody else holds its lock file')
+    return exception.DeviceBusy(*_key(assignment), 'another process or thread holds its lock file')
 
 
 def _no_lock(error: OSError) -> str:

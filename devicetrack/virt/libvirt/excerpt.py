@@ -1,20 +1,20 @@
-"""The little that is asked of a definition, read from its text where that is safe.
+"""A quick reader of the tracked devices in a definition. It reads the text, without a parser, where that is safe.
 
-A parser makes a tree of the whole definition, which costs several times what is wanted of it. libvirtd writes every
-definition with one layout and escapes what others put into it. So this reads that layout and nothing else; whatever
-differs from it anywhere that matters is left to the parser.
+A parser makes a tree of the whole definition, which costs several times as much. libvirtd writes every definition in
+one layout and escapes all that others put into it. This module reads only that layout. It leaves a text that differs
+anywhere that matters to the parser.
 
-Why a match means what it seems to mean, in a well-formed document:
+A match is reliable in a well-formed document, for three reasons:
 
 - Without comments, CDATA, processing instructions and a document type every ``<`` begins a tag, since text and
-  attributes cannot contain one. So a name behind a ``<`` is an element's.
-- An element whose name is opened once and closed once is all that lies between. That is how the metadata, where
-  anybody's XML stands, is set aside whatever is in it.
-- How deep a tag lies is counted: tags that open, less those that close. Text may contain a ``/>``, which the count
-  takes for a tag's; but then the count does not come out even at the end, and nothing is believed.
+  attributes cannot contain one. So a name after a ``<`` is the name of an element.
+- If the name of an element is opened once and closed once, everything between belongs to the element. So the metadata,
+  which may hold anybody's XML, can be set aside.
+- The difference between opening and closing tags gives the depth of a tag. Text may contain a ``/>``, which is counted
+  as a tag. Then the count is not even at the end, and the text is left to the parser.
 
-Of a document that is not well-formed this may read what a parser refuses. It hides no device: the tags that begin and
-end tracked devices are all found, as many of the one as of the other and where they must be, or nothing is said.
+If a document is not well-formed, this module may read it where a parser refuses it. It never hides a device: it finds
+every tag that begins or ends a tracked device, as many of each and in their right places, or gives up.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from devicetrack.virt import metadata
 
-# Characters that a parser hands on as they are.
+# Characters that a parser does not change.
 _PLAIN = r'[^<&\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff'
 _ATTRIBUTE = rf" (?!xmlns)[A-Za-z][\w-]*='{_PLAIN}']*'"
 _UUID = '[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}'
@@ -42,13 +42,13 @@ _HOSTDEV = re.compile(rf"\n    <hostdev mode='[a-z]+' type='([a-z_]+)'((?:{_ATTR
                       rf"(?:      <source>\n        <address (?:uuid='({_UUID})'|{_PCI})/>\n)?")
 _RECORD = f'\n    <devicetrack:{metadata.ELEMENT} xmlns:devicetrack="{metadata.NAMESPACE}"'
 _RECORD_END = f'</devicetrack:{metadata.ELEMENT}>'
-# A namespace that is declared in another way, as with references, may be ours.
+# If a namespace is declared in another way, for example with references, it may be ours.
 _DECLARED = re.compile(r'xmlns[\s:=]')
 _NAMESPACE = re.compile(r"""xmlns(?::[\w.-]{1,64})?=(?:"[^"&]{1,256}"|'[^'&]{1,256}')""")
 
 
 class Excerpt(NamedTuple):
-    """What a definition says. ``record`` is the text of our element among its metadata, '' when there is none."""
+    """The devices in a definition. ``record`` is the text of our element among its metadata, or ''."""
 
     uuid: str
     live: bool
@@ -63,7 +63,7 @@ class _Doubt(Exception):
 
 
 def read(text: str, path_backed: Collection[str]) -> Excerpt | None:
-    """Read a definition; None when its text leaves a doubt, which says nothing about the definition.
+    """Read a definition; None if its text leaves a doubt. Then only a parser can tell what the definition says.
 
     :param path_backed: the models of memory devices that have a path
     """
@@ -75,7 +75,7 @@ def read(text: str, path_backed: Collection[str]) -> Excerpt | None:
 
 def _read(text: str, path_backed: Collection[str]) -> Excerpt:
     head = _HEAD.match(text)
-    # To look for one rare character is many times as fast as for two of which one is common.
+    # The search for one rare character is many times as fast as for two of which one is common.
     if head is None or ('!' in text and '<!' in text) or ('?' in text and '<?' in text):
         raise _Doubt
     start = head.end()
@@ -98,7 +98,7 @@ def _read(text: str, path_backed: Collection[str]) -> Excerpt:
 
 
 class _Element(NamedTuple):
-    """Positions in the text: of the first tag and behind it, of the last tag and behind it."""
+    """Positions in the text: where the first tag begins and ends, and where the last tag begins and ends."""
 
     before: int
     begin: int
@@ -107,7 +107,7 @@ class _Element(NamedTuple):
 
 
 def _own_element(text: str, name: str, start: int) -> _Element | None:
-    """The one element of this name behind ``start``, where libvirtd puts a child of the root."""
+    """Find the one element of this name after ``start``, where libvirtd puts a child of the root."""
     opened, closed = text.count(f'<{name}', start), text.count(f'</{name}', start)
     if not opened and not closed:
         return None
@@ -116,12 +116,12 @@ def _own_element(text: str, name: str, start: int) -> _Element | None:
     end = text.find(last, before + len(first) - 1)
     if (opened, closed) != (1, 1) or before < 0 or end < 0:
         raise _Doubt
-    # The line breaks around it belong to what is around it.
+    # The line breaks before the tags are not part of the element.
     return _Element(before + 1, before + len(first), end + 1, end + len(last))
 
 
 def _record(text: str, own: _Element) -> str:
-    """Our element among the metadata."""
+    """Find our element among the metadata."""
     if len(_DECLARED.findall(text, own.begin, own.end)) != len(_NAMESPACE.findall(text, own.begin, own.end)):
         raise _Doubt
     mentioned = text.count(metadata.NAMESPACE)
@@ -137,15 +137,15 @@ def _record(text: str, own: _Element) -> str:
 
 
 def _opened(text: str, start: int, end: int) -> int:
-    """How many more tags open than close; ``/>`` does both."""
+    """Count how many more tags open than close; ``/>`` does both."""
     return text.count('<', start, end) - 2 * text.count('</', start, end) - text.count('/>', start, end)
 
 
 def _spots(text: str, name: str, devices: _Element) -> tuple[list[int], list[int]]:
-    """Where elements of this name begin, each at the end of the line before it.
+    """Find where elements of this name begin, each at the end of the line before it.
 
-    The second list has those that do not follow one of the same name at once: the others lie as deep as the one before
-    them, since none of them begins before another has ended.
+    The second list has only the first of each run of neighbours. The others of a run lie as deep as the first, since
+    each begins where the one before it ends.
     """
     line, last = f'\n    <{name} ', f'</{name}>'
     found: list[int] = []
@@ -170,7 +170,7 @@ _TO_THE_ROOT: Final = -1
 
 
 def _check_depths(text: str, start: int, own: _Element | None, devices: _Element, spots: list[int]) -> None:
-    """See that elements are children of what they must be, by the balance of the tags before, between and behind."""
+    """Check the parents of the elements: the tags before, between and after the elements must be balanced."""
     even = [(start, devices.before)] if own is None else [(start, own.before), (own.after, devices.before)]
     since = devices.begin
     for spot in spots:
@@ -194,7 +194,7 @@ def _path(text: str, spot: int, path_backed: Collection[str]) -> str | None:
 
 
 def _addresses(text: str, hostdevs: list[int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The UUIDs of mediated devices, and the addresses of PCI devices."""
+    """Return the UUIDs of mediated devices and the addresses of PCI devices."""
     uuids, addresses = [], []
     for spot in hostdevs:
         found = _HOSTDEV.match(text, spot)

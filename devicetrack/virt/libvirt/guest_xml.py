@@ -1,8 +1,7 @@
-"""What a guest's definition has elements for, and the same definition with other devices in their places.
+"""The elements for devices in a guest's definition, and how other devices take their places. Pure: text in, text out.
 
-Pure: text in, text out. The elements of one form look alike and stand in the order of the definition, whatever kinds
-their devices are of. Only what names a device on its host changes; what the guest sees of it, foreign metadata,
-comments and all the rest stay.
+Devices of several kinds may have elements of one form. A new definition names other devices of the host. The guest
+sees the same as before, and foreign metadata, comments and all the rest stay as they are.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from devicetrack.virt.libvirt import domain_xml
 
 
 class Form(abc.ABC):
-    """One sort of element by which definitions name devices: what kinds of devices with this element share.
+    """One sort of element by which definitions name devices. Several kinds of devices may share it.
 
-    ``of_one_boot`` says that an address means its device only in the boot of the host in which it was written, and
-    ``others_too`` that a definition may name devices in this form that are no business of ours: they stay as they are.
+    ``of_one_boot``: an address means its device only in the boot of the host in which it was written. ``others_too``:
+    a definition may also name foreign devices in this form, and these stay as they are.
     """
 
     tag: str
@@ -34,15 +33,15 @@ class Form(abc.ABC):
 
     @abc.abstractmethod
     def addresses(self, domain: domain_xml.Domain) -> Sequence[str]:
-        """The addresses of the elements of this form, in the order of the definition."""
+        """Return the addresses of the elements of this form, in the order of the definition."""
 
     @abc.abstractmethod
     def elements(self, devices: etree._Element) -> Sequence[etree._Element]:
-        """The same elements, among all devices of a definition."""
+        """Return the same elements, among all devices of a definition."""
 
     @abc.abstractmethod
     def address(self, element: etree._Element, document: str) -> str:
-        """The address that an element names.
+        """Return the address that an element names.
 
         :raises InvalidDocument: it names none
         """
@@ -56,7 +55,7 @@ class Form(abc.ABC):
 
 
 class _Memory(Form):
-    """Memory of a guest that lies on a path: NVDIMMs and virtio-pmem. Paths are dealt out anew at every boot."""
+    """Memory of a guest that lies on a path: NVDIMMs and virtio-pmem. The host assigns the paths anew at every boot."""
 
     tag = 'memory'
     of_one_boot = True
@@ -81,7 +80,7 @@ class _Memory(Form):
         size, room = _kibibytes(element, document), _kibibytes(partner, document)
         if size is not None and room is not None and size > room:
             raise exception.InvalidDocument(document, 'memory/target/size', 'more than its partner can give')
-        # What is said of the path is true of the partner's path alone; the order is that of libvirt's schema.
+        # These elements belong to the path, so they come from the partner too, in the order of libvirt's schema.
         for name in ('path', 'alignsize', 'pmem'):
             for found in here.findall(name):
                 here.remove(found)
@@ -111,14 +110,11 @@ class _Mdev(Form):
     def retarget(self, element: etree._Element, partner: etree._Element, document: str) -> None:
         if element.get('model') != partner.get('model'):
             raise exception.InvalidDocument(document, 'hostdev/@model', 'not that of its partner')
-        address = element.find('source/address')
-        if address is None:
-            raise exception.InvalidDocument(document, 'hostdev/source/address', 'missing')
-        address.set('uuid', self.address(partner, document))
+        _address_of(element, document).set('uuid', self.address(partner, document))
 
 
 class _PCI(Form):
-    """PCI devices. The address is the device's name, in every boot; guests have network cards and disks by it too."""
+    """PCI devices. An address means its device in every boot. Guests also have network cards and disks of this form."""
 
     tag = 'hostdev'
     of_one_boot = False
@@ -134,11 +130,15 @@ class _PCI(Form):
         return domain_xml.pci_address(element, document)
 
     def retarget(self, element: etree._Element, partner: etree._Element, document: str) -> None:
-        address = element.find('source/address')
-        if address is None:
-            raise exception.InvalidDocument(document, 'hostdev/source/address', 'missing')
         for name, part in domain_xml.pci_parts(partner, document).items():
-            address.set(name, f'0x{part}')
+            _address_of(element, document).set(name, f'0x{part}')
+
+
+def _address_of(hostdev: etree._Element, document: str) -> etree._Element:
+    address = hostdev.find('source/address')
+    if address is None:
+        raise exception.InvalidDocument(document, 'hostdev/source/address', 'missing')
+    return address
 
 
 MEMORY: Form = _Memory()
@@ -149,13 +149,13 @@ FORMS = (MEMORY, MDEV, PCI)
 
 def recorded(domain: domain_xml.Domain, forms: Mapping[str, Form], boot_id: str,
              document: str) -> Mapping[Form, Sequence[DeviceKey]]:
-    """Which devices the elements of an inactive definition mean that was written in another boot, by its record.
+    """Find the devices that an inactive definition of another boot means, by its record.
 
     :param forms: the form of every device kind, by its name
     :param boot_id: this boot
-    :returns: for every form with addresses of one boot the devices in the order of the elements; without such
-        elements, and for a definition of this boot or without a record, nothing: then its addresses count
-    :raises InvalidDocument: nobody can say which element is which device
+    :returns: for every form with addresses of one boot, the devices in the order of the elements. Empty for a
+        definition without such elements, of this boot, or without a record: then its addresses count
+    :raises InvalidDocument: the record does not say which element means which device
     """
     if domain.boot_id is None or domain.boot_id == boot_id:
         return {}
@@ -180,13 +180,13 @@ def recorded(domain: domain_xml.Domain, forms: Mapping[str, Form], boot_id: str,
 
 
 def retarget(text: str, document: str, partners: Mapping[Form, Sequence[str | None]], record: str) -> str:
-    """A definition with other devices in the places of its own.
+    """Make a definition with other devices in the places of its own.
 
     :param document: what it is, for messages
     :param partners: by form, an element for each element of the form, in the definition's order, and None for one that
-        stays as it is; a form that is left out has none
+        stays as it is. The definition has no elements of a form that is left out
     :param record: the element that takes the place of ours among the metadata; '' for none
-    :raises InvalidDocument: it cannot be read, has not as many elements, or the guest would see other devices
+    :raises InvalidDocument: it cannot be read, the elements differ in number, or the guest would see other devices
     """
     root = documents.parse(text, document, 'domain', everything=True)
     devices = root.find('devices')
@@ -213,7 +213,7 @@ def retarget(text: str, document: str, partners: Mapping[Form, Sequence[str | No
 
 
 def _put_record(root: etree._Element, record: str, document: str) -> None:
-    """Put our element in the place of what our namespace has in the definition's own metadata."""
+    """Replace all elements of our namespace in the definition's metadata by our new element."""
     new = None
     if record:
         new = documents.parse(record, f'new metadata of {document}', f'{{{metadata.NAMESPACE}}}{metadata.ELEMENT}')
@@ -235,7 +235,7 @@ def _put_record(root: etree._Element, record: str, document: str) -> None:
 
 
 def _drop(parent: etree._Element, child: etree._Element) -> None:
-    """Remove a child and leave the text behind it, which lxml counts as part of it."""
+    """Remove a child and keep the text after it, which lxml counts as part of the child."""
     before = child.getprevious()
     if before is not None:
         before.tail = (before.tail or '') + (child.tail or '')
@@ -245,7 +245,7 @@ def _drop(parent: etree._Element, child: etree._Element) -> None:
 
 
 def _check(made: str, document: str, expected: Mapping[Form, Sequence[str]], record: str) -> None:
-    """See that whoever reads the new definition finds what was put there."""
+    """Check that a reader of the new definition finds the new devices and the new record."""
     domain = domain_xml.parse(made, document)
     for form, addresses in expected.items():
         if list(form.addresses(domain)) != list(addresses):
@@ -255,7 +255,7 @@ def _check(made: str, document: str, expected: Mapping[Form, Sequence[str]], rec
 
 
 def _kibibytes(element: etree._Element, document: str) -> int | None:
-    """The size of a memory device; None where it is not said, or in a unit that libvirt does not print."""
+    """Return the size of a memory device; None if it has none, or in a unit that libvirt does not print."""
     size = element.find('target/size')
     if size is None or size.get('unit', 'KiB') != 'KiB':
         return None

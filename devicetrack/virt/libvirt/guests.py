@@ -1,6 +1,6 @@
-"""What is done to guests that are there: removed, given the addresses of a new boot, made ready to move.
+"""Work on the guests of a host: remove them, give them the addresses of a new boot, prepare them to move.
 
-The texts of definitions hold secrets of guests. They go from libvirt to libvirt or to the caller, and into no message.
+The texts of definitions hold secrets of guests. No message quotes them.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from devicetrack.virt.libvirt.kinds import api
 
 LOG = logging.getLogger(__name__)
 
-# What goes with a definition, from everything that a hypervisor may know to nothing. One that does not know a flag
-# refuses the call; with fewer flags it refuses too while anything is left that they are about.
+# libvirt removes these with a definition. A hypervisor refuses a flag that it does not know. With fewer flags it also
+# refuses while anything is left that the missing ones would remove.
 _UNDEFINE = (
     libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE | libvirt.VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA
     | libvirt.VIR_DOMAIN_UNDEFINE_CHECKPOINTS_METADATA | libvirt.VIR_DOMAIN_UNDEFINE_NVRAM,
@@ -36,8 +36,8 @@ _UNDEFINE = (
     0,
 )
 
-# A guest that waits for its memory is paused: while its process starts, and until the source says that it has all.
-# At the source the second is the moment of the hand-over.
+# A guest that waits for its memory is paused: while its process starts, and until the source has sent all. At the
+# source the guest is in the second state only for the moment of the hand-over.
 _ARRIVING = frozenset((libvirt.VIR_DOMAIN_PAUSED_MIGRATION, libvirt.VIR_DOMAIN_PAUSED_STARTING_UP))
 
 _INACTIVE = libvirt.VIR_DOMAIN_XML_INACTIVE | libvirt.VIR_DOMAIN_XML_SECURE
@@ -47,7 +47,7 @@ class Guests:
     """The guests of one hypervisor.
 
     :param kinds: the device kinds by name
-    :param boot_id: says which boot this is
+    :param boot_id: returns the name of this boot
     """
 
     def __init__(self, hypervisor: connection.Connection, kinds: Mapping[str, api.DeviceKind],
@@ -56,12 +56,14 @@ class Guests:
         self.forms = {name: kind.form for name, kind in kinds.items() if kind.form is not None}
 
     def arriving(self, running: Collection[str]) -> frozenset[str]:
-        """Those of ``running`` that wait for an incoming migration.
+        """Find those of ``running`` that wait for an incoming migration.
 
-        It is asked after they were found running: one that has begun to run since then is not arriving any more.
+        The caller read ``running`` before, so a guest that began to run since then is not in the answer.
 
         :raises HypervisorUnreachable: no answer
         """
+        if not running:
+            return frozenset()
         found = set()
         for domain in self._hypervisor.paused_domains():
             try:
@@ -69,8 +71,9 @@ class Guests:
             except exception.DomainGone:
                 continue
             except connection.Refused as error:
-                # Whoever waits for a guest to run waits a little longer.
-                LOG.warning('Nobody knows whether domain %s runs: %s', domain.uuid, error)
+                # Then the manager waits a little longer for the guest to run.
+                LOG.warning('Domain %s is taken to wait for a migration, because its state is unknown: %s', domain.uuid,
+                            error)
                 found.add(domain.uuid)
                 continue
             if state == libvirt.VIR_DOMAIN_PAUSED and reason in _ARRIVING:
@@ -102,7 +105,7 @@ class Guests:
     def destroy(self, domain_uuid: str) -> None:
         """As :meth:`devicetrack.virt.driver.VirtDriver.destroy_guest`."""
         try:
-            # Twice, for somebody may have started it in between.
+            # Somebody may start it after the first attempt.
             for _attempt in range(2):
                 domain = self._hypervisor.domain(domain_uuid)
                 if domain is None:
@@ -151,8 +154,8 @@ class Guests:
         except exception.DomainGone:
             return False
         new = self._rewritten(text, f'domain {uuid}, inactive', assignments, beside, elements)
-        # A guest that was saved does not start from its definition. What it starts from comes first: a crash in between
-        # leaves an old definition, and the next call finds it.
+        # A saved guest starts from its saved state, so that is written first. After a crash in between the definition
+        # is still the old one, and the next call finds it.
         new_saved = None if saved is None else self._rewritten(saved, f'domain {uuid}, saved', assignments, beside,
                                                                elements)
         if new_saved is not None:
@@ -164,7 +167,7 @@ class Guests:
     def _rewritten(self, text: str, document: str, assignments: Sequence[DeviceAssignment],
                    beside: Sequence[DeviceAssignment],
                    elements: Callable[[Sequence[DeviceAssignment]], Sequence[str]]) -> str | None:
-        """A definition with the addresses of this boot; None for one that has them."""
+        """Make a definition with the addresses of this boot; None if the definition has them already."""
         domain, boot_id = domain_xml.parse(text, document), self._boot_id()
         if domain.boot_id is None:
             if any(form.of_one_boot and form.addresses(domain) for form in guest_xml.FORMS):
@@ -185,7 +188,7 @@ class Guests:
         domain = self._hypervisor.domain(uuid)
         if domain is None or not domain.is_active():
             raise exception.DomainGone(uuid)
-        # Migratable is what libvirt itself sends: a definition that an older libvirt can read too.
+        # libvirt itself sends the migratable form, which an older libvirt can read too.
         flags = libvirt.VIR_DOMAIN_XML_MIGRATABLE | libvirt.VIR_DOMAIN_XML_SECURE
         wanted = {DeviceKey(pair.kind, pair.source): pair.element for pair in device_map.pairs}
         live = self._moved(domain.xml(flags), f'domain {uuid}', wanted, device_map.metadata, None)
@@ -202,7 +205,7 @@ class Guests:
 
     def _partners(self, domain: domain_xml.Domain, boot_id: str | None, document: str,
                   wanted: Mapping[DeviceKey, str]) -> dict[guest_xml.Form, list[str | None]]:
-        """An element for each element of a definition, by form and in the definition's order; None for what stays.
+        """Find a partner for each element, by form and in the definition's order; None for an element that stays.
 
         :param boot_id: this boot, or None for a live definition, whose addresses are of this boot
         :param wanted: the element that takes the place of each device
@@ -220,7 +223,7 @@ class Guests:
                 ours = candidates.intersection(wanted)
                 if len(ours) != 1:
                     raise exception.InvalidDocument(document, f'devices/{form.tag}',
-                                                    'it has a device that it should not have')
+                                                    'it has a device that is not assigned to the guest')
                 key = ours.pop()
                 if key in used:
                     raise exception.InvalidDocument(document, f'devices/{form.tag}', f'{key.identifier} is there twice')
@@ -233,7 +236,7 @@ class Guests:
         return partners
 
     def _identified(self, form: guest_xml.Form, domain: domain_xml.Domain) -> list[set[DeviceKey]]:
-        """What each element may mean by its address: at most one device of each kind of its form."""
+        """Find the devices that each element may mean by its address: at most one of each kind of its form."""
         addresses = form.addresses(domain)
         found: list[set[DeviceKey]] = [set() for _address in addresses]
         if addresses:

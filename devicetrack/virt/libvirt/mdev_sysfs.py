@@ -1,4 +1,4 @@
-"""What the kernel says of mediated devices (Linux: Documentation/ABI/testing/sysfs-bus-vfio-mdev)."""
+"""Mediated devices in sysfs (Linux: Documentation/ABI/testing/sysfs-bus-vfio-mdev)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Kernel:
 
     @property
     def answers(self) -> bool:
-        """Whether it knows mediated devices. One that does not has none, or is not the one whose devices are meant."""
+        """Whether it knows mediated devices. If not, this host has none, or the hypervisor runs on another host."""
         return os.path.isdir(self.directory)
 
     def uuids(self) -> list[str]:
@@ -39,25 +39,25 @@ class Kernel:
             return []
 
     def parents(self) -> list[str]:
-        """The addresses of what makes mediated devices, as in :class:`Made`."""
+        """List the addresses of the parents, as in :class:`Made`."""
         try:
             return os.listdir(self.parent_path(''))
         except FileNotFoundError:
             return []
 
     def parent_path(self, address: str) -> str:
-        """The directory of a parent: the kernel links all of them there, PCI devices and virtual ones."""
+        """Return the directory of a parent: the kernel links PCI devices and virtual ones there."""
         return os.path.join(self.root, 'class/mdev_bus', address)
 
     def type_path(self, address: str, name: str) -> str:
-        """The directory of a type that a parent makes."""
+        """Return the directory of a type that a parent makes."""
         return os.path.join(self.parent_path(address), 'mdev_supported_types', name)
 
     def has(self, uuid: str) -> bool:
         return os.path.lexists(self._path(uuid))
 
     def read(self, uuid: str) -> Made | None:
-        """A device; None when there is none, or one that is being made or removed at the moment."""
+        """Read a device; None if there is none, also while the kernel makes or removes it."""
         device_type = self._link(uuid, 'mdev_type')
         if device_type is None:
             return None
@@ -66,13 +66,12 @@ class Kernel:
         return Made(device_type, parent, None if group is None else int(group))
 
     def is_open(self, uuid: str) -> bool:
-        """Whether anybody has a device open; False when there is no such device.
+        """Whether a process has a device open; False if there is no such device.
 
-        The kernel opens a VFIO group for one at a time, and every open device of a group keeps it open
-        (vfio_group_fops_open in Linux: drivers/vfio/group.c). So who can open it knows that nobody else has it, and
-        that the driver was told of the last one's closing, which is when it stops the device and lets go of the
-        guest's memory. The device itself is not opened, for to a driver that is the start of a guest: i915 and
-        NVIDIA's refuse who is none.
+        The kernel opens a VFIO group for one process at a time, and every open device of a group keeps the group open
+        (vfio_group_fops_open in Linux: drivers/vfio/group.c). A process that can open the group knows that no other has
+        it, and that the driver has stopped the device and released the guest's memory. This does not open the device
+        itself, because a driver takes that for the start of a guest: i915 and NVIDIA's refuse any other process.
 
         :raises OSError: the kernel cannot be asked
         """

@@ -1,7 +1,7 @@
 """The definitions that mdevctl(8) keeps: one file for each mediated device, in a directory for each parent.
 
-libvirt makes, lists and removes them by running mdevctl. Its list is the one that counts, for this process may not see
-the directory; a file that it does see is there.
+libvirt runs mdevctl to make, list and remove them. Only libvirt's list is complete, because this process may not see
+the directory.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ DIRECTORY = '/etc/mdevctl.d'
 
 
 def parents_of(uuid: str) -> frozenset[str]:
-    """The addresses of the parents on which a UUID is defined, as far as can be seen."""
+    """Return the addresses of the parents on which a UUID is defined, if this process can see them."""
     return frozenset(os.path.basename(os.path.dirname(path)) for path in _files() if os.path.basename(path) == uuid)
 
 
 def lost() -> list[str]:
-    """Definitions that were lost with the power of the host: their files are empty since before it booted.
+    """Find definitions that a power cut destroyed: their files have been empty since before the host booted.
 
-    mdevctl writes a file without waiting for the disk. From then on it lists no definition of the host and starts none
-    with its parent, and libvirt knows none.
+    mdevctl writes a file without waiting for the disk. While there is an empty one, it lists no definition of the host
+    and starts none with its parent, and libvirt knows none.
     """
     booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
     found = []

@@ -1,11 +1,12 @@
-"""Where persistent-memory namespaces come from: ndctl, or a directory whose files stand for them.
+"""The sources of persistent-memory namespaces: ndctl, or a directory whose files stand for them.
 
-A source reads everything anew each time: a path is valid for one boot, and only for what it was read for.
+A source reads everything anew at each call, since a path may soon lead to another namespace.
 """
 
 from __future__ import annotations
 
 import abc
+import collections
 from collections.abc import Iterator
 import contextlib
 import errno
@@ -21,18 +22,18 @@ from devicetrack.virt.libvirt import ndctl
 from devicetrack.virt.libvirt import privileged
 
 _FILE_ALIGN = 2 << 20
-# Where the kernel has the devices of its libnvdimm. Without persistence, as after the failure of a battery, it makes a
-# region read-only, which ndctl does not tell.
+# The kernel's libnvdimm devices. The kernel makes a region read-only that is not persistent any more, for example
+# without its battery. ndctl does not report that.
 REGIONS = '/sys/bus/nd/devices'
-# Only a name for the space of UUIDs; it is written into every record of a file, so it never changes.
+# Names the space of the files' UUIDs. The UUIDs are in records, so this never changes.
 _FILES = uuid.UUID('5f1d5d3e-8f2e-4a6c-9c3b-0b1f6f0f7a11')
 
 
 class Namespace(NamedTuple):
     """One namespace of this host, as it is now.
 
-    ``path`` is where a guest finds it, in this boot. ``dax`` says that it is a device-dax character device, not
-    a file. ``problem`` is None, or why no guest can have it. Sizes are in bytes; an unknown NUMA node is None.
+    ``path`` is valid in this boot. ``dax`` says that it is a device-dax character device, not a file. ``problem`` is
+    None, or the reason why no guest can have it. An unknown NUMA node is None.
     """
 
     name: str
@@ -49,9 +50,13 @@ class Namespace(NamedTuple):
 class Source(abc.ABC):
     """Reads the namespaces of this host."""
 
-    @abc.abstractmethod
     def read(self) -> dict[str, Namespace]:
-        """Every namespace that has a name, by name.
+        """As :meth:`each`, by name."""
+        return {namespace.name: namespace for namespace in self.each()}
+
+    @abc.abstractmethod
+    def each(self) -> Iterator[Namespace]:
+        """Read every namespace that has a name. No two of them have the same name.
 
         :raises CommandFailed: they cannot be listed
         :raises InvalidDocument: the list cannot be read
@@ -59,16 +64,16 @@ class Source(abc.ABC):
 
     @abc.abstractmethod
     def paths(self) -> dict[str, str]:
-        """The name of every namespace that has a path, by its path.
+        """Read the name of every namespace that has a path, by the path.
 
         :raises CommandFailed, InvalidDocument: as :meth:`read`
         """
 
     @abc.abstractmethod
     def open(self, namespace: Namespace) -> int:
-        """Open one for reading and writing; the descriptor is the caller's.
+        """Open one for reading and writing. The caller closes the descriptor.
 
-        :raises OSError: it cannot be opened, or is not what a namespace of this source is
+        :raises OSError: it cannot be opened, or is no namespace of this source
         """
 
 
@@ -78,23 +83,20 @@ class NdctlSource(Source):
     def __init__(self, command: str) -> None:
         self._command = command
 
-    def read(self) -> dict[str, Namespace]:
+    def each(self) -> Iterator[Namespace]:
         listed = self._list()
         of_regions = {region: _region_problem(region) for region in {found.region for found in listed}}
-        namespaces: dict[str, Namespace] = {}
-        # In the order of their UUIDs, for ndctl has none: of two that have one name always the same one is told.
-        for found in sorted(listed, key=lambda found: found.uuid):
-            if found.name in namespaces:
-                namespaces[found.name] = namespaces[found.name]._replace(
-                    problem='another namespace has this name too')
-            else:
-                namespaces[found.name] = Namespace(
-                    found.name, found.uuid, _path(found), found.size_bytes, found.align_bytes, found.region,
-                    found.numa_node, True, found.problem or of_regions[found.region])
-        return namespaces
+        names = collections.Counter(found.name for found in listed)
+        # The last entry of a name wins. ndctl lists in no order, so the UUIDs decide which one that is.
+        listed.sort(key=lambda found: found.uuid, reverse=True)
+        for found in {found.name: found for found in listed}.values():
+            problem = found.problem or of_regions[found.region]
+            yield Namespace(found.name, found.uuid, _path(found), found.size_bytes, found.align_bytes, found.region,
+                            found.numa_node, True,
+                            problem if names[found.name] == 1 else 'another namespace has this name too')
 
     def paths(self) -> dict[str, str]:
-        # Of two that have one name, both.
+        # Two namespaces of one name are both in it.
         return {_path(found): found.name for found in self._list() if found.chardev}
 
     def _list(self) -> list[ndctl.Listed]:
@@ -112,25 +114,22 @@ class NdctlSource(Source):
 
 
 class DirectorySource(Source):
-    """Regular files of one directory, which are never made or resized here.
+    """Regular files of one directory. This class never makes or resizes them.
 
-    The UUID of a file comes from its name and its inode: a file that was replaced is another namespace.
+    The UUID of a file comes from its name and its inode, so a file that was replaced is another namespace.
     """
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
 
-    def read(self) -> dict[str, Namespace]:
-        found = {}
+    def each(self) -> Iterator[Namespace]:
         with self._files() as entries:
             for entry in entries:
                 status = entry.stat(follow_symlinks=False)
-                found[entry.name] = Namespace(entry.name, _file_uuid(entry.name, status.st_ino), entry.path,
-                                              status.st_size, _FILE_ALIGN, None, None, False)
-        return found
+                yield Namespace(entry.name, _file_uuid(entry.name, status.st_ino), entry.path, status.st_size,
+                                _FILE_ALIGN, None, None, False)
 
     def paths(self) -> dict[str, str]:
-        # No file has to be looked at for that.
         with self._files() as entries:
             return {entry.path: entry.name for entry in entries}
 
@@ -138,7 +137,7 @@ class DirectorySource(Source):
     def _files(self) -> Iterator[Iterator[os.DirEntry[str]]]:
         try:
             with os.scandir(self._directory) as entries:
-                # A symbolic link would let its owner choose what is wiped.
+                # No symbolic links: their owner could choose what a release wipes.
                 yield (entry for entry in entries if entry.is_file(follow_symlinks=False))
         except OSError as error:
             raise exception.CommandFailed(f'list {self._directory}', str(error.strerror)) from error
@@ -156,7 +155,7 @@ class DirectorySource(Source):
 
 @functools.lru_cache(maxsize=1 << 16)
 def _file_uuid(name: str, inode: int) -> str:
-    """``uuid.uuid5(_FILES, …)`` without the object, which takes most of the time where there are many files."""
+    """As ``uuid.uuid5(_FILES, …)``, without a UUID object, which takes most of the time."""
     digest = hashlib.sha1(_FILES.bytes + f'{name}:{inode}'.encode(), usedforsecurity=False).digest()
     found = (digest[:6] + bytes((digest[6] & 0x0f | 0x50, digest[7], digest[8] & 0x3f | 0x80)) + digest[9:16]).hex()
     return f'{found[:8]}-{found[8:12]}-{found[12:16]}-{found[16:20]}-{found[20:]}'
@@ -167,9 +166,9 @@ def _path(found: ndctl.Listed) -> str:
 
 
 def _region_problem(region: str | None) -> str | None:
-    """Why no guest can have a namespace of a region, or None.
+    """Say why no guest can have a namespace of a region, or None.
 
-    :raises CommandFailed: nobody can say
+    :raises CommandFailed: the region cannot be read
     """
     if region is None:
         return None

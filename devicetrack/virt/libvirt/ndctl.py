@@ -1,8 +1,8 @@
-"""ndctl's JSON in, namespaces out. Pure.
+"""The namespaces in ndctl's JSON. Pure: text in, tuples out.
 
 The form of ``ndctl list`` depends on what it is asked for (ndctl-list(1)): with regions it is an object, its
 namespaces inside their regions; asked for namespaces alone it is a list, or a single object when there is one.
-It is in no order. Without any namespace ndctl prints nothing.
+The list has no order. Without any namespace ndctl prints nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import uuid
 from devicetrack import exception
 
 DOCUMENT = 'ndctl list'
-# Disabled namespaces are listed when they are configured, and NUMA nodes at the first level of verbosity.
+# --configured lists disabled namespaces too, and --verbose lists NUMA nodes.
 ARGUMENTS = ('list', '--namespaces', '--regions', '--device-dax', '--configured', '--verbose')
 MAX_LENGTH = 16 * 1024 * 1024
 
@@ -28,8 +28,8 @@ _REGION = re.compile(r'region[0-9]+')
 class Listed(NamedTuple):
     """One namespace that ndctl listed.
 
-    ``name`` is '' for one without, ``uuid`` likewise; ``chardev`` is its character device without ``/dev/``, None
-    when it has none. ``problem`` is why no guest can have it, or None.
+    ``name`` and ``uuid`` are '' if it has none. ``chardev`` is its character device without ``/dev/``, or None.
+    ``problem`` is None, or the reason why no guest can have it.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Listed(NamedTuple):
 def parse(text: str) -> list[Listed]:
     """Read what ``ndctl list`` printed, in any of its forms, without ``--human``.
 
-    :raises InvalidDocument: it is too long, is no JSON, or not in a form of ndctl's
+    :raises InvalidDocument: it is too long, is no JSON, or has another form
     """
     if len(text) > MAX_LENGTH:
         raise exception.InvalidDocument(DOCUMENT, 'length', f'more than {MAX_LENGTH} characters')
@@ -81,7 +81,7 @@ def _one(namespace: dict[str, Any], region: dict[str, Any], where: str) -> Liste
         raise exception.InvalidDocument(DOCUMENT, f'{where}.chardev', 'not the name of a dax device')
     problem = None
     if namespace.get('state') == 'disabled':
-        problem = 'it is disabled'      # whatever else is said of it: as long as it is, it is listed as a raw one
+        problem = 'it is disabled'      # first, because ndctl lists a disabled one as a raw one
     elif mode != 'devdax':
         problem = f'its mode is {mode if isinstance(mode, str) else "unknown"}, not devdax'
     elif chardev is None:
@@ -113,7 +113,7 @@ def _object(value: Any, where: str) -> dict[str, Any]:
 
 
 def _list(value: Any, where: str) -> list[Any]:
-    """A list; an object alone is a list of one, as ndctl prints it."""
+    """Return the value as a list. ndctl prints a list of one as an object."""
     if isinstance(value, dict):
         return [value]
     if not isinstance(value, list):
@@ -128,7 +128,7 @@ def _number(value: Any, where: str) -> int:
 
 
 def _node(value: Any, where: str) -> int | None:
-    """A NUMA node; the kernel says -1 for none."""
+    """Return a NUMA node. The kernel reports -1 for none."""
     if value is None or value == -1:
         return None
     return _number(value, where)

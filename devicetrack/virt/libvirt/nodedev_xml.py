@@ -1,14 +1,13 @@
-"""Node-device XML in, parents of mediated devices and mediated devices out.
+"""Mediated devices and their parents in node-device XML. Pure: text in, tuples out.
 
-Pure: text in, tuples out. The documents differ by libvirt, kernel and driver (formatnode in libvirt's
-documentation; Documentation/driver-api/vfio-mediated-device.rst in Linux):
+The documents differ by libvirt, kernel and driver (formatnode in libvirt's documentation;
+Documentation/driver-api/vfio-mediated-device.rst in Linux):
 
 - A PCI parent carries its types inside its PCI capability. A virtual parent has no PCI capability, and libvirt prints
   the capability of its types twice, one in the other.
-- libvirt does not know every virtual parent as a node device. An mdev of one that it does not know says
-  ``computer`` for its parent, and only ``<parent_addr>`` tells; old libvirt and its test driver do not
-  print that either.
-- An mdev that is defined and not started has no path, no driver, and an IOMMU group 0 that means nothing.
+- libvirt does not know every virtual parent as a node device. An mdev of an unknown parent has the parent
+  ``computer``, and only ``<parent_addr>`` names the real one. Old libvirt and its test driver do not print that.
+- An mdev that is defined and not started has no path, no driver, and a meaningless IOMMU group 0.
 """
 
 from __future__ import annotations
@@ -38,9 +37,8 @@ class MdevType(NamedTuple):
 class Parent(NamedTuple):
     """A device that makes mediated devices.
 
-    ``name`` is its node-device name and stable. ``address`` is its PCI address, or the last part of a virtual
-    parent's path in sysfs, which its mdevs give as their parent's address; ``pci`` says which. An unknown NUMA
-    node is None.
+    ``name`` is its node-device name, which is stable. ``address`` is its PCI address if ``pci``, else the last part of
+    its path in sysfs. Its mdevs have the same parent address. An unknown NUMA node is None.
     """
 
     name: str
@@ -51,9 +49,9 @@ class Parent(NamedTuple):
 
 
 class Mdev(NamedTuple):
-    """A mediated device. ``parent`` may be ``computer``; ``iommu_group`` means something while it is active.
+    """A mediated device. ``parent`` may be ``computer``. ``iommu_group`` is valid only while the device is active.
 
-    ``type`` is None in what libvirt still lists of a device that it did not see come and go.
+    ``type`` is None if the device came and went and libvirt noticed neither.
     """
 
     name: str
@@ -65,9 +63,9 @@ class Mdev(NamedTuple):
 
 
 def pci_address(text: str) -> str | None:
-    """The PCI address in the form of sysfs (``0000:84:00.0``), also of libvirt's node-device name for it.
+    """Read a PCI address or libvirt's name of a PCI device, and return the form of sysfs (``0000:84:00.0``).
 
-    None when the text is neither.
+    None if the text is neither.
     """
     text = text.lower()
     if _PCI_ADDRESS.fullmatch(text):
@@ -77,12 +75,12 @@ def pci_address(text: str) -> str | None:
 
 
 def pci_name(address: str) -> str:
-    """libvirt's node-device name of a PCI device, by its address in the form of sysfs."""
+    """Return libvirt's node-device name of a PCI device, by its address in the form of sysfs."""
     return 'pci_' + _NOT_IN_NAMES.sub('_', address)
 
 
 def parse_parent(text: str, document: str = 'node device XML') -> Parent | None:
-    """Read a node device that may make mediated devices; None when it makes none.
+    """Read a node device that may make mediated devices; None if it makes none.
 
     :raises InvalidDocument: it is not a node device, or its types cannot be read
     """
@@ -148,10 +146,10 @@ def parse_mdev(text: str, document: str = 'node device XML') -> Mdev:
 
 
 def mdev_names(uuid: str, parent_address: str | None) -> tuple[str, ...]:
-    """The node-device names that a mediated device most likely has, the likelier first.
+    """Return the node-device names that a mediated device most likely has, the likelier first.
 
-    Newer versions of libvirt add the parent's address and older ones do not; other endings happen. A device of such
-    a name is the one only if its document says so, and no device of such a name proves nothing.
+    Newer versions of libvirt add the parent's address and older ones do not; other endings happen. So a device of such
+    a name may be another one, and the device may have another name.
     """
     name = 'mdev_' + _NOT_IN_NAMES.sub('_', uuid)
     return (f'{name}_{_NOT_IN_NAMES.sub("_", parent_address)}', name) if parent_address else (name,)
@@ -163,7 +161,7 @@ def is_name_of(name: str, address: str | None) -> bool:
 
 
 def definition(uuid: str, device_type: str, parent: str) -> str:
-    """The document that makes one mediated device of a parent, which is named as node device."""
+    """Write the document that makes one mediated device. ``parent`` is a node-device name."""
     device = etree.Element('device')
     etree.SubElement(device, 'parent').text = parent
     capability = etree.SubElement(device, 'capability', type='mdev')

@@ -1,11 +1,10 @@
-"""What needs root: listing namespaces, opening one of their devices or a VFIO group, removing definitions of mediated
-devices that were lost, and setting the vGPU type of a virtual function. Nothing else here or elsewhere does.
+"""All work of the library that needs root.
 
-A service that runs as root does all of it itself. Another one does them through oslo.privsep, whose daemon runs a few
-functions with one capability. A device is opened by the daemon and handed over as an open descriptor
-through a unix socket of the caller's (SCM_RIGHTS, unix(7)), because it is wiped by a child of the service: that
-child then lives as long as its work takes, whatever becomes of the service or of the daemon, and never has more
-rights than the descriptor.
+It lists namespaces, opens their devices or a VFIO group, removes lost definitions of mediated devices, and sets the
+vGPU type of a virtual function. A service that runs as root does it itself. Any other service uses oslo.privsep, whose
+daemon runs a few functions with one capability. The daemon opens a device and sends the descriptor through a unix
+socket of the caller (SCM_RIGHTS, unix(7)). So a child of the service can wipe the device: it outlives the service and
+the daemon if need be, and its only right is the descriptor.
 """
 
 from __future__ import annotations
@@ -25,19 +24,17 @@ def run_ndctl(arguments: Sequence[str]) -> tuple[int, str]:
     """Run ndctl to list namespaces.
 
     :returns: its exit status and what it printed
-    :raises OSError: it cannot be run, or the privileged daemon cannot be had
+    :raises OSError: it cannot be run, or there is no privileged daemon
     :raises CommandFailed: it does not end
     """
-    if os.geteuid() == 0:
-        return root.run_ndctl(arguments)
-    status, output = _ask_daemon('run_ndctl', list(arguments))
+    status, output = _run('run_ndctl', list(arguments))
     return status, output
 
 
 def open_dax(path: str) -> int:
-    """Open a device-dax character device for reading and writing; the descriptor is the caller's.
+    """Open a device-dax character device for reading and writing. The caller closes the descriptor.
 
-    :raises OSError: it cannot be opened or is no such device, or the privileged daemon cannot be had
+    :raises OSError: it cannot be opened or is no such device, or there is no privileged daemon
     """
     if os.geteuid() == 0:
         return root.open_dax(path)
@@ -57,31 +54,28 @@ def open_dax(path: str) -> int:
 
 
 def is_vfio_group_open(number: int) -> bool:
-    """Whether anybody has a VFIO group open, or a device of it.
+    """Whether a process has a VFIO group open, or a device of it.
 
-    It is opened to see that, and closed again; who wants it in that moment is told that it is busy.
+    This opens the group for a moment. Another process that tries to open it in that moment finds it busy.
 
-    :raises OSError: the kernel does not say, or the privileged daemon cannot be had
+    :raises OSError: the kernel gave another error, or there is no privileged daemon
     """
-    return root.is_vfio_group_open(number) if os.geteuid() == 0 else bool(_ask_daemon('is_vfio_group_open', number))
+    return bool(_run('is_vfio_group_open', number))
 
 
 def remove_lost_definitions() -> None:
     """Remove what :func:`devicetrack.virt.libvirt.mdevctl.lost` finds.
 
-    :raises OSError: they cannot be removed, or the privileged daemon cannot be had
+    :raises OSError: they cannot be removed, or there is no privileged daemon
     """
-    if os.geteuid() == 0:
-        root.remove_lost_definitions()
-    else:
-        _ask_daemon('remove_lost_definitions')
+    _run('remove_lost_definitions')
 
 
 def set_vgpu_type(sysfs: str, address: str, number: int) -> None:
     """Write the vGPU type of a virtual function; 0 takes it away.
 
-    :param sysfs: where sysfs is; a tree that stands for it is the caller's own, and is written without the daemon
-    :raises OSError: it cannot be written, the vendor's driver refuses it, or the privileged daemon cannot be had
+    :param sysfs: where sysfs is. A tree elsewhere belongs to the caller, who writes it without the daemon
+    :raises OSError: it cannot be written, the vendor's driver refuses it, or there is no privileged daemon
     """
     if sysfs != root.SYSFS or os.geteuid() == 0:
         root.set_vgpu_type(sysfs, address, number)
@@ -89,8 +83,12 @@ def set_vgpu_type(sysfs: str, address: str, number: int) -> None:
         _ask_daemon('set_vgpu_type', address, number)
 
 
+def _run(function: str, *arguments: Any) -> Any:
+    return getattr(root, function)(*arguments) if os.geteuid() == 0 else _ask_daemon(function, *arguments)
+
+
 def _ask_daemon(function: str, *arguments: Any) -> Any:
-    # A service that runs as root has no daemon, and loading oslo.privsep takes a tenth of all that it loads.
+    # A service that runs as root needs no daemon, and oslo.privsep is a tenth of all that would be imported.
     from devicetrack.virt.libvirt import daemon
     try:
         return getattr(daemon, function)(*arguments)

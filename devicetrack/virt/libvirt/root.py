@@ -1,4 +1,4 @@
-"""What needs root, done by the process that calls it: callers ask :mod:`devicetrack.virt.libvirt.privileged`."""
+"""Functions that need root. Only :mod:`devicetrack.virt.libvirt.privileged` and its daemon call them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Whether this host's software can migrate a running guest with a VFIO device at all. Pure.
 
-The device's own driver has the last word, which is not heard before the migration begins.
+The device's own driver decides in the end, but only when the migration begins.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ import re
 from typing import Final
 from typing import NamedTuple
 
-# What each part needs before it takes part.
-# libvirt lets such a guest go where QEMU does, and does not refuse it itself (its release notes, v8.6.0).
+# The first versions that can do it.
+# libvirt leaves the decision to QEMU and does not refuse such a guest itself (its release notes, v8.6.0).
 _LIBVIRT: Final = (8, 6, 0)
-# The second protocol of the kernel, and not as an experiment (docs/devel/migration/vfio.rst, v8.1).
+# QEMU uses the kernel's second protocol, and not as an experiment (docs/devel/migration/vfio.rst, v8.1).
 _QEMU: Final = (8, 1, 0)
-# That protocol (include/uapi/linux/vfio.h: VFIO_DEVICE_FEATURE_MIGRATION).
+# Linux has that protocol (include/uapi/linux/vfio.h: VFIO_DEVICE_FEATURE_MIGRATION).
 _LINUX: Final = (5, 18, 0)
 
 
@@ -26,8 +26,10 @@ class Versions(NamedTuple):
     kernel: str
 
 
-def obstacle(versions: Versions) -> str | None:
-    """Why no guest with a VFIO device can move live from or to this host; None where it may."""
+def obstacle(versions: Versions | None) -> str | None:
+    """Say why no guest with a VFIO device can move live from or to this host; None if it may, or nothing is known."""
+    if versions is None:
+        return None
     for name, found, needed in (('libvirt', _numbers(versions.libvirt), _LIBVIRT),
                                 ('QEMU', _numbers(versions.qemu), _QEMU),
                                 ('Linux', _release(versions.kernel), _LINUX)):

@@ -1,9 +1,9 @@
-"""The vGPU types of virtual functions, in sysfs as NVIDIA's driver has them for its own VFIO interface.
+"""The vGPU types of virtual functions, in the files of NVIDIA's own VFIO interface in sysfs.
 
-A card of which the driver has mediated devices no more has virtual functions that stay with the driver, each with files
-of its own. NVIDIA's Virtual GPU Software User Guide describes them ("Creating an NVIDIA vGPU on a Linux with KVM
-Hypervisor that Uses a Vendor-Specific VFIO Framework"), and so does "NVIDIA vGPU VFIO Driver", the documentation of the
-driver that was posted for Linux; what is not said there is in the sources of the two::
+For newer cards NVIDIA's driver makes no mediated devices. It keeps the virtual functions, and each has files of its
+own. NVIDIA's Virtual GPU Software User Guide describes them ("Creating an NVIDIA vGPU on a Linux with KVM Hypervisor
+that Uses a Vendor-Specific VFIO Framework"), and so does "NVIDIA vGPU VFIO Driver", the documentation of the driver
+that was posted for Linux. The sources of the two drivers have the rest::
 
     bus/pci/devices/<function>/physfn                         links to the physical function
     bus/pci/devices/<function>/numa_node                      -1 where nobody knows
@@ -11,11 +11,11 @@ driver that was posted for Linux; what is not said there is in the sources of th
     bus/pci/devices/<function>/nvidia/current_vgpu_type       the number of the type that is set, 0 for none
     bus/pci/devices/<function>/nvidia/creatable_vgpu_types    what can be set now: a heading, then NUMBER : NAME lines
 
-- Types take room from one another. When one is set, the lists of all functions of the card get shorter; on a card that
-  is full they have the heading alone, and the list of a function with a type may be empty.
-- A type is written only where none is, and taken away by 0 where one is: otherwise the driver says EPERM. While a
-  process has the function open it says EBUSY, and when the card is full ENOSPC or EINVAL.
-- Whatever makes the functions anew, as a boot or a reload of the driver does, leaves them without types.
+- Types take room from one another. When one is set, the lists of all functions of the card get shorter. On a full card
+  they have only the heading, and the list of a function with a type may be empty.
+- A function without a type takes one, and a function with a type takes 0. Otherwise the driver answers EPERM. While a
+  process has the function open it answers EBUSY, and ENOSPC or EINVAL if the card is full.
+- New functions, as after a boot or a reload of the driver, have no types.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _HEADING = re.compile(r'\s*ID\s*:.*')
 class Function(NamedTuple):
     """A virtual function. ``current`` is the number of its type, :data:`NO_TYPE` for none.
 
-    ``creatable`` are the names of the types that it can be given now, by number. ``problem`` is None, or why the two
-    cannot be read.
+    ``creatable`` are the names of the types that it can get now, by number. ``problem`` is None, or the reason why the
+    two cannot be read.
     """
 
     address: str
@@ -65,7 +65,7 @@ class Tree:
         self._devices = os.path.join(root, 'bus/pci/devices')
 
     def functions(self) -> list[Function]:
-        """Every virtual function that has these files, in the order of their addresses.
+        """Read every virtual function that has these files, in the order of their addresses.
 
         :raises DriverError: they cannot be read
         """
@@ -73,20 +73,20 @@ class Tree:
         return [function for function in found if function is not None]
 
     def function(self, address: str) -> Function | None:
-        """One of them; None when there is none of this address.
+        """Read one of them; None if there is none of this address.
 
-        :raises DriverError: nobody can say
+        :raises DriverError: it cannot be read
         """
         return self._function(address) if self.known((address,)) else None
 
     def parents(self) -> set[str]:
-        """The physical functions of virtual ones that have these files, whether or not their types can be read.
+        """Find the physical functions of virtual ones that have these files, even if their types cannot be read.
 
         :raises DriverError: they cannot be read
         """
         found = set()
         for name in self._names():
-            # What is not a virtual function, or went away just now, has no such link.
+            # Other devices have no such link, nor has a function that went away just now.
             with contextlib.suppress(OSError):
                 parent = os.path.basename(os.readlink(self._path(name, 'physfn')))
                 if os.path.lexists(self._path(name, _CURRENT)):
@@ -94,42 +94,42 @@ class Tree:
         return found
 
     def parent_path(self, address: str) -> str:
-        """The directory of a physical function."""
+        """Return the directory of a physical function."""
         return os.path.join(self._devices, address)
 
     def known(self, addresses: Iterable[str]) -> set[str]:
-        """Those of the addresses that a virtual function with these files has.
+        """Find those of the addresses that a virtual function with these files has.
 
-        :raises DriverError: nobody can say
+        :raises DriverError: they cannot be read
         """
         if not os.path.isdir(self._devices):
             raise exception.CommandFailed(f'listing {self._devices}', 'there is no such directory')
         return {address for address in addresses if self._has(address)}
 
     def others(self, addresses: Iterable[str]) -> set[str]:
-        """Those of the addresses that something else has: another PCI device, or a function without these files."""
+        """Find those of the addresses that a PCI device has, with or without these files."""
         return {address for address in addresses if os.path.lexists(os.path.join(self._devices, address))}
 
     def why_no_parent(self, address: str) -> str:
-        """Why no virtual function with these files has this parent."""
+        """Say why no virtual function with these files has this parent."""
         if not os.path.lexists(os.path.join(self._devices, address)):
             return 'this host has no such device'
         with contextlib.suppress(OSError):
             parent = os.path.basename(os.readlink(self._path(address, 'physfn')))
-            return f'it is a virtual function of {parent}, which is to be named'
+            return f'it is a virtual function: name its parent {parent}'
         return 'it has no virtual functions that take vGPU types: enable them'
 
     def set_type(self, address: str, number: str) -> None:
-        """Give a virtual function a type, or take it away by :data:`NO_TYPE`.
+        """Give a virtual function a type, or take it away with :data:`NO_TYPE`.
 
-        :raises OSError: as the driver says it
+        :raises OSError: the driver refused it
         """
         privileged.set_vgpu_type(self.root, address, int(number))
 
     def is_open(self, address: str) -> bool:
-        """Whether anybody has the function open, or another one of its IOMMU group.
+        """Whether a process has the function open, or another one of its IOMMU group.
 
-        :raises OSError: nobody can say
+        :raises OSError: the kernel cannot be asked
         """
         return privileged.is_vfio_group_open(int(os.path.basename(os.readlink(self._path(address, 'iommu_group')))))
 

@@ -1,17 +1,16 @@
 """The program that zeroes a namespace and proves it: one process for one namespace.
 
-It is a process of its own so that it can outlive the service: the descriptors of the device and of the lock file
-are inherited, and as long as it runs nobody else can take the lock. It imports nothing of the project and is
-started by its path, so that an upgrade in the middle of a wipe does not touch it. On standard output it writes
-one JSON object a line::
+It is a process of its own so that it can outlive the service. It inherits the descriptors of the device and of the lock
+file, and as long as it runs nobody else can take the lock. It imports nothing of the project and is started by its
+path, so an upgrade in the middle of a wipe does not affect it. On standard output it writes one JSON object a line::
 
     {"phase": "zero", "done": 67108864, "of": 130023424}
     {"phase": "verify", "done": 67108864, "of": 130023424}
     {"phase": "clean", "done": 130023424, "of": 130023424}
 
-The last line and exit status 0 together are the proof: every byte was read back after the last was written and
-is zero. A reader that went away does not stop it. ``{"phase": "failed", "reason": …}`` and status 1 say that it
-is not clean.
+The last line and exit status 0 together are the proof: after the last byte was written, every byte was read back and is
+zero. The wiper goes on if its reader goes away. ``{"phase": "failed", "reason": …}`` and status 1 say that the
+namespace is not clean.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class Unproven(Exception):
 
 
 class File:
-    """A regular file: zeroed by writing, and by nothing that could change its size."""
+    """A regular file. The wiper zeroes it only by writes that cannot change its size."""
 
     def __init__(self, fd: int, size: int) -> None:
         if os.fstat(fd).st_size != size:
@@ -53,7 +52,7 @@ class File:
 
     def flush(self) -> None:
         os.fsync(self._fd)
-        # What is read back shall come from where it was written to.
+        # So the bytes are read back from the disk, not from the cache.
         os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def is_zero(self, offset: int, length: int) -> bool:
@@ -70,10 +69,10 @@ class File:
 
 
 class Dax:
-    """A device-dax character device, which has no write(2): it is mapped, in whole pages of its alignment.
+    """A device-dax character device. It has no write(2), so it is mapped, in whole pages of its alignment.
 
-    Stores reach the processor's caches first, and device-dax has no fsync; a power cut would bring the old bytes
-    back. libpmem flushes them (pmem_flush(3)). It comes with any QEMU that gives such devices to guests.
+    Stores reach the processor's caches first, and device-dax has no fsync, so a power cut could bring the old bytes
+    back. libpmem flushes the caches (pmem_flush(3)). Any QEMU that gives such devices to guests needs it too.
     """
 
     def __init__(self, fd: int, size: int, align: int) -> None:
@@ -94,7 +93,7 @@ class Dax:
             self._libpmem.pmem_memset_persist(address, 0, length)
 
     def flush(self) -> None:
-        """Every piece is durable when it was zeroed."""
+        """Do nothing: :meth:`zero` makes every piece durable."""
 
     def is_zero(self, offset: int, length: int) -> bool:
         with self._mapped(offset, length) as address:
@@ -102,7 +101,7 @@ class Dax:
 
     @contextlib.contextmanager
     def _mapped(self, offset: int, length: int) -> Iterator[int]:
-        """Map the pages around a piece; where in memory the piece is. A page may be much larger than the piece."""
+        """Map the pages around a piece and give the piece's address. A page may be much larger than the piece."""
         start = offset // self._align * self._align
         end = min(-(-(offset + length) // self._align) * self._align, self._size)
         # Populated at once: one call instead of a fault for each page.
@@ -121,7 +120,7 @@ def wipe(device: File | Dax, size: int, rate: int, report: Callable[[str, int], 
     :raises Unproven: a byte is not zero
     :raises OSError: the device cannot be written or read
     """
-    # With a rate, pieces are small enough for it to be felt.
+    # With a rate the pieces are small, so that it holds at any moment.
     piece = min(CHUNK, max(1, rate // 10 // 4096) * 4096) if rate else CHUNK
 
     def pieces(phase: str) -> Iterator[tuple[int, int]]:
@@ -142,7 +141,7 @@ def wipe(device: File | Dax, size: int, rate: int, report: Callable[[str, int], 
 
 
 class Reporter:
-    """Writes progress, once a second and at the end of a phase; a reader that is gone is no reason to stop."""
+    """Writes progress, once a second and at the end of a phase. It ignores that its reader is gone."""
 
     def __init__(self, size: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._size, self._clock, self._next, self._gone = size, clock, 0.0, False

@@ -19,11 +19,10 @@ _LINES_A_PHASE = 20
 def wipe(name: str, device_fd: int, lock_fd: int, size_bytes: int, align_bytes: int, rate_mib_s: int) -> None:
     """Zero a namespace in a child process and wait for its proof. Blocks as long as the wipe takes.
 
-    The child holds the device and the lock by inheritance: when this process dies it goes on, and the lock lasts
-    until its last write. It has a session of its own, so that a signal for this process's group does not reach
-    it.
+    The child inherits the device and the lock. If this process dies, the child goes on, and the lock lasts until its
+    last write. The child has a session of its own, so a signal for this process's group does not reach it.
 
-    :raises CommandFailed: it is not proven that the namespace is clean
+    :raises CommandFailed: nothing proves that the namespace is clean
     """
     command = (sys.executable, '-I', '-S', wiper.__file__,
                '--device-fd', str(device_fd), '--lock-fd', str(lock_fd), '--size', str(size_bytes),
@@ -51,7 +50,7 @@ def wipe(name: str, device_fd: int, lock_fd: int, size_bytes: int, align_bytes: 
 
 
 def _is_news(line: dict[str, Any], told: dict[str, Any], size_bytes: int) -> bool:
-    """Whether progress belongs into a log that is kept: about twenty lines a phase, however many hours it takes."""
+    """Whether to log progress at level INFO: about twenty lines a phase, however long it takes."""
     done, before = line.get('done'), told.get('done')
     if line.get('phase') != told.get('phase') or not isinstance(done, int) or not isinstance(before, int):
         return True
@@ -59,7 +58,7 @@ def _is_news(line: dict[str, Any], told: dict[str, Any], size_bytes: int) -> boo
 
 
 def _end(status: int) -> str:
-    # SIGBUS is what a bad block of the device ends in.
+    # A bad block of the device ends in SIGBUS.
     return f'was ended by signal {-status}' if status < 0 else f'ended with status {status}'
 
 

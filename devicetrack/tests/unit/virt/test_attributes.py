@@ -186,7 +186,7 @@ class OptionTestCase(base.TestCase):
                      ('out at once', '../version', '../version', 'nor with ".."'),
                      ('out later', 'a/../../b', 'a/../../b', 'nor with ".."'),
                      ('out at the end', 'a/..', 'a/..', 'nor with ".."'),
-                     ('with a NUL', 'a\0b', r'a\0b', 'no path has a NUL in it'),
+                     ('with a NUL', 'a\0b', r'a\0b', 'a path cannot contain a NUL'),
                      names=('value', 'shown', 'says'))]
 
     def test_a_path_that_leads_elsewhere_makes_no_driver(self) -> None:

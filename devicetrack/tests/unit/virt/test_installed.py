@@ -83,8 +83,8 @@ class StockTestCase(base.TestCase):
         ('details of another class', [device(), device('t2', resource_class='CUSTOM_REEL', text='{}')], "device 't2'"),
         ('another kind', [device('t1', kind='vpmem')], "device 't1' is of kind 'vpmem'"),
         ('a class that it did not announce', [device(resource_class='CUSTOM_DISC')], "'CUSTOM_DISC', which is not in"),
-        ('no identifier', [device('')], "the identifier of device ''"),
-        ('an identifier that is no text', [device(7)], 'the identifier of device 7'),
+        ('no identifier', [device('')], "device '' has an identifier"),
+        ('an identifier that is no text', [device(7)], 'device 7 has an identifier'),
         ('an identifier that no store takes', [device('a' * 256)], 'no text of 1 to 255 characters'),
         ('a capacity without details',
          api.Stock(capacities=(Capacity('tape', 'drive', 'lto', '', 'CUSTOM_TAPE', None, 1, ''),)),
@@ -128,9 +128,9 @@ class MigrationTypesTestCase(base.TestCase):
         ('something else', ['lto'], "AttributeError: 'str' object"),
         ('another kind', [MigrationType('vpmem', None, 'lto')], "type 'lto' is of kind 'vpmem'"),
         ('a type that is no text', [MigrationType('tape', None, 7)],  # type: ignore[arg-type]
-         'type 7 is not made of texts'),
+         'type 7 has a field that is no text'),
         ('a number for a version', [MigrationType('tape', None, 'lto', Attribute(2))],  # type: ignore[arg-type]
-         "type 'lto' is not made of texts"),
+         "type 'lto' has a field that is no text"),
         ('a version that is no attribute', [MigrationType('tape', None, 'lto', 2)],  # type: ignore[arg-type]
          'TypeError'),
         names=('said', 'says'))
@@ -141,7 +141,7 @@ class MigrationTypesTestCase(base.TestCase):
         kinds = [type('Broken', (Tape,), {'said': self.said}), type('Good', (Other,), {'said': [good]})]
         driver = libvirt_driver.LibvirtDriver('host', self.conf, self.state_path, kinds)
         self.assertEqual([good], driver.migration_types())
-        self.assertIn('of kind tape say for live migrations is unknown: device kind tape made a mistake', log.output)
+        self.assertIn('The live migration types of kind tape are unknown: device kind tape made a mistake', log.output)
         self.assertIn(self.says, log.output)
         self.assertIn('Traceback', log.output)
 

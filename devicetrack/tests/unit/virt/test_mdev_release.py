@@ -57,7 +57,7 @@ class UnclaimTestCase(MdevTestCase):
         wanted = self.adopted(self.node.add('mtty-2'))
         asked = self.open_says(True, True, False)
         error = self.assertRaises(exception.DeviceInUse, self.kind.unclaim, wanted, 0)
-        self.assertEqual('a process of the host has it open, after 0 s still', error.reason)
+        self.assertEqual('a process of the host still has it open after 0 s', error.reason)
         self.kind = self.make_kind(release_wait_s=60)
         self.patch(time, 'sleep', lambda _seconds: None)
         self.kind.unclaim(wanted, 0)
@@ -73,7 +73,7 @@ class UnclaimTestCase(MdevTestCase):
             waited: list[float] = []
             self.patch(time, 'sleep', waited.append)
             error = self.assertRaises(exception.DeviceInUse, self.kind.unclaim, wanted, 0)
-            self.assertEqual('a process of the host has it open, after 0.1 s still', error.reason)
+            self.assertEqual('a process of the host still has it open after 0.1 s', error.reason)
             self.assertTrue(waited)
             waited.clear()
             error = self.assertRaises(exception.DeviceInUse, self.kind.unclaim, wanted, 0)
@@ -88,7 +88,7 @@ class UnclaimTestCase(MdevTestCase):
         wanted = self.adopted(device)
         self.open_says(PermissionError(13, 'Permission denied'))
         error = self.assertRaises(exception.UnclaimFailed, self.kind.unclaim, wanted, 0)
-        self.assertEqual('nobody says whether a process has it open: Permission denied', error.reason)
+        self.assertEqual('it is unknown whether a process has it open: Permission denied', error.reason)
         self.open_says(FileNotFoundError(2, 'No such file'))
         self.assertRaises(exception.UnclaimFailed, self.kind.unclaim, wanted, 0)
 
@@ -133,7 +133,7 @@ class UnclaimTestCase(MdevTestCase):
         wanted = self.created()
         self.patch(NodeDevice, 'undefine', lambda _device: None)
         error = self.assertRaises(exception.UnclaimFailed, self.kind.unclaim, wanted, 0)
-        self.assertEqual('it was removed and is still there', error.reason)
+        self.assertEqual('it is still there after its removal', error.reason)
 
     def test_what_libvirt_has_not_heard_of_is_removed_when_it_has(self) -> None:
         for active in (True, False):

@@ -162,7 +162,7 @@ class StockTestCase(VFTestCase):
         for _again in range(2):
             self.assertEqual(self.functions, list(self.devices()))
         for address, why in ((OTHER, 'this host has no such device'), ('0000:5e:00.0', 'it has no virtual functions'),
-                             (self.functions[0], f'it is a virtual function of {CARD}')):
+                             (self.functions[0], f'it is a virtual function: name its parent {CARD}')):
             self.assertEqual(1, log.output.count(f'[vf_558] device_addresses = {address}: {why}'), log.output)
         self.assertNotIn(f'device_addresses = {CARD}:', log.output)
 
@@ -249,7 +249,7 @@ class RealizeTestCase(VFTestCase):
         wanted = self.assigned(self.functions[0])
         self.patch(root, 'set_vgpu_type', lambda *_arguments: None)
         error = self.assertRaises(exception.RealizeFailed, self.kind.realize, wanted)
-        self.assertIn('was set and is not there', str(error))
+        self.assertIn('it has no vGPU type after one was set', str(error))
 
     def test_one_that_went_away_is_gone(self) -> None:
         wanted = self.assigned(self.functions[0])
@@ -261,7 +261,7 @@ class RealizeTestCase(VFTestCase):
         wanted.details.parent_address = OTHER
         for call in (self.kind.realize, lambda one: self.kind.unclaim(one, 0)):
             error = self.assertRaises(exception.DeviceGone, call, wanted)
-            self.assertIn(f'it belongs to {CARD}, and {OTHER} was recorded', str(error))
+            self.assertIn(f'it belongs to {CARD}, not to the recorded {OTHER}', str(error))
 
     def test_one_that_cannot_be_read_is_not_realized(self) -> None:
         wanted = self.assigned(self.functions[0])
@@ -326,7 +326,7 @@ class UnclaimTestCase(VFTestCase):
         self.cards.set_type(self.functions[0], '559')
         self.cards.written.clear()
         error = self.assertRaises(exception.DeviceGone, self.kind.unclaim, wanted, 0)
-        self.assertIn('it has the vGPU type 559, and 558 was recorded', str(error))
+        self.assertIn('it has the vGPU type 559, not the recorded 558', str(error))
         self.assertEqual([], self.cards.written)
 
     def test_an_adopted_one_keeps_its_type(self) -> None:
@@ -342,7 +342,7 @@ class UnclaimTestCase(VFTestCase):
         wanted = self.realized()
         with self.cards.opened(self.functions[0]):
             error = self.assertRaises(exception.DeviceInUse, self.kind.unclaim, wanted, 0)
-        self.assertIn('a process of the host has it open', str(error))
+        self.assertIn('a process of the host still has it open', str(error))
 
     def test_and_nobody_knows_is_no_answer(self) -> None:
         self.make_kind(adopt_existing=True)
@@ -350,7 +350,7 @@ class UnclaimTestCase(VFTestCase):
         wanted = self.realized()
         self.patch(root, 'VFIO', self.temp_dir())
         error = self.assertRaises(exception.UnclaimFailed, self.kind.unclaim, wanted, 0)
-        self.assertIn('nobody says whether a process has it open', str(error))
+        self.assertIn('it is unknown whether a process has it open', str(error))
 
     def test_one_that_went_away_took_its_type_along(self) -> None:
         wanted, adopted = self.realized(), self.realized(self.functions[1])
@@ -373,7 +373,7 @@ class UnclaimTestCase(VFTestCase):
         wanted = self.realized()
         with self.cards.opened(self.functions[0]):
             error = self.assertRaises(exception.DeviceInUse, self.kind.unclaim, wanted, 0)
-        self.assertIn('after 0 s still', str(error))
+        self.assertIn('still has it open after 0 s', str(error))
         self.assertEqual('558', self.cards.type_of(self.functions[0]))
 
     def test_what_the_driver_refuses_stays_held(self) -> None:

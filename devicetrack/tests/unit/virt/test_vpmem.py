@@ -122,9 +122,9 @@ class NdctlTestCase(base.TestCase):
         self.assertIn('region1', str(self.assertRaises(exception.CommandFailed, self.kind.stock)))
 
     def test_one_that_no_guest_can_have_is_unhealthy(self) -> None:
-        for facts, reason in (({'mode': 'fsdax'}, 'fsdax'), ({'size': 2 * MIB}, 'a guest needs 4194304'),
+        for facts, reason in (({'mode': 'fsdax'}, 'fsdax'), ({'size': 2 * MIB}, 'a guest needs at least 4194304'),
                               ({'size': 6 * MIB, 'align': 4096}, 'None'),
-                              ({'size': 1 << 30, 'align': 1 << 30}, 'a guest needs 2147483648'),
+                              ({'size': 1 << 30, 'align': 1 << 30}, 'a guest needs at least 2147483648'),
                               ({'size': 2 << 30, 'align': 1 << 30}, 'None')):
             self.changes('ns0_0', **facts)
             self.assertIn(reason, str(self.kind.stock().devices[0].unhealthy))

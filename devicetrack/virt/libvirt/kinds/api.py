@@ -1,8 +1,8 @@
-"""What the libvirt driver asks of a device kind: the code that knows one sort of device.
+"""The interface of a device kind: the code of the libvirt driver that knows one sort of device.
 
-The driver does what is the same for all kinds: it keeps two operations off one device, asks the hypervisor who
-uses what, refuses to take back what anybody uses, and orders the guest's elements. A kind does the rest, and
-may count on that.
+A kind may rely on the driver, which does the same work for all kinds. It allows one operation at a time on a device,
+asks the hypervisor which domain uses which device, refuses to take back a device in use, and orders the guest's
+elements.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NAMESPACE = 'devicetrack.libvirt.device_kinds'
 
 
 class Stock(NamedTuple):
-    """What a host has of one kind: devices that exist, what can still be made, and what options name in vain."""
+    """The stock of one kind: devices that exist, those that can still be made, and those that only options name."""
 
     devices: tuple[InventoryDevice, ...] = ()
     capacities: tuple[Capacity, ...] = ()
@@ -39,21 +39,20 @@ class Stock(NamedTuple):
 class DeviceKind(abc.ABC):
     """One sort of device.
 
-    The constructor reads and checks every option of the kind and touches nothing else: it neither connects nor
-    runs anything.
+    The constructor reads and checks every option of the kind. It does nothing else: it neither connects nor runs
+    anything.
 
-    :param conf: the configuration (an ``oslo_config.cfg.ConfigOpts``); the kind registers the options that it
-        needs
-    :param hypervisor: the connection that the kind may use; it opens when it is first used
+    :param conf: the configuration (an ``oslo_config.cfg.ConfigOpts``); the kind registers the options that it needs
+    :param hypervisor: the connection that the kind may use. Its first use opens it
     :raises InvalidConfiguration: an option cannot be used
     """
 
     name: ClassVar[str]
-    """The device kind, as it stands in the identity of every device."""
+    """The name in the identity of every device of this kind."""
 
     form: ClassVar[guest_xml.Form | None] = None
-    """How definitions name its devices. Without a form they count by their addresses in every boot, and no
-    definition can be given other devices of this kind."""
+    """How definitions name its devices. Without a form their addresses count in every boot, and the driver cannot give
+    a definition other devices of this kind."""
 
     def __init__(self, conf: Any, hypervisor: connection.Connection) -> None:
         self.conf, self.hypervisor = conf, hypervisor
@@ -61,60 +60,59 @@ class DeviceKind(abc.ABC):
     @property
     @abc.abstractmethod
     def configured(self) -> bool:
-        """Whether any device of this kind may be handed out here. One that is not has an empty stock."""
+        """Whether the options allow any device of this kind here. If not, the driver does not ask for its stock."""
 
     @property
     @abc.abstractmethod
     def resource_classes(self) -> frozenset[str]:
-        """The resource classes that the options count devices as, whether or not any is there."""
+        """The resource classes that the options count devices as, also those without a device."""
 
     @property
     def wait_s(self) -> float:
-        """How long :meth:`unclaim` waits for another process that works on the device. By default not at all."""
+        """How long :meth:`unclaim` waits for another process that works on the device."""
         return 0.0
 
     def live_migration_obstacle(self) -> str | None:
-        """Why no running guest with such a device can leave this host or come to it; None where nothing is known of it.
+        """Say why no running guest with such a device can leave this host or come to it; None without a known reason.
 
         :raises HypervisorUnreachable: no answer
         """
         return None
 
     def migration_types(self) -> Sequence[MigrationType]:
-        """What parents say of the types that options enable there, for guests that move live. By default nothing.
+        """Read what parents declare for live migrations of the types that options enable. By default nothing.
 
-        Each is of this kind, and has the parent and the migration type that the details of its devices have. Only
-        what is there is read, and nothing is written. What cannot be read of one is a problem in its attribute, and
-        of the others is told all the same.
+        Each is of this kind, and has the parent and the migration type that are in the details of its devices. If an
+        attribute of a type cannot be read, it holds the problem, and the other types are read all the same.
 
         :raises HypervisorUnreachable: no answer
-        :raises DriverError: nothing can be said of any; any other error is taken for a mistake
+        :raises DriverError: no type can be read; any other error counts as a mistake in the kind's code
         """
         return ()
 
     @abc.abstractmethod
     def stock(self) -> Stock:
-        """Read what the host has now.
+        """Read the devices that the host has now.
 
-        Every device and capacity is of this kind, of one of :attr:`resource_classes`, and has details as
-        :func:`devicetrack.objects.details.to_text` makes them: with a stock that has not, all of the kind is unknown.
+        Every device and capacity is of this kind, has one of :attr:`resource_classes`, and its details come from
+        :func:`devicetrack.objects.details.to_text`. Otherwise all devices of the kind are unknown.
 
-        :raises DriverError: it cannot be read, and is unknown; any other error is taken for a mistake, and is logged
-            with its traceback
+        :raises DriverError: the stock cannot be read, so it is unknown; any other error counts as a mistake in the
+            kind's code and is logged with its traceback
         """
 
     @abc.abstractmethod
     def addresses(self, domain: domain_xml.Domain) -> Sequence[str]:
-        """The addresses in a definition that are of this kind's form. No I/O."""
+        """Return the addresses in a definition that have this kind's form. No I/O."""
 
     @abc.abstractmethod
     def identify(self, addresses: Iterable[str]) -> Mapping[str, str | None]:
-        """Say which device each address means now; None for one that means no device of this host.
+        """Find the device that each address means now; None for one that means no device of this host.
 
-        An address that is left out is certainly that of another sort of device, which is no business of this kind.
-        It is called at least once for every answer about usage, and with all addresses of all domains together.
+        An address that is left out certainly means another sort of device. The driver calls this for every answer about
+        usage, with the addresses of all domains together.
 
-        :raises DriverError: it cannot be said, and who uses what is unknown
+        :raises DriverError: the devices are unknown, and so is their usage
         """
 
     @abc.abstractmethod
@@ -123,19 +121,16 @@ class DeviceKind(abc.ABC):
 
     @abc.abstractmethod
     def unclaim(self, assignment: DeviceAssignment, lock_fd: int) -> None:
-        """Take one device back: remove it or make it clean, and prove that.
+        """Take one device back: remove it or clean it, and prove that. No domain names it, and the driver has its lock.
 
-        No domain names it, and its lock is held.
-
-        :param lock_fd: the descriptor that holds the lock; every child that touches the device is given it, so
-            that the lock lasts until the child's end whatever becomes of this process
-        :raises DeviceError: it is not given back; it stays held
-        :raises DriverError: likewise
+        :param lock_fd: the descriptor that holds the lock. Every child that touches the device inherits it, so the lock
+            lasts until the child ends, even if this process ends before
+        :raises DriverError: the device is not given back; it stays held
         """
 
     @abc.abstractmethod
     def guest_elements(self, assignments: Sequence[DeviceAssignment]) -> Sequence[str]:
-        """One element for each assignment, in their order, with the addresses of this boot.
+        """Make an element for each assignment, in their order, with the addresses of this boot.
 
         :raises DeviceGone: a device is not there, is not ready or is another one of its name
         :raises DriverError: the host cannot be read

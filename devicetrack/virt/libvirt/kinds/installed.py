@@ -1,12 +1,11 @@
-"""The device kinds that are installed, and a look at what they say: a mistake in one is called its own.
+"""The device kinds that are installed, and checks of what they return.
 
-A kind may come from another project. What it gets wrong would otherwise show as an error of this library, at a claim
-or a release long after.
+A kind may come from another project. Without the checks its mistake could look like an error of this library, at a
+claim or a release long after.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from collections.abc import Iterator
 from collections.abc import Sequence
 import contextlib
@@ -25,14 +24,14 @@ from devicetrack.objects.values import MigrationType
 from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt.kinds import api
 
-# A name stands in front of a slash in commands, and in a column of the store.
+# Commands take a name before a slash, and the store keeps it in a column.
 _NAME: Final = re.compile(r'[A-Za-z0-9][A-Za-z0-9_.-]{0,63}')
 _RESOURCE_CLASS: Final = re.compile(r'[A-Z0-9_]{1,255}')
 _IDENTIFIER_CHARACTERS: Final = 255
 
 
 def classes() -> list[type[api.DeviceKind]]:
-    """The classes that the entry points name.
+    """Load the classes that the entry points name.
 
     :raises InvalidConfiguration: one cannot be loaded
     """
@@ -47,7 +46,7 @@ def classes() -> list[type[api.DeviceKind]]:
 
 def make(kinds: Sequence[type[api.DeviceKind]], conf: Any,
          hypervisor: connection.Connection) -> dict[str, api.DeviceKind]:
-    """Make one object of each class; the kinds by their names, in the order of these.
+    """Make one object of each class, and return them by name, in the order of the names.
 
     :raises InvalidConfiguration: an option cannot be used, or a class is no device kind
     """
@@ -84,10 +83,7 @@ def _make(cls: type[api.DeviceKind], conf: Any, hypervisor: connection.Connectio
 
 @contextlib.contextmanager
 def _mistakes_of(kind: api.DeviceKind) -> Iterator[None]:
-    """Call an error of a kind's code its own; what it says by a DriverError is none.
-
-    :raises DeviceKindFailed: the kind made a mistake
-    """
+    """Turn an error in the kind's code into DeviceKindFailed. A DriverError is no mistake and passes."""
     try:
         yield
     except exception.DriverError:
@@ -97,10 +93,10 @@ def _mistakes_of(kind: api.DeviceKind) -> Iterator[None]:
 
 
 def stock(kind: api.DeviceKind) -> api.Stock:
-    """The kind's stock, looked through. One that is not configured has none.
+    """Read and check the kind's stock. A kind that is not configured has none.
 
-    :raises DeviceKindFailed: the kind made a mistake; what it has is unknown
-    :raises DriverError: it says that it cannot be read
+    :raises DeviceKindFailed: the kind made a mistake, so its stock is unknown
+    :raises DriverError: the stock cannot be read
     """
     with _mistakes_of(kind):
         found = kind.stock() if kind.configured else api.Stock()
@@ -109,10 +105,10 @@ def stock(kind: api.DeviceKind) -> api.Stock:
 
 
 def live_migration_obstacle(kind: api.DeviceKind) -> str | None:
-    """What the kind says, looked through.
+    """Ask the kind for its obstacle and check the answer.
 
     :raises DeviceKindFailed: the kind made a mistake
-    :raises DriverError: it says that nobody knows
+    :raises DriverError: it is not known whether there is one
     """
     with _mistakes_of(kind):
         found = kind.live_migration_obstacle()
@@ -122,58 +118,51 @@ def live_migration_obstacle(kind: api.DeviceKind) -> str | None:
 
 
 def migration_types(kind: api.DeviceKind) -> Sequence[MigrationType]:
-    """What the kind says of its types, looked through. One that is not configured is not asked.
+    """Read and check what the kind's types declare. A kind that is not configured has no types.
 
     :raises DeviceKindFailed: the kind made a mistake
-    :raises DriverError: it says that nothing can be said
+    :raises DriverError: the types cannot be read
     """
     with _mistakes_of(kind):
         found = tuple(kind.migration_types()) if kind.configured else ()
         for one in found:
-            _check_migration_type(kind, one)
+            if one.kind != kind.name:
+                raise exception.DeviceKindFailed(kind.name, f'its type {one.type!r} is of kind {one.kind!r}')
+            texts = (one.parent, one.driver, *one.version, *one.aggregation)
+            if not isinstance(one.type, str) or not all(text is None or isinstance(text, str) for text in texts):
+                raise exception.DeviceKindFailed(kind.name, f'its type {one.type!r} has a field that is no text')
         return found
 
 
-def _check_migration_type(kind: api.DeviceKind, one: MigrationType) -> None:
-    if one.kind != kind.name:
-        raise exception.DeviceKindFailed(kind.name, f'what it says of type {one.type!r} is of kind {one.kind!r}')
-    texts = (one.parent, one.driver, *one.version, *one.aggregation)
-    if not isinstance(one.type, str) or not all(text is None or isinstance(text, str) for text in texts):
-        raise exception.DeviceKindFailed(kind.name, f'what it says of type {one.type!r} is not made of texts')
-
-
 def _check(kind: api.DeviceKind, found: api.Stock) -> None:
+    """Check a stock quickly, since a host may have thousands of devices.
+
+    One piece of code wrote all details of a kind. So this reads those of the first device of each resource class, and
+    sees of the others only that they have some.
+    """
     read: set[str] = set()
     counted_as = kind.resource_classes
-    for device in found.devices:
-        what = f'device {device.identifier!r}'
-        if not isinstance(device.identifier, str) or not 0 < len(device.identifier) <= _IDENTIFIER_CHARACTERS:
-            raise exception.DeviceKindFailed(
-                kind.name, f'the identifier of {what} is no text of 1 to {_IDENTIFIER_CHARACTERS} characters')
-        _check_one(kind, counted_as, device, what, read)
-    for capacity in found.capacities:
-        _check_one(kind, counted_as, capacity, f'the capacity of {capacity.parent} for {capacity.device_type}', read)
-
-
-def _check_one(kind: api.DeviceKind, counted_as: Collection[str], one: InventoryDevice | Capacity, what: str,
-               read: set[str]) -> None:
-    """Quick: of each resource class the details of the first are read, and of the others it is seen that there are any.
-
-    What one piece of code wrote is alike, and a host may have thousands of devices.
-    """
-    if one.kind != kind.name:
-        raise exception.DeviceKindFailed(kind.name, f'{what} is of kind {one.kind!r}')
-    if one.resource_class not in counted_as:
-        raise exception.DeviceKindFailed(
-            kind.name, f'{what} has the resource class {one.resource_class!r}, which is not in resource_classes')
-    if one.resource_class in read and isinstance(one.details, str) and one.details.startswith('{'):
-        return
-    try:
-        details.from_text(one.details)
-    except (exception.UnknownObject, exception.MalformedObject) as error:
-        raise exception.DeviceKindFailed(
-            kind.name, f'{what} has no details as devicetrack.objects.details.to_text makes them: {error}') from error
-    read.add(one.resource_class)
+    everything: tuple[InventoryDevice | Capacity, ...] = (*found.devices, *found.capacities)
+    for one in everything:
+        mistake, cause = None, None
+        if isinstance(one, InventoryDevice) and not (
+                isinstance(one.identifier, str) and 0 < len(one.identifier) <= _IDENTIFIER_CHARACTERS):
+            mistake = f'has an identifier that is no text of 1 to {_IDENTIFIER_CHARACTERS} characters'
+        elif one.kind != kind.name:
+            mistake = f'is of kind {one.kind!r}'
+        elif one.resource_class not in counted_as:
+            mistake = f'has the resource class {one.resource_class!r}, which is not in resource_classes'
+        elif one.resource_class not in read or not isinstance(one.details, str) or not one.details.startswith('{'):
+            try:
+                details.from_text(one.details)
+            except (exception.UnknownObject, exception.MalformedObject) as error:
+                mistake = f'has no details as devicetrack.objects.details.to_text makes them: {error}'
+                cause = error
+            read.add(one.resource_class)
+        if mistake is not None:
+            what = f'device {one.identifier!r}' if isinstance(one, InventoryDevice) \
+                else f'the capacity of {one.parent} for {one.device_type}'
+            raise exception.DeviceKindFailed(kind.name, f'{what} {mistake}') from cause
 
 
 def _no_kind(cls: Any, reason: str) -> exception.InvalidConfiguration:
@@ -181,7 +170,7 @@ def _no_kind(cls: Any, reason: str) -> exception.InvalidConfiguration:
 
 
 def _path(cls: Any) -> str:
-    """Where a class is, as an entry point names it."""
+    """Return the path of a class in the form of entry points."""
     return f'{getattr(cls, "__module__", "")}:{getattr(cls, "__qualname__", repr(cls))}'
 
 

@@ -1,9 +1,9 @@
 """Mediated devices (Linux: Documentation/driver-api/vfio-mediated-device.rst), by libvirt's node-device driver.
 
-A device that exists is adopted when its type is enabled on its parent; capacity to make more is what the parent
-says it has. What is created is defined too and started with the host, so that it is there again before its
-guest. Only a device that an assignment records as created is ever destroyed, and only when it has the
-assignment's UUID, type and parent and nothing else has that UUID.
+The kind adopts an existing device if its type is enabled on its parent. The parent reports its capacity for more. The
+kind also defines each device that it creates and lets it start with the host, so that the device is there before its
+guest. It destroys only devices that an assignment records as created, and only if UUID, type and parent are the
+assignment's and nothing else has that UUID.
 """
 
 from __future__ import annotations
@@ -45,13 +45,12 @@ from devicetrack.virt.libvirt import vfio_migration
 from devicetrack.virt.libvirt.kinds import api
 from devicetrack.virt.libvirt.kinds import mdev_devices
 from devicetrack.virt.libvirt.kinds import mdev_options
-from devicetrack.virt.libvirt.kinds import mdev_parents
 from devicetrack.virt.libvirt.kinds import type_options
 from devicetrack.virt.libvirt.kinds.mdev_devices import Device
 
 LOG = logging.getLogger(__name__)
 
-# How long libvirt may take to hear of a change. It reads one event after the other, and runs mdevctl for each.
+# How long libvirt may take to notice a change. It reads one event after the other, and runs mdevctl for each.
 SETTLE_S = 60.0
 
 _AGAIN = (connection.Meaning.NO_SUCH_DEVICE, connection.Meaning.BEHIND, connection.Meaning.UNTOLD)
@@ -69,8 +68,8 @@ class Mdev(api.DeviceKind):
         super().__init__(conf, hypervisor)
         self.options = mdev_options.read(conf)
         self.release_wait_s: float = conf[options.MDEV_GROUP].release_wait_s
-        self._idle: set[str] = set()            # types that were said to come from no parent
-        self._in_vain: set[str] = set()         # devices that a release waited for, and is to look at once from now on
+        self._idle: set[str] = set()            # types with a warning that no parent makes them
+        self._in_vain: set[str] = set()         # devices for which a release waited in vain; the next one does not wait
         self.devices = mdev_devices.Devices(hypervisor, mdev_sysfs.Kernel())
         self.settle_s = SETTLE_S
         self._attributes = attributes.paths(conf)
@@ -84,8 +83,7 @@ class Mdev(api.DeviceKind):
         return frozenset(mdev_type.resource_class for mdev_type in self.options.types.values())
 
     def live_migration_obstacle(self) -> str | None:
-        versions = self.hypervisor.versions()
-        return None if versions is None else vfio_migration.obstacle(versions)
+        return vfio_migration.obstacle(self.hypervisor.versions())
 
     def migration_types(self) -> Sequence[MigrationType]:
         parents, kernel = self.devices.parents(), self.devices.kernel
@@ -94,7 +92,7 @@ class Mdev(api.DeviceKind):
         found = []
         for parent in sorted(there, key=lambda parent: parent.name):
             address = parent.address or parent.name
-            for mdev_type in self.options.types_of(mdev_parents.names(parent)):
+            for mdev_type in self.options.types_of(mdev_devices.names(parent)):
                 directory = kernel.type_path(address, mdev_type.id)
                 if os.path.isdir(directory) or mdev_type.id in {made.id for made in parent.types}:
                     named = MigrationType(self.name, parent.name, mdev_type.id)
@@ -106,19 +104,18 @@ class Mdev(api.DeviceKind):
     def stock(self) -> api.Stock:
         parents = self.devices.parents()
         devices: list[InventoryDevice] = []
-        counts: dict[tuple[str, str], int] = {}
         found: dict[str, list[Device]] = {}
-        for device in self.devices.all(parents):
-            made = (device.parent.name, device.type)
-            counts[made] = counts.get(made, 0) + 1
+        everything = self.devices.all(parents)
+        counts = _counts(everything)
+        for device in everything:
             found.setdefault(device.uuid, []).append(device)
         for same in found.values():
             # One UUID may be defined on several parents, and exist on one.
             device = next((device for device in same if device.active), same[0])
             if not device.active and parents.named(device.parent.name) is None:
-                # The parent is away, or libvirt does not know it and cannot say whether it has room.
+                # The parent is away, or libvirt does not know it and so cannot report its room.
                 continue
-            for mdev_type in self.options.types_of(mdev_parents.names(device.parent)):
+            for mdev_type in self.options.types_of(mdev_devices.names(device.parent)):
                 if mdev_type.id == device.type:
                     devices.append(self._inventory_device(device, mdev_type, len(same) > 1))
         capacities = [capacity for parent in parents for capacity in self._capacities(parent, counts)]
@@ -126,10 +123,10 @@ class Mdev(api.DeviceKind):
                                                | {device_type for _parent, device_type in counts})
         return api.Stock(tuple(sorted(devices)), tuple(capacities))
 
-    def _warn_of_types_that_nothing_makes(self, parents: mdev_parents.Parents, there: Container[str]) -> None:
-        """Once, until it changes: an audit reads the stock every minute.
+    def _warn_of_types_that_nothing_makes(self, parents: mdev_devices.Parents, there: Container[str]) -> None:
+        """Warn once, until it changes, since every audit reads the stock.
 
-        It may be a mistake in the option, or a card whose driver makes its types later.
+        The option may be wrong, or the driver of a card makes its types later.
         """
         idle = {name for name in self.options.types if name not in there}
         for name in sorted(idle - self._idle):
@@ -151,16 +148,15 @@ class Mdev(api.DeviceKind):
             self.name, device.uuid, parent.name, mdev_type.resource_class, parent.name, parent.numa_node,
             details.to_text(_details(device, vocabulary.ADOPTED)), unhealthy, self.options.adopt_existing)
 
-    def _capacities(self, parent: nodedev_xml.Parent, counts: Mapping[tuple[str, str], int]) -> list[Capacity]:
+    def _capacities(self, parent: nodedev_xml.Parent, counts: collections.Counter[tuple[str, str]]) -> list[Capacity]:
         found = []
-        allowed = {mdev_type.id: mdev_type for mdev_type in self.options.types_of(mdev_parents.names(parent))}
+        allowed = {mdev_type.id: mdev_type for mdev_type in self.options.types_of(mdev_devices.names(parent))}
         for made in parent.types:
             if made.id not in allowed:
                 continue
             mdev_type, available = allowed[made.id], made.available
             if mdev_type.max_instances is not None:
-                room = mdev_type.max_instances - counts.get((parent.name, made.id), 0)
-                available = max(0, min(available, room))
+                available = max(0, min(available, mdev_type.max_instances - counts[parent.name, made.id]))
             found.append(Capacity(
                 self.name, parent.name, made.id, parent.name, mdev_type.resource_class, parent.numa_node,
                 available, details.to_text(MdevDetails(
@@ -183,13 +179,15 @@ class Mdev(api.DeviceKind):
         try:
             device = self._make_ready(assignment)
         except (exception.RealizeFailed, connection.Refused):
-            if not self._mend(assignment):
+            if not self._remove_lost_definitions(assignment):
                 raise
             device = self._make_ready(assignment)
-        # Read anew: this call is why it changed. Other devices are read only where an option counts them.
+        # This call changed the parent, so it is read anew. Other devices are read only if an option counts them.
         parents = self.devices.parents()
         device = device._replace(parent=parents.of(device.parent.name, device.parent.address))
-        counts = self._counts(parents) if self._is_limited(device.parent) else {}
+        types = self.options.types_of(mdev_devices.names(device.parent))
+        limited = any(mdev_type.max_instances is not None for mdev_type in types)
+        counts = _counts(self.devices.all(parents) if limited else ())
         return Realized(
             DeviceKey(self.name, assignment.identifier),
             details.to_text(_details(device, assignment.details.origin)),
@@ -207,7 +205,7 @@ class Mdev(api.DeviceKind):
             raise exception.DeviceGone(self.name, assignment.identifier, 'it existed when it was chosen')
         if device is not None and device.active:
             return device
-        assert handle is not None               # what is not active is defined, and that is libvirt's word
+        assert handle is not None               # an inactive device is defined, so libvirt knows it
         try:
             self._start(assignment, handle)
         except exception.DriverError:
@@ -216,16 +214,8 @@ class Mdev(api.DeviceKind):
             raise
         return self._find_again(assignment)
 
-    def _is_limited(self, parent: nodedev_xml.Parent) -> bool:
-        types = self.options.types_of(mdev_parents.names(parent))
-        return any(mdev_type.max_instances is not None for mdev_type in types)
-
-    def _counts(self, parents: mdev_parents.Parents) -> Mapping[tuple[str, str], int]:
-        """How many devices each parent has of each type."""
-        return collections.Counter((device.parent.name, device.type) for device in self.devices.all(parents))
-
-    def _find(self, assignment: DeviceAssignment, parents: mdev_parents.Parents) -> Device | None:
-        """The assignment's device, or None when there is none.
+    def _find(self, assignment: DeviceAssignment, parents: mdev_devices.Parents) -> Device | None:
+        """Find the assignment's device; None if there is none.
 
         :raises DeviceGone: another device has its UUID
         """
@@ -242,22 +232,19 @@ class Mdev(api.DeviceKind):
         return None
 
     def _find_again(self, assignment: DeviceAssignment) -> Device:
-        """The device once it was started, which the kernel knows at once."""
+        """Read a device that was started. The kernel knows it at once."""
         def started() -> Device | None:
             device = self._find(assignment, self.devices.parents())
             return device if device is not None and device.active else None
 
         found = self._wait_for(started)
         if found is None:
-            raise exception.RealizeFailed(self.name, assignment.identifier, 'it was started and is not there')
+            raise exception.RealizeFailed(self.name, assignment.identifier, 'it is not there after its start')
         return found
 
     def _define(self, assignment: DeviceAssignment, device: Device | None,
-                parents: mdev_parents.Parents) -> connection.NodeDevice:
-        """See that a device is defined, and starts with the host.
-
-        It may have been undefined meanwhile, or this was interrupted.
-        """
+                parents: mdev_devices.Parents) -> connection.NodeDevice:
+        """Define a device, if that is still to do, and let it start with the host."""
         wanted = assignment.details
         if device is None:
             parent = parents.named(wanted.parent)
@@ -265,7 +252,7 @@ class Mdev(api.DeviceKind):
                 raise exception.RealizeFailed(
                     self.name, assignment.identifier, f'its parent {wanted.parent} is not there')
             if not _available(parent, wanted.type):
-                raise exception.ParentFull(self.name, parent.name, wanted.type, 'it says that it has no more')
+                raise exception.ParentFull(self.name, parent.name, wanted.type, 'it has no room for more')
         handle = None if device is None else self._definition(assignment, parents)
         if handle is not None:
             try:
@@ -273,7 +260,7 @@ class Mdev(api.DeviceKind):
             except connection.Refused:
                 if mdevctl.parents_of(assignment.identifier):
                     raise
-                # It was removed, and libvirt has not heard of that.
+                # The definition was removed, and libvirt does not know that yet.
             else:
                 return handle
         handle = self._define_anew(assignment, parents)
@@ -285,13 +272,13 @@ class Mdev(api.DeviceKind):
             raise
         return handle
 
-    def _define_anew(self, assignment: DeviceAssignment, parents: mdev_parents.Parents) -> connection.NodeDevice:
+    def _define_anew(self, assignment: DeviceAssignment, parents: mdev_devices.Parents) -> connection.NodeDevice:
         wanted = assignment.details
         document = nodedev_xml.definition(assignment.identifier, wanted.type, wanted.parent)
         try:
             return self.hypervisor.define_node_device(document)
         except connection.Refused:
-            # libvirt defines what it has not heard of, and mdevctl refuses to do that twice.
+            # libvirt did not know a definition of mdevctl yet, and mdevctl refuses to define a device twice.
             if not mdevctl.parents_of(assignment.identifier) or mdevctl.lost():
                 raise
             handle = self._wait_for(lambda: self._definition(assignment, parents))
@@ -299,8 +286,8 @@ class Mdev(api.DeviceKind):
                 raise
             return handle
 
-    def _definition(self, assignment: DeviceAssignment, parents: mdev_parents.Parents) -> connection.NodeDevice | None:
-        """libvirt's handle of the assignment's definition; None when libvirt knows of none."""
+    def _definition(self, assignment: DeviceAssignment, parents: mdev_devices.Parents) -> connection.NodeDevice | None:
+        """Find libvirt's handle of the assignment's definition; None if libvirt knows none."""
         named = self.devices.named(assignment.identifier, _address(assignment, parents), parents)
         for device in (named,) if named is not None else self.devices.of(assignment.identifier, parents):
             if device.handle is not None and _is_of(assignment, device, parents) and device.handle.is_persistent():
@@ -313,7 +300,7 @@ class Mdev(api.DeviceKind):
             self._settled(handle.start, lambda: self.devices.kernel.has(assignment.identifier))
         except connection.Refused as error:
             if error.meaning is connection.Meaning.EXISTS:
-                # Started meanwhile, as the host does when it boots; whether it is this one, the caller sees.
+                # The host started it meanwhile, as it does at boot. The caller checks that it is this one.
                 return
             parent = self.devices.parents().named(wanted.parent)
             if error.meaning is connection.Meaning.FULL or (
@@ -322,29 +309,29 @@ class Mdev(api.DeviceKind):
             raise
 
     def _undo(self, handle: connection.NodeDevice) -> None:
-        """Take a definition back; what fails is found by the next realize or unclaim of the device."""
+        """Take a definition back. If that fails, the next realize or unclaim of the device finds it."""
         try:
             self._settled(handle.undefine)
         except exception.DriverError as error:
-            LOG.warning('The definition of %s stays for now: %s', handle.name, error)
+            LOG.warning('The definition of %s cannot be removed now: %s', handle.name, error)
 
-    def _mend(self, assignment: DeviceAssignment) -> bool:
-        """Remove definitions that were lost with the power of the host: none can be used until then.
+    def _remove_lost_definitions(self, assignment: DeviceAssignment) -> bool:
+        """Remove the definitions that a power cut destroyed, because mdevctl uses none while they are there.
 
         :returns: whether there were any
         """
         lost = mdevctl.lost()
         if not lost:
             return False
-        LOG.warning('Definitions of mediated devices were lost with the power of the host, and mdevctl uses none while '
-                    'their files are there: %s. They are removed; what they defined is defined anew when it is made '
-                    'ready.', ', '.join(lost))
+        LOG.warning('A power cut destroyed definitions of mediated devices, and mdevctl uses none while their files '
+                    'are there. The files are removed, and each device is defined again when it is realized: %s',
+                    ', '.join(lost))
         try:
             privileged.remove_lost_definitions()
         except OSError as error:
-            LOG.error('They cannot be removed: %s', error)
+            LOG.error('The destroyed definitions of mediated devices cannot be removed: %s', error)
             return False
-        # libvirt reads all others now.
+        # libvirt can read the other definitions now.
         self._wait_for(lambda: not mdevctl.parents_of(assignment.identifier)
                        or self._definition(assignment, self.devices.parents()))
         return True
@@ -353,13 +340,13 @@ class Mdev(api.DeviceKind):
 
     def unclaim(self, assignment: DeviceAssignment, lock_fd: int) -> None:
         made = assignment.details.origin == vocabulary.CREATED
-        # Audits try again with every device that is held, one after the other.
+        # Audits repeat the release of every device that is held, one after the other.
         again = assignment.identifier in self._in_vain
         try:
             if made:
                 self._destroy(assignment, again)
             else:
-                self._see_that_nobody_has_it_open(assignment, again)
+                self._check_closed(assignment, again)
         except exception.DriverError:
             self._in_vain.add(assignment.identifier)
             raise
@@ -367,22 +354,23 @@ class Mdev(api.DeviceKind):
         if made:
             self._undefine(assignment)
             if not self._wait_for(lambda: self._is_gone(assignment)):
-                raise exception.UnclaimFailed(self.name, assignment.identifier, 'it was removed and is still there')
+                raise exception.UnclaimFailed(self.name, assignment.identifier, 'it is still there after its removal')
 
-    def _see_that_nobody_has_it_open(self, assignment: DeviceAssignment, again: bool) -> None:
+    def _check_closed(self, assignment: DeviceAssignment, again: bool) -> None:
         def closed() -> bool:
             try:
                 return not self.devices.kernel.is_open(assignment.identifier)
             except OSError as error:
-                raise exception.UnclaimFailed(self.name, assignment.identifier, 'nobody says whether a process has it '
-                                              f'open: {error.strerror or error}') from error
+                raise exception.UnclaimFailed(
+                    self.name, assignment.identifier,
+                    f'it is unknown whether a process has it open: {error.strerror or error}') from error
 
         self._while_in_use(assignment, closed, again)
 
     def _own(self, assignment: DeviceAssignment) -> Device | None:
-        """The assignment's device; None when nothing has its UUID.
+        """Find the assignment's device; None if nothing has its UUID.
 
-        :raises UnclaimFailed: something else has it too. libvirt and mdevctl remove by the UUID alone, so nothing is
+        :raises UnclaimFailed: something else has its UUID too. libvirt and mdevctl remove by the UUID alone
         """
         parents = self.devices.parents()
         own = None
@@ -402,12 +390,12 @@ class Mdev(api.DeviceKind):
         settle_s = 0.0 if again else self.settle_s
         device: Device | None = None
 
-        def heard_of() -> bool:
+        def libvirt_knows() -> bool:
             nonlocal device
             device = self._own(assignment)
             return device is None or not device.active or device.handle is not None
 
-        if not self._wait_for(heard_of, settle_s):
+        if not self._wait_for(libvirt_knows, settle_s):
             raise exception.UnclaimFailed(self.name, assignment.identifier, 'libvirt does not know that it is there')
         if device is None or not device.active or device.handle is None:
             return
@@ -426,15 +414,16 @@ class Mdev(api.DeviceKind):
 
     def _means_in_use(self, assignment: DeviceAssignment, error: connection.Refused) -> bool:
         if error.meaning is connection.Meaning.OTHER:
-            # libvirt says it in the language of the host. Without an answer of the kernel its own words go on.
+            # libvirt's text is in the language of the host. Without an answer of the kernel its error is raised.
             with contextlib.suppress(OSError):
                 return self.devices.kernel.is_open(assignment.identifier)
         return error.meaning is connection.Meaning.IN_USE
 
     def _while_in_use(self, assignment: DeviceAssignment, let_go: Callable[[], bool], again: bool) -> None:
         if not self._wait_for(let_go, 0.0 if again else self.release_wait_s):
-            raise exception.DeviceInUse(self.name, assignment.identifier, 'a process of the host has it open'
-                                        + ('' if again else f', after {self.release_wait_s} s still'))
+            raise exception.DeviceInUse(
+                self.name, assignment.identifier, 'a process of the host has it open' if again
+                else f'a process of the host still has it open after {self.release_wait_s} s')
 
     def _undefine(self, assignment: DeviceAssignment) -> None:
         def undefined() -> bool:
@@ -454,7 +443,7 @@ class Mdev(api.DeviceKind):
     # -- waiting -----------------------------------------------------------------------------------------------
 
     def _wait_for(self, found: Callable[[], _Answer], seconds: float | None = None) -> _Answer:
-        """Call until the answer is true or it has taken too long, and give the last answer."""
+        """Call until the answer is true or the time is over, and return the last answer."""
         deadline = time.monotonic() + (self.settle_s if seconds is None else seconds)
         while True:
             answer = found()
@@ -464,11 +453,11 @@ class Mdev(api.DeviceKind):
 
     def _settled(self, call: Callable[[], None], done: Callable[[], bool] = lambda: False,
                  seconds: float | None = None) -> None:
-        """Call, and again while libvirt is behind, or did not say what it refused; what is done by then needs no call.
+        """Call, and repeat the call while libvirt does not know of a change or gives no reason, until it is ``done``.
 
-        libvirt even forgets a definition that it was just given, when a list comes in that mdevctl made before.
+        libvirt even forgets a definition that it just made, when it gets a list that mdevctl made before.
 
-        :raises Refused: it is refused for another reason, or libvirt stays behind
+        :raises Refused: libvirt has another reason, or still does not know
         """
         deadline = time.monotonic() + (self.settle_s if seconds is None else seconds)
         while True:
@@ -487,7 +476,7 @@ class Mdev(api.DeviceKind):
         parents = self.devices.parents()
         return [self._guest_element(assignment, parents) for assignment in assignments]
 
-    def _guest_element(self, assignment: DeviceAssignment, parents: mdev_parents.Parents) -> str:
+    def _guest_element(self, assignment: DeviceAssignment, parents: mdev_devices.Parents) -> str:
         device = self._find(assignment, parents)
         if device is None:
             raise exception.DeviceGone(self.name, assignment.identifier, 'no device has its UUID')
@@ -497,22 +486,28 @@ class Mdev(api.DeviceKind):
                 f"<source><address uuid='{assignment.identifier}'/></source></hostdev>")
 
 
-def _is_of(assignment: DeviceAssignment, device: Device, parents: mdev_parents.Parents) -> bool:
+def _counts(devices: Iterable[Device]) -> collections.Counter[tuple[str, str]]:
+    """Count the devices that each parent has of each type."""
+    return collections.Counter((device.parent.name, device.type) for device in devices)
+
+
+def _is_of(assignment: DeviceAssignment, device: Device, parents: mdev_devices.Parents) -> bool:
     """Whether a device is the assignment's."""
     return ((device.uuid, device.type) == (assignment.identifier, assignment.details.type)
             and _is_at(assignment, device.parent, parents))
 
 
-def _is_at(assignment: DeviceAssignment, parent: nodedev_xml.Parent, parents: mdev_parents.Parents) -> bool:
+def _is_at(assignment: DeviceAssignment, parent: nodedev_xml.Parent, parents: mdev_devices.Parents) -> bool:
     """Whether a parent is that of the assignment's device."""
     wanted: str = assignment.details.parent
-    # While a parent is away its devices have but its address.
+    # While a parent is away, its devices know only its address.
     return parent.name == wanted or (
         parents.named(parent.name) is None and nodedev_xml.is_name_of(wanted, parent.address))
 
 
-def _address(assignment: DeviceAssignment, parents: mdev_parents.Parents) -> str | None:
-    """The address of the parent of an assignment's device; one that libvirt does not know is called by its address."""
+def _address(assignment: DeviceAssignment, parents: mdev_devices.Parents) -> str | None:
+    """Return the address of the parent of an assignment's device."""
+    # The name of a parent that libvirt does not know is its address.
     parent = parents.named(assignment.details.parent)
     address: str | None = assignment.details.parent if parent is None else parent.address
     return address

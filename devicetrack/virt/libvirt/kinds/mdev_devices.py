@@ -1,27 +1,58 @@
-"""The mediated devices of a host, by the kernel's word and libvirt's.
+"""The mediated devices of a host and their parents, by the kernel and by libvirt.
 
-What exists is the kernel's word. libvirt hears of it by events, and what it lists is late under load: what it has not
-heard of is missing, what went meanwhile is there, and of what came and went too fast something stays listed until the
-daemon starts anew. Before 10.1 it shows the type of the definition, which somebody may have changed. What is defined
-is libvirt's word, and the kernel knows nothing of it.
+The kernel decides which devices exist. libvirt learns of them by events, and its list is late under load: it lacks new
+devices, has some that are gone, and keeps a device that came and went too fast until the daemon restarts. Before 10.1
+it shows the type of the definition, which somebody may have changed. libvirt decides which devices are defined; the
+kernel does not know definitions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 from typing import NamedTuple
 
 from devicetrack import exception
 from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import mdev_sysfs
 from devicetrack.virt.libvirt import nodedev_xml
-from devicetrack.virt.libvirt.kinds.mdev_parents import Parents
+from devicetrack.virt.libvirt.kinds import mdev_options
+
+
+class Parents:
+    def __init__(self, parents: Iterable[nodedev_xml.Parent]) -> None:
+        self._parents = {parent.name: parent for parent in sorted(parents)}
+        self._by_address = {parent.address: parent for parent in self._parents.values() if parent.address}
+
+    def __iter__(self) -> Any:
+        return iter(self._parents.values())
+
+    def named(self, name: str) -> nodedev_xml.Parent | None:
+        return self._parents.get(name)
+
+    def of(self, name: str, address: str | None) -> nodedev_xml.Parent:
+        """Find the parent of a device, by the parent's name or address.
+
+        A parent that libvirt does not know, or that is away, gets its address as a name, and has no types.
+        """
+        if name in self._parents:
+            return self._parents[name]
+        if address in self._by_address:
+            return self._by_address[address]
+        if name == nodedev_xml.ROOT_DEVICE and address:
+            name = address
+        return nodedev_xml.Parent(name, address, False, None, ())
+
+
+def names(parent: nodedev_xml.Parent) -> frozenset[str]:
+    """Return the names that an option may use for a parent."""
+    return frozenset(mdev_options.normal_address(name) for name in (parent.name, parent.address) if name)
 
 
 class Device(NamedTuple):
     """A mediated device that exists (``active``) or is defined, or both.
 
-    ``handle`` is libvirt's, None when libvirt has not heard of the device.
+    ``handle`` is libvirt's; None if libvirt does not know the device yet.
     """
 
     uuid: str
@@ -47,19 +78,19 @@ class Devices:
         return Parents(found)
 
     def all(self, parents: Parents) -> list[Device]:
-        """Every mediated device. There may be several of one UUID, defined on a parent each; one of them exists."""
+        """List every mediated device. Several parents may have a definition with the same UUID; one of them exists."""
         return self._listed(parents, '', self.kernel.uuids())
 
     def of(self, uuid: str, parents: Parents) -> list[Device]:
-        """The devices with a UUID."""
-        # The name is made of the UUID, and then it ends in anything.
+        """List the devices with a UUID."""
+        # libvirt's name begins with the UUID and may end in anything.
         listed = self._listed(parents, f'mdev_{uuid.replace("-", "_")}', (uuid,))
         return [device for device in listed if device.uuid == uuid]
 
     def active(self, uuid: str, address: str | None, parents: Parents) -> Device | None:
-        """The device with a UUID that exists, if that is known without a list of every device of the host.
+        """Find the existing device with a UUID, if that needs no list of every device of the host.
 
-        :param address: that of its parent
+        :param address: the address of its parent
         """
         if self.kernel.answers:
             return self._in_kernel(uuid, parents)
@@ -67,9 +98,9 @@ class Devices:
         return device if device is not None and device.active else None
 
     def named(self, uuid: str, address: str | None, parents: Parents) -> Device | None:
-        """What libvirt has of a device, if it has a usual name.
+        """Look up a device in libvirt by its usual names.
 
-        A name is but a hint: any other device, and none, are for the list to explain.
+        None proves nothing, for the device may have another name: then only the list has it.
         """
         for name in nodedev_xml.mdev_names(uuid, address):
             handle = self._hypervisor.node_device(name)
@@ -93,7 +124,7 @@ class Devices:
         return Device(uuid, made.type, parent, made.iommu_group, True, None)
 
     def _read(self, handle: connection.NodeDevice, parents: Parents) -> Device | None:
-        """The device of a handle, or None when it neither exists nor is defined any more."""
+        """Read the device of a handle; None if it neither exists nor is defined any more."""
         document = f'node device {handle.name}'
         try:
             mdev = nodedev_xml.parse_mdev(handle.xml(), document)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 import re
-from typing import Any
 from typing import NamedTuple
 
 from oslo_config import cfg
@@ -26,30 +25,27 @@ class MdevOptions(NamedTuple):
     adopt_existing: bool
 
     def types_of(self, parent_names: frozenset[str]) -> tuple[type_options.TypeOptions, ...]:
-        """The type that the parent with these names and addresses may make, as a tuple of one or none."""
+        """Return the type that the parent with these names and addresses may make, as a tuple of one or none."""
         return type_options.of(self.types, self.default, parent_names)
 
 
 def normal_address(text: str) -> str:
-    """One form for a parent: a PCI device has the form of sysfs, however it was named; others keep their name."""
+    """Return a PCI address in the form of sysfs, and the name of any other parent as it is."""
     return nodedev_xml.pci_address(text) or text
 
 
 _WORDS = type_options.Words(
-    ENABLED, 'mdev_class', re.compile(r'[A-Za-z0-9][A-Za-z0-9_.+-]*'), 'not the name of a type of mediated devices',
+    ENABLED, options.register_mdev_type, options.mdev_group, 'mdev_class',
+    re.compile(r'[A-Za-z0-9][A-Za-z0-9_.+-]*'), 'not the name of a type of mediated devices',
     lambda text: nodedev_xml.pci_address(text) or (text if _PARENT_NAME.fullmatch(text) else None),
     'neither a PCI address like 0000:84:00.0 nor the name of a node device')
 
 
 def read(conf: cfg.ConfigOpts) -> MdevOptions:
-    """Read ``[devices]`` and the group of each enabled type, which is registered here.
+    """Read ``[devices]`` and the group of each enabled type, and register these groups.
 
     :raises InvalidConfiguration: an option cannot be used; names it, its value and the reason
     """
-    def group(mdev_type: str) -> tuple[str, Any]:
-        options.register_mdev_type(conf, mdev_type)
-        return options.mdev_group(mdev_type), conf[options.mdev_group(mdev_type)]
-
     options.register(conf)
     devices = conf[options.DEVICES_GROUP]
-    return MdevOptions(*type_options.read(devices.enabled_mdev_types, group, _WORDS), devices.adopt_existing_mdevs)
+    return MdevOptions(*type_options.read(conf, devices.enabled_mdev_types, _WORDS), devices.adopt_existing_mdevs)

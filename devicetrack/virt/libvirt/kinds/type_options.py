@@ -1,4 +1,4 @@
-"""What operators say of the types that parents make, read and checked: the same for every kind that has such types."""
+"""The options of the types that parents make, read and checked, for every kind that has such types."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ import re
 from typing import Any
 from typing import NamedTuple
 
+from oslo_config import cfg
+
 from devicetrack import exception
 
 _RESOURCE_CLASS = re.compile(r'VGPU|CUSTOM_[A-Z0-9_]{1,248}')    # placement takes 255 characters
 
 
 class TypeOptions(NamedTuple):
-    """What the operator says of one type. ``addresses`` name parents in the normal form of the kind."""
+    """The options of one type. ``addresses`` name parents in the normal form of the kind."""
 
     id: str
     addresses: frozenset[str]
@@ -24,14 +26,17 @@ class TypeOptions(NamedTuple):
 
 
 class Words(NamedTuple):
-    """What differs between kinds.
+    """The differences between kinds.
 
-    ``enabled`` is the option that names the types, and ``class_option`` the one of a type's group that names its
-    resource class. ``is_type`` and ``address`` read what an operator writes; the latter gives the normal form of what
-    may name a parent and None for anything else. ``no_type`` and ``no_parent`` say what else it is.
+    ``enabled`` is the option that names the types. ``register`` registers the group of a type, and ``group`` returns
+    the group's name. ``class_option`` is the option in the group that names the resource class. ``is_type`` matches a
+    type. ``address`` returns the normal form of a parent's name or address, and None for any other text. ``no_type``
+    and ``no_parent`` are the messages about any other text.
     """
 
     enabled: str
+    register: Callable[[cfg.ConfigOpts, str], None]
+    group: Callable[[str], str]
     class_option: str
     is_type: re.Pattern[str]
     no_type: str
@@ -39,16 +44,13 @@ class Words(NamedTuple):
     no_parent: str
 
 
-def read(names: Iterable[str], group: Callable[[str], tuple[str, Any]],
-         words: Words) -> tuple[Mapping[str, TypeOptions], str | None]:
+def read(conf: cfg.ConfigOpts, names: Iterable[str], words: Words) -> tuple[Mapping[str, TypeOptions], str | None]:
     """Read the group of each enabled type.
 
-    A parent makes devices of one type, the one that names it. A type without addresses takes every parent that no
-    other type names; with a second type like it, nobody could say which of the two a parent should make. Nova,
-    whose options these are for mediated devices, then silently enables the first type alone; here the mistake is
-    refused.
+    A parent makes devices of the one type that names it. A type without addresses takes every parent that no other
+    type names. A second type without addresses is an error, because a parent could not make both. Nova, whose options
+    these are for mediated devices, silently enables only the first type.
 
-    :param group: registers the group of a type, and gives its name and what stands in it
     :returns: the types by name, and the one without addresses or None
     :raises InvalidConfiguration: an option cannot be used; names it, its value and the reason
     """
@@ -59,18 +61,19 @@ def read(names: Iterable[str], group: Callable[[str], tuple[str, Any]],
             raise exception.InvalidConfiguration(words.enabled, name, words.no_type)
         if name in types:
             raise exception.InvalidConfiguration(words.enabled, name, 'the type is named twice')
-        types[name] = _type(name, *group(name), owners, words)
+        words.register(conf, name)
+        types[name] = _type(name, words.group(name), conf[words.group(name)], owners, words)
     without = [one.id for one in types.values() if not one.addresses]
     if len(without) > 1:
         raise exception.InvalidConfiguration(
             words.enabled, ','.join(types),
             f'{" and ".join(without)} have no device_addresses, and only one type may take the parents that no '
-            f'other names: set [{group(without[1])[0]}] device_addresses')
+            f'other names: set [{words.group(without[1])}] device_addresses')
     return types, without[0] if without else None
 
 
 def of(types: Mapping[str, TypeOptions], default: str | None, names: frozenset[str]) -> tuple[TypeOptions, ...]:
-    """The type that the parent with these names may make, as a tuple of one or none."""
+    """Return the type that the parent with these names may make, as a tuple of one or none."""
     for one in types.values():
         if one.addresses & names:
             return (one,)

@@ -1,9 +1,9 @@
 """Virtual functions with a vGPU type, by NVIDIA's own VFIO interface (:mod:`devicetrack.virt.libvirt.vgpu_sysfs`).
 
-A device is a virtual function, and its PCI address is its name. One is in stock while it has the type that the options
-give its physical function, or can be given it now: when a card is full, the functions without a type that are left are
-no devices. Realizing sets the type and giving back takes it away, so that the card has its room again; the function
-itself stays with its driver and is never bound to another.
+A device is a virtual function, and its PCI address is its name. It is in stock while it has the type that the options
+give its physical function, or can get that type now. So the functions of a full card that have no type are no devices.
+Realize sets the type, and unclaim takes it away, so that the card has its room again. The function always stays with
+its driver.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class VF(api.DeviceKind):
         self.options = vf_options.read(conf)
         self.tree = vgpu_sysfs.Tree(self.options.sysfs_root)
         self._attributes = attributes.paths(conf)
-        self._idle: set[str] = set()            # types that were said to be for no card
-        self._no_cards: set[str] = set()        # what was said of addresses that are of none
+        self._idle: set[str] = set()            # types with a warning that no function has them
+        self._no_cards: set[str] = set()        # warnings about addresses without functions
 
     @property
     def configured(self) -> bool:
@@ -66,8 +66,7 @@ class VF(api.DeviceKind):
         return frozenset(vgpu_type.resource_class for vgpu_type in self.options.types.values())
 
     def live_migration_obstacle(self) -> str | None:
-        versions = self.hypervisor.versions()
-        return None if versions is None else vfio_migration.obstacle(versions)
+        return vfio_migration.obstacle(self.hypervisor.versions())
 
     def migration_types(self) -> Sequence[MigrationType]:
         found = []
@@ -98,9 +97,9 @@ class VF(api.DeviceKind):
 
     def _devices(self, parent: str, vgpu_type: type_options.TypeOptions,
                  siblings: Sequence[vgpu_sysfs.Function]) -> list[InventoryDevice]:
-        """The devices of one physical function.
+        """Return the devices of one physical function.
 
-        A function with a type that the options do not give its card takes room there, so it is shown, as left over.
+        A function with another type than the options give its card is shown too, because it takes room there.
         """
         have = [function for function in siblings if function.problem or function.current == vgpu_type.id]
         can = [function for function in siblings if not function.problem and _can_be_given(function, vgpu_type.id)]
@@ -114,7 +113,7 @@ class VF(api.DeviceKind):
                 vgpu_type: type_options.TypeOptions) -> InventoryDevice:
         name = nodedev_xml.pci_name(parent)
         has_type = function.current != vgpu_sysfs.NO_TYPE
-        # A type that is not to be adopted is one of ours as long as somebody owns the function, and gone after that.
+        # Without adoption we set every type that an owned function has, and take it away after that.
         adopted = function.current == vgpu_type.id and self.options.adopt_existing
         return InventoryDevice(
             self.name, function.address, name, vgpu_type.resource_class, name, function.numa_node,
@@ -123,23 +122,23 @@ class VF(api.DeviceKind):
             function.problem, adopted or not has_type)
 
     def _warn_of_types_that_nothing_has(self, functions: Sequence[vgpu_sysfs.Function], there: Collection[str]) -> None:
-        """Once, until it changes: an audit reads the stock every minute.
+        """Warn once, until it changes, since every audit reads the stock.
 
-        It may be a mistake in the option, or a card whose virtual functions are enabled later.
+        The option may be wrong, or the virtual functions of a card are enabled later.
         """
         idle = {vgpu_type for vgpu_type in self.options.types if vgpu_type not in there}
         for vgpu_type in sorted(idle - self._idle):
             named = bool(self.options.types[vgpu_type].addresses)
             made = sorted({f'{number} ({name})' for function in functions
                            for number, name in function.creatable.items()})
-            LOG.warning('%s = %s: no virtual function %s has it or can be given it; those of this host can be given %s',
+            LOG.warning('%s = %s: no virtual function %s has this type or can get it; those of this host can get %s',
                         vf_options.ENABLED, vgpu_type,
                         f'below what [{options.vf_group(vgpu_type)}] device_addresses names' if named
                         else 'of this host', ', '.join(made) or 'nothing')
         self._idle = idle
 
     def _warn_of_addresses_without_functions(self, parents: Collection[str]) -> None:
-        """Once, as above."""
+        """Warn once, until it changes."""
         found = {f'[{options.vf_group(vgpu_type.id)}] device_addresses = {address}: {self.tree.why_no_parent(address)}'
                  for vgpu_type in self.options.types.values() for address in vgpu_type.addresses.difference(parents)}
         for text in sorted(found - self._no_cards):
@@ -152,10 +151,10 @@ class VF(api.DeviceKind):
         return domain.pci_addresses
 
     def identify(self, addresses: Iterable[str]) -> Mapping[str, str | None]:
-        # Not those in stock alone: a function that no option names any more may still have an owner.
+        # All functions, not only those in stock: one that no option names any more may still have an owner.
         wanted = set(addresses)
         known = self.tree.known(wanted) if wanted else set()
-        # What is not there may be one of them all the same, whose card is away.
+        # An address without a device may be that of a function whose card is away.
         others = self.tree.others(wanted - known)
         return {address: address if address in known else None for address in wanted - others}
 
@@ -165,7 +164,7 @@ class VF(api.DeviceKind):
         wanted = assignment.details
         function, origin = self._there(assignment), wanted.origin
         if function.current == vgpu_sysfs.NO_TYPE:
-            # Whoever sets the type takes it away: also that of one which lost, at a boot, a type that was adopted.
+            # We set the type, so we take it away later. An adopted function loses its type at a boot.
             function, origin = self._given_its_type(assignment, function), vocabulary.CREATED
         self._check_type(assignment, function)
         return Realized(DeviceKey(self.name, assignment.identifier),
@@ -182,59 +181,59 @@ class VF(api.DeviceKind):
             refused = error
         function = self._there(assignment)
         if function.current == vgpu_sysfs.NO_TYPE:
-            # Another function of the card may have got its room since it was read.
+            # Another function of the card may have taken the room since the read.
             if refused is not None and (refused.errno == errno.ENOSPC or not _can_be_given(function, wanted.type)):
                 raise self._full(assignment) from refused
             raise exception.RealizeFailed(
-                self.name, assignment.identifier, 'its vGPU type was set and is not there' if refused is None
+                self.name, assignment.identifier, 'it has no vGPU type after one was set' if refused is None
                 else f'its vGPU type cannot be set: {refused.strerror}') from refused
         return function
 
     def _full(self, assignment: DeviceAssignment) -> exception.ParentFull:
         wanted = assignment.details
-        return exception.ParentFull(self.name, wanted.parent, wanted.type, 'it says that it has no more')
+        return exception.ParentFull(self.name, wanted.parent, wanted.type, 'it has no room for more')
 
     def _there(self, assignment: DeviceAssignment) -> vgpu_sysfs.Function:
-        """The assignment's virtual function.
+        """Read the assignment's virtual function.
 
-        :raises DeviceGone: there is none of its address, or another card has it
+        :raises DeviceGone: there is none at its address, or it belongs to another card
         """
         function = self.tree.function(assignment.identifier)
         if function is None:
             raise exception.DeviceGone(self.name, assignment.identifier, 'no virtual function has its address')
         if function.parent != assignment.details.parent_address:
             raise exception.DeviceGone(self.name, assignment.identifier,
-                                       f'it belongs to {function.parent}, and {assignment.details.parent_address} was '
-                                       'recorded')
+                                       f'it belongs to {function.parent}, not to the recorded '
+                                       f'{assignment.details.parent_address}')
         if function.problem is not None:
             raise exception.CommandFailed('reading sysfs', function.problem)
         return function
 
     def _check_type(self, assignment: DeviceAssignment, function: vgpu_sysfs.Function) -> None:
-        """See that a function has the type that was recorded, if it has any.
+        """Check that a function has no type or the recorded one.
 
         :raises DeviceGone: it has another one
         """
         if function.current not in (vgpu_sysfs.NO_TYPE, assignment.details.type):
             raise exception.DeviceGone(
                 self.name, assignment.identifier,
-                f'it has the vGPU type {function.current}, and {assignment.details.type} was recorded')
+                f'it has the vGPU type {function.current}, not the recorded {assignment.details.type}')
 
     # -- unclaim ------------------------------------------------------------------------------------------------------
 
     def unclaim(self, assignment: DeviceAssignment, lock_fd: int) -> None:
-        given_back = self._is_clear if assignment.details.origin == vocabulary.CREATED else self._is_closed
+        given_back = self._clear if assignment.details.origin == vocabulary.CREATED else self._is_closed
         if not self._wait_for(lambda: given_back(assignment)):
             raise exception.DeviceInUse(
                 self.name, assignment.identifier,
-                f'a process of the host has it open, after {self.options.release_wait_s} s still')
+                f'a process of the host still has it open after {self.options.release_wait_s} s')
 
     def _is_away(self, assignment: DeviceAssignment) -> bool:
-        """Whether a function is not there: its type and whoever had it open went with it."""
+        """Whether the function is gone. Then it has no type, and no process has it open."""
         return not self.tree.known((assignment.identifier,))
 
-    def _is_clear(self, assignment: DeviceAssignment) -> bool:
-        """Whether a function has no type any more, which is taken away when it is the recorded one."""
+    def _clear(self, assignment: DeviceAssignment) -> bool:
+        """Take the recorded type away, and say whether the function has none now."""
         if self._is_away(assignment):
             return True
         function = self._there(assignment)
@@ -244,7 +243,7 @@ class VF(api.DeviceKind):
         try:
             self.tree.set_type(assignment.identifier, vgpu_sysfs.NO_TYPE)
         except OSError as error:
-            # EPERM: it has none any more, which is read then; or, by what operators report, it is still in use.
+            # EPERM: it has no type any more, which the next read shows. Operators also report EPERM while it is in use.
             if error.errno not in (errno.EBUSY, errno.EPERM):
                 raise exception.UnclaimFailed(self.name, assignment.identifier,
                                               f'its vGPU type cannot be taken away: {error.strerror}') from error
@@ -257,7 +256,7 @@ class VF(api.DeviceKind):
             if self._is_away(assignment):
                 return True
             raise exception.UnclaimFailed(self.name, assignment.identifier,
-                                          f'nobody says whether a process has it open: {error.strerror}') from error
+                                          f'it is unknown whether a process has it open: {error.strerror}') from error
 
     def _wait_for(self, done: Callable[[], bool]) -> bool:
         deadline = time.monotonic() + self.options.release_wait_s
@@ -279,7 +278,7 @@ class VF(api.DeviceKind):
             raise exception.DeviceGone(self.name, assignment.identifier, 'it has no vGPU type')
         domain, bus, rest = function.address.split(':')
         slot, number = rest.split('.')
-        # Not managed: libvirt would bind it to another driver than its own.
+        # If it were managed, libvirt would bind it to another driver.
         return ("<hostdev mode='subsystem' type='pci' managed='no'><source>"
                 f"<address domain='0x{domain}' bus='0x{bus}' slot='0x{slot}' function='0x{number}'/>"
                 '</source></hostdev>')

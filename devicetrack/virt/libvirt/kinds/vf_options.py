@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 import re
-from typing import Any
 from typing import NamedTuple
 
 from oslo_config import cfg
@@ -15,9 +14,9 @@ from devicetrack.virt.libvirt.kinds import type_options
 
 ENABLED = f'[{options.VF_GROUP}] enabled_types'
 
-# By number, as the driver takes it: the names have blanks, and a card that is full does not show them.
+# Options name a type by its number, as the driver does: names have blanks, and a full card does not show them.
 _WORDS = type_options.Words(
-    ENABLED, 'resource_class', re.compile('[1-9][0-9]{0,9}'),
+    ENABLED, options.register_vf_type, options.vf_group, 'resource_class', re.compile('[1-9][0-9]{0,9}'),
     'not the number of a vGPU type, as creatable_vgpu_types of a virtual function lists it',
     nodedev_xml.pci_address, 'not a PCI address like 0000:3d:00.0')
 
@@ -32,20 +31,16 @@ class VFOptions(NamedTuple):
     sysfs_root: str
 
     def type_of(self, parent: str) -> type_options.TypeOptions | None:
-        """The type of the virtual functions of a physical function, by its PCI address."""
+        """Return the type of the virtual functions of a physical function, by its PCI address."""
         return next(iter(type_options.of(self.types, self.default, frozenset((parent,)))), None)
 
 
 def read(conf: cfg.ConfigOpts) -> VFOptions:
-    """Read ``[devicetrack_vf]`` and the group of each enabled type, which is registered here.
+    """Read ``[devicetrack_vf]`` and the group of each enabled type, and register these groups.
 
     :raises InvalidConfiguration: an option cannot be used; names it, its value and the reason
     """
-    def group(vgpu_type: str) -> tuple[str, Any]:
-        options.register_vf_type(conf, vgpu_type)
-        return options.vf_group(vgpu_type), conf[options.vf_group(vgpu_type)]
-
     options.register(conf)
     ours = conf[options.VF_GROUP]
-    return VFOptions(*type_options.read(ours.enabled_types, group, _WORDS), ours.adopt_existing, ours.release_wait_s,
+    return VFOptions(*type_options.read(conf, ours.enabled_types, _WORDS), ours.adopt_existing, ours.release_wait_s,
                      ours.sysfs_root)

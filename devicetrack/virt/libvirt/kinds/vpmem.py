@@ -2,8 +2,8 @@
 
 Linux describes them in Documentation/driver-api/nvdimm/.
 
-A namespace is its name together with its UUID and size: one that has only the name of a recorded one is another
-device, which holds somebody else's bytes maybe, and is neither handed out in its place nor wiped.
+A name, a UUID and a size together identify a namespace. If only the name is the recorded one, it is another device,
+which may hold somebody else's bytes. It is neither handed out nor wiped.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import errno
 import functools
 import json
+import operator
 import os
 from typing import Any
 import uuid
@@ -39,7 +40,7 @@ from devicetrack.virt.libvirt.kinds import vpmem_options
 # libvirt rounds the size of an NVDIMM up to 2 MiB (qemuDomainGetMemorySizeAlignment in its QEMU driver), and
 # QEMU refuses to start when the device is smaller than that. So the size is rounded down here.
 _UNIT_BYTES = 2 << 20
-# Part of the guest's device, at its end: the guest keeps its own namespace labels there.
+# The guest keeps its own namespace labels here, at the end of its device.
 _LABEL_BYTES = 2 << 20
 
 _NO_UUID = str(uuid.UUID(int=0))
@@ -73,21 +74,24 @@ class VPMEM(api.DeviceKind):
     # -- stock ----------------------------------------------------------------------------------------------------
 
     def stock(self) -> api.Stock:
-        found = self._source.read()
+        labels = self.options.labels
+        known_as = {label: vpmem_options.resource_class(label) for label in set(labels.values())}
         devices = []
-        missing = []
-        known_as = {label: vpmem_options.resource_class(label) for label in set(self.options.labels.values())}
-        for name, label in sorted(self.options.labels.items()):
-            if name in found:
-                namespace = found[name]
+        found = set()
+        # Namespaces come one by one: a host may have thousands, and the garbage collector goes through all that are
+        # there at a time.
+        for namespace in self._source.each():
+            name = namespace.name
+            found.add(name)
+            if name in labels:
                 devices.append(InventoryDevice(
-                    self.name, name, self._provider(namespace), known_as[label], namespace.region, namespace.numa_node,
-                    _details_text(namespace, label), _problem(namespace)))
-            else:
-                missing.append(Missing(
-                    DeviceKey(self.name, name), vpmem_options.OPTION, 'this host has no such namespace; it has '
-                    + (', '.join(sorted(found)) or 'none')))
-        return api.Stock(tuple(devices), missing=tuple(missing))
+                    self.name, name, self._provider(namespace), known_as[labels[name]], namespace.region,
+                    namespace.numa_node, _details_text(namespace, labels[name]), _problem(namespace)))
+        devices.sort(key=operator.attrgetter('identifier'))
+        reason = f'this host has no such namespace; it has {", ".join(sorted(found)) or "none"}'
+        return api.Stock(tuple(devices), missing=tuple(
+            Missing(DeviceKey(self.name, name), vpmem_options.OPTION, reason)
+            for name in sorted(labels.keys() - found)))
 
     def _provider(self, namespace: namespaces.Namespace) -> str:
         if self.options.per_numa_node and namespace.numa_node is not None:
@@ -103,10 +107,13 @@ class VPMEM(api.DeviceKind):
         wanted = list(addresses)
         if not wanted:
             return {}
-        # Not the configured ones alone: a namespace that an option names no more may still have an owner.
+        # All namespaces, not only the configured ones: one that no option names any more may still have an owner.
         found = self._source.paths()
-        by_path = {os.path.normpath(path): name for path, name in found.items()}
-        means: dict[str, str | None] = {address: by_path.get(os.path.normpath(address)) for address in wanted}
+        means: dict[str, str | None] = {address: found.get(address) for address in wanted}
+        # A definition that this library wrote has the path letter by letter. Others may write it in another way.
+        if None in means.values():
+            by_path = {os.path.normpath(path): name for path, name in found.items()}
+            means = {address: name or by_path.get(os.path.normpath(address)) for address, name in means.items()}
         others = {address: device for address, name in means.items()
                   if name is None and (device := _device_of(address)) is not None}
         if others:
@@ -129,22 +136,22 @@ class VPMEM(api.DeviceKind):
             raise exception.UnclaimFailed(
                 self.name, assignment.identifier, f'it cannot be opened: {error.strerror}') from error
         try:
-            # A path says nothing about what it led to a moment ago: what is open is only wiped when the path still
-            # stands for the recorded namespace.
+            # The path may have led to another namespace when it was opened. So the open device is wiped only if the
+            # path is still that of the recorded namespace.
             if self._wipeable(assignment).path != namespace.path:
                 raise exception.UnclaimFailed(self.name, assignment.identifier, 'its path changed just now')
             wiping.wipe(assignment.identifier, fd, lock_fd, namespace.size_bytes, namespace.align_bytes,
                         self.options.wipe_rate_mib_s)
-            # One that went read-only meanwhile may have its old bytes back after a power cut.
+            # A namespace that became read-only meanwhile may have its old bytes back after a power cut.
             self._wipeable(assignment)
         finally:
             os.close(fd)
 
     def _wipeable(self, assignment: DeviceAssignment) -> namespaces.Namespace:
-        """The recorded namespace, as it is now.
+        """Read the recorded namespace.
 
         :raises DeviceGone: it is not there, or another one has its name
-        :raises UnclaimFailed: what is written to it now would prove nothing
+        :raises UnclaimFailed: a write to it now would prove nothing
         """
         namespace = self._recorded(assignment, self._source.read())
         if namespace.problem is not None:
@@ -153,9 +160,9 @@ class VPMEM(api.DeviceKind):
 
     def _recorded(self, assignment: DeviceAssignment,
                   found: Mapping[str, namespaces.Namespace]) -> namespaces.Namespace:
-        """The namespace that the assignment recorded.
+        """Find the namespace that the assignment recorded.
 
-        :raises DeviceGone: none has its name, or another one has it
+        :raises DeviceGone: it is not there, or another one has its name
         """
         namespace = found.get(assignment.identifier)
         if namespace is None:
@@ -172,7 +179,7 @@ class VPMEM(api.DeviceKind):
 
     def _namespace(self, assignment: DeviceAssignment,
                    found: Mapping[str, namespaces.Namespace]) -> namespaces.Namespace:
-        """The recorded namespace, if a guest can have it."""
+        """Find the recorded namespace, if a guest can have it."""
         namespace = self._recorded(assignment, found)
         problem = _problem(namespace)
         if problem is not None:
@@ -187,35 +194,38 @@ class VPMEM(api.DeviceKind):
 
 
 def guest_element(namespace: namespaces.Namespace) -> str:
-    """The guest's NVDIMM. Its size, label area included, is as much of the namespace as fits.
+    """Make the guest's NVDIMM. It is as large as fits into the namespace, with the label area.
 
-    The guest needs ``<maxMemory>`` with a free slot, and its ``<memory>`` is its RAM and this.
+    The guest needs ``<maxMemory>`` with a free slot, and its ``<memory>`` is the sum of its RAM and its NVDIMMs.
     """
-    # QEMU takes it for persistent, and flushes it as such, only where that is true.
+    # QEMU flushes the memory as persistent. A file is not.
     pmem = '<pmem/>' if namespace.dax else ''
+    size_kib = _guest_bytes(namespace.size_bytes, namespace.align_bytes) >> 10
     return (f"<memory model='nvdimm' access='shared'>"
             f"<source><path>{saxutils.escape(namespace.path)}</path>"
             f"<alignsize unit='KiB'>{namespace.align_bytes >> 10}</alignsize>{pmem}</source>"
-            f"<target><size unit='KiB'>{_guest_bytes(namespace) >> 10}</size><node>0</node>"
+            f"<target><size unit='KiB'>{size_kib}</size><node>0</node>"
             f"<label><size unit='KiB'>{_LABEL_BYTES >> 10}</size></label></target></memory>")
 
 
 def _problem(namespace: namespaces.Namespace) -> str | None:
-    # QEMU rounds down to the alignment what is left beside the labels, and refuses to start when nothing is.
-    least = _unit_bytes(namespace) + max(namespace.align_bytes, _LABEL_BYTES)
-    if namespace.problem is None and _guest_bytes(namespace) < least:
-        return f'it has {namespace.size_bytes} bytes, and a guest needs {least} at least'
-    return namespace.problem
+    """Why no guest can have a namespace, or None."""
+    return namespace.problem or _size_problem(namespace.size_bytes, namespace.align_bytes)
 
 
-def _guest_bytes(namespace: namespaces.Namespace) -> int:
-    """How much of a namespace a guest can have, its label area included."""
-    unit = _unit_bytes(namespace)
-    return namespace.size_bytes // unit * unit
+@functools.lru_cache(maxsize=64)
+def _size_problem(size_bytes: int, align_bytes: int) -> str | None:
+    # Beside the labels, QEMU rounds the size down to the alignment. It refuses to start if nothing is left.
+    least = max(align_bytes, _UNIT_BYTES) + max(align_bytes, _LABEL_BYTES)
+    if _guest_bytes(size_bytes, align_bytes) < least:
+        return f'it has {size_bytes} bytes, and a guest needs at least {least}'
+    return None
 
 
-def _unit_bytes(namespace: namespaces.Namespace) -> int:
-    return max(namespace.align_bytes, _UNIT_BYTES)
+def _guest_bytes(size_bytes: int, align_bytes: int) -> int:
+    """How much of a namespace a guest can have, with the label area."""
+    unit = max(align_bytes, _UNIT_BYTES)
+    return size_bytes // unit * unit
 
 
 def _details(namespace: namespaces.Namespace, label: str) -> VPMEMDetails:
@@ -224,7 +234,7 @@ def _details(namespace: namespaces.Namespace, label: str) -> VPMEMDetails:
 
 
 def _details_text(namespace: namespaces.Namespace, label: str) -> str:
-    """The stored text of :func:`_details`. A host may have thousands that differ in nothing but two fields."""
+    """Make the stored text of :func:`_details` quickly: a host has thousands that differ in two fields only."""
     before, between, behind = _details_frame(label, namespace.size_bytes, namespace.align_bytes)
     path, namespace_uuid = map(json.encoder.encode_basestring_ascii, (namespace.path, namespace.uuid))
     return f'{before}{path}{between}{namespace_uuid}{behind}'
@@ -232,7 +242,7 @@ def _details_text(namespace: namespaces.Namespace, label: str) -> str:
 
 @functools.lru_cache(maxsize=64)
 def _details_frame(label: str, size_bytes: int, align_bytes: int) -> tuple[str, str, str]:
-    """The text around the path and the UUID, in the order in which it has them."""
+    """Make the text around the path and the UUID."""
     text = details.to_text(VPMEMDetails(namespace_uuid=_NO_UUID, label=label, devpath='', size_bytes=size_bytes,
                                         align_bytes=align_bytes))
     before, path, rest = text.partition('"devpath":')
@@ -241,9 +251,9 @@ def _details_frame(label: str, size_bytes: int, align_bytes: int) -> tuple[str, 
 
 
 def _device_of(path: str) -> tuple[int, ...] | None:
-    """What a path leads to: a definition may name a device by another node or link. None when it leads to nothing.
+    """Identify the file at a path: a definition may name a device by another node or link. None if there is none.
 
-    :raises CommandFailed: nobody can say
+    :raises CommandFailed: the path cannot be followed
     """
     try:
         status = os.stat(path)

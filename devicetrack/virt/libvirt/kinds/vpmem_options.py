@@ -22,7 +22,7 @@ _MAX_CLASS_LENGTH = 255    # placement's
 
 
 class VPMEMOptions(NamedTuple):
-    """All options of namespaces: the label of each configured name, and the rest as it stands."""
+    """All options of namespaces. ``labels`` has the label of each configured name."""
 
     labels: Mapping[str, str]
     ndctl_command: str
@@ -33,7 +33,7 @@ class VPMEMOptions(NamedTuple):
 
 
 def resource_class(label: str) -> str:
-    """What placement counts the namespaces of a label as: capital letters, digits and underscores."""
+    """Return the resource class of the namespaces of a label."""
     return RESOURCE_CLASS_PREFIX + re.sub(r'[^A-Z0-9_]', '_', label.upper())
 
 
