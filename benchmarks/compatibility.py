@@ -13,12 +13,12 @@ from benchmarks import measure
 from benchmarks.measure import Effort
 from benchmarks.report import Row
 from benchmarks.report import Table
-from devicetrack.engine.compatibility import Facts
-from devicetrack.engine.compatibility import Rules
-from devicetrack.engine.compatibility import Sort
-from devicetrack.engine.compatibility import Version
-from devicetrack.engine.fleet import Fleet
-from devicetrack.engine.partners import Held
+from devicetrack.compatibility.facts import Facts
+from devicetrack.compatibility.facts import Sort
+from devicetrack.compatibility.fleet import Fleet
+from devicetrack.compatibility.partners import Held
+from devicetrack.compatibility.rules import Rules
+from devicetrack.compatibility.versions import Version
 
 _DEVICES = 8                                # of a host
 _DISTINCT = 3_000                           # sets of facts, in either fleet

@@ -16,12 +16,12 @@ from benchmarks import measure
 from benchmarks.measure import Effort
 from benchmarks.report import Row
 from benchmarks.report import Table
-from devicetrack.engine import migration_traits
-from devicetrack.engine.compatibility import Facts
-from devicetrack.engine.compatibility import Rules
-from devicetrack.engine.compatibility import Sort
-from devicetrack.engine.compatibility import Version
-from devicetrack.engine.partners import Held
+from devicetrack.compatibility import traits
+from devicetrack.compatibility.facts import Facts
+from devicetrack.compatibility.facts import Sort
+from devicetrack.compatibility.partners import Held
+from devicetrack.compatibility.rules import Rules
+from devicetrack.compatibility.versions import Version
 from devicetrack.objects.traits import MIGRATION
 from devicetrack.placement import values
 from devicetrack.placement.client import Client
@@ -39,7 +39,7 @@ def _facts(minor: int) -> Facts:
 
 def _fill(client: Client, providers: int) -> tuple[int, int]:
     """Make so many; gives the number of cards, and of those that have the newest minor: of every tenth host."""
-    of_hosts = [migration_traits.offered(_facts(9 if number == 0 else 8)) for number in range(10)]
+    of_hosts = [traits.offered(_facts(9 if number == 0 else 8)) for number in range(10)]
     for name in frozenset().union(*of_hosts):
         client.ensure_trait(name)
     cards = new = 0
@@ -64,7 +64,7 @@ def run(effort: Effort) -> Table:
         known = client.find_traits(MIGRATION)
         queries: dict[str, Sequence[tuple[str, str]]] = {'device': [('resources_MIG1', f'{VGPU}:1')]}
         for name, minor in (('all', 8), ('some', 9)):
-            queries[name] = migration_traits.query([(VGPU, Held('device', _facts(minor)))], Rules(), known)
+            queries[name] = traits.query([(VGPU, Held('device', _facts(minor)))], Rules(), known)
         samples = measure.side_by_side({name: functools.partial(_ask, client, query)
                                         for name, query in queries.items()}, effort.asked_rounds)
     return Table(f'Candidates for a running guest: {effort.asked_providers:,} providers', [

@@ -325,8 +325,8 @@ class NoDevicePair(LiveMigrationRefused):
     """A device of the source has no partner at the destination. Nothing was changed; the guest cannot move live.
 
     ``found`` has the partners that were found and every reason as data, as
-    :meth:`devicetrack.engine.partners.Partners.as_data` says it; None where no partners were sought. Choose another
-    destination, or move the guest while it is off.
+    :meth:`devicetrack.compatibility.partners.Partners.as_data` says it; None where no partners were sought. Choose
+    another destination, or move the guest while it is off.
     """
 
     def __init__(self, kind: str, identifier: str, reason: str, found: Mapping[str, object] | None = None) -> None:

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 from devicetrack import exception
 from devicetrack import vocabulary
+from devicetrack.compatibility import traits as migration_traits
+from devicetrack.compatibility.facts import Declaration
 from devicetrack.engine import ledger as ledgers
-from devicetrack.engine import migration_traits
 from devicetrack.engine import reconcile
-from devicetrack.engine.declaration import Declaration
 from devicetrack.objects import details as details_objects
 from devicetrack.objects import Provider
 from devicetrack.objects import traits

@@ -15,11 +15,11 @@ from oslo_log import log as logging
 
 from devicetrack import exception
 from devicetrack import vocabulary
-from devicetrack.claims import declaring
 from devicetrack.claims import moving
 from devicetrack.claims import partnering
 from devicetrack.claims.claim import Claim
 from devicetrack.claims.partnering import Wanted
+from devicetrack.compatibility.versions import version_seen
 from devicetrack.engine import demand as demands
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import DeviceMap
@@ -149,9 +149,9 @@ def check_seen(manager: ClaimManager, instance: Any, device_map: DeviceMap) -> N
 
     :raises NoDevicePair: it may have seen a newer version since
     """
-    seen = {record.key: declaring.version_seen(record.seen) for record in manager.records_of(instance.uuid)}
+    seen = {record.key: version_seen(record.seen) for record in manager.records_of(instance.uuid)}
     for pair in device_map.pairs:
-        then, now = declaring.version_seen(pair.seen), seen.get(DeviceKey(pair.kind, pair.source))
+        then, now = version_seen(pair.seen), seen.get(DeviceKey(pair.kind, pair.source))
         if then is not None and now is not None and now > then:
             raise exception.NoDevicePair(
                 pair.kind, pair.source, f'the guest rebooted since it was checked: it may have seen version {now}, and '

@@ -14,15 +14,18 @@ from oslo_log import log as logging
 
 from devicetrack import exception
 from devicetrack.claims import declaring
-from devicetrack.engine import compatibility
-from devicetrack.engine import declaration
-from devicetrack.engine import partners
-from devicetrack.engine.compatibility import Facts
-from devicetrack.engine.compatibility import Version
+from devicetrack.compatibility import facts_data
+from devicetrack.compatibility import partners
+from devicetrack.compatibility.facts import Facts
+from devicetrack.compatibility.facts import facts_undeclared
+from devicetrack.compatibility.facts import TypeAtParent
+from devicetrack.compatibility.partners import Held
+from devicetrack.compatibility.partners import Offer
+from devicetrack.compatibility.rules import decide
+from devicetrack.compatibility.versions import Version
+from devicetrack.compatibility.versions import version_seen
 from devicetrack.engine.demand import Demand
 from devicetrack.engine.demand import Item
-from devicetrack.engine.partners import Held
-from devicetrack.engine.partners import Offer
 from devicetrack.objects import DeclaredDevice
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects.values import DeviceKey
@@ -85,15 +88,15 @@ def from_declared(devices: Sequence[DeclaredDevice]) -> list[Wanted]:
     found = []
     for index, device in enumerate(devices):
         data = {name: getattr(device, name) for name in device.fields if device.obj_attr_is_set(name)}
-        facts = declaration.facts_from_data(data, f'check.devices[{index}]')
+        facts = facts_data.facts_from_data(data, f'check.devices[{index}]')
         found.append(Wanted(device.resource_class,
-                            Held(device.identifier, facts, declaring.version_seen(device.seen))))
+                            Held(device.identifier, facts, version_seen(device.seen))))
     return found
 
 
 def from_resources(devices: Iterable[DeviceAssignment]) -> list[Wanted]:
     """What a source that declares nothing has."""
-    return [Wanted(device.resource_class, Held(device.identifier, declaring.facts_elsewhere(device)))
+    return [Wanted(device.resource_class, Held(device.identifier, facts_undeclared(device)))
             for device in devices]
 
 
@@ -106,7 +109,7 @@ def kinds_here(manager: Steps, guest: Sequence[Wanted]) -> set[str]:
 def declare(manager: Steps, records: Sequence[Record]) -> list[DeclaredDevice]:
     """What this host declares about devices of a guest."""
     return [DeclaredDevice(identifier=record.identifier, resource_class=record.resource_class, seen=record.seen,
-                           **declaration.facts_as_data(declaring.facts_of(manager, record)))
+                           **facts_data.facts_as_data(declaring.facts_of(manager, record)))
             for record in records]
 
 
@@ -132,12 +135,12 @@ def choose(manager: Steps, guest: Sequence[Wanted], demand: Demand) -> Demand:
 def _places(manager: Steps, resource_class: str, provider_uuid: str | None, demand: Demand) -> list[_Place]:
     with manager.lock:
         available = manager.ledger.available(resource_class, provider_uuid, demand)
-    places: dict[declaring.Place, _Place] = {}
+    places: dict[TypeAtParent, _Place] = {}
     for pool, identifier, text, amount in available:
         facts = declaring.declared(manager, pool.kind, pool.parent_name, text)
         if facts is None:
             continue                            # it came since the last audit
-        key = pool.kind, pool.parent_name, facts.sort.type
+        key = TypeAtParent(pool.kind, pool.parent_name, facts.sort.type)
         place = places.get(key, _Place(pool.kind, pool.parent_name, facts, []))
         if identifier is not None:
             place.names.append(identifier)
@@ -154,7 +157,7 @@ def _over_providers(manager: Steps, guest: Sequence[Wanted], indices: Sequence[i
         return [(slots[0], list(indices))]
     rules = declaring.rules_here(manager)
     accepted = [[slot for slot, provider in enumerate(slots) if any(
-        compatibility.decide(guest[index].held.facts, place.facts, rules, guest[index].held.seen).accepted
+        decide(guest[index].held.facts, place.facts, rules, guest[index].held.seen).accepted
         for place in places[provider])] for index in indices]
     slot_of = partners.maximum(accepted)
     alone = [index for number, index in enumerate(indices) if number not in slot_of]
@@ -196,7 +199,7 @@ def _no_pair(manager: Steps, alone: Sequence[Wanted], places: Sequence[_Place], 
     wanted, rules = alone[0], declaring.rules_here(manager)
     reasons = []
     for place in places:
-        verdict = compatibility.decide(wanted.held.facts, place.facts, rules, wanted.held.seen)
+        verdict = decide(wanted.held.facts, place.facts, rules, wanted.held.seen)
         reasons.append(f'{place}: {"partners of others" if verdict.accepted else verdict}')
     text = f'on host {manager.host}, {" | ".join(reasons) or otherwise}'
     if alone[1:]:

@@ -19,7 +19,6 @@ from oslo_utils import uuidutils
 
 from devicetrack import exception
 from devicetrack import vocabulary
-from devicetrack.claims import declaring
 from devicetrack.claims import doubt
 from devicetrack.claims import host as host_identity
 from devicetrack.claims import inventory as inventories
@@ -27,6 +26,7 @@ from devicetrack.claims import looking
 from devicetrack.claims import providers as provider_resolvers
 from devicetrack.claims import repairs
 from devicetrack.claims import withheld
+from devicetrack.compatibility import host_facts
 from devicetrack.conf import manager as options
 from devicetrack.engine import demand as demands
 from devicetrack.engine import ledger as ledgers
@@ -224,7 +224,7 @@ class Observer:
         views = self.read()
         ledger, uuids = self._ledger(views, self._marks())
         closed = bool(looking.lost_rows(views))
-        declared = [declaring.stored(row) for row in self._store.declarations(self.host.uuid)]
+        declared = [host_facts.declared_in(row) for row in self._store.declarations(self.host.uuid)]
         return (inventories.providers(uuids, nodename or self.host.name, inventories.counts(ledger, closed=closed),
                                       declared), not views.inventory.unknown)
 

@@ -25,12 +25,14 @@ from devicetrack.claims import providers as provider_resolvers
 from devicetrack.claims import withheld
 from devicetrack.claims.ledger_lock import LedgerLock
 from devicetrack.claims.service import ComputeService
+from devicetrack.compatibility.facts import Declaration
+from devicetrack.compatibility.facts import TypeAtParent
+from devicetrack.compatibility.sources import Declarer
 from devicetrack.conf import manager as options
 from devicetrack.engine import demand as demands
 from devicetrack.engine import ledger as ledgers
 from devicetrack.engine import lifecycle
 from devicetrack.engine import moves
-from devicetrack.engine.declaration import Declaration
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects.values import Candidate
 from devicetrack.objects.values import DeviceKey
@@ -82,8 +84,8 @@ class Steps:
         self._ledger = self.new_ledger()
         self._working = lockutils.Semaphores()
         self._doubts: list[doubt.Doubt] = []
-        self.declarer = declaring.Declarer(conf, host)
-        self.declarations: dict[declaring.Place, Declaration] = {}
+        self.declarer = Declarer(conf, host)
+        self.declarations: dict[TypeAtParent, Declaration] = {}
         self.withheld = withheld.Register()
         self.marking = threading.Lock()         # held while what is withheld changes, there and in the store
         self._reading = threading.Lock()

@@ -12,17 +12,18 @@ from typing import Any
 from typing import Final
 
 from devicetrack import exception
-from devicetrack.claims import compatibility_sources
-from devicetrack.claims import compatibility_table
 from devicetrack.claims import declared
-from devicetrack.claims import declaring
 from devicetrack.cmd import base
-from devicetrack.engine import declaration
-from devicetrack.engine import outlook
-from devicetrack.engine.compatibility import Facts as DeviceFacts
-from devicetrack.engine.compatibility import Rules
-from devicetrack.engine.outlook import Declared
-from devicetrack.engine.outlook import Outlook
+from devicetrack.compatibility import facts_data
+from devicetrack.compatibility import host_facts
+from devicetrack.compatibility import matrix
+from devicetrack.compatibility import sources
+from devicetrack.compatibility import table as tables
+from devicetrack.compatibility.facts import Facts as DeviceFacts
+from devicetrack.compatibility.host_facts import HostFacts
+from devicetrack.compatibility.matrix import Outlook
+from devicetrack.compatibility.rules import Rules
+from devicetrack.compatibility.versions import version_seen
 
 _ITSELF: Final = '-'
 
@@ -36,8 +37,8 @@ class Facts(base.Lister):
     is 3.
     """
 
-    columns = declared.COLUMNS
-    in_table = tuple(name for name in declared.COLUMNS if name not in ('api', 'version_form'))
+    columns = host_facts.COLUMNS
+    in_table = tuple(name for name in host_facts.COLUMNS if name not in ('api', 'version_form'))
     if_filled = ('driver', 'required', 'offered', 'aggregation', 'obstacle', 'problem')
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -50,7 +51,7 @@ class Facts(base.Lister):
         for host in declared.of_store(self.app.checked_store, parsed_args.host):
             if host.unread:
                 self.exit_code = base.ATTENTION
-            for row in declared.rows(host):
+            for row in host_facts.rows(host):
                 if parsed_args.formatter == 'table':
                     row['version'] = _version_in_words(row['version_form'], row['version'])
                 yield [row[column] for column in self.columns]
@@ -96,8 +97,8 @@ class Check(base.Lister):
         if there.is_silent:
             raise exception.MigrationUntold(parsed_args.instance, f'host {name} declares nothing')
         _tell(self, [guest.source, there])
-        destination = outlook.Destination(there, _rules(self.app))
-        found = [(device, destination.outlook(device.facts, declaring.version_seen(device.record.seen)) if device.facts
+        destination = matrix.Destination(there, _rules(self.app))
+        found = [(device, destination.outlook(device.facts, version_seen(device.record.seen)) if device.facts
                   else Outlook(device.sort, untold=(device.untold,))) for device in guest.devices]
         self._conclude({one.word for _device, one in found}, name, parsed_args.strict)
         for device, one in found:
@@ -112,13 +113,13 @@ class Check(base.Lister):
 
     def _conclude(self, words: set[str], name: str, strict: bool) -> None:
         self.exit_code = base.OK
-        if outlook.NO in words:
+        if matrix.NO in words:
             self.exit_code = base.ATTENTION
             self.say(f'the guest cannot go to host {name}')
-        elif outlook.UNKNOWN in words:
+        elif matrix.UNKNOWN in words:
             self.exit_code = base.ERROR
             self.say(f'whether the guest could go to host {name} cannot be told')
-        elif strict and outlook.NOTED in words:
+        elif strict and matrix.NOTED in words:
             self.exit_code = base.ATTENTION
             self.say(f'the guest could go to host {name} only by what is let pass: see the notes')
         else:
@@ -159,7 +160,7 @@ class Matrix(base.Lister):
         for wanted in parsed_args.type:
             if wanted not in types:
                 raise base.UsageError(f'no host declares a type {wanted}; there are {", ".join(sorted(types))}')
-        for row in outlook.matrix(hosts, _rules(self.app), parsed_args.type):
+        for row in matrix.rows(hosts, _rules(self.app), parsed_args.type):
             if parsed_args.formatter in base.STRUCTURED:
                 cells: list[Any] = [{name: one.as_data() for name, one in row.outlooks.items()}]
             else:
@@ -183,23 +184,23 @@ class Table(base.Lister):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument('--table', metavar='FILE',
-                            help=f'The table; by default the one of {compatibility_sources.TABLE}.')
+                            help=f'The table; by default the one of {sources.TABLE}.')
         _add_facts(parser)
         return parser
 
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
         if parsed_args.table is not None:
-            table = compatibility_table.read(parsed_args.table, '--table')
+            stated = tables.read(parsed_args.table, '--table')
         else:
-            path = compatibility_sources.table_path(self.app.conf)
+            path = sources.table_path(self.app.conf)
             if path is None:
-                raise base.UsageError(f'{compatibility_sources.TABLE} is unset: name a table with --table FILE')
-            table = compatibility_table.read(path, compatibility_sources.TABLE)
+                raise base.UsageError(f'{sources.TABLE} is unset: name a table with --table FILE')
+            stated = tables.read(path, sources.TABLE)
         hosts = list(_hosts(self.app, parsed_args.facts).values())
         _tell(self, hosts)
         strange = 0
-        for entry in table.entries():
-            matches, problem = outlook.declarers(hosts, entry.sort, entry.driver, entry.host)
+        for entry in stated.entries():
+            matches, problem = host_facts.declarers(hosts, entry.sort, entry.driver, entry.host)
             if problem is not None:
                 strange += 1
                 self.exit_code = base.ATTENTION
@@ -218,12 +219,12 @@ def _add_facts(parser: argparse.ArgumentParser) -> None:
                              'repeated. Of a host that is in the store of this configuration, what is there counts.')
 
 
-def _hosts(app: Any, paths: Sequence[str]) -> Mapping[str, Declared]:
+def _hosts(app: Any, paths: Sequence[str]) -> Mapping[str, HostFacts]:
     """All hosts, of the store and of files, by name."""
-    return declared.together(declared.of_store(app.checked_store), {path: declared.read(path) for path in paths})
+    return host_facts.merge(declared.of_store(app.checked_store), {path: host_facts.read(path) for path in paths})
 
 
-def _tell(command: base.Command, hosts: Iterable[Declared]) -> None:
+def _tell(command: base.Command, hosts: Iterable[HostFacts]) -> None:
     """Say what of hosts is missing."""
     for host in hosts:
         if host.is_silent:
@@ -237,11 +238,11 @@ def _tell(command: base.Command, hosts: Iterable[Declared]) -> None:
 def _rules(app: Any) -> Rules:
     """The rules, as far as a hypervisor like that of this configuration follows them at the destination."""
     host = socket.gethostname()
-    declarer = declaring.Declarer(app.conf, host)
+    declarer = sources.Declarer(app.conf, host)
     declarer.refresh()
     rules = declarer.rules
     # Without such a rule there is nothing to ask, and the machine may have no driver: all it needs is files.
-    return declaring.followed(rules, app.driver(host)) if rules.crossings else rules
+    return rules.followed_by(app.driver(host).can_become) if rules.crossings else rules
 
 
 def _cell(one: Outlook | None, with_reasons: bool) -> str:
@@ -254,9 +255,9 @@ def _cell(one: Outlook | None, with_reasons: bool) -> str:
 def _version_of(facts: DeviceFacts | None, formatter: str) -> tuple[str | None, str | None]:
     if facts is None:
         return None, None
-    form, text = declaration.version_as_data(facts.version)
+    form, text = facts_data.version_as_data(facts.version)
     return form, _version_in_words(form, text) if formatter == 'table' else text
 
 
 def _version_in_words(form: str | None, text: str | None) -> str | None:
-    return None if form is None else str(declaration.version_from_data(form, text, ''))
+    return None if form is None else str(facts_data.version_from_data(form, text, ''))

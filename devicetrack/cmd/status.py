@@ -17,10 +17,10 @@ from oslo_config import cfg
 from oslo_upgradecheck import upgradecheck
 
 from devicetrack import exception
-from devicetrack.claims import declaring
 from devicetrack.cmd import base
 from devicetrack.cmd import kinds
 from devicetrack.cmd import placement
+from devicetrack.compatibility.sources import Declarer
 from devicetrack.conf import opts
 from devicetrack.conf import placement as placement_options
 from devicetrack.store import sql
@@ -44,7 +44,7 @@ class Checks(upgradecheck.UpgradeCommands):
         try:
             _check_options(self._conf)
             loader.load_driver(self._conf).close()
-            declaring.Declarer(self._conf, socket.gethostname()).refresh()
+            Declarer(self._conf, socket.gethostname()).refresh()
             sql.open_store(self._conf).close()
         except (exception.DeviceTrackError, cfg.Error) as error:
             return _failure(error)

@@ -11,9 +11,9 @@ from devicetrack.objects import base
 class DeclaredDevice(base.DeviceTrackObject):
     """One device that a guest runs on, and what its host declares about it.
 
-    The fields from ``type`` on are those of :class:`devicetrack.engine.compatibility.Facts`; ``version`` is a text of
-    the form ``version_form`` (:mod:`devicetrack.engine.declaration`). ``seen`` is the highest migration version that
-    the guest may have seen of the device since its boot, None when nobody knows.
+    The fields from ``type`` on are those of :class:`devicetrack.compatibility.facts.Facts`; ``version`` is a text of
+    the form ``version_form`` (:mod:`devicetrack.compatibility.facts_data`). ``seen`` is the highest migration version
+    that the guest may have seen of the device since its boot, None when nobody knows.
     """
 
     VERSION = '1.0'

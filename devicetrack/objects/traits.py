@@ -5,7 +5,7 @@ A trait of os-traits is used where there is one. Everything else has a name of o
 does not take in a name. So ``nvidia-35`` becomes ``CUSTOM_DEVICETRACK_MDEV_TYPE_NVIDIA_35``.
 
 What a host has for guests that come while they run is said by names that begin with ``CUSTOM_MIG_``:
-:mod:`devicetrack.engine.migration_traits`.
+:mod:`devicetrack.compatibility.traits`.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ the compute service its processors on the node, an operator traits of his own. S
 traits, by which any later process knows it again:
 
 - every trait that starts with ``CUSTOM_DEVICETRACK_`` is ours, and every ``CUSTOM_MIG_…`` of the form that
-  :mod:`devicetrack.engine.migration_traits` gives them;
+  :mod:`devicetrack.compatibility.traits` gives them;
 - ``…_COUNTS_<CLASS>`` says that the inventory of this class is ours;
 - ``…_SETS_<TRAIT>`` says that this trait is ours, whose own name does not tell;
 - ``…_PROVIDER`` says that we made the provider, and may take it away.

@@ -13,8 +13,8 @@ import uuid
 
 from devicetrack import exception
 from devicetrack import filelock
+from devicetrack.compatibility import facts_data
 from devicetrack.conf import libvirt as libvirt_options
-from devicetrack.engine import declaration
 from devicetrack.objects import DeclaredDevice
 from devicetrack.objects import details
 from devicetrack.objects import DeviceRequest
@@ -282,7 +282,7 @@ class CrossingTestCase(ThreeKindsTestCase):
         self.uuid = str(uuid.uuid4())
         facts = next(one.facts for place, one in self.host.manager.declarations.items() if place[0] == 'mdev')
         self.check = LiveMigrationCheck(instance_uuid=self.instance.uuid, devices=[DeclaredDevice(
-            identifier=self.uuid, resource_class=VF, seen=None, **declaration.facts_as_data(facts))])
+            identifier=self.uuid, resource_class=VF, seen=None, **facts_data.facts_as_data(facts))])
         text = MdevDetails(type='nvidia-35', parent='pci_0000_84_00_0', parent_address='0000:84:00.0',
                            device_api='vfio-pci', iommu_group=None, origin='created')
         self.instance.resources = InstanceResources.from_records('', '', [Record(

@@ -15,19 +15,19 @@ import fixtures
 
 from devicetrack import exception
 from devicetrack.claims import inventory
-from devicetrack.engine import migration_traits
-from devicetrack.engine import partners
-from devicetrack.engine.compatibility import Facts
-from devicetrack.engine.compatibility import MigrationVersion
-from devicetrack.engine.compatibility import Opaque
-from devicetrack.engine.compatibility import Rules
-from devicetrack.engine.compatibility import Sort
-from devicetrack.engine.compatibility import STATELESS
-from devicetrack.engine.compatibility import Unknown
-from devicetrack.engine.compatibility import Version
-from devicetrack.engine.declaration import Declaration
-from devicetrack.engine.partners import Held
-from devicetrack.engine.partners import Offer
+from devicetrack.compatibility import partners
+from devicetrack.compatibility import traits
+from devicetrack.compatibility.facts import Declaration
+from devicetrack.compatibility.facts import Facts
+from devicetrack.compatibility.facts import Sort
+from devicetrack.compatibility.partners import Held
+from devicetrack.compatibility.partners import Offer
+from devicetrack.compatibility.rules import Rules
+from devicetrack.compatibility.versions import MigrationVersion
+from devicetrack.compatibility.versions import Opaque
+from devicetrack.compatibility.versions import STATELESS
+from devicetrack.compatibility.versions import Unknown
+from devicetrack.compatibility.versions import Version
 from devicetrack.objects.traits import MIGRATION
 from devicetrack.objects.values import Attribute
 from devicetrack.objects.values import MigrationType
@@ -153,7 +153,7 @@ class FleetTestCase(base.TestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.useFixture(fixtures.MonkeyPatch('devicetrack.engine.migration_traits.LARGEST_MINOR', _LARGEST))
+        self.useFixture(fixtures.MonkeyPatch('devicetrack.compatibility.traits.LARGEST_MINOR', _LARGEST))
         self.direct = self.useFixture(placements.Placement()).direct
         mark = uuid.uuid4().hex.upper()
         self._pmem, self._vgpu = f'CUSTOM_PMEM_{mark}', f'CUSTOM_VGPU_{mark}'
@@ -174,7 +174,7 @@ class FleetTestCase(base.TestCase):
     def let_through(self, guest: Sequence[Held], rules: Rules, known: Collection[str]) -> frozenset[str]:
         """The hosts that placement names; none where no host is to be asked."""
         try:
-            query = migration_traits.query([(self.class_of(held.facts), held) for held in guest], rules, known)
+            query = traits.query([(self.class_of(held.facts), held) for held in guest], rules, known)
         except exception.NoDestination:
             return frozenset()
         return self.direct.find_roots(query)

@@ -10,8 +10,8 @@ import uuid
 from oslo_config import cfg
 
 from devicetrack.claims.manager import ClaimManager
+from devicetrack.compatibility import traits
 from devicetrack.conf import opts
-from devicetrack.engine import migration_traits
 from devicetrack.placement import errors
 from devicetrack.placement import tree
 from devicetrack.placement import values
@@ -91,7 +91,7 @@ class TestSync(SyncTestCase):
               + CUSTOM_MIG_MDEV_NVIDIA_35_VUNKNOWN
             """), '  ')
         [pmem] = [one.facts for one in self.host.manager.declarations.values() if one.facts.sort.kind == 'vpmem']
-        node = ''.join(f'  + {name}\n' for name in sorted(migration_traits.offered(pmem)))
+        node = ''.join(f'  + {name}\n' for name in sorted(traits.offered(pmem)))
         self.assertEqual(f'+ {self.name}\n  + {PMEM}: 3, 1 reserved\n  + {tree.mark(tree.COUNTS, PMEM)}\n' + node
                          + card.format(self.name, 'p0', 2) + card.format(self.name, 'p1', 1), tried.out)
         done = self.run_sync()

@@ -11,8 +11,11 @@ import time
 from typing import Any
 
 from devicetrack import exception
-from devicetrack.claims import declaring
-from devicetrack.engine import compatibility
+from devicetrack.compatibility import host_facts
+from devicetrack.compatibility import versions
+from devicetrack.compatibility.facts import Facts
+from devicetrack.compatibility.rules import decide
+from devicetrack.compatibility.rules import VERSION_UNKNOWN
 from devicetrack.engine import reconcile
 from devicetrack.objects import details
 from devicetrack.objects import DeviceRequest
@@ -236,12 +239,12 @@ class ForeignTestCase(MdevTestCase):
 
 class DeclarationTestCase(MdevTestCase):
 
-    def declared(self, host: Host) -> compatibility.Facts:
+    def declared(self, host: Host) -> Facts:
         """What is declared of the only type that the options enable; it is in the store too."""
         [(place, declaration)] = host.manager.declarations.items()
         self.assertEqual(('mdev', PARENT, 'mtty-2'), place)
-        self.assertEqual([declaration], [declaring.stored(row) for row in host.store.declarations()])
-        facts: compatibility.Facts = declaration.facts
+        self.assertEqual([declaration], [host_facts.declared_in(row) for row in host.store.declarations()])
+        facts: Facts = declaration.facts
         self.assertEqual(('vfio-pci', host.machine.driver.live_migration_obstacles().get('mdev')),
                          (facts.api, facts.obstacle))
         return facts._replace(obstacle=None)
@@ -249,9 +252,9 @@ class DeclarationTestCase(MdevTestCase):
     def test_a_driver_of_the_kernel_declares_no_version_and_a_table_does(self) -> None:
         host = self.host()
         facts = self.declared(host)
-        self.assertEqual(compatibility.Unknown('no source knows it'), facts.version)
-        verdict = compatibility.decide(facts, facts, host.manager.declarer.rules)
-        self.assertEqual((True, [compatibility.VERSION_UNKNOWN]),
+        self.assertEqual(versions.Unknown('no source knows it'), facts.version)
+        verdict = decide(facts, facts, host.manager.declarer.rules)
+        self.assertEqual((True, [VERSION_UNKNOWN]),
                          (verdict.accepted, [note.about for note in verdict.notes]))
         path = os.path.join(host.configuration.state_path, 'table.yaml')
         with open(path, 'w') as file:

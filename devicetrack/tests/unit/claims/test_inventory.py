@@ -7,12 +7,12 @@ from typing import Any
 
 from devicetrack import exception
 from devicetrack.claims import inventory
-from devicetrack.engine import migration_traits
+from devicetrack.compatibility.facts import Declaration
+from devicetrack.compatibility.facts import Facts
+from devicetrack.compatibility.facts import Sort
+from devicetrack.compatibility.traits import offered
+from devicetrack.compatibility.versions import STATELESS
 from devicetrack.engine import reconcile
-from devicetrack.engine.compatibility import Facts
-from devicetrack.engine.compatibility import Sort
-from devicetrack.engine.compatibility import STATELESS
-from devicetrack.engine.declaration import Declaration
 from devicetrack.objects import Provider
 from devicetrack.objects.values import DeviceKey
 from devicetrack.store.api import Changes
@@ -191,7 +191,7 @@ class TestProviders(base.TestCase):
         expected = ['CUSTOM_DEVICETRACK_DEVICE_API_VFIO_PCI', 'CUSTOM_DEVICETRACK_MDEV_TYPE_NVIDIA_35',
                     'CUSTOM_DEVICETRACK_VENDOR_NVIDIA', f'{OUR_MDEV}_ANY', f'{OUR_MDEV}_VUNKNOWN']
         [pmem] = [place for place in self.host.manager.declarations if place[0] == 'vpmem']
-        self.assertEqual({'host': sorted(migration_traits.offered(self.host.manager.declarations[pmem].facts)),
+        self.assertEqual({'host': sorted(offered(self.host.manager.declarations[pmem].facts)),
                           'host_p0': expected, 'host_p1': expected}, traits)
 
     def test_say_what_is_declared_of_all_types_of_a_kind_and_parent(self) -> None:
@@ -202,9 +202,8 @@ class TestProviders(base.TestCase):
         found = [inventory.Count(ROOT, PMEM, 2, 0, '', 'vpmem', None),
                  inventory.Count(NUMA0, VGPU, 1, 0, '', 'mdev', 'p0')]
         made = inventory.providers({'': ROOT, 'p0': NUMA0}, 'node', found, declared)
-        self.assertEqual([sorted(migration_traits.offered(declared[0].facts)
-                                 | migration_traits.offered(declared[1].facts)),
-                          sorted(migration_traits.offered(declared[2].facts))], [one.traits for one in made])
+        self.assertEqual([sorted(offered(declared[0].facts) | offered(declared[1].facts)),
+                          sorted(offered(declared[2].facts))], [one.traits for one in made])
 
     def test_of_what_the_host_cannot_migrate_offer_nothing_to_running_guests(self) -> None:
         self.host.machine.live_migration_obstacles[fake.MDEV] = 'QEMU is too old'

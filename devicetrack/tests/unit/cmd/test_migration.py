@@ -10,9 +10,9 @@ from typing import Any
 
 import yaml
 
-from devicetrack.claims import declared
 from devicetrack.cmd import base as cmd_base
 from devicetrack.cmd import migration
+from devicetrack.compatibility import host_facts
 from devicetrack.objects.values import Attribute
 from devicetrack.objects.values import MigrationType
 from devicetrack.testing import fixtures
@@ -77,7 +77,7 @@ class FactsTestCase(MigrationCommandTestCase):
                                                        'sources')) for row in rows if row['kind'] == 'mdev'])
         self.assertEqual({('compute-7', 'none needed'), ('compute-8', 'none needed')},
                          {(row['host'], row['version_form']) for row in rows if row['kind'] == 'vpmem'})
-        self.assertEqual({declared.COLUMNS}, {tuple(row) for row in rows})
+        self.assertEqual({host_facts.COLUMNS}, {tuple(row) for row in rows})
 
     def test_of_some_hosts(self) -> None:
         rows = self.program.ask('migration', 'facts', '--host', 'compute-8')

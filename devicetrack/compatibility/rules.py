@@ -1,6 +1,6 @@
 """Whether a running guest can go from one device to another: a verdict with every reason.
 
-What is handed in was declared by both hosts; nobody is asked and nothing is probed. Versions, features and units are
+Both hosts have declared what is handed in; nobody is asked and nothing is probed. Versions, features and units are
 compared between devices that match by kind and type or by a cross-kind rule: those of others mean nothing for one
 another.
 """
@@ -9,12 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Mapping
-import dataclasses
-import re
 from typing import Final
 from typing import NamedTuple
 
 from devicetrack import exception
+from devicetrack.compatibility.facts import Facts
+from devicetrack.compatibility.facts import Sort
+from devicetrack.compatibility.versions import MigrationVersion
+from devicetrack.compatibility.versions import newest_seen
+from devicetrack.compatibility.versions import Unknown
+from devicetrack.compatibility.versions import Version
 
 # What a reason is about.
 SOURCE_HOST: Final = 'source host'
@@ -32,83 +36,6 @@ AGGREGATION: Final = 'aggregation'
 # What a tenant reads of a refusal, whatever the reason: the reasons tell of hosts, drivers and other devices.
 REFUSED: Final = exception.LiveMigrationRefused.for_tenant
 
-# A part has nine digits at most, so that no document costs time; a zero in front would give one version two spellings.
-_PART: Final = '(0|[1-9][0-9]{0,8})'
-_VERSION: Final = re.compile(rf'{_PART}\.{_PART}\.{_PART}')
-_SHOWN: Final = 40
-
-
-class Version(NamedTuple):
-    """The version of what a device's driver writes when its guest moves."""
-
-    major: int
-    minor: int
-    patch: int
-
-    def __str__(self) -> str:
-        return f'{self.major}.{self.minor}.{self.patch}'
-
-
-@dataclasses.dataclass(frozen=True)
-class Opaque:
-    """A vendor's own version string. It equals another or does not; nothing else is known of it."""
-
-    text: str
-
-    def __str__(self) -> str:
-        return repr(self.text)
-
-
-@dataclasses.dataclass(frozen=True)
-class Unknown:
-    """No version is known, for this reason."""
-
-    reason: str
-
-    def __str__(self) -> str:
-        return f'unknown ({self.reason})'
-
-
-@dataclasses.dataclass(frozen=True)
-class Stateless:
-    """What stands for the version of a device without state of its own: QEMU copies a namespace as it copies memory."""
-
-    def __str__(self) -> str:
-        return 'none needed'
-
-
-STATELESS: Final = Stateless()
-MigrationVersion = Version | Opaque | Unknown | Stateless
-
-
-class Sort(NamedTuple):
-    """The type of a device, within its kind."""
-
-    kind: str
-    type: str
-
-    def __str__(self) -> str:
-        return f'{self.kind} {self.type}'
-
-
-class Facts(NamedTuple):
-    """What a host declares about a device.
-
-    ``type`` of ``sort`` is the id of an mdev type; the number of a virtual function's vGPU type; label, size and
-    alignment of a namespace. ``api`` is the device API (``vfio-pci``), or what backs memory (``devdax``). A guest on
-    the device needs the features that are ``required``; one that comes finds those that are ``offered``.
-    ``aggregation`` counts the units of a type that is made of units, None for others. ``obstacle`` says why the host's
-    software cannot migrate the kind.
-    """
-
-    sort: Sort
-    api: str
-    version: MigrationVersion
-    required: frozenset[str] = frozenset()
-    offered: frozenset[str] = frozenset()
-    aggregation: int | None = None
-    obstacle: str | None = None
-
 
 class Rules(NamedTuple):
     """What a deployment decides.
@@ -120,6 +47,11 @@ class Rules(NamedTuple):
     require_version: bool = True
     crossings: frozenset[tuple[Sort, Sort]] = frozenset()
     growing: frozenset[Sort] = frozenset()
+
+    def followed_by(self, can_become: Callable[[str, str], bool]) -> Rules:
+        """The rules as far as a hypervisor follows them, by its word on two kinds."""
+        return self._replace(crossings=frozenset((source, destination) for source, destination in self.crossings
+                                                 if can_become(source.kind, destination.kind)))
 
 
 class Reason(NamedTuple):
@@ -175,28 +107,6 @@ class Verdict(NamedTuple):
                 'notes': [note.as_data() for note in self.notes]}
 
 
-def parse_version(text: str) -> Version | Unknown:
-    """Read ``major.minor.patch``; what is anything else is unknown, and why."""
-    found = _VERSION.fullmatch(text)
-    if found is None:
-        shown = ascii(text[:_SHOWN]) + ('…' if len(text) > _SHOWN else '')
-        return Unknown(f'{shown} is not major.minor.patch, three numbers')
-    return Version(*map(int, found.groups()))
-
-
-def seen_since_boot(seen: Version | None, here: MigrationVersion) -> Version | None:
-    """The highest version that a guest may have seen, after it started or may have rebooted on a device.
-
-    A move alone changes nothing: the guest goes on as it was.
-
-    :param seen: before that; None for a guest that starts, or when nobody knows
-    :returns: None when nobody knows: on a device of unknown version it may have seen more than ever before
-    """
-    if not isinstance(here, Version):
-        return None
-    return here if seen is None else max(seen, here)
-
-
 def decide(source: Facts, destination: Facts, rules: Rules, seen: Version | None = None) -> Verdict:
     """Say whether a running guest can go from ``source`` to ``destination``.
 
@@ -223,7 +133,7 @@ def decide(source: Facts, destination: Facts, rules: Rules, seen: Version | None
             overlooked = version.about == VERSION_UNKNOWN and not rules.require_version
             (notes if overlooked else reasons).append(version)
         if not source.required <= destination.offered:
-            # Of what the guest requires that which is missing: the rest stands in nobody's way.
+            # The features that are missing: the others that the guest requires stand in nobody's way.
             reasons.append(Reason(FEATURES, _names(source.required - destination.offered), _names(destination.offered)))
         if not _units_fit(source, destination, rules):
             reasons.append(Reason(AGGREGATION, _units(source), _units(destination)))
@@ -264,14 +174,6 @@ def _version(source: MigrationVersion, destination: MigrationVersion, seen: Vers
     if isinstance(source, Unknown) or isinstance(destination, Unknown):
         return Reason(VERSION_UNKNOWN, source, destination)
     return Reason(VERSION_STRING, source, destination) if source != destination else None
-
-
-def newest_seen(source: Version, seen: Version | None) -> Version:
-    """The version that a destination must not be older than.
-
-    Whatever was seen of another major version says nothing about this one.
-    """
-    return seen if seen is not None and seen.major == source.major else source
 
 
 def _units_fit(source: Facts, destination: Facts, rules: Rules) -> bool:

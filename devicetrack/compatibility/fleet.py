@@ -20,12 +20,12 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import NamedTuple
 
-from devicetrack.engine import compatibility
-from devicetrack.engine import partners
-from devicetrack.engine.compatibility import Facts
-from devicetrack.engine.compatibility import Rules
-from devicetrack.engine.compatibility import Sort
-from devicetrack.engine.partners import Held
+from devicetrack.compatibility import partners
+from devicetrack.compatibility.facts import Facts
+from devicetrack.compatibility.facts import Sort
+from devicetrack.compatibility.partners import Held
+from devicetrack.compatibility.rules import acceptance
+from devicetrack.compatibility.rules import Rules
 
 # All groups of eight devices. Those of more may be too many to count.
 _GROUPS = 256
@@ -66,7 +66,7 @@ class Fleet:
             one = held._replace(identifier='')
             alike[one] = alike.get(one, 0) | 1 << index
         for held, bits in alike.items():
-            accepts = compatibility.acceptance(held.facts, rules, held.seen)
+            accepts = acceptance(held.facts, rules, held.seen)
             sort = held.facts.sort
             for there in {sort, *(to for source, to in rules.crossings if source == sort)}:
                 for index, facts in self._of_sort.get(there, ()):
@@ -103,7 +103,7 @@ def _tally(masks: Collection[int], wanted: int, largest: int) -> _Tally:
     everyone = (1 << wanted) - 1
     groups = [everyone & ~union for union in unions - {everyone}]
     highest = (max(largest, wanted) - 1).bit_length()
-    digits = [(group, 1 << place * (highest + 1)) for place, group in enumerate(groups)]
+    digits = [(group, 1 << number * (highest + 1)) for number, group in enumerate(groups)]
     return _Tally({mask: sum(digit for group, digit in digits if mask & group) for mask in masks},
                   sum(digit * ((1 << highest) - group.bit_count()) for group, digit in digits),
                   sum(digit << highest for _group, digit in digits),
@@ -111,5 +111,5 @@ def _tally(masks: Collection[int], wanted: int, largest: int) -> _Tally:
 
 
 def _fits(wanted: int, serves: Sequence[int]) -> bool:
-    accepted = [[place for place, bits in enumerate(serves) if bits >> index & 1] for index in range(wanted)]
+    accepted = [[number for number, bits in enumerate(serves) if bits >> index & 1] for index in range(wanted)]
     return len(partners.maximum(accepted)) == wanted

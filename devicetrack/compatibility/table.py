@@ -17,10 +17,10 @@ from typing import NoReturn
 import yaml
 
 from devicetrack import exception
-from devicetrack.engine.compatibility import parse_version
-from devicetrack.engine.compatibility import Sort
-from devicetrack.engine.compatibility import Unknown
-from devicetrack.engine.compatibility import Version
+from devicetrack.compatibility.facts import Sort
+from devicetrack.compatibility.versions import parse_version
+from devicetrack.compatibility.versions import Unknown
+from devicetrack.compatibility.versions import Version
 
 _DECLARED: Final = ('version', 'requires', 'offers')
 _TYPE: Final = (*_DECLARED, 'aggregation_may_grow', 'drivers', 'hosts')
@@ -62,7 +62,7 @@ class _Type(NamedTuple):
 class Table:
     """What a table says, and the rules of the deployment that it has.
 
-    ``crossings`` and ``growing`` are as in :class:`~devicetrack.engine.compatibility.Rules`.
+    ``crossings`` and ``growing`` are as in :class:`~devicetrack.compatibility.rules.Rules`.
     """
 
     def __init__(self, types: Mapping[Sort, _Type], crossings: frozenset[tuple[Sort, Sort]],

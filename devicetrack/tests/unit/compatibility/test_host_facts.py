@@ -9,15 +9,17 @@ from typing import Any
 from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.claims import declared
-from devicetrack.engine.compatibility import Facts
-from devicetrack.engine.compatibility import Opaque
-from devicetrack.engine.compatibility import Sort
-from devicetrack.engine.compatibility import STATELESS
-from devicetrack.engine.compatibility import Unknown
-from devicetrack.engine.compatibility import Version
-from devicetrack.engine.declaration import Declaration
-from devicetrack.engine.outlook import Declared
-from devicetrack.engine.outlook import Unread
+from devicetrack.compatibility import host_facts
+from devicetrack.compatibility.facts import Declaration
+from devicetrack.compatibility.facts import Facts
+from devicetrack.compatibility.facts import Sort
+from devicetrack.compatibility.guests import Guest
+from devicetrack.compatibility.host_facts import HostFacts
+from devicetrack.compatibility.host_facts import Unread
+from devicetrack.compatibility.versions import Opaque
+from devicetrack.compatibility.versions import STATELESS
+from devicetrack.compatibility.versions import Unknown
+from devicetrack.compatibility.versions import Version
 from devicetrack.objects.values import Attribute
 from devicetrack.objects.values import MigrationType
 from devicetrack.store import api as store_api
@@ -26,16 +28,16 @@ from devicetrack.tests import base
 from devicetrack.virt import fake
 
 VGPU = Facts(Sort('mdev', 'nvidia-35'), 'vfio-pci', Version(2, 1, 0), frozenset('A'), frozenset('AB'), 2, 'too old')
-EVERYTHING = Declared('compute-7', (
+EVERYTHING = HostFacts('compute-7', (
     Declaration('gpu', VGPU, (('required', 'table'), ('version', 'sysfs')), '550.54.10'),
     Declaration('gpu2', VGPU._replace(version=Opaque('535.104'), obstacle=None)),
     Declaration('gpu3', VGPU._replace(version=Unknown('no source knows it'), aggregation=None)),
     Declaration(None, Facts(Sort('vpmem', '4GB'), '', STATELESS)),
 ), (Unread(Sort('vf', '558'), '0000:84:00.0', 'cannot be read: it is new'), Unread(Sort('vf', '560'), None, 'torn')))
-SILENT = Declared('compute-8')
+SILENT = HostFacts('compute-8')
 
-ROW: dict[str, Any] = next(declared.rows(EVERYTHING))
-PROBLEM: dict[str, Any] = {**dict.fromkeys(declared.COLUMNS), 'host': 'compute-7', 'kind': 'vf', 'type': '558',
+ROW: dict[str, Any] = next(host_facts.rows(EVERYTHING))
+PROBLEM: dict[str, Any] = {**dict.fromkeys(host_facts.COLUMNS), 'host': 'compute-7', 'kind': 'vf', 'type': '558',
                            'problem': 'torn'}
 
 
@@ -51,20 +53,20 @@ class FileTestCase(base.TestCase):
 class ReadTestCase(FileTestCase):
 
     def test_what_was_written_is_read(self) -> None:
-        rows = [row for host in (EVERYTHING, SILENT) for row in declared.rows(host)]
-        self.assertEqual([EVERYTHING, SILENT], declared.read(self.file(rows)))
+        rows = [row for host in (EVERYTHING, SILENT) for row in host_facts.rows(host)]
+        self.assertEqual([EVERYTHING, SILENT], host_facts.read(self.file(rows)))
 
     def test_what_an_older_release_printed(self) -> None:
-        [host] = declared.read(self.file([{key: ROW[key] for key in ROW if key != 'driver'}]))
+        [host] = host_facts.read(self.file([{key: ROW[key] for key in ROW if key != 'driver'}]))
         self.assertEqual((EVERYTHING.declarations[0]._replace(driver=None),), host.declarations)
 
     def test_every_row_has_every_column(self) -> None:
         for host in (EVERYTHING, SILENT):
-            for row in declared.rows(host):
-                self.assertEqual(declared.COLUMNS, tuple(row))
+            for row in host_facts.rows(host):
+                self.assertEqual(host_facts.COLUMNS, tuple(row))
 
     def test_a_file_that_is_not_there(self) -> None:
-        error = self.assertRaises(exception.BadRequest, declared.read, '/nowhere/facts.json')
+        error = self.assertRaises(exception.BadRequest, host_facts.read, '/nowhere/facts.json')
         self.assertEqual("file of facts: '/nowhere/facts.json': cannot be read: No such file or directory", str(error))
 
 
@@ -100,23 +102,23 @@ class BrokenFileTestCase(FileTestCase):
 
     def test_the_error_names_file_row_and_field(self) -> None:
         path = self.file(self.content)
-        error = self.assertRaises(exception.BadRequest, declared.read, path)
+        error = self.assertRaises(exception.BadRequest, host_facts.read, path)
         self.assertIn(self.says.format(path), str(error))
 
 
-class TogetherTestCase(base.TestCase):
+class MergeTestCase(base.TestCase):
 
     def test_what_the_store_has_counts(self) -> None:
         older = EVERYTHING._replace(unread=())
         self.assertEqual({'compute-7': EVERYTHING, 'compute-8': SILENT},
-                         declared.together([EVERYTHING], {'a.json': [older], 'b.json': [SILENT]}))
+                         host_facts.merge([EVERYTHING], {'a.json': [older], 'b.json': [SILENT]}))
 
     def test_a_host_that_is_silent_in_the_store_may_speak_in_a_file(self) -> None:
         self.assertEqual({'compute-7': EVERYTHING},
-                         declared.together([Declared('compute-7')], {'a.json': [EVERYTHING]}))
+                         host_facts.merge([HostFacts('compute-7')], {'a.json': [EVERYTHING]}))
 
     def test_a_host_in_two_files(self) -> None:
-        error = self.assertRaises(exception.BadRequest, declared.together, [],
+        error = self.assertRaises(exception.BadRequest, host_facts.merge, [],
                                   {'a.json': [EVERYTHING], 'b.json': [EVERYTHING]})
         self.assertEqual("b.json: 'compute-7': this host is in a.json too; leave out the older file", str(error))
 
@@ -138,13 +140,13 @@ class StoreTestCase(base.TestCase):
             row._replace(document=row.document.replace('"numbered"', '"dated"').replace('"none needed"', '"dated"'))
             if row.kind == kind else row for row in rows])
 
-    def guest(self, instance: fixtures.Instance) -> declared.Guest:
+    def guest(self, instance: fixtures.Instance) -> Guest:
         hosts = {host.host: host for host in declared.of_store(self.store)}
         return declared.guest(self.store, hosts, instance.uuid)
 
     def test_hosts_by_name(self) -> None:
         first, second = declared.of_store(self.store)
-        self.assertEqual(('compute-7', ['mdev', 'vpmem'], Declared('compute-8')),
+        self.assertEqual(('compute-7', ['mdev', 'vpmem'], HostFacts('compute-8')),
                          (first.host, [one.facts.sort.kind for one in first.declarations], second))
         self.assertEqual([second], declared.of_store(self.store, ['compute-8']))
 
@@ -157,7 +159,7 @@ class StoreTestCase(base.TestCase):
         host = declared.of_store(self.store)[0]
         [unread] = host.unread
         self.assertEqual((('mdev', 'gpu', 'nvidia-35'), ['vpmem']),
-                         (unread.place, [one.facts.sort.kind for one in host.declarations]))
+                         (unread.about, [one.facts.sort.kind for one in host.declarations]))
         self.assertIn("version_form: 'dated'", unread.problem)
         self.assertIn('if the host runs a newer release, use its own commands or upgrade here', unread.problem)
 

@@ -10,14 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 import testtools
 
-from devicetrack.engine import compatibility
-from devicetrack.engine.compatibility import Facts
-from devicetrack.engine.compatibility import Opaque
-from devicetrack.engine.compatibility import Rules
-from devicetrack.engine.compatibility import Sort
-from devicetrack.engine.compatibility import STATELESS
-from devicetrack.engine.compatibility import Unknown
-from devicetrack.engine.compatibility import Version
+from devicetrack.compatibility import versions
+from devicetrack.compatibility.facts import Facts
+from devicetrack.compatibility.facts import Sort
+from devicetrack.compatibility.rules import acceptance
+from devicetrack.compatibility.rules import decide
+from devicetrack.compatibility.rules import REFUSED
+from devicetrack.compatibility.rules import Rules
+from devicetrack.compatibility.rules import VERSION_UNKNOWN
+from devicetrack.compatibility.versions import Opaque
+from devicetrack.compatibility.versions import STATELESS
+from devicetrack.compatibility.versions import Unknown
+from devicetrack.compatibility.versions import Version
 from devicetrack.tests import base
 
 MDEV = Sort('mdev', 'nvidia-35')
@@ -29,7 +33,7 @@ GROWING = Rules(growing=frozenset({MDEV}))
 
 
 def version(text: str) -> Version:
-    parsed = compatibility.parse_version(text)
+    parsed = versions.parse_version(text)
     assert isinstance(parsed, Version)
     return parsed
 
@@ -59,7 +63,7 @@ class VersionsTestCase(base.TestCase):
         names=('source', 'destination', 'seen', 'about'))
 
     def test_versions(self) -> None:
-        verdict = compatibility.decide(device(self.source), device(self.destination), Rules(),
+        verdict = decide(device(self.source), device(self.destination), Rules(),
                                        version(self.seen) if self.seen else None)
         self.assertEqual(self.about, tuple(reason.about for reason in verdict.reasons))
         self.assertEqual((not self.about, ()), (verdict.accepted, verdict.notes))
@@ -111,11 +115,11 @@ class RulesTestCase(base.TestCase):
         names=('source', 'destination', 'rules', 'about', 'notes'))
 
     def test_every_reason_is_given(self) -> None:
-        verdict = compatibility.decide(self.source, self.destination, self.rules)
+        verdict = decide(self.source, self.destination, self.rules)
         self.assertEqual((self.about, self.notes), (tuple(reason.about for reason in verdict.reasons),
                                                     tuple(note.about for note in verdict.notes)))
         self.assertEqual(not self.about, verdict.accepted)
-        self.assertEqual(compatibility.REFUSED if self.about else '', verdict.for_tenant)
+        self.assertEqual(REFUSED if self.about else '', verdict.for_tenant)
         data = json.loads(json.dumps(verdict.as_data()))
         self.assertEqual([*self.about, *self.notes], [said['about'] for said in data['reasons'] + data['notes']])
 
@@ -147,7 +151,7 @@ class WordsTestCase(base.TestCase):
         names=('source', 'destination', 'rules', 'words'))
 
     def test_words_for_an_operator(self) -> None:
-        self.assertEqual(self.words, str(compatibility.decide(self.source, self.destination, self.rules)))
+        self.assertEqual(self.words, str(decide(self.source, self.destination, self.rules)))
 
 
 class ParseVersionTestCase(base.TestCase):
@@ -161,7 +165,7 @@ class ParseVersionTestCase(base.TestCase):
         names=('text', 'expected'))
 
     def test_parse(self) -> None:
-        parsed = compatibility.parse_version(self.text)
+        parsed = versions.parse_version(self.text)
         if self.expected is not None:
             self.assertEqual(self.expected, parsed)
             return
@@ -182,7 +186,7 @@ class SeenSinceBootTestCase(base.TestCase):
         names=('seen', 'here', 'expected'))
 
     def test_seen(self) -> None:
-        self.assertEqual(self.expected, compatibility.seen_since_boot(self.seen, self.here))
+        self.assertEqual(self.expected, versions.seen_since_boot(self.seen, self.here))
 
 
 _VERSIONS = st.builds(Version, *[st.integers(1, 3)] * 3)
@@ -197,7 +201,7 @@ SEEN = st.none() | _VERSIONS
 
 
 def accepts(source: Facts, destination: Facts, rules: Rules, seen: Version | None = None) -> bool:
-    return compatibility.decide(source, destination, rules, seen).accepted
+    return decide(source, destination, rules, seen).accepted
 
 
 class PropertiesTestCase(testtools.TestCase):
@@ -232,7 +236,7 @@ class PropertiesTestCase(testtools.TestCase):
     @given(FACTS, FACTS, RULES, SEEN)
     def test_thousands_are_accepted_as_one_is(
             self, source: Facts, destination: Facts, rules: Rules, seen: Version | None) -> None:
-        fast = compatibility.acceptance(source, rules, seen)
+        fast = acceptance(source, rules, seen)
         for there in (destination, destination._replace(obstacle=None, offered=destination.offered | source.required),
                       source._replace(version=destination.version, obstacle=None, offered=source.required),
                       source._replace(aggregation=destination.aggregation, obstacle=None, offered=source.required)):
@@ -241,20 +245,20 @@ class PropertiesTestCase(testtools.TestCase):
     @given(FACTS, FACTS, RULES, SEEN)
     def test_a_version_that_is_unknown_never_passes_in_silence(
             self, source: Facts, destination: Facts, rules: Rules, seen: Version | None) -> None:
-        verdict = compatibility.decide(source, destination, rules, seen)
+        verdict = decide(source, destination, rules, seen)
         if verdict.accepted and UNKNOWN in (source.version, destination.version):
             self.assertFalse(rules.require_version)
-            self.assertIn(compatibility.VERSION_UNKNOWN, [note.about for note in verdict.notes])
+            self.assertIn(VERSION_UNKNOWN, [note.about for note in verdict.notes])
 
     @given(FACTS, FACTS, RULES, SEEN)
     def test_a_tenant_reads_the_same_whatever_the_reason(
             self, source: Facts, destination: Facts, rules: Rules, seen: Version | None) -> None:
-        verdict = compatibility.decide(source, destination, rules, seen)
-        self.assertIn(verdict.for_tenant, ('', compatibility.REFUSED))
+        verdict = decide(source, destination, rules, seen)
+        self.assertIn(verdict.for_tenant, ('', REFUSED))
         self.assertNotRegex(verdict.for_tenant, '[0-9]|nvidia|vfio|QEMU|mdev|vf')
 
     @given(FACTS, FACTS, RULES, SEEN)
     def test_a_verdict_survives_a_pickle(
             self, source: Facts, destination: Facts, rules: Rules, seen: Version | None) -> None:
-        verdict = compatibility.decide(source, destination, rules, seen)
+        verdict = decide(source, destination, rules, seen)
         self.assertEqual(verdict, pickle.loads(pickle.dumps(verdict)))

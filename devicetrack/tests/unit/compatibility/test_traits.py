@@ -13,18 +13,22 @@ from hypothesis import strategies as st
 import testtools
 
 from devicetrack import exception
-from devicetrack.engine import compatibility
-from devicetrack.engine import migration_traits
-from devicetrack.engine.compatibility import Facts
-from devicetrack.engine.compatibility import MigrationVersion
-from devicetrack.engine.compatibility import Opaque
-from devicetrack.engine.compatibility import Rules
-from devicetrack.engine.compatibility import Sort
-from devicetrack.engine.compatibility import STATELESS
-from devicetrack.engine.compatibility import Unknown
-from devicetrack.engine.compatibility import Version
-from devicetrack.engine.partners import Held
-from devicetrack.objects import traits
+from devicetrack.compatibility import traits
+from devicetrack.compatibility.facts import Facts
+from devicetrack.compatibility.facts import Sort
+from devicetrack.compatibility.partners import Held
+from devicetrack.compatibility.rules import AGGREGATION
+from devicetrack.compatibility.rules import API
+from devicetrack.compatibility.rules import decide
+from devicetrack.compatibility.rules import MINOR
+from devicetrack.compatibility.rules import Rules
+from devicetrack.compatibility.versions import MigrationVersion
+from devicetrack.compatibility.versions import Opaque
+from devicetrack.compatibility.versions import STATELESS
+from devicetrack.compatibility.versions import Unknown
+from devicetrack.compatibility.versions import Version
+from devicetrack.objects.traits import is_of_migration
+from devicetrack.objects.traits import LONGEST
 from devicetrack.tests import base
 
 MDEV = Sort('mdev', 'nvidia-35')
@@ -65,7 +69,7 @@ class NamesTestCase(base.TestCase):
         names=('sort', 'expected'))
 
     def test_of_sorts(self) -> None:
-        _any, name = sorted(migration_traits.offered(device(UNKNOWN, self.sort)))
+        _any, name = sorted(traits.offered(device(UNKNOWN, self.sort)))
         pattern = self.expected + ('[0-9A-F]{16}(_X)?' if self.expected.endswith('H') else '')
         self.assertIsNotNone(re.fullmatch(f'CUSTOM_MIG_{pattern}_VUNKNOWN', name), name)
 
@@ -86,13 +90,13 @@ class OfferedTestCase(base.TestCase):
         names=('facts', 'expected'))
 
     def test_offered(self) -> None:
-        self.assertEqual({OUR_MDEV + suffix for suffix in self.expected}, migration_traits.offered(self.facts))
+        self.assertEqual({OUR_MDEV + suffix for suffix in self.expected}, traits.offered(self.facts))
 
     def test_of_many_minors_no_more_are_told_than_the_largest(self) -> None:
-        names = migration_traits.offered(device(Version(2, 10 ** 9 - 1, 0)))
-        self.assertEqual(migration_traits.LARGEST_MINOR + 2, len(names))
+        names = traits.offered(device(Version(2, 10 ** 9 - 1, 0)))
+        self.assertEqual(traits.LARGEST_MINOR + 2, len(names))
         self.assertEqual((frozenset({f'{OUR_MDEV}_V2_99'}),),
-                         migration_traits.required(Held('a', device(Version(2, 120, 0))), STRICT))
+                         traits.required(Held('a', device(Version(2, 120, 0))), STRICT))
 
 
 def crossed(*suffixes: str) -> set[str]:
@@ -127,7 +131,7 @@ class RequiredTestCase(base.TestCase):
         names=('facts', 'seen', 'rules', 'expected'))
 
     def test_required(self) -> None:
-        self.assertEqual(self.expected, [*map(set, migration_traits.required(Held('a', self.facts, self.seen),
+        self.assertEqual(self.expected, [*map(set, traits.required(Held('a', self.facts, self.seen),
                                                                              self.rules))])
 
 
@@ -140,27 +144,27 @@ class NoDestinationTestCase(base.TestCase):
         names=('facts', 'rules', 'said'))
 
     def test_no_host_is_to_be_asked(self) -> None:
-        error = self.assertRaises(exception.NoDestination, migration_traits.query,
-                                  [('VGPU', Held('a', self.facts))], self.rules, migration_traits.offered(device()))
+        error = self.assertRaises(exception.NoDestination, traits.query,
+                                  [('VGPU', Held('a', self.facts))], self.rules, traits.offered(device()))
         self.assertIn(self.said, str(error))
 
 
 class QueryTestCase(testtools.TestCase):
 
-    KNOWN = migration_traits.offered(device(offered=frozenset('A'))) | migration_traits.offered(
-        device(UNKNOWN)) | migration_traits.offered(device(STATELESS, PMEM))
+    KNOWN = traits.offered(device(offered=frozenset('A'))) | traits.offered(
+        device(UNKNOWN)) | traits.offered(device(STATELESS, PMEM))
 
     def test_a_guest_without_devices_asks_for_nothing(self) -> None:
-        self.assertEqual([], migration_traits.query([], STRICT, self.KNOWN))
+        self.assertEqual([], traits.query([], STRICT, self.KNOWN))
 
     def test_one_device_has_a_group_and_no_policy(self) -> None:
         self.assertEqual([('resources_MIG1', 'VGPU:1'), ('required_MIG1', f'{OUR_MDEV}_V2_1'),
                           ('required_MIG1', f'{OUR_MDEV}_F_A')],
-                         migration_traits.query([('VGPU', Held('a', device(required=frozenset('A'))))], STRICT,
+                         traits.query([('VGPU', Held('a', device(required=frozenset('A'))))], STRICT,
                                                 self.KNOWN))
 
     def test_each_device_has_a_group_of_its_own(self) -> None:
-        asked = migration_traits.query([('VGPU', Held('a', device())), ('CUSTOM_PMEM', Held('b', device(
+        asked = traits.query([('VGPU', Held('a', device())), ('CUSTOM_PMEM', Held('b', device(
             STATELESS, PMEM))), ('VGPU', Held('c', device(Version(2, 0, 0))))], LENIENT, self.KNOWN)
         pmem, = [name for name in self.KNOWN if name.endswith('_VNONE')]
         self.assertEqual({
@@ -170,16 +174,16 @@ class QueryTestCase(testtools.TestCase):
             'group_policy': ['none']}, parse.parse_qs(parse.urlencode(asked)))
 
 
-ALIKE = mock.patch.object(migration_traits, '_digest', autospec=True, return_value='0' * 16)
+ALIKE = mock.patch.object(traits, '_digest', autospec=True, return_value='0' * 16)
 
 
 class CollisionTestCase(testtools.TestCase):
 
     def test_two_things_of_one_name_are_named(self) -> None:
         one, other = device(sort=Sort('mdev', 'a_b')), device(sort=Sort('mdev', 'A_B'))
-        self.assertEqual({one, other}, migration_traits.of_host([one, other]).keys())
+        self.assertEqual({one, other}, traits.of_host([one, other]).keys())
         with ALIKE:
-            error = self.assertRaises(exception.BadRequest, migration_traits.of_host, [one, other])
+            error = self.assertRaises(exception.BadRequest, traits.of_host, [one, other])
         self.assertIn('mdev a_b', str(error))
         self.assertIn('mdev A_B', str(error))
 
@@ -187,10 +191,10 @@ class CollisionTestCase(testtools.TestCase):
         for one, other in ((device(offered=frozenset({'a'})), device(offered=frozenset({'A '}))),
                            (device(Opaque('x')), device(Opaque('y')))):
             with ALIKE:
-                self.assertRaises(exception.BadRequest, migration_traits.of_host, [one, other])
+                self.assertRaises(exception.BadRequest, traits.of_host, [one, other])
 
     def test_what_nobody_knows_for_different_reasons_is_one_thing(self) -> None:
-        self.assertEqual(2, len(migration_traits.of_host([device(Unknown('a')), device(Unknown('b'))])))
+        self.assertEqual(2, len(traits.of_host([device(Unknown('a')), device(Unknown('b'))])))
 
 
 # -- for all facts ----------------------------------------------------------------------------------------------------
@@ -223,10 +227,10 @@ class PropertiesTestCase(testtools.TestCase):
     @given(_ANYTHING)
     @example(device(sort=Sort('.' + 'k' * 99, '.' + 't' * 99), offered=frozenset({'.' + 'f' * 99})))
     def test_placement_takes_every_name(self, facts: Facts) -> None:
-        for name in migration_traits.offered(facts):
+        for name in traits.offered(facts):
             self.assertIsNotNone(re.fullmatch('CUSTOM_[A-Z0-9_]+', name), name)
-            self.assertLessEqual(len(name), traits.LONGEST)
-            self.assertTrue(traits.is_of_migration(name), name)
+            self.assertLessEqual(len(name), LONGEST)
+            self.assertTrue(is_of_migration(name), name)
 
     @given(_ANYTHING, _ANYTHING)
     @example(device(sort=Sort('a-b', 'c')), device(sort=Sort('a', 'b-c')))
@@ -234,37 +238,36 @@ class PropertiesTestCase(testtools.TestCase):
     @example(device(STATELESS, Sort('a', 'b-f-x')), device(STATELESS, Sort('a', 'b'), offered=frozenset({'X_VNONE'})))
     def test_two_sorts_share_no_name(self, one: Facts, other: Facts) -> None:
         if one.sort != other.sort:
-            self.assertEqual(set(), migration_traits.offered(one) & migration_traits.offered(other))
+            self.assertEqual(set(), traits.offered(one) & traits.offered(other))
 
     @given(st.builds(Sort, _TEXTS, _TEXTS), st.lists(_ANYTHING, max_size=4))
     def test_no_two_things_of_a_sort_have_one_name(self, sort: Sort, host: list[Facts]) -> None:
-        migration_traits.of_host([facts._replace(sort=sort) for facts in host])
+        traits.of_host([facts._replace(sort=sort) for facts in host])
 
     @given(_FACTS, _FACTS, _RULES, _SEEN)
     def test_no_partner_is_excluded(self, source: Facts, there: Facts, rules: Rules, seen: Version | None) -> None:
-        verdict = compatibility.decide(source, there, rules, seen)
+        verdict = decide(source, there, rules, seen)
         try:
-            asked = migration_traits.required(Held('a', source, seen), rules)
+            asked = traits.required(Held('a', source, seen), rules)
         except exception.NoDestination:
             self.assertFalse(verdict.accepted)
             return
-        passes = all(names & migration_traits.offered(there) for names in asked)
+        passes = all(names & traits.offered(there) for names in asked)
         if verdict.accepted:
-            self.assertTrue(passes, (asked, migration_traits.offered(there)))
+            self.assertTrue(passes, (asked, traits.offered(there)))
         elif passes:
             # One device has nothing that is of another.
-            self.assertLessEqual({reason.about for reason in verdict.reasons}, {
-                compatibility.API, compatibility.AGGREGATION, compatibility.MINOR}, verdict)
+            self.assertLessEqual({reason.about for reason in verdict.reasons}, {API, AGGREGATION, MINOR}, verdict)
             for reason in verdict.reasons:
-                if reason.about == compatibility.MINOR:
+                if reason.about == MINOR:
                     assert isinstance(reason.destination, Version)
-                    self.assertLessEqual(migration_traits.LARGEST_MINOR, reason.destination.minor)
+                    self.assertLessEqual(traits.LARGEST_MINOR, reason.destination.minor)
 
     @given(_FACTS, _RULES, _SEEN)
     def test_one_version_is_asked_for_where_versions_are_required(
             self, source: Facts, rules: Rules, seen: Version | None) -> None:
         try:
-            versions, *features = migration_traits.required(
+            versions, *features = traits.required(
                 Held('a', source, seen), rules._replace(require_version=True, crossings=frozenset()))
         except exception.NoDestination:
             return

@@ -32,18 +32,18 @@ from typing import Final
 from typing import NamedTuple
 
 from devicetrack import exception
-from devicetrack.engine.compatibility import Facts
-from devicetrack.engine.compatibility import MigrationVersion
-from devicetrack.engine.compatibility import newest_seen
-from devicetrack.engine.compatibility import Opaque
-from devicetrack.engine.compatibility import Rules
-from devicetrack.engine.compatibility import Sort
-from devicetrack.engine.compatibility import Unknown
-from devicetrack.engine.compatibility import Version
-from devicetrack.engine.partners import Held
+from devicetrack.compatibility.facts import Facts
+from devicetrack.compatibility.facts import Sort
+from devicetrack.compatibility.partners import Held
+from devicetrack.compatibility.rules import Rules
+from devicetrack.compatibility.versions import MigrationVersion
+from devicetrack.compatibility.versions import newest_seen
+from devicetrack.compatibility.versions import Opaque
+from devicetrack.compatibility.versions import Unknown
+from devicetrack.compatibility.versions import Version
 from devicetrack.objects.traits import MIGRATION
 
-# Of a version with a larger minor this one is told and asked for: a provider has a trait for each.
+# A version with a larger minor is told and asked for as this one: a provider has a trait for each.
 LARGEST_MINOR: Final = 99
 
 _ANY: Final = '_ANY'

@@ -8,18 +8,18 @@ import time
 
 import fixtures
 
-from devicetrack.engine import compatibility
-from devicetrack.engine import outlook
-from devicetrack.engine import partners
-from devicetrack.engine.compatibility import Facts
-from devicetrack.engine.compatibility import Rules
-from devicetrack.engine.compatibility import Sort
-from devicetrack.engine.compatibility import STATELESS
-from devicetrack.engine.compatibility import Unknown
-from devicetrack.engine.compatibility import Version
-from devicetrack.engine.declaration import Declaration
-from devicetrack.engine.outlook import Declared
-from devicetrack.engine.outlook import Unread
+from devicetrack.compatibility import matrix
+from devicetrack.compatibility import partners
+from devicetrack.compatibility import rules
+from devicetrack.compatibility.facts import Declaration
+from devicetrack.compatibility.facts import Facts
+from devicetrack.compatibility.facts import Sort
+from devicetrack.compatibility.host_facts import HostFacts
+from devicetrack.compatibility.host_facts import Unread
+from devicetrack.compatibility.rules import Rules
+from devicetrack.compatibility.versions import STATELESS
+from devicetrack.compatibility.versions import Unknown
+from devicetrack.compatibility.versions import Version
 from devicetrack.tests import base
 
 MDEV, OTHER, VF = Sort('mdev', 'nvidia-35'), Sort('mdev', 'nvidia-36'), Sort('vf', '558')
@@ -37,45 +37,45 @@ MINOR = 'the guest may have seen version 2.1.0, the destination has the older 2.
 NO_VERSION = 'versions cannot be compared: 2.1.0 at the source, unknown (no source knows it) at the destination'
 
 
-def declared(*facts: Facts, host: str = 'compute-8', unread: tuple[Unread, ...] = ()) -> Declared:
-    return Declared(host, tuple(Declaration(f'gpu{number}', one) for number, one in enumerate(facts)), unread)
+def declared(*facts: Facts, host: str = 'compute-8', unread: tuple[Unread, ...] = ()) -> HostFacts:
+    return HostFacts(host, tuple(Declaration(f'gpu{number}', one) for number, one in enumerate(facts)), unread)
 
 
 class OutlookTestCase(base.TestCase):
 
     scenarios = base.table(
-        ('the same', [VGPU], [], outlook.YES, VGPU, '', ''),
-        ('older', [OLDER], [], outlook.NO, None, MINOR, ''),
-        ('one of two', [OLDER, VGPU], [], outlook.YES, VGPU, '', ''),
-        ('what an option lets pass', [OLDER, UNVERSIONED], [], outlook.NOTED, UNVERSIONED, '', NO_VERSION),
-        ('without notes before with them', [UNVERSIONED, VGPU], [], outlook.YES, VGPU, '', ''),
-        ('across kinds', [OF_ANOTHER_TYPE, FUNCTION], [], outlook.NOTED, FUNCTION, '',
+        ('the same', [VGPU], [], matrix.YES, VGPU, '', ''),
+        ('older', [OLDER], [], matrix.NO, None, MINOR, ''),
+        ('one of two', [OLDER, VGPU], [], matrix.YES, VGPU, '', ''),
+        ('what an option lets pass', [OLDER, UNVERSIONED], [], matrix.NOTED, UNVERSIONED, '', NO_VERSION),
+        ('without notes before with them', [UNVERSIONED, VGPU], [], matrix.YES, VGPU, '', ''),
+        ('across kinds', [OF_ANOTHER_TYPE, FUNCTION], [], matrix.NOTED, FUNCTION, '',
          'mdev nvidia-35 and vf 558 are of different kinds'),
-        ('two that do not do', [OLDER, VGPU._replace(api='vfio-ap')], [], outlook.NO, None,
+        ('two that do not do', [OLDER, VGPU._replace(api='vfio-ap')], [], matrix.NO, None,
          f'{MINOR} | api is vfio-pci at the source, vfio-ap at the destination', ''),
-        ('other types', [OF_ANOTHER_TYPE, PMEM], [], outlook.NO, None,
+        ('other types', [OF_ANOTHER_TYPE, PMEM], [], matrix.NO, None,
          'the destination declares no mdev nvidia-35: it declares mdev nvidia-36', ''),
         ('other types of a kind that cannot move', [OF_ANOTHER_TYPE._replace(obstacle='QEMU is too old')], [],
-         outlook.NO, None,
+         matrix.NO, None,
          'the destination declares no mdev nvidia-35: it declares mdev nvidia-36; at the destination, QEMU is too old',
          ''),
-        ('across kinds, and too old', [FUNCTION._replace(version=OLD)], [], outlook.NO, None, f'vf 558: {MINOR}', ''),
-        ('other kinds', [PMEM], [], outlook.NO, None,
+        ('across kinds, and too old', [FUNCTION._replace(version=OLD)], [], matrix.NO, None, f'vf 558: {MINOR}', ''),
+        ('other kinds', [PMEM], [], matrix.NO, None,
          'the destination declares no mdev nvidia-35: it declares vpmem 4GB', ''),
-        ('nothing', [], [], outlook.UNKNOWN, None, 'the host declares nothing', ''),
-        ('what cannot be read', [OLDER], [UNREAD], outlook.UNKNOWN, None, UNREAD.problem, ''),
-        ('nothing but what cannot be read', [], [UNREAD._replace(sort=PMEM.sort)], outlook.UNKNOWN, None,
+        ('nothing', [], [], matrix.UNKNOWN, None, 'the host declares nothing', ''),
+        ('what cannot be read', [OLDER], [UNREAD], matrix.UNKNOWN, None, UNREAD.problem, ''),
+        ('nothing but what cannot be read', [], [UNREAD._replace(sort=PMEM.sort)], matrix.UNKNOWN, None,
          UNREAD.problem, ''),
-        ('what cannot be read and does not matter', [OLDER], [UNREAD._replace(sort=PMEM.sort)], outlook.NO, None,
+        ('what cannot be read and does not matter', [OLDER], [UNREAD._replace(sort=PMEM.sort)], matrix.NO, None,
          MINOR, ''),
-        ('what cannot be read, of a type that it may cross to', [OLDER], [UNREAD._replace(sort=VF)], outlook.UNKNOWN,
+        ('what cannot be read, of a type that it may cross to', [OLDER], [UNREAD._replace(sort=VF)], matrix.UNKNOWN,
          None, UNREAD.problem, ''),
-        ('what cannot be read, and is not needed', [VGPU], [UNREAD], outlook.YES, VGPU, '', ''),
+        ('what cannot be read, and is not needed', [VGPU], [UNREAD], matrix.YES, VGPU, '', ''),
         names=('there', 'unread', 'word', 'partner', 'reasons', 'notes'))
 
     def test_outlook(self) -> None:
         host = declared(*self.there, unread=tuple(self.unread))
-        found = outlook.Destination(host, RULES).outlook(VGPU)
+        found = matrix.Destination(host, RULES).outlook(VGPU)
         self.assertEqual((self.word, self.partner, self.reasons, self.notes),
                          (found.word, found.best and found.best.facts, found.reasons, found.notes))
         data = found.as_data()
@@ -94,28 +94,28 @@ class RoomTestCase(base.TestCase):
                     offers = [partners.Offer(f'{place}.{number}', facts) for place, facts in enumerate(there)
                               for number in range(guest_size)]
                     held = [partners.Held(str(number), facts) for number, facts in enumerate(guest)]
-                    destination = outlook.Destination(declared(*there), RULES)
+                    destination = matrix.Destination(declared(*there), RULES)
                     self.assertEqual(partners.find(held, offers, RULES).accepted,
                                      all(destination.outlook(one).best is not None for one in guest))
 
     def test_what_the_guest_has_seen_counts(self) -> None:
-        destination = outlook.Destination(declared(OLDER), RULES)
-        self.assertEqual(outlook.YES, destination.outlook(VGPU, seen=OLD).word)
+        destination = matrix.Destination(declared(OLDER), RULES)
+        self.assertEqual(matrix.YES, destination.outlook(VGPU, seen=OLD).word)
 
 
 class MatrixTestCase(base.TestCase):
 
-    def words(self, *hosts: Declared, types: tuple[str, ...] = ()) -> list[tuple[str, Facts, dict[str, str]]]:
+    def words(self, *hosts: HostFacts, types: tuple[str, ...] = ()) -> list[tuple[str, Facts, dict[str, str]]]:
         return [(row.host, row.facts, {name: one.word for name, one in row.outlooks.items()})
-                for row in outlook.matrix(hosts, RULES, types)]
+                for row in matrix.rows(hosts, RULES, types)]
 
     def test_a_row_for_what_is_alike_and_a_word_for_every_other_host(self) -> None:
         self.assertEqual([('a', VGPU, {'b': 'no', 'c': 'unknown'}),
                           ('b', OLDER, {'a': 'yes', 'c': 'unknown'}), ('b', PMEM, {'a': 'no', 'c': 'unknown'})],
-                         self.words(declared(VGPU, VGPU, host='a'), declared(OLDER, PMEM, host='b'), Declared('c')))
+                         self.words(declared(VGPU, VGPU, host='a'), declared(OLDER, PMEM, host='b'), HostFacts('c')))
 
     def test_a_row_names_its_parents(self) -> None:
-        [row] = outlook.matrix([declared(VGPU, VGPU, host='a')], RULES)
+        [row] = matrix.rows([declared(VGPU, VGPU, host='a')], RULES)
         self.assertEqual(('gpu0', 'gpu1'), row.parents)
 
     def test_rows_of_some_types_and_columns_of_all(self) -> None:
@@ -124,20 +124,20 @@ class MatrixTestCase(base.TestCase):
 
     def test_each_pair_of_facts_is_decided_once(self) -> None:
         decided = []
-        decide = compatibility.decide
+        decide = rules.decide
 
         def counted(source: Facts, destination: Facts, *arguments: object) -> object:
             decided.append((source, destination))
             return decide(source, destination, *arguments)  # type: ignore[arg-type]
 
-        self.useFixture(fixtures.MonkeyPatch('devicetrack.engine.compatibility.decide', counted))
+        self.useFixture(fixtures.MonkeyPatch('devicetrack.compatibility.matrix.decide', counted))
         hosts = [declared(*(VGPU, OLDER, OF_ANOTHER_TYPE, PMEM)[number % 3:], host=str(number)) for number in range(60)]
-        self.assertEqual(180, len(list(outlook.matrix(hosts, RULES))))
+        self.assertEqual(180, len(list(matrix.rows(hosts, RULES))))
         self.assertEqual(len(set(decided)), len(decided))
 
     def test_two_hundred_hosts_no_two_alike_are_told_in_seconds(self) -> None:
         hosts = [declared(*(VGPU._replace(sort=Sort('mdev', str(number)), version=Version(2, place, 0))
                             for number in range(10)), host=str(place)) for place in range(200)]
         start = time.process_time()
-        self.assertEqual(200 * 10 * 199, sum(len(row.outlooks) for row in outlook.matrix(hosts, RULES)))
+        self.assertEqual(200 * 10 * 199, sum(len(row.outlooks) for row in matrix.rows(hosts, RULES)))
         self.assertLess(time.process_time() - start, 15)

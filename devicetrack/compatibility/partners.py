@@ -1,6 +1,6 @@
 """Which device of a destination takes the place of which device of a guest, where more than equals are partners.
 
-Partners are those that :func:`.compatibility.decide` accepts. The map is a maximum matching: no other has more pairs.
+Partners are those that :func:`.rules.decide` accepts. The map is a maximum matching: no other has more pairs.
 It depends on the devices alone and not on the order in which they are named: they are tried in the order of kinds and
 identifiers.
 """
@@ -15,11 +15,12 @@ from typing import NamedTuple
 from typing import TypeVar
 
 from devicetrack import exception
-from devicetrack.engine import compatibility
-from devicetrack.engine.compatibility import Facts
-from devicetrack.engine.compatibility import Rules
-from devicetrack.engine.compatibility import Verdict
-from devicetrack.engine.compatibility import Version
+from devicetrack.compatibility.facts import Facts
+from devicetrack.compatibility.rules import decide
+from devicetrack.compatibility.rules import REFUSED
+from devicetrack.compatibility.rules import Rules
+from devicetrack.compatibility.rules import Verdict
+from devicetrack.compatibility.versions import Version
 from devicetrack.objects.values import DeviceKey
 
 
@@ -87,7 +88,7 @@ class Partners(NamedTuple):
     @property
     def for_tenant(self) -> str:
         """What the owner of the guest may read; empty when accepted."""
-        return compatibility.REFUSED if self.alone else ''
+        return REFUSED if self.alone else ''
 
     def __str__(self) -> str:
         return '\n'.join([*map(str, self.alone),
@@ -115,9 +116,9 @@ def find(guest: Iterable[Held], destination: Iterable[Offer], rules: Rules) -> P
     """
     held, offers = _by_name('guest', guest), _by_name('destination', destination)
     sources, destinations = sorted(held), sorted(offers)
-    verdicts = [[compatibility.decide(held[source].facts, offers[there].facts, rules, held[source].seen)
+    verdicts = [[decide(held[source].facts, offers[there].facts, rules, held[source].seen)
                  for there in destinations] for source in sources]
-    partner = maximum([[place for place, verdict in enumerate(row) if verdict.accepted] for row in verdicts])
+    partner = maximum([[index for index, verdict in enumerate(row) if verdict.accepted] for row in verdicts])
     taken_by = {there: source for source, there in partner.items()}
     pairs, alone = [], []
     for index, source in enumerate(sources):
@@ -126,13 +127,13 @@ def find(guest: Iterable[Held], destination: Iterable[Offer], rules: Rules) -> P
         else:
             # An accepted one is taken, or the matching would not be a maximum.
             alone.append(Alone(source, tuple(
-                Passed(there, verdict, sources[taken_by[place]] if verdict.accepted else None)
-                for place, (there, verdict) in enumerate(zip(destinations, verdicts[index], strict=True)))))
+                Passed(there, verdict, sources[taken_by[number]] if verdict.accepted else None)
+                for number, (there, verdict) in enumerate(zip(destinations, verdicts[index], strict=True)))))
     return Partners(tuple(pairs), tuple(alone))
 
 
 def maximum(accepted: Sequence[Iterable[int]]) -> dict[int, int]:
-    """Pair each left node with one of those that it accepts, as many as there can be; left to right, by index.
+    """Pair each left one with a right one that it accepts, as many as there can be; left to right, by index.
 
     Breadth-first search for a path that gives one more a partner: whoever had a partner before has one afterwards.
     """
@@ -159,7 +160,7 @@ def maximum(accepted: Sequence[Iterable[int]]) -> dict[int, int]:
 
 
 def _turn(right: int, came_from: Mapping[int, int], right_of: dict[int, int], left_of: dict[int, int]) -> None:
-    """Go back on the path that ends in ``right``, and give everyone on it the node that the search went on to."""
+    """Go back on the path that ends in ``right``, and give everyone on it the partner that the search went on to."""
     while True:
         left = came_from[right]
         before = right_of.get(left)

@@ -11,16 +11,17 @@ from stevedore import extension
 from stevedore import named
 
 from devicetrack import exception
-from devicetrack.claims import compatibility_sources
-from devicetrack.claims import declaring
-from devicetrack.claims.compatibility_sources import Said
-from devicetrack.claims.compatibility_sources import Source
-from devicetrack.claims.compatibility_sources import Sysfs
-from devicetrack.engine.compatibility import Opaque
-from devicetrack.engine.compatibility import Sort
-from devicetrack.engine.compatibility import STATELESS
-from devicetrack.engine.compatibility import Unknown
-from devicetrack.engine.compatibility import Version
+from devicetrack.compatibility.facts import Look
+from devicetrack.compatibility.facts import Sort
+from devicetrack.compatibility.sources import Declarer
+from devicetrack.compatibility.sources import NAMESPACE
+from devicetrack.compatibility.sources import Said
+from devicetrack.compatibility.sources import Source
+from devicetrack.compatibility.sources import Sysfs
+from devicetrack.compatibility.versions import Opaque
+from devicetrack.compatibility.versions import STATELESS
+from devicetrack.compatibility.versions import Unknown
+from devicetrack.compatibility.versions import Version
 from devicetrack.objects.values import Attribute
 from devicetrack.objects.values import MigrationType
 from devicetrack.testing import fixtures as host_fixtures
@@ -28,7 +29,7 @@ from devicetrack.tests import base
 
 GROUP = 'devicetrack_compatibility'
 SORT = Sort('mdev', 'nvidia-35')
-LOOK = declaring.Look('nvidia-35', 'vfio-pci', False)
+LOOK = Look('nvidia-35', 'vfio-pci', False)
 SILENT = Attribute()
 A, B = frozenset('A'), frozenset('B')
 
@@ -65,9 +66,9 @@ class SourcesTestCase(base.TestCase):
             one for one in found if one.name in names])
 
     def declare(self, *sources: str, version: Attribute = SILENT, aggregation: Attribute = SILENT,
-                look: declaring.Look = LOOK) -> Any:
+                look: Look = LOOK) -> Any:
         self.configuration.set(GROUP, sources=list(sources))
-        declarer = declaring.Declarer(self.conf, 'host')
+        declarer = Declarer(self.conf, 'host')
         return declarer.declare(look, MigrationType('mdev', 'p', 'nvidia-35', version, aggregation), None)
 
 
@@ -115,7 +116,7 @@ class MistakenTestCase(SourcesTestCase):
         self.patch(Vendor, 'says', LookupError('no such shelf'))
         self.install(vendor=Vendor)
         self.configuration.set(GROUP, sources=['vendor', 'sysfs'])
-        declarer = declaring.Declarer(self.conf, 'host')
+        declarer = Declarer(self.conf, 'host')
         for _ in range(2):
             declared = declarer.declare(LOOK, MigrationType('mdev', 'p', 'nvidia-35', Attribute('2.1.0')), None)
             self.assertEqual((Version(2, 1, 0), 'source vendor fails with LookupError: no such shelf'),
@@ -132,7 +133,7 @@ class MistakenTestCase(SourcesTestCase):
             self.install(vendor=plugin)
             refused = self.assertRaises(exception.InvalidConfiguration, self.declare, 'vendor')
             self.assertRegex(str(refused), rf'^\[devicetrack_compatibility\] sources = vendor: {path}.* is no subclass '
-                             r'of devicetrack.claims.compatibility_sources:Source$')
+                             r'of devicetrack.compatibility.sources:Source$')
 
     def test_that_cannot_be_made(self) -> None:
         says_nothing = type('Mute', (Source,), {'__module__': 'vendor'})
@@ -150,7 +151,7 @@ class MistakenTestCase(SourcesTestCase):
             self.assertIs(error, self.assertRaises(type(error), self.declare, 'vendor'))
 
     def test_that_cannot_be_loaded(self) -> None:
-        entry_point = metadata.EntryPoint('vendor', 'nowhere:Vendor', compatibility_sources.NAMESPACE)
+        entry_point = metadata.EntryPoint('vendor', 'nowhere:Vendor', NAMESPACE)
         self.patch(named, 'NamedExtensionManager', lambda *_, on_load_failure_callback, **__: (
             on_load_failure_callback(None, entry_point, ImportError('no vendor'))))
         refused = self.assertRaises(exception.InvalidConfiguration, self.declare, 'vendor')
@@ -170,7 +171,7 @@ class RefreshTestCase(SourcesTestCase):
         self.install(vendor=Vendor, other=type('Other', (Vendor,), {}))
         self.configuration.set(GROUP, sources=['vendor', 'other'])
 
-    def sources(self, declarer: declaring.Declarer) -> Any:
+    def sources(self, declarer: Declarer) -> Any:
         return [source for _name, source in declarer._sources]
 
     def test_one_that_fails_is_logged_once_and_keeps_no_service_from_starting(self) -> None:
@@ -191,7 +192,7 @@ class RefreshTestCase(SourcesTestCase):
                                               if place[0] == 'mdev'})
 
     def test_one_that_cannot_be_configured_keeps_a_service_from_starting(self) -> None:
-        declarer = declaring.Declarer(self.conf, 'host')
+        declarer = Declarer(self.conf, 'host')
         vendor, other = self.sources(declarer)
         vendor.there = exception.InvalidConfiguration('[vendor] url', 'x', 'no URL')
         self.assertRaises(exception.InvalidConfiguration, declarer.refresh)
@@ -233,7 +234,7 @@ class MistakenAnswerTestCase(SourcesTestCase):
         self.patch(Vendor, 'says', self.says)
         self.install(vendor=Vendor)
         self.configuration.set(GROUP, sources=['vendor', 'sysfs'])
-        declarer = declaring.Declarer(self.conf, 'host')
+        declarer = Declarer(self.conf, 'host')
         for _ in range(2):
             facts = declarer.declare(LOOK, MigrationType('mdev', 'p', 'nvidia-35', Attribute('2.1.0')), None).facts
             self.assertEqual((Version(2, 1, 0), frozenset(), None),

@@ -21,18 +21,23 @@ from oslo_log import log as logging
 from stevedore import named
 
 from devicetrack import exception
+from devicetrack.compatibility.facts import Declaration
+from devicetrack.compatibility.facts import Facts
+from devicetrack.compatibility.facts import Look
+from devicetrack.compatibility.facts import Sort
+from devicetrack.compatibility.facts import SUBJECTS
+from devicetrack.compatibility.rules import Rules
+from devicetrack.compatibility.versions import MigrationVersion
+from devicetrack.compatibility.versions import Opaque
+from devicetrack.compatibility.versions import parse_version
+from devicetrack.compatibility.versions import STATELESS
+from devicetrack.compatibility.versions import Unknown
+from devicetrack.compatibility.versions import Version
 from devicetrack.conf import compatibility as options
-from devicetrack.engine.compatibility import MigrationVersion
-from devicetrack.engine.compatibility import Opaque
-from devicetrack.engine.compatibility import parse_version
-from devicetrack.engine.compatibility import Sort
-from devicetrack.engine.compatibility import STATELESS
-from devicetrack.engine.compatibility import Unknown
-from devicetrack.engine.compatibility import Version
 from devicetrack.objects.values import MigrationType
 
 if TYPE_CHECKING:
-    from devicetrack.claims import compatibility_table
+    from devicetrack.compatibility import table
 
 LOG = logging.getLogger(__name__)
 
@@ -132,14 +137,14 @@ class Table(Source):
     def __init__(self, conf: Any, host: str) -> None:
         super().__init__(conf, host)
         self._path = table_path(conf)
-        self._table: compatibility_table.Table | None = None
+        self._table: table.Table | None = None
         self._strange: frozenset[str] = frozenset()
 
     def refresh(self) -> None:
         if self._path is not None:
             # A parser of YAML costs ten milliseconds, and most deployments have no table.
-            from devicetrack.claims import compatibility_table
-            self._table = compatibility_table.read(self._path, TABLE)
+            from devicetrack.compatibility import table
+            self._table = table.read(self._path, TABLE)
             self.crossings, self.growing = self._table.crossings, self._table.growing
 
     def say(self, sort: Sort, said: MigrationType) -> Said:
@@ -245,3 +250,93 @@ def _make(name: str, cls: Any, conf: Any, host: str, where: str) -> Source:
 def _path(cls: Any) -> str:
     """Where a class is, as an entry point names it."""
     return f'{getattr(cls, "__module__", "")}:{getattr(cls, "__qualname__", repr(cls))}'
+
+
+class Declarer:
+    """Asks the sources, in their order.
+
+    :raises InvalidConfiguration: an option cannot be used
+    """
+
+    def __init__(self, conf: Any, host: str) -> None:
+        options.register(conf)
+        self._require_version = conf[options.GROUP].require_version
+        self._sources: list[tuple[str, Source]] = load(conf, host)
+        self._failed: set[tuple[str, str]] = set()
+
+    @property
+    def rules(self) -> Rules:
+        """What the deployment decided, as the sources were last read."""
+        crossings = frozenset(pair for _name, source in self._sources for pair in source.crossings)
+        growing = frozenset(sort for _name, source in self._sources for sort in source.growing)
+        return Rules(self._require_version, crossings, growing)
+
+    def refresh(self) -> None:
+        """Let the sources read again what they read once. If one fails, what it read before counts.
+
+        :raises InvalidConfiguration: an operator must mend something for one; the others were read
+        """
+        failed = None
+        for name, source in self._sources:
+            try:
+                source.refresh()
+            except exception.InvalidConfiguration as error:
+                failed = failed or error
+            except Exception as error:
+                # A vendor's inventory may be down for a while; that is no reason to be without a compute service.
+                self._log_once(name, f'source {name} cannot be read: {type(error).__name__}: {error}',
+                               'What was read before counts', error)
+        if failed is not None:
+            raise failed
+
+    def compare_kinds(self, installed: frozenset[str]) -> None:
+        """Have the log warn of device kinds in the table that are not installed."""
+        for _name, source in self._sources:
+            if isinstance(source, Table):
+                source.compare_kinds(installed)
+
+    def declare(self, look: Look, said: MigrationType, obstacle: str | None) -> Declaration:
+        """What is declared of a type at a parent: each subject as the first source says that knows it."""
+        sort = Sort(said.kind, said.type)
+        version: MigrationVersion = Unknown('no source knows it')
+        if look.is_stateless:
+            version = STATELESS
+        found = Said(None if isinstance(version, Unknown) else version)
+        sources: dict[str, str] = {}
+        reasons = []
+        for name, source in self._sources:
+            says = self._ask(name, source, sort, said)
+            if isinstance(says.version, Unknown):
+                reasons.append(f'{name}: {says.version.reason}')
+                says = says._replace(version=None)
+            for subject, value in says._asdict().items():
+                if value is not None and getattr(found, subject) is None:
+                    found = found._replace(**{subject: value})
+                    if subject in SUBJECTS:
+                        sources[subject] = name
+        if found.version is not None:
+            version = found.version
+        elif reasons:
+            version = Unknown('; '.join(reasons))
+        facts = Facts(sort, look.api, version, found.required or frozenset(), found.offered or frozenset(),
+                      found.aggregation, obstacle or found.obstacle)
+        return Declaration(said.parent, facts, tuple(sorted(sources.items())), said.driver)
+
+    def _ask(self, name: str, source: Source, sort: Sort, said: MigrationType) -> Said:
+        # It may come from another project. When it fails, nobody knows what it would have required, so nothing moves.
+        failed = None
+        try:
+            says = source.say(sort, said)
+            wrong = mistake(says)
+            if wrong is None:
+                return says
+            text = f'source {name} says {wrong}'
+        except Exception as error:
+            text, failed = f'source {name} fails with {type(error).__name__}: {error}', error
+        self._log_once(name, text, f'Nothing is known of the compatibility of {sort}', failed)
+        return NOTHING._replace(obstacle=text)
+
+    def _log_once(self, name: str, text: str, outcome: str, error: Exception | None) -> None:
+        if (name, text) not in self._failed:
+            self._failed.add((name, text))
+            LOG.error('%s: %s', outcome, text, exc_info=error)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
-
 from hypothesis import given
 from hypothesis import strategies as st
 
 from devicetrack import exception
-from devicetrack.engine import declaration
-from devicetrack.engine.compatibility import Facts
-from devicetrack.engine.compatibility import Opaque
-from devicetrack.engine.compatibility import Sort
-from devicetrack.engine.compatibility import STATELESS
-from devicetrack.engine.compatibility import Unknown
-from devicetrack.engine.compatibility import Version
-from devicetrack.engine.declaration import Declaration
+from devicetrack.compatibility import facts_data
+from devicetrack.compatibility.facts import Declaration
+from devicetrack.compatibility.facts import Facts
+from devicetrack.compatibility.facts import Sort
+from devicetrack.compatibility.facts import SUBJECTS
+from devicetrack.compatibility.versions import Opaque
+from devicetrack.compatibility.versions import STATELESS
+from devicetrack.compatibility.versions import Unknown
+from devicetrack.compatibility.versions import Version
 from devicetrack.tests import base
 
 PART = st.integers(0, 999_999_999)
@@ -26,7 +25,7 @@ DECLARATIONS = st.builds(
     Declaration, st.none() | st.text(max_size=5),
     st.builds(Facts, st.builds(Sort, st.text(max_size=5), st.text(max_size=5)), st.text(max_size=5), VERSIONS, NAMES,
               NAMES, st.none() | st.integers(1), st.none() | st.text(max_size=5)),
-    st.dictionaries(st.sampled_from(declaration.SUBJECTS), st.text(max_size=5)).map(
+    st.dictionaries(st.sampled_from(SUBJECTS), st.text(max_size=5)).map(
         lambda sources: tuple(sorted(sources.items()))), st.none() | st.text(max_size=5))
 
 WELL: dict[str, object] = {
@@ -39,7 +38,7 @@ class RoundTripTestCase(base.TestCase):
 
     @given(DECLARATIONS)
     def test_through_json(self, declared: Declaration) -> None:
-        self.assertEqual(declared, declaration.from_data(json.loads(json.dumps(declared.as_data())), 'here'))
+        self.assertEqual(declared, facts_data.declaration_from_text(facts_data.declaration_as_text(declared), 'here'))
 
 
 class MeaninglessTestCase(base.TestCase):
@@ -63,8 +62,8 @@ class MeaninglessTestCase(base.TestCase):
 
     def test_is_refused(self) -> None:
         data = {**WELL, **self.wrong} if isinstance(self.wrong, dict) else self.wrong
-        refused = self.assertRaises(exception.BadRequest, declaration.from_data, data, 'here')
+        refused = self.assertRaises(exception.BadRequest, facts_data.declaration_from_data, data, 'here')
         self.assertRegex(str(refused), self.text)
 
     def test_the_same_without_it_is_well(self) -> None:
-        self.assertEqual(('mdev', 'p', 'nvidia-35'), declaration.from_data(WELL, 'here').place)
+        self.assertEqual(('mdev', 'p', 'nvidia-35'), facts_data.declaration_from_data(WELL, 'here').about)

@@ -1,27 +1,29 @@
-"""What a host declares of the devices of one type at one parent, and the form in which that travels.
+"""The form in which facts and declarations travel: a mapping of plain values.
 
-Facts are kept in a store, sent to other hosts and written to files, always in this form: a mapping of plain values.
-Of a version not only its text counts: that it is unknown, and why, is a fact too.
+They are kept in a store, sent to other hosts and written to files, always in this form. Of a version not only its text
+counts: that it is unknown, and why, is a fact too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+import json
 from typing import Any
 from typing import Final
-from typing import NamedTuple
 from typing import NoReturn
 
 from devicetrack import exception
-from devicetrack.engine.compatibility import Facts
-from devicetrack.engine.compatibility import MigrationVersion
-from devicetrack.engine.compatibility import Opaque
-from devicetrack.engine.compatibility import parse_version
-from devicetrack.engine.compatibility import Sort
-from devicetrack.engine.compatibility import STATELESS
-from devicetrack.engine.compatibility import Stateless
-from devicetrack.engine.compatibility import Unknown
-from devicetrack.engine.compatibility import Version
+from devicetrack.compatibility.facts import Declaration
+from devicetrack.compatibility.facts import Facts
+from devicetrack.compatibility.facts import Sort
+from devicetrack.compatibility.facts import SUBJECTS
+from devicetrack.compatibility.versions import MigrationVersion
+from devicetrack.compatibility.versions import Opaque
+from devicetrack.compatibility.versions import parse_version
+from devicetrack.compatibility.versions import STATELESS
+from devicetrack.compatibility.versions import Stateless
+from devicetrack.compatibility.versions import Unknown
+from devicetrack.compatibility.versions import Version
 
 # What the text of a version is.
 NUMBERED: Final = 'numbered'                    # major.minor.patch
@@ -30,38 +32,14 @@ UNKNOWN: Final = 'unknown'                      # the reason why
 NONE_NEEDED: Final = 'none needed'              # nothing
 FORMS: Final = (NUMBERED, OPAQUE, UNKNOWN, NONE_NEEDED)
 
-# What a source can say of a type.
-VERSION: Final = 'version'
-REQUIRED: Final = 'required'
-OFFERED: Final = 'offered'
-AGGREGATION: Final = 'aggregation'
-SUBJECTS: Final = (VERSION, REQUIRED, OFFERED, AGGREGATION)
+
+def declaration_as_data(one: Declaration) -> dict[str, Any]:
+    """A declaration as plain values."""
+    return {'parent': one.parent, **facts_as_data(one.facts), 'sources': dict(one.sources), 'driver': one.driver}
 
 
-class Declaration(NamedTuple):
-    """Facts about devices of one type at one parent.
-
-    ``sources`` names who said what, by subject. ``driver`` is the version of the parent's driver, where it has one: the
-    deployment's table may go by it.
-    """
-
-    parent: str | None
-    facts: Facts
-    sources: tuple[tuple[str, str], ...] = ()
-    driver: str | None = None
-
-    @property
-    def place(self) -> tuple[str, str | None, str]:
-        """What names it on its host: kind, parent and type."""
-        return self.facts.sort.kind, self.parent, self.facts.sort.type
-
-    def as_data(self) -> dict[str, Any]:
-        return {'parent': self.parent, **facts_as_data(self.facts), 'sources': dict(self.sources),
-                'driver': self.driver}
-
-
-def from_data(data: object, where: str) -> Declaration:
-    """Read what :meth:`Declaration.as_data` made.
+def declaration_from_data(data: object, where: str) -> Declaration:
+    """Read what :func:`declaration_as_data` made.
 
     :param where: what errors call it
     :raises BadRequest: it is something else; names what
@@ -78,6 +56,23 @@ def from_data(data: object, where: str) -> Declaration:
     if driver is not None and not isinstance(driver, str):
         _fail(where, 'driver', driver, 'must be the version of a driver, or null')
     return Declaration(parent, facts_from_data(values, where), tuple(sorted(sources.items())), driver)
+
+
+def declaration_as_text(one: Declaration) -> str:
+    """A declaration as a row of the store has it: JSON, alike for what is alike."""
+    return json.dumps(declaration_as_data(one), separators=(',', ':'), sort_keys=True)
+
+
+def declaration_from_text(text: str, where: str) -> Declaration:
+    """Read what :func:`declaration_as_text` made.
+
+    :raises BadRequest: a newer release wrote it, or it is damaged
+    """
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        raise exception.BadRequest(where, text[:40], f'is no JSON: {error}') from error
+    return declaration_from_data(data, where)
 
 
 def facts_as_data(facts: Facts) -> dict[str, Any]:

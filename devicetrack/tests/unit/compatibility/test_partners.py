@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 import testtools
 
 from devicetrack import exception
-from devicetrack.engine import compatibility
-from devicetrack.engine import fleet
-from devicetrack.engine import partners
-from devicetrack.engine.compatibility import Facts
-from devicetrack.engine.compatibility import Rules
-from devicetrack.engine.compatibility import Sort
-from devicetrack.engine.compatibility import STATELESS
-from devicetrack.engine.compatibility import Version
-from devicetrack.engine.partners import Held
-from devicetrack.engine.partners import Offer
+from devicetrack.compatibility import fleet
+from devicetrack.compatibility import partners
+from devicetrack.compatibility.facts import Facts
+from devicetrack.compatibility.facts import Sort
+from devicetrack.compatibility.partners import Held
+from devicetrack.compatibility.partners import Offer
+from devicetrack.compatibility.rules import REFUSED
+from devicetrack.compatibility.rules import Rules
+from devicetrack.compatibility.versions import STATELESS
+from devicetrack.compatibility.versions import Version
 from devicetrack.objects.values import DeviceKey
 from devicetrack.tests import base
 
@@ -61,7 +61,7 @@ class FindTestCase(base.TestCase):
         self.assertEqual(self.pairs, {pair.source.identifier: pair.destination.identifier for pair in found.pairs})
         self.assertEqual(self.alone, [alone.source.identifier for alone in found.alone])
         self.assertEqual(not self.alone, found.accepted)
-        self.assertEqual(compatibility.REFUSED if self.alone else '', found.for_tenant)
+        self.assertEqual(REFUSED if self.alone else '', found.for_tenant)
         self.assertEqual(found.accepted, json.loads(json.dumps(found.as_data()))['accepted'])
 
 

@@ -1,7 +1,7 @@
 """Whether guests could go to hosts by what these declare, whatever is free there.
 
-Of each type that a host declares it has as many devices as a guest needs, for room is not judged. So no device takes
-the partner of another, and each can be decided by itself.
+Room is not judged: a host is taken to have as many devices of each type that it declares as a guest needs. So no device
+takes the partner of another, and each can be decided by itself.
 """
 
 from __future__ import annotations
@@ -15,14 +15,20 @@ from typing import Any
 from typing import Final
 from typing import NamedTuple
 
-from devicetrack.engine import compatibility
-from devicetrack.engine import declaration
-from devicetrack.engine.compatibility import Facts
-from devicetrack.engine.compatibility import Rules
-from devicetrack.engine.compatibility import Sort
-from devicetrack.engine.compatibility import Verdict
-from devicetrack.engine.compatibility import Version
-from devicetrack.engine.declaration import Declaration
+from devicetrack.compatibility import facts_data
+from devicetrack.compatibility.facts import Declaration
+from devicetrack.compatibility.facts import Facts
+from devicetrack.compatibility.facts import Sort
+from devicetrack.compatibility.host_facts import HostFacts
+from devicetrack.compatibility.host_facts import NOTHING_DECLARED
+from devicetrack.compatibility.rules import decide
+from devicetrack.compatibility.rules import DESTINATION_HOST
+from devicetrack.compatibility.rules import KIND
+from devicetrack.compatibility.rules import Rules
+from devicetrack.compatibility.rules import SOURCE_HOST
+from devicetrack.compatibility.rules import TYPE
+from devicetrack.compatibility.rules import Verdict
+from devicetrack.compatibility.versions import Version
 
 # What can be said of a device and a host.
 YES: Final = 'yes'
@@ -30,45 +36,7 @@ NOTED: Final = 'yes*'                           # by what an option or the table
 NO: Final = 'no'
 UNKNOWN: Final = 'unknown'
 
-NOTHING_DECLARED: Final = 'the host declares nothing'
-
-_MATCHING: Final = (compatibility.KIND, compatibility.TYPE)
-
-
-class Unread(NamedTuple):
-    """A declaration that is there and cannot be read, and why."""
-
-    sort: Sort
-    parent: str | None
-    problem: str
-
-    @property
-    def place(self) -> tuple[str, str | None, str]:
-        """As that of one that can be read."""
-        return self.sort.kind, self.parent, self.sort.type
-
-
-class Declared(NamedTuple):
-    """All that one host declares."""
-
-    host: str
-    declarations: tuple[Declaration, ...] = ()
-    unread: tuple[Unread, ...] = ()
-
-    @property
-    def is_silent(self) -> bool:
-        return not self.declarations and not self.unread
-
-    def drivers(self) -> Iterator[tuple[Sort, str | None]]:
-        """Every type that the host declares at a parent, and the version of the driver there."""
-        for one in self.declarations:
-            yield one.facts.sort, one.driver
-        for unread in self.unread:
-            yield unread.sort, None
-
-    def parents_of(self, facts: Facts) -> list[str]:
-        """The parents where the host declares this; none for devices without a parent."""
-        return [one.parent for one in self.declarations if one.facts == facts and one.parent is not None]
+_MATCHING: Final = (KIND, TYPE)
 
 
 class Choice(NamedTuple):
@@ -78,7 +46,7 @@ class Choice(NamedTuple):
     verdict: Verdict
 
     def as_data(self) -> dict[str, Any]:
-        form, version = declaration.version_as_data(self.facts.version)
+        form, version = facts_data.version_as_data(self.facts.version)
         return {**self.facts.sort._asdict(), 'version_form': form, 'version': version, **self.verdict.as_data()}
 
 
@@ -122,7 +90,7 @@ class Outlook(NamedTuple):
         # Of each of the others it would say that its type is another one.
         there = ', '.join(dict.fromkeys(str(choice.facts.sort) for choice in self.choices))
         more = dict.fromkeys(str(reason) for choice in self.choices for reason in choice.verdict.reasons
-                             if reason.about in (compatibility.SOURCE_HOST, compatibility.DESTINATION_HOST))
+                             if reason.about in (SOURCE_HOST, DESTINATION_HOST))
         return '; '.join([f'the destination declares no {self.sort}: it declares {there}', *more])
 
     @property
@@ -154,7 +122,7 @@ class Row(NamedTuple):
 class Destination:
     """What a host declares, made ready to be asked about."""
 
-    def __init__(self, host: Declared, rules: Rules) -> None:
+    def __init__(self, host: HostFacts, rules: Rules) -> None:
         self._rules = rules
         self._facts = tuple(dict.fromkeys(one.facts for one in host.declarations))
         self._unread = host.unread
@@ -176,7 +144,7 @@ class Destination:
         for facts in self._of_type_or_else(wanted):
             verdict = known.get(facts)
             if verdict is None:
-                verdict = known[facts] = compatibility.decide(device, facts, self._rules, seen)
+                verdict = known[facts] = decide(device, facts, self._rules, seen)
             choices.append(Choice(facts, verdict))
         untold = tuple(dict.fromkeys(one.problem for one in self._unread if one.sort in wanted or not choices))
         return Outlook(device.sort, tuple(choices), untold)
@@ -186,7 +154,7 @@ class Destination:
         return found or [facts for facts in self._facts if facts.sort.kind == wanted[0].kind] or self._facts
 
 
-def matrix(hosts: Sequence[Declared], rules: Rules, types: Collection[str] = ()) -> Iterator[Row]:
+def rows(hosts: Sequence[HostFacts], rules: Rules, types: Collection[str] = ()) -> Iterator[Row]:
     """What each host has for what each other declares, by source in the order of ``hosts``.
 
     Each pair of facts is decided once, however many hosts declare them.
@@ -208,32 +176,6 @@ def matrix(hosts: Sequence[Declared], rules: Rules, types: Collection[str] = ())
                 asked[facts] = {group: group.outlook(facts, decided=decided) for group in groups.values()}
             yield Row(host.host, facts, tuple(host.parents_of(facts)),
                       {name: asked[facts][group] for name, group in group_of.items() if name != host.host})
-
-
-def declarers(hosts: Iterable[Declared], sort: Sort, driver: str | None = None,
-              host: str | None = None) -> tuple[list[str], str | None]:
-    """The names of hosts that declare a type, and why there is none.
-
-    :param driver: only those with a parent for it whose driver has this version
-    :param host: only the one of this name
-    """
-    of_kind: set[str] = set()
-    drivers: dict[str, set[str | None]] = {}
-    for one in hosts:
-        for its_sort, its_driver in one.drivers():
-            if its_sort.kind == sort.kind:
-                of_kind.add(its_sort.type)
-            if its_sort == sort:
-                drivers.setdefault(one.host, set()).add(its_driver)
-    found = [name for name, its in drivers.items() if driver in (None, *its) and host in (None, name)]
-    if found:
-        return found, None
-    if not drivers:
-        return found, f'no host declares this type; of this kind there are {", ".join(sorted(of_kind)) or "none"}'
-    if host is not None:
-        return found, f'this host does not declare the type; those that do are {", ".join(drivers)}'
-    known = {its for of_host in drivers.values() for its in of_host if its is not None}
-    return found, f'no host declares the type with this driver; there are {", ".join(sorted(known)) or "none known"}'
 
 
 def _distinct(declarations: Iterable[Declaration], types: Collection[str]) -> Iterable[Facts]:

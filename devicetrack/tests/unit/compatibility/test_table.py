@@ -7,9 +7,9 @@ import pathlib
 
 import devicetrack
 from devicetrack import exception
-from devicetrack.claims import compatibility_table
-from devicetrack.engine.compatibility import Sort
-from devicetrack.engine.compatibility import Version
+from devicetrack.compatibility import table as tables
+from devicetrack.compatibility.facts import Sort
+from devicetrack.compatibility.versions import Version
 from devicetrack.tests import base
 
 MDEV = Sort('mdev', 'nvidia-35')
@@ -46,7 +46,7 @@ class DeclaredTestCase(base.TestCase):
         names=('sort', 'host', 'driver', 'version', 'required', 'offered'))
 
     def test_declared(self) -> None:
-        declared = compatibility_table.parse(TABLE, 'table').declared(self.sort, self.host, self.driver)
+        declared = tables.parse(TABLE, 'table').declared(self.sort, self.host, self.driver)
         self.assertEqual((self.version, self.required, self.offered), declared)
 
 
@@ -54,7 +54,7 @@ class RulesTestCase(base.TestCase):
 
     def test_the_table_of_the_documentation(self) -> None:
         path = pathlib.Path(devicetrack.__file__).parents[1] / 'doc' / 'source' / 'user' / 'compatibility.yaml'
-        table = compatibility_table.read(str(path))
+        table = tables.read(str(path))
         self.assertEqual({(MDEV, VF)}, table.crossings)
         self.assertEqual({Sort('mdev', 'i915-GVTg_V5_4')}, table.growing)
         self.assertEqual({'mdev', 'vf'}, table.kinds)
@@ -64,7 +64,7 @@ class RulesTestCase(base.TestCase):
 
     def test_every_entry(self) -> None:
         rule = 'cross_kind: [{from: {kind: mdev, type: a}, to: {kind: vf, type: b}}]'
-        table = compatibility_table.parse(TABLE + rule, 'table')
+        table = tables.parse(TABLE + rule, 'table')
         mdev, driver, host, vf, source, destination = table.entries()
         self.assertEqual(('everywhere', None, None), (mdev.where, mdev.driver, mdev.host))
         self.assertEqual((MDEV, 'driver 535.10', '535.10', None, Version(2, 0, 1)),
@@ -110,7 +110,7 @@ class MeaninglessTestCase(base.TestCase):
         names=('text', 'words'))
 
     def test_the_error_names_the_place_and_what_to_do(self) -> None:
-        error = self.assertRaises(exception.InvalidConfiguration, compatibility_table.parse, self.text, 'table')
+        error = self.assertRaises(exception.InvalidConfiguration, tables.parse, self.text, 'table')
         self.assertRegex(str(error), self.words)
 
 
@@ -118,17 +118,17 @@ class UnreadableTestCase(base.TestCase):
 
     def test_a_file_that_is_not_there(self) -> None:
         path = os.path.join(self.temp_dir(), 'none')
-        error = self.assertRaises(exception.InvalidConfiguration, compatibility_table.read, path, '--table')
+        error = self.assertRaises(exception.InvalidConfiguration, tables.read, path, '--table')
         self.assertIn(f'--table = {path}: cannot be read: No such file', str(error))
 
     def test_a_file_that_is_too_large_is_not_looked_at(self) -> None:
         path = pathlib.Path(self.temp_dir(), 'table')
         path.write_bytes(b'#' * (1 << 20) + b'\ntypes: {}')
-        error = self.assertRaises(exception.InvalidConfiguration, compatibility_table.read, str(path))
+        error = self.assertRaises(exception.InvalidConfiguration, tables.read, str(path))
         self.assertIn(f'table = {path}: has more than 1048576 bytes', str(error))
 
     def test_a_file_that_is_no_text(self) -> None:
         path = pathlib.Path(self.temp_dir(), 'table')
         path.write_bytes(b'types: \xff')
-        error = self.assertRaises(exception.InvalidConfiguration, compatibility_table.read, str(path))
+        error = self.assertRaises(exception.InvalidConfiguration, tables.read, str(path))
         self.assertIn('write it in UTF-8', str(error))
