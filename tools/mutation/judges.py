@@ -28,7 +28,7 @@ import testtools
 KEPT = mutants.ROOT / '.mutation'
 
 CPU_LIMIT_S = 20                            # for one test, besides ten times its usual time
-BUDGET_S = 15                               # of CPU time for one mutant: who outlives that has survived
+BUDGET_S = 8                                # of CPU time for one mutant: who outlives that has survived
 
 
 class Test(NamedTuple):

@@ -76,14 +76,21 @@ def catch_nothing(node: cst.ExceptHandler) -> Iterator[cst.CSTNode]:
         yield node.with_changes(type=cst.Tuple(()), whitespace_after_except=cst.SimpleWhitespace(' '))
 
 
+def assign_nothing(node: cst.Assign | cst.AnnAssign) -> Iterator[cst.CSTNode]:
+    """mutmut's, which replaces a value by None, but for values that are as good as None."""
+    if not matchers.matches(node.value, matchers.Name('None') | matchers.Name('False')):
+        yield from mutators.operator_assignment(node)
+
+
 # Those of mutmut, without changed texts (most are for people) and without positional arguments that are left out or
 # replaced by None (most are type errors, which any test finds).
 OPERATORS: list[tuple[Any, Callable[[Any], Any]]] = [
     *((kind, operator) for kind, operator in mutators.mutation_operators
-      if operator not in (mutators.operator_string, mutators.operator_arg_removal, mutators.operator_dict_arguments)),
-    (cst.BaseSmallStatement, remove), (cst.If | cst.While | cst.CompIf, negate), (cst.BooleanOperation, either_side),
-    (cst.Return, return_nothing), (cst.Dict | cst.Set, fewer_elements), (cst.ComparisonTarget, fewer_members),
-    (cst.Call, fewer_keywords), (cst.ExceptHandler, catch_nothing),
+      if operator not in (mutators.operator_string, mutators.operator_arg_removal, mutators.operator_dict_arguments,
+                          mutators.operator_assignment)),
+    (cst.Assign | cst.AnnAssign, assign_nothing), (cst.BaseSmallStatement, remove), (cst.Return, return_nothing),
+    (cst.If | cst.While | cst.CompIf, negate), (cst.BooleanOperation, either_side), (cst.ExceptHandler, catch_nothing),
+    (cst.Dict | cst.Set, fewer_elements), (cst.ComparisonTarget, fewer_members), (cst.Call, fewer_keywords),
 ]
 LOGGING = matchers.Call(matchers.Attribute(matchers.Name('LOG')))
 
@@ -150,7 +157,7 @@ class _Finder(cst.CSTVisitor):
             self._statements.append(node)
         for kind, operator in OPERATORS:
             # Constants of a module are known by their names, whatever they are.
-            if isinstance(node, kind) and (self._names or operator is not mutators.operator_assignment):
+            if isinstance(node, kind) and (self._names or operator is not assign_nothing):
                 for mutated in operator(node):
                     self._add(node, mutated)
         return True

@@ -11,6 +11,7 @@ NODE = moves.Node('here', 'here')
 
 AWAY = (('here', 'here'), ('there', 'there'))
 COMES = (('there', 'there'), ('here', 'here'))
+NOWHERE = ((None, None), (None, None))
 WITHIN = (('here', 'here'), ('here', 'here'))
 
 
@@ -98,6 +99,11 @@ class SettleTestCase(base.TestCase):
          'elsewhere', {'leave': ((OLD, NEWER),)}),
         ('it left with a newer one that is not over', (OLD,), [move('error', AWAY), move('finished', AWAY, NEWER, 2)],
          None, False, 'elsewhere', {'leave': ((OLD, NEWER),)}),
+        ('a migration to here failed, and a newer one took it away', (NEW,),
+         [move('failed', COMES), move('completed', AWAY, NEWER, 2)], None, False, 'elsewhere',
+         {'give': (NEW,), 'over': True}),
+        ('done here, and the service names no hosts', (OLD, ARRIVED), [move('confirmed', NOWHERE)], 'n', True, 'here',
+         {'settle': (ARRIVED,), 'give': (OLD,), 'over': True}),
         ('what goes back is left alone', (LEAVING,), [move('reverted', AWAY)], None, False, 'here', {}),
         names=('rows', 'known', 'guest', 'running', 'word', 'expected'))
 

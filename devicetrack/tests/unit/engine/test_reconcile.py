@@ -231,6 +231,13 @@ class MovingTestCase(base.TestCase):
                                                                  migrations=move('completed')), []),
         ('elsewhere, and nothing says how it got there', views(rows=[row()], instances=ELSEWHERE, migrations={}),
          [('recorded but unused', 'warning')]),
+        ('the same beside one on its way back', views(rows=[hosts.row(namespace('b'), 'i', 'releasing'), row()],
+                                                      there=[namespace('b'), DEVICE], instances=ELSEWHERE,
+                                                      migrations={}),
+         [('recorded but unused', 'warning'), ('release pending', 'note')]),
+        ('the same beside one that a migration left', views(
+            rows=[row(), moving(namespace('b'))], there=[namespace('b'), DEVICE], instances=ELSEWHERE, migrations={}),
+         [('recorded but unused', 'warning'), *STALE]),
         ('elsewhere, with a guest here', views(RUNS_ON_OLD, rows=[row()], instances=ELSEWHERE, migrations={}), []),
         ('elsewhere, and just claimed for', views(rows=[row(state='claimed')], instances=ELSEWHERE, migrations={}), []),
         names=('seen', 'expected'))

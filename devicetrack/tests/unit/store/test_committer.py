@@ -197,6 +197,18 @@ class TestCommitter(base.TestCase):
         self.assertRaises(exception.StoreUnavailable, self.commit, 'ns1')
         self.assertEqual(committers.ATTEMPTS, len(self.database.transactions))
 
+    def test_a_batch_that_gives_way_is_tried_one_by_one(self) -> None:
+        def conflict(keys: list[str]) -> None:
+            if len(keys) > 1:
+                raise _Error(Cause.CONFLICT)
+
+        def let_batches_give_way() -> None:
+            self.database.at_statement = conflict
+
+        answers = self.gathered(*self.calls('a', 'b'), in_the_turn=let_batches_give_way)
+        self.assertEqual([None] * 3, answers)
+        self.assertEqual([['first'], ['a', 'b'], ['a'], ['b']], self.database.transactions)
+
     def test_nothing_is_tried_again_after_a_disconnect(self) -> None:
         self.database.at_statement = lambda keys: (_ for _ in ()).throw(_Error(Cause.GONE))
         self.assertRaises(exception.StoreUnavailable, self.commit, 'ns0')
