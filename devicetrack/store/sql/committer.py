@@ -242,7 +242,6 @@ class Committer:
         try:
             connection = self._ready()
         except Exception as error:
-            self._drop()
             return backend.fault(error)
         committing = committed = False
         try:
@@ -277,8 +276,10 @@ class Committer:
         if self._connection is not None and time.monotonic() - self._used > self._ping_after_s:
             try:
                 self._backend.ping(self._connection)
-            except Exception:
+            except BaseException as error:
                 self._drop()
+                if not isinstance(error, Exception):
+                    raise                   # an answer may be on its way
         if self._connection is None:
             self._connection = self._connect()
         return self._connection
