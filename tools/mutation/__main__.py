@@ -37,6 +37,8 @@ def main() -> int:
     parser.add_argument('--mutants', type=int, default=1000)
     parser.add_argument('--seed', default='1')
     parser.add_argument('--jobs', type=int, default=2)
+    parser.add_argument('--patience', type=float, default=30, metavar='SECONDS',
+                        help='of CPU time; a mutant that outlives it has survived')
     parser.add_argument('--least', type=float, default=95, metavar='PERCENT')
     asked = parser.parse_args()
     chosen = [name for name in MODULES if not asked.modules or name.endswith(tuple(asked.modules))]
@@ -55,7 +57,7 @@ def main() -> int:
         for mutant in drawn:
             if killed.total() + survived.total() >= asked.mutants:
                 return
-            yield mutant, functools.partial(judges.judge, mutant, tests.of(mutant))
+            yield mutant, functools.partial(judges.judge, mutant, tests.of(mutant), asked.patience)
 
     for mutant, answer in children.work(works(), asked.jobs):
         if answer is None:

@@ -28,7 +28,6 @@ import testtools
 KEPT = mutants.ROOT / '.mutation'
 
 CPU_LIMIT_S = 20                            # for one test, besides ten times its usual time
-BUDGET_S = 8                                # of CPU time for one mutant: who outlives that has survived
 
 
 class Test(NamedTuple):
@@ -37,6 +36,11 @@ class Test(NamedTuple):
     module: str
     name: str
     usual_s: float
+
+    @property
+    def of(self) -> str:
+        """Its class."""
+        return self.name.partition('(')[0].rpartition('.')[0]
 
 
 @functools.cache
@@ -112,8 +116,8 @@ def reached_by(module: str, judged: tuple[str, ...]) -> dict[str, Any]:
             'others': [name for name in sys.modules if not name.startswith(('devicetrack', '__main__'))]}
 
 
-def judge(mutant: mutants.Mutant, tests: list[Test]) -> str | None:
-    """Run tests on a mutant until one fails.
+def judge(mutant: mutants.Mutant, tests: list[Test], patience_s: float) -> str | None:
+    """Run tests on a mutant until one fails, or until they have used so much CPU time.
 
     :returns: the name of that test, '' when none failed, None when the mutant is none or cannot be imported
     """
@@ -131,7 +135,7 @@ def judge(mutant: mutants.Mutant, tests: list[Test]) -> str | None:
         importlib.import_module(mutant.module)
     except Exception:
         return None
-    end_s = children.cpu_s() + BUDGET_S
+    end_s = children.cpu_s() + patience_s
     for test in itertools.takewhile(lambda test: children.cpu_s() + test.usual_s < end_s, tests):
         limit_s = children.cpu_s() + CPU_LIMIT_S + 10 * test.usual_s
         resource.setrlimit(resource.RLIMIT_CPU, (int(limit_s), resource.RLIM_INFINITY))
@@ -174,12 +178,17 @@ class Tests:
                 importlib.import_module(other)
 
     def of(self, mutant: mutants.Mutant) -> list[Test]:
-        """Those that reach a mutant, first those that found others in its function, then the quickest."""
+        """Those that reach a mutant: first those that found others in its function, then of each class in turn."""
         reaching = self._reaching[mutant.module]
         lines = reaching if mutant.at_import else mutant.lines
         tests: set[Test] = set().union(*(reaching.get(line, ()) for line in lines))
-        return sorted(tests, key=lambda test: (-self._killers[mutant.module, mutant.function, test.name],
-                                               test.usual_s, test.name))
+        turns: collections.Counter[str] = collections.Counter()
+        order = []
+        for test in sorted(tests, key=lambda test: (test.usual_s, test.name)):
+            turns[test.of] += 1
+            killed = self._killers[mutant.module, mutant.function, test.name]
+            order.append((-killed, turns[test.of], test.usual_s, test))
+        return [test for *_order, test in sorted(order)]
 
     def learn(self, mutant: mutants.Mutant, killer: str) -> None:
         """Remember which test found a mutant."""

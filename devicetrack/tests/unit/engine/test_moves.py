@@ -117,6 +117,15 @@ class SettleTestCase(base.TestCase):
 
 class StatusTestCase(base.TestCase):
 
+    def test_what_each_status_means(self):
+        expected = {
+            moves.PENDING: ('queued', 'accepted', 'preparing', 'pre-migrating', 'running', 'migrating',
+                            'post-migrating', 'finished', 'confirming', 'reverting'),
+            moves.DONE: ('completed', 'confirmed', 'done'),
+            moves.UNDONE: ('reverted', 'cancelled', 'failed', 'error')}
+        for verdict, statuses in expected.items():
+            self.assertEqual([verdict] * len(statuses), list(map(moves.verdict, statuses)))
+
     def test_an_unknown_status_is_not_over(self):
         for status in ('mended', '', None):
             self.assertEqual(moves.UNKNOWN, moves.verdict(status))

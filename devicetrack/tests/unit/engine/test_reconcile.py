@@ -172,6 +172,26 @@ class CompareTestCase(base.TestCase):
         self.assertEqual(reconcile.compare(self.seen), reconcile.compare(self.seen))
 
 
+class TextTestCase(base.TestCase):
+    """What an operator reads."""
+
+    scenarios = base.table(
+        ('two domains', views(usage(use('y'), use('x'))), ['vpmem a: used by several: domains x, y name it']),
+        ('two that are not the owner', views(usage(use('x'), use('y')), rows=[row()]),
+         ['vpmem a: used by another than its owner: recorded for i, named by x, y',
+          'vpmem a: used by several: domains x, y name it']),
+        ('no row', views(usage(use('x'))),
+         ['vpmem a: used but unrecorded: domain x names it and no row does; foreign: no record of this host in its '
+          'definition has it']),
+        ('a view', views(usage(unknown=['no answer'])), ['view unknown: domain: no answer']),
+        ('a kind that nobody reads', views(there=(), rows=[row()], known=['mdev']),
+         ['view unknown: vpmem: rows have devices of this kind, and none of the installed device kinds knows it']),
+        names=('seen', 'expected'))
+
+    def test_says(self):
+        self.assertEqual(self.expected, [str(finding) for finding in reconcile.compare(self.seen)])
+
+
 USED = values.Use('mdev', 'm', 'm', 'i', True, True, True)
 NEW, OLD = namespace('new'), namespace('a')
 RUNS_ON_NEW = usage(use('i', identifier='new'))
@@ -199,6 +219,8 @@ class MovingTestCase(base.TestCase):
                                                                    migrations=move('confirmed', **ONE_HOST)), []),
         ('confirmed, and the guest is on the old one', views(RUNS_ON_OLD, [OLD, NEW], RESIZED, HERE,
                                                              migrations=move('confirmed', **ONE_HOST)), STALE),
+        ('reverted, and the guest runs on the new ones', views(RUNS_ON_NEW, [OLD, NEW], RESIZED, HERE,
+                                                               migrations=move('reverted', **ONE_HOST)), STALE * 2),
         ('an error with the guest defined on the new ones', views(
             usage(use('i', running=False, live=False, identifier='new')), [OLD, NEW], RESIZED, HERE,
             migrations=move('error', **ONE_HOST)), STALE * 2),
