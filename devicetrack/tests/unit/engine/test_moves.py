@@ -93,6 +93,8 @@ class SettleTestCase(base.TestCase):
          {}),
         ('it left and nobody said so here', (AT_REST,), [move('completed', AWAY)], None, False, 'elsewhere',
          {'leave': ((AT_REST, M),)}),
+        ('it moved within this host and left nothing', (AT_REST,), [move('completed', WITHIN)], None, False,
+         'elsewhere', {}),
         ('it left and the guest runs here', (AT_REST,), [move('completed', AWAY)], 'o', True, 'elsewhere', {}),
         ('it left long ago and is here again', (AT_REST,), [move('completed', AWAY)], None, False, 'here', {}),
         ('it left with a newer one', (OLD,), [move('error', AWAY), move('confirmed', AWAY, NEWER, 2)], None, False,
@@ -129,6 +131,23 @@ class StatusTestCase(base.TestCase):
     def test_an_unknown_status_is_not_over(self):
         for status in ('mended', '', None):
             self.assertEqual(moves.UNKNOWN, moves.verdict(status))
+
+    def test_a_migration_whose_number_is_no_number_has_none(self):
+        class Migration:
+            uuid, id = M, '7'
+
+        self.assertIsNone(moves.Move.of(Migration()).number)
+
+    def test_an_end_is_here_by_its_host_and_by_its_node_if_the_service_says_it(self):
+        node = moves.Node('here', 'n1')
+        self.assertEqual([True, True, False, False], [
+            node.is_at(end) for end in (('here', 'n1'), ('here', None), ('here', 'n2'), (None, None))])
+
+    def test_anything_to_do_is_needed(self):
+        for to_do in ({'arrive': (NEW,)}, {'settle': (OLD,)}, {'give': (OLD,)}, {'leave': ((OLD, M),)},
+                      {'failed': (M,)}):
+            self.assertTrue(moves.Settlement(**to_do).is_needed)
+        self.assertFalse(moves.Settlement(over=True).is_needed)
 
     def test_a_migration_is_read_as_the_service_has_it(self):
         class Migration:

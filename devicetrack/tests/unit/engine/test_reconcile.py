@@ -285,6 +285,10 @@ class DetailsTestCase(base.TestCase):
          [('details differ', 'note', 'devpath is /dev/dax1.0 and was recorded as /dev/dax0.0', 'update details')]),
         ('another path after a boot', [hosts.row(pmem(), 'i', 'active')], [pmem(devpath='/dev/dax1.0')], True, []),
         ('another label: the claim chose it', [hosts.row(pmem(), 'i', 'active')], [pmem(label='BIG')], False, []),
+        ('another namespace, and a reason of its own', [hosts.row(pmem(), 'i', 'active')],
+         [pmem(namespace_uuid=ANOTHER_UUID)._replace(unhealthy='disabled')], False,
+         [('unhealthy', 'critical', f'another device has its name: namespace_uuid is {ANOTHER_UUID} and was recorded '
+           f'as {NAMESPACE_UUID}; disabled; owner i', None)]),
         ('another namespace', [hosts.row(pmem(), 'i', 'active')], [pmem(namespace_uuid=ANOTHER_UUID)], False,
          [('unhealthy', 'critical', f'another device has its name: namespace_uuid is {ANOTHER_UUID} and was recorded '
            f'as {NAMESPACE_UUID}; owner i', None)]),
@@ -337,6 +341,24 @@ class OrphanTestCase(base.TestCase):
         seen = views(**{'usage': usage(use('i')), 'there': [pmem()], 'guests': self.guests, **self.changed})
         [found] = [one for one in reconcile.compare(seen) if one.kind == reconcile.USED_UNRECORDED]
         self.assertEqual((True, self.repair), (self.whose in found.detail, found.repair))
+
+
+class WrongOwnerTestCase(base.TestCase):
+    """A device that a row has for another than the domain that names it, and whose definition records it."""
+
+    scenarios = base.table(
+        ('recorded as its own', [guest(recorded(pmem()))], ', whose definition records it as its own', 'adopt'),
+        ('recorded twice', [guest(recorded(pmem()), recorded(pmem(), 1))], ', whose definition records it as its own',
+         None),
+        ('recorded by another', [guest(recorded(pmem()), instance='x')], '', None),
+        ('recorded beside its own', [guest(recorded(pmem(), beside=True))], '', None),
+        names=('guests', 'told', 'repair'))
+
+    def test_finds(self):
+        [found] = reconcile.compare(views(usage(use('i')), [pmem()], [hosts.row(pmem(), 'x', 'active')],
+                                          guests=self.guests))
+        self.assertEqual((reconcile.WRONG_OWNER, f'recorded for x, named by i{self.told}', self.repair),
+                         (found.kind, found.detail, found.repair))
 
 
 class LeftOverTestCase(base.TestCase):
@@ -435,11 +457,12 @@ class UnknownKindTestCase(base.TestCase):
     def test_rows_of_a_kind_that_is_not_installed_are_told_once(self):
         rows = [hosts.row(namespace(name), 'i')._replace(kind='tape') for name in ('a', 'b')]
         [found] = reconcile.compare(views(usage(domains=['i']), there=(), rows=rows))
-        self.assertEqual((reconcile.VIEW_UNKNOWN, True), (found.kind, 'tape' in found.detail))
+        self.assertEqual((reconcile.VIEW_UNKNOWN, reconcile.NO_DEVICE, 0, True),
+                         (found.kind, found.device, found.generation, 'tape' in found.detail))
 
     def test_a_kind_that_could_not_be_read_is_not_told_twice(self):
         rows = [hosts.row(namespace('a'), 'i')]
         found = reconcile.compare(views(usage(domains=['i']), there=(), rows=rows, known=(),
                                         unknown=(values.Unknown('vpmem', 'ndctl failed'),)))
-        self.assertEqual([reconcile.VIEW_UNKNOWN],
-                         [one.kind for one in found if one.kind == reconcile.VIEW_UNKNOWN])
+        self.assertEqual([(reconcile.NO_DEVICE, 0)],
+                         [(one.device, one.generation) for one in found if one.kind == reconcile.VIEW_UNKNOWN])
