@@ -11,6 +11,7 @@ from collections.abc import Callable
 from collections.abc import Iterator
 import functools
 import gc
+import json
 import pathlib
 import signal
 import sys
@@ -37,7 +38,7 @@ def main() -> int:
     parser.add_argument('--mutants', type=int, default=1000)
     parser.add_argument('--seed', default='1')
     parser.add_argument('--jobs', type=int, default=2)
-    parser.add_argument('--patience', type=float, default=30, metavar='SECONDS',
+    parser.add_argument('--patience', type=float, default=60, metavar='SECONDS',
                         help='of CPU time; a mutant that outlives it has survived')
     parser.add_argument('--least', type=float, default=95, metavar='PERCENT')
     asked = parser.parse_args()
@@ -46,20 +47,32 @@ def main() -> int:
     sys.dont_write_bytecode = False             # every fork imports the package anew
     drawn = sorted((mutant for name in chosen for mutant in mutants.of(name, asked.seed)),
                    key=lambda mutant: mutant.order)
+    judges.KEPT.mkdir(exist_ok=True)
     tests = judges.Tests(MODULES, TESTS, asked.jobs)
     print(f'{len(drawn)} mutants, {tests.count} tests, seed {asked.seed}', flush=True)
     gc.freeze()
     explained = {(one['in'], one['line'], one['change']): one['reason']
                  for one in (yaml.safe_load(EXPLAINED.read_text()) if EXPLAINED.exists() else ())}
+    judged_before = judges.KEPT / f'judged-{judges.state_of_code(mutants.TESTS, str(asked.patience))}'
+    judged_before.touch()
+    known = dict(line.split(' ', 1) for line in judged_before.read_text().splitlines())
     killed, survived = collections.Counter[str](), collections.Counter[str]()
 
     def works() -> Iterator[tuple[mutants.Mutant, Callable[[], Any]]]:
         for mutant in drawn:
             if killed.total() + survived.total() >= asked.mutants:
                 return
-            yield mutant, functools.partial(judges.judge, mutant, tests.of(mutant), asked.patience)
+            if mutant.order not in known:
+                yield mutant, functools.partial(judges.judge, mutant, tests.of(mutant), asked.patience)
 
-    for mutant, answer in children.work(works(), asked.jobs):
+    def answers() -> Iterator[tuple[mutants.Mutant, str | None]]:
+        yield from ((mutant, json.loads(known[mutant.order])) for mutant in drawn if mutant.order in known)
+        for mutant, answer in children.work(works(), asked.jobs):
+            with judged_before.open('a') as kept:
+                kept.write(f'{mutant.order} {json.dumps(answer)}\n')
+            yield mutant, answer
+
+    for mutant, answer in answers():
         if answer is None:
             continue
         if answer:

@@ -11,6 +11,7 @@ import importlib.machinery
 import itertools
 import json
 import os
+import pathlib
 import resource
 import sys
 from typing import Any
@@ -61,19 +62,22 @@ def fails(test: Any) -> bool:
     return not result.wasSuccessful()
 
 
+def state_of_code(tests: pathlib.Path, *others: str) -> str:
+    """A digest of the package without its tests but for these, a file or a folder, and of other texts."""
+    code = [path for path in mutants.TESTS.parent.rglob('*.py')
+            if mutants.TESTS not in path.parents or tests in (path, *path.parents)]
+    texts = [*(path.read_bytes() for path in sorted(code)), *map(str.encode, others)]
+    return hashlib.sha256(b''.join(texts)).hexdigest()[:32]
+
+
 def look_at(module: str, judged: tuple[str, ...]) -> dict[str, Any]:
     """What :func:`reached_by` found in a module, found once for each state of it and of the code."""
-    tests = mutants.path_of('devicetrack.tests').with_suffix('')
-    code = [path for path in mutants.path_of('devicetrack').with_suffix('').rglob('*.py')
-            if tests not in path.parents or path == mutants.path_of(module)]
-    state = [repr(judged).encode(), *(path.read_bytes() for path in sorted(code))]
-    digest = hashlib.sha256(b''.join(state)).hexdigest()
+    digest = state_of_code(mutants.path_of(module), repr(judged))
     kept = KEPT / f'{module}-{digest}.json'
     if not kept.exists():
         seen = reached_by(module, judged)
         if seen['failed']:
             return seen
-        KEPT.mkdir(exist_ok=True)
         half = kept.with_suffix(f'.{os.getpid()}')
         half.write_text(json.dumps(seen))
         half.rename(kept)
@@ -178,7 +182,11 @@ class Tests:
                 importlib.import_module(other)
 
     def of(self, mutant: mutants.Mutant) -> list[Test]:
-        """Those that reach a mutant: first those that found others in its function, then of each class in turn."""
+        """Those that reach a mutant, the likely killers first.
+
+        These are tests that killed another in its function, then those of the module's own file of tests; the others
+        follow, the quickest of each class, then the second of each, since those of one class are much alike.
+        """
         reaching = self._reaching[mutant.module]
         lines = reaching if mutant.at_import else mutant.lines
         tests: set[Test] = set().union(*(reaching.get(line, ()) for line in lines))
@@ -187,7 +195,8 @@ class Tests:
         for test in sorted(tests, key=lambda test: (test.usual_s, test.name)):
             turns[test.of] += 1
             killed = self._killers[mutant.module, mutant.function, test.name]
-            order.append((-killed, turns[test.of], test.usual_s, test))
+            apart = not test.module.endswith(f'.test_{mutant.module.rpartition(".")[2]}')
+            order.append((-killed, apart, turns[test.of] if apart else 0, test.usual_s, test))
         return [test for *_order, test in sorted(order)]
 
     def learn(self, mutant: mutants.Mutant, killer: str) -> None:

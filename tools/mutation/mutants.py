@@ -25,6 +25,9 @@ def path_of(module: str) -> pathlib.Path:
     return ROOT.joinpath(*module.split('.')).with_suffix('.py')
 
 
+TESTS = ROOT / 'devicetrack' / 'tests'
+
+
 def remove(node: cst.BaseSmallStatement) -> Iterator[cst.CSTNode]:
     """Leave out a call, a raise, or a change of an object. Without an assignment to a name nothing would run."""
     targets = [target.target for target in node.targets] if isinstance(node, cst.Assign) else []
@@ -44,7 +47,7 @@ def either_side(node: cst.BooleanOperation) -> Iterator[cst.CSTNode]:
 
 
 def return_nothing(node: cst.Return) -> Iterator[cst.CSTNode]:
-    if node.value is not None and not matchers.matches(node.value, matchers.Name('None')):
+    if node.value is not None and not matchers.matches(node.value, matchers.Name('None') | matchers.Name('False')):
         yield node.with_changes(value=cst.Name('None'), whitespace_after_return=cst.SimpleWhitespace(' '))
 
 
@@ -78,7 +81,7 @@ def catch_nothing(node: cst.ExceptHandler) -> Iterator[cst.CSTNode]:
 
 def assign_nothing(node: cst.Assign | cst.AnnAssign) -> Iterator[cst.CSTNode]:
     """mutmut's, which replaces a value by None, but for values that are as good as None."""
-    if not matchers.matches(node.value, matchers.Name('None') | matchers.Name('False')):
+    if node.value is not None and not matchers.matches(node.value, matchers.Name('None') | matchers.Name('False')):
         yield from mutators.operator_assignment(node)
 
 
