@@ -162,7 +162,7 @@ def settle(seen: Situation) -> Settlement:
             at_rest += stays
             give += goes
         arrive += [record for record in new if record.role == vocabulary.INCOMING and record not in at_rest
-                   and record not in give and seen.running and record.key in seen.live]
+                   and seen.running and record.key in seen.live]
     leave = _leaving(seen, rows)
     moving = {record.key for record in rows if record.migration_uuid is not None}
     settled = {record.key for record in (*at_rest, *give)}

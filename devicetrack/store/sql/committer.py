@@ -199,9 +199,6 @@ class Committer:
                         self._waiting.remove(ticket)
                     raise interrupt
                 leads = ticket.place is _LEADS
-                if leads:
-                    ticket.place = _ANSWERED
-                    ticket.error = interrupt
             if leads:                       # it was given the turn and has not used it
                 self._hand_over((ticket,))
                 raise interrupt

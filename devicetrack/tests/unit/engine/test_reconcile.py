@@ -323,6 +323,8 @@ class OrphanTestCase(base.TestCase):
         ('a record without the device', [guest(recorded(namespace('b')))], {}, 'foreign', None),
         ('a record of another host', [guest(recorded(pmem()), host='other')], {}, 'under another UUID', None),
         ('a record of another instance', [guest(recorded(pmem()), instance='x')], {}, 'foreign', None),
+        ('a record of another instance, of another host', [guest(recorded(pmem()), instance='x', host='other')], {},
+         'foreign', None),
         ('recorded beside its own', [guest(recorded(pmem(), beside=True, role='old', migration='M'))], {}, 'foreign',
          None),
         ('recorded by two', [OURS, guest(recorded(pmem()), instance='x')], {}, 'orphaned', None),

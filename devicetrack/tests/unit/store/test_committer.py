@@ -202,6 +202,32 @@ class TestCommitter(base.TestCase):
         self.assertEqual(2, len(self.database.transactions))
         self.assertEqual(set(), self.database.rows)
 
+    def test_a_fault_of_the_store_ends_what_was_begun_one_by_one(self) -> None:
+        def refuse_and_be_full() -> None:
+            faults = [Cause.FULL, Cause.DUPLICATE]
+            self.database.at_statement = lambda keys: (_ for _ in ()).throw(_Error(faults.pop()))
+
+        answers = self.gathered(*self.calls('a', 'b', 'c'), in_the_turn=refuse_and_be_full)
+        self.assertEqual([exception.StoreUnavailable] * 3, list(map(type, answers[1:])))
+        self.assertEqual([1, 3, 1], list(map(len, self.database.transactions)))
+
+    def test_a_lost_answer_to_one_by_itself_is_that_ones_alone(self) -> None:
+        def lose() -> None:
+            self.database.at_commit = lambda: None
+            raise _Error(Cause.GONE, undone=False)
+
+        def refuse(keys: list[str]) -> None:
+            self.database.at_statement = lambda keys: None
+            self.database.at_commit = lose
+            raise _Error(Cause.DUPLICATE)
+
+        def next_is_refused() -> None:
+            self.database.at_statement = refuse
+
+        answers = self.gathered(*self.calls('a', 'b', 'c'), in_the_turn=next_is_refused)
+        self.assertEqual(1, sum(isinstance(answer, exception.OutcomeUnknown) for answer in answers))
+        self.assertEqual(3, sum(answer is None for answer in answers))
+
     def test_a_lost_answer_is_unknown_to_every_member(self) -> None:
         def lose() -> None:
             self.database.at_commit = lambda: (_ for _ in ()).throw(_Error(Cause.GONE, undone=False))
