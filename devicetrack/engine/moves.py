@@ -177,8 +177,7 @@ def _replaced(seen: Situation, rows: Sequence[Record]) -> tuple[str, ...]:
     """
     moves = seen.moves or {}
     here = [moves[uuid] for uuid in {record.migration_uuid for record in rows} if uuid is not None and uuid in moves]
-    known = [*here, *(move for move in moves.values() if move.instance_uuid is not None and rows
-                      and move.instance_uuid == rows[0].instance_uuid)]
+    known = [*here, *(move for move in moves.values() if rows and move.instance_uuid == rows[0].instance_uuid)]
     replaced = []
     for move in here:
         incoming = [record for record in rows
