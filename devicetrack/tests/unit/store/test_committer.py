@@ -309,8 +309,8 @@ class TestCommitter(base.TestCase):
         self.assertEqual({'a', 'b'}, self.database.rows)
 
     def test_an_interrupted_leader_gives_its_turn_away_once(self) -> None:
-        leader, follower, third = (threading.Thread(target=call) for call in (
-            functools.partial(self.assertRaises, KeyboardInterrupt, self.commit, 'first'), *self.calls('a', 'b')))
+        leader = threading.Thread(target=self.assertRaises, args=(KeyboardInterrupt, self.commit, 'first'))
+        follower, third = (threading.Thread(target=call) for call in self.calls('a', 'b'))
 
         def interrupt(keys: list[str]) -> None:
             self.database.at_statement = follow
