@@ -202,7 +202,7 @@ def _undone(seen: Situation, move: Move | None, new: Sequence[Record], old: Sequ
     """The rows that stay the instance's and those that go back, after a migration that did not come off."""
     unclear = move is not None and move.status == ERROR
     if seen.running and any(record.key in seen.live for record in new):
-        return ([] if one_host else list(old)), []      # a guest runs on them, whatever the service says
+        return [], []                                   # a guest runs on them, whatever the service says
     if one_host:
         # An error may have come after the guest was defined on its new devices. Then a person has to say.
         if unclear and (seen.domain is None or any(record.key in seen.named for record in new)):
