@@ -3,6 +3,7 @@
 # make quick   the tests that need no server and no daemon, for while one works
 # make crash-test  kill a service at every step of everything it does, on three databases
 # make host-test   the library on real compute hosts: virtual machines with namespaces and mediated devices
+# make mutation-test  change the code in one place at a time, and see whether a test fails: what the tests prove
 # make model-check  every order of operations and crashes up to a depth (DEPTH=n), each mutant of it found
 # make bench   the table of speeds
 # make docs    the documentation, into doc/build/html and releasenotes/build/html
@@ -19,7 +20,7 @@ EXTRAS = libvirt,placement,test
 ARGS =
 DEPTH =
 
-.PHONY: help demo test quick crash-test host-test model-check bench docs lint setup clean
+.PHONY: help demo test quick crash-test host-test model-check mutation-test bench docs lint setup clean
 .NOTPARALLEL:
 
 help:
@@ -59,6 +60,9 @@ quick: $(VENV)/.packages
 model-check: $(VENV)/.installed
 	$(BIN)/python -m devicetrack.tests.model $(DEPTH)
 
+mutation-test: $(VENV)/.packages-test
+	$(BIN)/tox run -e mutation -- $(ARGS)
+
 crash-test: $(VENV)/.installed $(VENV)/.packages-test
 	$(BIN)/python -m devicetrack.tests.crash $(ARGS)
 
@@ -75,6 +79,6 @@ lint: $(VENV)/.packages
 	$(BIN)/tox run -e lint
 
 clean:
-	rm -rf $(VENV) .tox .stestr .stestr-host .stestr-nova .mypy_cache .ruff_cache .hypothesis cover .coverage*
+	rm -rf $(VENV) .tox .stestr .stestr-host .stestr-nova .mypy_cache .ruff_cache .hypothesis .mutation cover .coverage*
 	rm -rf build dist devicetrack.egg-info doc/build releasenotes/build
 	rm -f etc/devicetrack/devicetrack.conf.sample doc/source/_static/devicetrack.conf.sample

@@ -159,7 +159,7 @@ def settle(seen: Situation) -> Settlement:
             at_rest += stays
             give += goes
         arrive += [record for record in new if record.role == vocabulary.INCOMING and record not in at_rest
-                   and record not in give and seen.running and record.key in seen.live]
+                   and seen.running and record.key in seen.live]
     leave = _leaving(seen, rows)
     moving = {record.key for record in rows if record.migration_uuid is not None}
     settled = {record.key for record in (*at_rest, *give)}
@@ -174,8 +174,7 @@ def _replaced(seen: Situation, rows: Sequence[Record]) -> tuple[str, ...]:
     """
     moves = seen.moves or {}
     here = [moves[uuid] for uuid in {record.migration_uuid for record in rows} if uuid is not None and uuid in moves]
-    known = [*here, *(move for move in moves.values() if move.instance_uuid is not None and rows
-                      and move.instance_uuid == rows[0].instance_uuid)]
+    known = [*here, *(move for move in moves.values() if rows and move.instance_uuid == rows[0].instance_uuid)]
     replaced = []
     for move in here:
         incoming = [record for record in rows
@@ -200,7 +199,7 @@ def _undone(seen: Situation, move: Move | None, new: Sequence[Record], old: Sequ
     """The rows that the instance keeps and those that go back, after a migration that failed."""
     unclear = move is not None and move.status == ERROR
     if seen.running and any(record.key in seen.live for record in new):
-        return ([] if one_host else list(old)), []      # a guest runs on them, whatever the service says
+        return [], []                                   # a guest runs on them, whatever the service says
     if one_host:
         # An error may have come after the guest was defined on its new devices. Then a person must decide.
         if unclear and (seen.domain is None or any(record.key in seen.named for record in new)):

@@ -196,9 +196,6 @@ class Committer:
                         self._waiting.remove(ticket)
                     raise interrupt
                 leads = ticket.place is _LEADS
-                if leads:
-                    ticket.place = _ANSWERED
-                    ticket.error = interrupt
             if leads:                       # it was given the turn and has not used it
                 self._hand_over((ticket,))
                 raise interrupt
@@ -239,7 +236,6 @@ class Committer:
         try:
             connection = self._ready()
         except Exception as error:
-            self._drop()
             return backend.fault(error)
         committing = committed = False
         try:
@@ -274,8 +270,10 @@ class Committer:
         if self._connection is not None and time.monotonic() - self._used > self._ping_after_s:
             try:
                 self._backend.ping(self._connection)
-            except Exception:
+            except BaseException as error:
                 self._drop()
+                if not isinstance(error, Exception):
+                    raise                   # an answer may be on its way
         if self._connection is None:
             self._connection = self._connect()
         return self._connection

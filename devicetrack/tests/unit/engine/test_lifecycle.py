@@ -14,18 +14,31 @@ TABLE = {
     ('releasing', 'release'): 'releasing',
 }
 
+ROLES = {
+    ('current', 'leaves'): 'old',
+    ('current', 'arrived'): 'current',
+    ('current', 'stays'): 'current',
+    ('old', 'leaves'): 'old',
+    ('old', 'arrived'): 'current',
+    ('old', 'stays'): 'current',
+    ('incoming', 'leaves'): None,
+    ('incoming', 'arrived'): 'current',
+    ('incoming', 'stays'): None,
+}
+
 
 class LifecycleTestCase(base.TestCase):
 
-    scenarios = [(f'{state}, {event}', {'state': state, 'event': event, 'after': after})
-                 for (state, event), after in TABLE.items()]
+    scenarios = [(f'{state}, {event}', {'ask': ask, 'state': state, 'event': event, 'after': after})
+                 for ask, table in ((lifecycle.next_state, TABLE), (lifecycle.next_role, ROLES))
+                 for (state, event), after in table.items()]
 
     def test_leads_to(self):
         if self.after is None:
-            error = self.assertRaises(exception.InvalidTransition, lifecycle.next_state, self.state, self.event)
+            error = self.assertRaises(exception.InvalidTransition, self.ask, self.state, self.event)
             self.assertEqual((self.state, self.event), (error.state, error.event))
         else:
-            self.assertEqual(self.after, lifecycle.next_state(self.state, self.event))
+            self.assertEqual(self.after, self.ask(self.state, self.event))
 
 
 class CompleteTestCase(base.TestCase):
@@ -33,6 +46,10 @@ class CompleteTestCase(base.TestCase):
     def test_every_state_and_event_is_in_this_table(self):
         events = {event for _, event in lifecycle.TRANSITIONS}
         self.assertEqual({(state, event) for state in vocabulary.STATES for event in events}, set(TABLE))
+
+    def test_every_role_and_event_is_in_this_table(self):
+        events = {event for _, event in lifecycle.ROLE_TRANSITIONS}
+        self.assertEqual({(role, event) for role in vocabulary.ROLES for event in events}, set(ROLES))
 
     def test_nothing_leads_back_from_releasing(self):
         self.assertEqual({'releasing'}, {after for (state, _), after in lifecycle.TRANSITIONS.items()

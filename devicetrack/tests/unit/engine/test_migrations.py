@@ -11,6 +11,7 @@ NODE = migrations.Endpoint('here', 'here')
 
 AWAY = (('here', 'here'), ('there', 'there'))
 COMES = (('there', 'there'), ('here', 'here'))
+NOWHERE = ((None, None), (None, None))
 WITHIN = (('here', 'here'), ('here', 'here'))
 
 
@@ -52,11 +53,27 @@ class SettleTestCase(base.TestCase):
          None, {'give': (OLD,), 'over': True}),
         ('done, this was the source, the guest is there', (OLD,), [move('completed', AWAY)], 'o', False, 'elsewhere',
          {}),
+        ('done, this was the source, and its domain is there without it', (OLD,), [move('completed', AWAY)], 'x', False,
+         'elsewhere', {}),
         ('done, this was the source, and it is here', (OLD,), [move('completed', AWAY)], None, False, 'here', {}),
         ('done, this was the source, nobody knows the guests', (OLD,), [move('completed', AWAY)], '?', False,
          'elsewhere', {}),
         ('done, this was the destination', (ARRIVED,), [move('completed', COMES)], 'n', True, 'here',
          {'settle': (ARRIVED,), 'over': True}),
+        ('done, this was the destination, and nobody said that the guest arrived', (NEW,), [move('completed', COMES)],
+         'n', True, 'here', {'settle': (NEW,), 'over': True}),
+        ('done, both of two', (ARRIVED, row('m', 'current', migration=NEWER)),
+         [move('completed', COMES), move('completed', COMES, NEWER, 2)], 'nm', True, 'here',
+         {'settle': (ARRIVED, row('m', 'current', migration=NEWER)), 'over': True}),
+        ('undone, both of two', (NEW, row('m', 'incoming', 'claimed', NEWER)),
+         [move('failed', COMES), move('failed', COMES, NEWER, 2)], None, False, 'elsewhere',
+         {'give': (NEW, row('m', 'incoming', 'claimed', NEWER)), 'over': True}),
+        ('undone, both of two, and this was the source', (OLD, row('m', 'old', migration=NEWER)),
+         [move('failed', AWAY), move('failed', AWAY, NEWER, 2)], None, False, 'here',
+         {'settle': (OLD, row('m', 'old', migration=NEWER)), 'over': True}),
+        ('pending, the guest arrived by two', (NEW, row('m', 'incoming', 'claimed', NEWER)),
+         [move('running', COMES), move('running', COMES, NEWER, 2)], 'nm', True, 'elsewhere',
+         {'arrive': (NEW, row('m', 'incoming', 'claimed', NEWER))}),
         ('done, this was the destination and the guest is lost', (NEW,), [move('completed', COMES)], None, False,
          'here', {'settle': (NEW,), 'over': True}),
         ('undone here', (OLD, NEW), [move('reverted', WITHIN)], 'o', True, 'here',
@@ -92,12 +109,30 @@ class SettleTestCase(base.TestCase):
          {}),
         ('it left and nobody said so here', (AT_REST,), [move('completed', AWAY)], None, False, 'elsewhere',
          {'leave': ((AT_REST, M),)}),
+        ('it is leaving, and comes back with a newer one', (OLD, row('m', 'incoming', 'claimed', NEWER)),
+         [move('migrating', AWAY), move('pre-migrating', COMES, NEWER, 2)], None, False, 'elsewhere', {}),
+        ('it left, and the service tells of no migrations', (AT_REST,), None, None, False, 'elsewhere', {}),
+        ('it came here, and is elsewhere', (AT_REST,), [move('completed', COMES)], None, False, 'elsewhere', {}),
+        ('it moved between others', (AT_REST,), [move('completed', (('there', 'there'), ('third', 'third')))], None,
+         False, 'elsewhere', {}),
+        ('it left with a newer one than what failed to here', (AT_REST, NEW),
+         [move('failed', COMES), move('completed', AWAY, NEWER, 2)], None, False, 'elsewhere',
+         {'give': (NEW,), 'leave': ((AT_REST, NEWER),)}),
+        ('it moved within this host and left nothing', (AT_REST,), [move('completed', WITHIN)], None, False,
+         'elsewhere', {}),
         ('it left and the guest runs here', (AT_REST,), [move('completed', AWAY)], 'o', True, 'elsewhere', {}),
         ('it left long ago and is here again', (AT_REST,), [move('completed', AWAY)], None, False, 'here', {}),
         ('it left with a newer one', (OLD,), [move('error', AWAY), move('confirmed', AWAY, NEWER, 2)], None, False,
          'elsewhere', {'leave': ((OLD, NEWER),)}),
+        ('it left with a newer one, and the older is not over', (OLD,),
+         [move('migrating', AWAY), move('confirmed', AWAY, NEWER, 2)], None, False, 'elsewhere', {}),
         ('it left with a newer one that is not over', (OLD,), [move('error', AWAY), move('finished', AWAY, NEWER, 2)],
          None, False, 'elsewhere', {'leave': ((OLD, NEWER),)}),
+        ('a migration to here failed, and a newer one took it away', (NEW,),
+         [move('failed', COMES), move('completed', AWAY, NEWER, 2)], None, False, 'elsewhere',
+         {'give': (NEW,), 'over': True}),
+        ('done here, and the service names no hosts', (OLD, ARRIVED), [move('confirmed', NOWHERE)], 'n', True, 'here',
+         {'settle': (ARRIVED,), 'give': (OLD,), 'over': True}),
         ('what goes back is left alone', (LEAVING,), [move('reverted', AWAY)], None, False, 'here', {}),
         names=('rows', 'known', 'guest', 'running', 'state', 'expected'))
 
@@ -112,9 +147,29 @@ class SettleTestCase(base.TestCase):
 
 class StatusTestCase(base.TestCase):
 
+    def test_what_each_status_means(self):
+        expected = {
+            migrations.PENDING: ('queued', 'accepted', 'preparing', 'pre-migrating', 'running', 'migrating',
+                            'post-migrating', 'finished', 'confirming', 'reverting'),
+            migrations.DONE: ('completed', 'confirmed', 'done'),
+            migrations.UNDONE: ('reverted', 'cancelled', 'failed', 'error')}
+        for verdict, statuses in expected.items():
+            self.assertEqual([verdict] * len(statuses), list(map(migrations.outcome_of, statuses)))
+
     def test_an_unknown_status_is_not_over(self):
         for status in ('mended', '', None):
             self.assertEqual(migrations.UNKNOWN, migrations.outcome_of(status))
+
+    def test_a_migration_whose_number_is_no_number_has_none(self):
+        class Migration:
+            uuid, id = M, '7'
+
+        self.assertIsNone(migrations.Move.of(Migration()).number)
+
+    def test_an_end_is_here_by_its_host_and_by_its_node_if_the_service_says_it(self):
+        node = migrations.Endpoint('here', 'n1')
+        self.assertEqual([True, True, False, False], [
+            node.is_at(end) for end in (('here', 'n1'), ('here', None), ('here', 'n2'), (None, None))])
 
     def test_a_migration_is_read_as_the_service_has_it(self):
         class Migration:

@@ -173,6 +173,26 @@ class CompareTestCase(base.TestCase):
         self.assertEqual(reconcile.compare(self.seen), reconcile.compare(self.seen))
 
 
+class TextTestCase(base.TestCase):
+    """What an operator reads."""
+
+    scenarios = base.table(
+        ('two domains', views(usage(use('y'), use('x'))), ['vpmem a: used by several: domains x, y name it']),
+        ('two that are not the owner', views(usage(use('x'), use('y')), rows=[row()]),
+         ['vpmem a: used by another than its owner: recorded for i, named by x, y',
+          'vpmem a: used by several: domains x, y name it']),
+        ('no row', views(usage(use('x'))),
+         ['vpmem a: used but unrecorded: domain x names it and no row does; foreign: no record of this host in its '
+          'definition has it']),
+        ('a view', views(usage(unknown=['no answer'])), ['view unknown: domain: no answer']),
+        ('a kind that nobody reads', views(there=(), rows=[row()], known=['mdev']),
+         ['view unknown: vpmem: rows have devices of this kind, and none of the installed device kinds knows it']),
+        names=('seen', 'expected'))
+
+    def test_says(self):
+        self.assertEqual(self.expected, [str(finding) for finding in reconcile.compare(self.seen)])
+
+
 USED = values.Use('mdev', 'm', 'm', 'i', True, True, True)
 NEW, OLD = namespace('new'), namespace('a')
 RUNS_ON_NEW = usage(use('i', identifier='new'))
@@ -200,6 +220,8 @@ class MovingTestCase(base.TestCase):
                                                                    migrations=move('confirmed', **ONE_HOST)), []),
         ('confirmed, and the guest is on the old one', views(RUNS_ON_OLD, [OLD, NEW], RESIZED, HERE,
                                                              migrations=move('confirmed', **ONE_HOST)), STALE),
+        ('reverted, and the guest runs on the new ones', views(RUNS_ON_NEW, [OLD, NEW], RESIZED, HERE,
+                                                               migrations=move('reverted', **ONE_HOST)), STALE * 2),
         ('an error with the guest defined on the new ones', views(
             usage(use('i', running=False, live=False, identifier='new')), [OLD, NEW], RESIZED, HERE,
             migrations=move('error', **ONE_HOST)), STALE * 2),
@@ -230,6 +252,13 @@ class MovingTestCase(base.TestCase):
                                                                  migrations=move('completed')), []),
         ('elsewhere, and nothing says how it got there', views(rows=[row()], instances=ELSEWHERE, migrations={}),
          [('recorded but unused', 'warning')]),
+        ('the same beside one on its way back', views(rows=[hosts.row(namespace('b'), 'i', 'releasing'), row()],
+                                                      there=[namespace('b'), DEVICE], instances=ELSEWHERE,
+                                                      migrations={}),
+         [('recorded but unused', 'warning'), ('release pending', 'note')]),
+        ('the same beside one that a migration left', views(
+            rows=[row(), moving(namespace('b'))], there=[namespace('b'), DEVICE], instances=ELSEWHERE, migrations={}),
+         [('recorded but unused', 'warning'), *STALE]),
         ('elsewhere, with a guest here', views(RUNS_ON_OLD, rows=[row()], instances=ELSEWHERE, migrations={}), []),
         ('elsewhere, and just claimed for', views(rows=[row(state='claimed')], instances=ELSEWHERE, migrations={}), []),
         names=('seen', 'expected'))
@@ -255,6 +284,10 @@ class DetailsTestCase(base.TestCase):
          [('details differ', 'note', 'devpath is /dev/dax1.0 and was recorded as /dev/dax0.0', 'update details')]),
         ('another path after a boot', [hosts.row(pmem(), 'i', 'active')], [pmem(devpath='/dev/dax1.0')], True, []),
         ('another label: the claim chose it', [hosts.row(pmem(), 'i', 'active')], [pmem(label='BIG')], False, []),
+        ('another namespace, and a reason of its own', [hosts.row(pmem(), 'i', 'active')],
+         [pmem(namespace_uuid=ANOTHER_UUID)._replace(unhealthy='disabled')], False,
+         [('unhealthy', 'critical', f'another device has its name: namespace_uuid is {ANOTHER_UUID} and was recorded '
+           f'as {NAMESPACE_UUID}; disabled; owner i', None)]),
         ('another namespace', [hosts.row(pmem(), 'i', 'active')], [pmem(namespace_uuid=ANOTHER_UUID)], False,
          [('unhealthy', 'critical', f'another device has its name: namespace_uuid is {ANOTHER_UUID} and was recorded '
            f'as {NAMESPACE_UUID}; owner i', None)]),
@@ -289,6 +322,8 @@ class OrphanTestCase(base.TestCase):
         ('a record without the device', [guest(recorded(namespace('b')))], {}, 'foreign', None),
         ('a record of another host', [guest(recorded(pmem()), host='other')], {}, 'under another UUID', None),
         ('a record of another instance', [guest(recorded(pmem()), instance='x')], {}, 'foreign', None),
+        ('a record of another instance, of another host', [guest(recorded(pmem()), instance='x', host='other')], {},
+         'foreign', None),
         ('recorded beside its own', [guest(recorded(pmem(), beside=True, role='old', migration='M'))], {}, 'foreign',
          None),
         ('recorded by two', [OURS, guest(recorded(pmem()), instance='x')], {}, 'orphaned', None),
@@ -307,6 +342,24 @@ class OrphanTestCase(base.TestCase):
         seen = views(**{'usage': usage(use('i')), 'there': [pmem()], 'guests': self.guests, **self.changed})
         [found] = [one for one in reconcile.compare(seen) if one.kind == reconcile.USED_UNRECORDED]
         self.assertEqual((True, self.repair), (self.whose in found.detail, found.repair))
+
+
+class WrongOwnerTestCase(base.TestCase):
+    """A device that a row has for another than the domain that names it, and whose definition records it."""
+
+    scenarios = base.table(
+        ('recorded as its own', [guest(recorded(pmem()))], ', whose definition records it as its own', 'adopt'),
+        ('recorded twice', [guest(recorded(pmem()), recorded(pmem(), 1))], ', whose definition records it as its own',
+         None),
+        ('recorded by another', [guest(recorded(pmem()), instance='x')], '', None),
+        ('recorded beside its own', [guest(recorded(pmem(), beside=True))], '', None),
+        names=('guests', 'told', 'repair'))
+
+    def test_finds(self):
+        [found] = reconcile.compare(views(usage(use('i')), [pmem()], [hosts.row(pmem(), 'x', 'active')],
+                                          guests=self.guests))
+        self.assertEqual((reconcile.WRONG_OWNER, f'recorded for x, named by i{self.told}', self.repair),
+                         (found.kind, found.detail, found.repair))
 
 
 class LeftOverTestCase(base.TestCase):
@@ -405,11 +458,12 @@ class UnknownKindTestCase(base.TestCase):
     def test_rows_of_a_kind_that_is_not_installed_are_told_once(self):
         rows = [hosts.row(namespace(name), 'i')._replace(kind='tape') for name in ('a', 'b')]
         [found] = reconcile.compare(views(usage(domains=['i']), there=(), rows=rows))
-        self.assertEqual((reconcile.VIEW_UNKNOWN, True), (found.kind, 'tape' in found.detail))
+        self.assertEqual((reconcile.VIEW_UNKNOWN, reconcile.NO_DEVICE, 0, True),
+                         (found.kind, found.device, found.generation, 'tape' in found.detail))
 
     def test_a_kind_that_could_not_be_read_is_not_told_twice(self):
         rows = [hosts.row(namespace('a'), 'i')]
         found = reconcile.compare(views(usage(domains=['i']), there=(), rows=rows, known=(),
                                         unknown=(values.Unknown('vpmem', 'ndctl failed'),)))
-        self.assertEqual([reconcile.VIEW_UNKNOWN],
-                         [one.kind for one in found if one.kind == reconcile.VIEW_UNKNOWN])
+        self.assertEqual([(reconcile.NO_DEVICE, 0)],
+                         [(one.device, one.generation) for one in found if one.kind == reconcile.VIEW_UNKNOWN])

@@ -45,23 +45,28 @@ class _Database:
         self.opened: list[_Connection] = []
         self.at_statement: Callable[[list[str]], Any] = lambda keys: None
         self.at_commit: Callable[[], Any] = lambda: None
+        self.at_ping: Callable[[], Any] = lambda: None
         self._written: list[str] = []
+        self._in_transaction = False
         self.pings = 0
 
     def connect(self) -> _Connection:
         self.opened.append(_Connection())
         return self.opened[-1]
 
-    @staticmethod
-    def disconnect(connection: _Connection) -> None:
-        connection.open = False
+    def disconnect(self, connection: _Connection) -> None:
+        self._in_transaction = connection.open = False
 
     def ping(self, connection: _Connection) -> None:
         self.pings += 1
+        self.at_ping()
         if not connection.open:
             raise _Error(Cause.GONE)
 
     def carry_out(self, connection: _Connection, merged: backends.Merged) -> None:
+        if self._in_transaction:
+            raise AssertionError('two transactions at once')
+        self._in_transaction = True
         keys = [row.identifier for row in merged.insert]
         self.transactions.append(keys)
         self.at_statement(keys)
@@ -73,9 +78,11 @@ class _Database:
         self.at_commit()
         self.rows.update(self._written)
         self.commits += 1
+        self._in_transaction = False
 
     def rollback(self, connection: _Connection) -> None:
         self._written = []
+        self._in_transaction = False
 
     def undone_in_commit(self, error: BaseException) -> bool:
         return isinstance(error, _Error) and error.undone
@@ -85,14 +92,33 @@ class _Database:
         return backends.Fault(cause, cause.value, error)
 
 
+class _Wake:
+    """Wakes a caller as its own lock would, after it was interrupted as often as there are ``moments`` to wait for."""
+
+    def __init__(self, lock: Any, *moments: Callable[[], Any]) -> None:
+        self._lock, self._moments = lock, [*moments]
+        self.release = lock.release
+        self.waits = threading.Event()          # for the last time
+
+    def acquire(self) -> None:
+        if self._moments:
+            self._moments.pop(0)()
+            raise KeyboardInterrupt
+        self.waits.set()
+        self._lock.acquire()
+
+
 class _Queue(collections.deque[Any]):
-    """Says when somebody begins to wait."""
+    """Says when somebody begins to wait, and lets a test change what wakes the first or second one."""
 
     def __init__(self) -> None:
         super().__init__()
         self.arrived = threading.Semaphore(0)
+        self.wakes: list[Callable[[Any], Any]] = []
 
     def append(self, item: Any) -> None:
+        if self.wakes:
+            item.wake = self.wakes.pop(0)(item.wake)
         super().append(item)
         self.arrived.release()
 
@@ -176,6 +202,32 @@ class TestCommitter(base.TestCase):
         self.assertEqual(2, len(self.database.transactions))
         self.assertEqual(set(), self.database.rows)
 
+    def test_a_fault_of_the_store_ends_what_was_begun_one_by_one(self) -> None:
+        def refuse_and_be_full() -> None:
+            faults = [Cause.FULL, Cause.DUPLICATE]
+            self.database.at_statement = lambda keys: (_ for _ in ()).throw(_Error(faults.pop()))
+
+        answers = self.gathered(*self.calls('a', 'b', 'c'), in_the_turn=refuse_and_be_full)
+        self.assertEqual([exception.StoreUnavailable] * 3, list(map(type, answers[1:])))
+        self.assertEqual([1, 3, 1], list(map(len, self.database.transactions)))
+
+    def test_a_lost_answer_to_one_by_itself_is_that_ones_alone(self) -> None:
+        def lose() -> None:
+            self.database.at_commit = lambda: None
+            raise _Error(Cause.GONE, undone=False)
+
+        def refuse(keys: list[str]) -> None:
+            self.database.at_statement = lambda keys: None
+            self.database.at_commit = lose
+            raise _Error(Cause.DUPLICATE)
+
+        def next_is_refused() -> None:
+            self.database.at_statement = refuse
+
+        answers = self.gathered(*self.calls('a', 'b', 'c'), in_the_turn=next_is_refused)
+        self.assertEqual(1, sum(isinstance(answer, exception.OutcomeUnknown) for answer in answers))
+        self.assertEqual(3, sum(answer is None for answer in answers))
+
     def test_a_lost_answer_is_unknown_to_every_member(self) -> None:
         def lose() -> None:
             self.database.at_commit = lambda: (_ for _ in ()).throw(_Error(Cause.GONE, undone=False))
@@ -197,6 +249,18 @@ class TestCommitter(base.TestCase):
         self.assertRaises(exception.StoreUnavailable, self.commit, 'ns1')
         self.assertEqual(backends.ATTEMPTS, len(self.database.transactions))
 
+    def test_a_batch_that_gives_way_is_tried_one_by_one(self) -> None:
+        def conflict(keys: list[str]) -> None:
+            if len(keys) > 1:
+                raise _Error(Cause.CONFLICT)
+
+        def let_batches_give_way() -> None:
+            self.database.at_statement = conflict
+
+        answers = self.gathered(*self.calls('a', 'b'), in_the_turn=let_batches_give_way)
+        self.assertEqual([None] * 3, answers)
+        self.assertEqual([['first'], ['a', 'b'], ['a'], ['b']], self.database.transactions)
+
     def test_nothing_is_tried_again_after_a_disconnect(self) -> None:
         self.database.at_statement = lambda keys: (_ for _ in ()).throw(_Error(Cause.GONE))
         self.assertRaises(exception.StoreUnavailable, self.commit, 'ns0')
@@ -211,6 +275,15 @@ class TestCommitter(base.TestCase):
         self.committer._ping_after_s = 0.0
         self.commit('ns1')
         self.assertEqual((1, 2), (self.database.pings, len(self.database.opened)))
+
+    def test_an_interrupt_while_an_idle_connection_is_tried_drops_it(self) -> None:
+        self.commit('ns0')
+        self.committer._ping_after_s = 0.0
+        self.database.at_ping = lambda: (_ for _ in ()).throw(KeyboardInterrupt)
+        self.assertRaises(KeyboardInterrupt, self.commit, 'ns1')
+        self.database.at_ping = lambda: None
+        self.commit('ns2')
+        self.assertEqual([False, True], [connection.open for connection in self.database.opened])
 
     def test_an_interrupt_before_the_commit_writes_nothing(self) -> None:
         self.database.at_statement = lambda keys: (_ for _ in ()).throw(KeyboardInterrupt)
@@ -235,6 +308,29 @@ class TestCommitter(base.TestCase):
         self.assertEqual([KeyboardInterrupt, type(None), type(None)], list(map(type, answers)))
         self.assertEqual({'a', 'b'}, self.database.rows)
 
+    def test_an_interrupted_leader_gives_its_turn_away_once(self) -> None:
+        leader = threading.Thread(target=self.assertRaises, args=(KeyboardInterrupt, self.commit, 'first'))
+        follower, third = (threading.Thread(target=call) for call in self.calls('a', 'b'))
+
+        def interrupt(keys: list[str]) -> None:
+            self.database.at_statement = follow
+            follower.start()
+            self.queue.arrived.acquire()
+            raise KeyboardInterrupt
+
+        def follow(keys: list[str]) -> None:
+            leader.join()
+            self.database.at_statement = lambda keys: self.queue.arrived.release()
+            third.start()
+            self.queue.arrived.acquire()        # it waits, or has begun beside us
+
+        self.database.at_statement = interrupt
+        leader.start()
+        leader.join()
+        follower.join()
+        third.join()
+        self.assertEqual({'a', 'b'}, self.database.rows)
+
     def test_members_whose_leader_is_interrupted_go_to_the_next_one(self) -> None:
         def in_the_second() -> None:
             def interrupt(keys: list[str]) -> None:
@@ -246,6 +342,59 @@ class TestCommitter(base.TestCase):
         self.assertEqual([None, None, None], [answer for answer in answers if answer is None])
         self.assertEqual(1, sum(isinstance(answer, KeyboardInterrupt) for answer in answers))
         self.assertEqual(3, len(self.database.rows))
+
+    def test_who_is_interrupted_while_it_waits_leaves_the_queue(self) -> None:
+        self.queue.wakes.append(lambda lock: _Wake(lock, lambda: None))
+        answers: list[Any] = []
+
+        def wait_and_be_interrupted(keys: list[str]) -> None:
+            self.database.at_statement = lambda keys: None
+            answers.extend(self.together(*self.calls('ns1')))
+
+        self.database.at_statement = wait_and_be_interrupted
+        self.commit('ns0')
+        self.commit('ns2')
+        self.assertEqual([KeyboardInterrupt], list(map(type, answers)))
+        self.assertEqual([['ns0'], ['ns2']], self.database.transactions)
+
+    def test_the_turn_of_who_is_interrupted_when_it_comes_goes_to_the_next_one(self) -> None:
+        self.queue.wakes.append(lambda lock: _Wake(lock, lock.acquire))
+        answers = self.gathered(*self.calls('a', 'b'))
+        self.assertEqual({type(None), KeyboardInterrupt}, set(map(type, answers[1:])))
+        self.assertEqual(2, len(self.database.rows))
+        self.commit('c')
+        self.assertEqual(3, len(self.database.rows))
+
+    def interrupted_member(self, *faults: _Error) -> Any:
+        """Interrupt a caller twice while another one has its changes in a transaction, and give what it hears."""
+        carried = threading.Event()
+        wakes: list[_Wake] = []
+
+        def wake(lock: Any) -> _Wake:
+            wakes.append(_Wake(lock, carried.wait, lambda: None))
+            return wakes[0]
+
+        def wait(keys: list[str]) -> None:
+            carried.set()
+            wakes[0].waits.wait()
+            for fault in faults:
+                raise fault
+
+        def carry_both() -> None:
+            self.database.at_statement = wait
+
+        self.queue.wakes += [lambda lock: lock, wake]
+        answers = self.gathered(*self.calls('a', 'b'), in_the_turn=carry_both)
+        return answers[1] if answers[2] is None or type(answers[2]) is exception.StoreUnavailable else answers[2]
+
+    def test_who_is_interrupted_while_it_is_committed_hears_that_nobody_knows(self) -> None:
+        heard = self.interrupted_member()
+        self.assertEqual((exception.OutcomeUnknown, KeyboardInterrupt), (type(heard), type(heard.__cause__)))
+        self.assertEqual({'first', 'a', 'b'}, self.database.rows)
+
+    def test_who_is_interrupted_and_not_committed_hears_of_the_interrupt_alone(self) -> None:
+        self.assertIsInstance(self.interrupted_member(_Error(Cause.FULL)), KeyboardInterrupt)
+        self.assertEqual({'first'}, self.database.rows)
 
     def test_a_mistake_in_one_members_changes_is_its_own(self) -> None:
         broken = functools.partial(self.committer.commit, api.Changes(insert=('no record',)))   # type: ignore[arg-type]
