@@ -81,12 +81,12 @@ class HostReader:
         usage = self._driver.get_usage()
         inventory = self._driver.get_inventory()
         records = tuple(self._store.records(self._host_uuid))
-        views = Views(usage, inventory, records, None, host=self._here.host, host_uuid=self._host_uuid,
-                      node=self._here.node, boot_changed=self._boot.has_changed)
+        views = Views(usage, inventory, records, self._service.instances(),
+                      self._service.migrations(named_migrations(records)), self._here.host, self._host_uuid,
+                      self._boot.has_changed, node=self._here.node)
         if needs_guest_records(views):
             views = views._replace(guests=tuple(self._driver.guest_records()))
-        return views._replace(instances=self._service.instances(),
-                              migrations=self._service.migrations(named_migrations(records)))
+        return views
 
     def read_for(self, records: tuple[Record, ...]) -> Views:
         """What settles the moves of one instance: the usage, its rows and the service's answers."""

@@ -94,8 +94,8 @@ def mistakes(views: Views, marks: Marks) -> list[Missing]:
     One with an owner went away; that is a finding, and the rest of the host works. One that was drained or forgotten
     may be away for repair.
     """
-    known = {Target.of(record.key) for record in views.records} | marks.keys()
-    return [missing for missing in views.inventory.missing if Target.of(missing.key) not in known]
+    return [missing for missing in views.inventory.missing
+            if missing.key not in views.owners and Target.of(missing.key) not in marks]
 
 
 def forget(store: Store, host_uuid: str, key: DeviceKey, instance_uuid: str) -> None:

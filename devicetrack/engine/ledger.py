@@ -527,10 +527,11 @@ class Ledger:
 
     def _miss(self, inventory: Inventory, changed: Collection[DeviceKey]) -> None:
         """Forget devices that are free and not there; those that are held stay so, as gone."""
-        seen = {device.key for device in inventory.devices}
+        # Plain tuples, which hash as keys do: there are thousands, and nearly all of them are seen.
+        seen = {(device.kind, device.identifier) for device in inventory.devices}
         for kind in inventory.known_kinds:
-            for unit in list(self._units.get(kind, {}).values()):
-                if unit.key not in seen and unit.key not in changed and not unit.unborn:
+            for identifier, unit in list(self._units.get(kind, {}).items()):
+                if (kind, identifier) not in seen and unit.key not in changed and not unit.unborn:
                     if unit.state == FREE:
                         self._unmake(unit)
                     else:
@@ -538,11 +539,13 @@ class Ledger:
 
     def _read_parents(self, inventory: Inventory, changed: Mapping[DeviceKey, Pool]) -> None:
         """A parent counts what it had when it was read, ``changed`` what was made or removed since then."""
-        seen = {device.key for device in inventory.devices}
         for pool in self._pools:
             if pool.kind in inventory.known_kinds:
                 pool.available = 0
         self.read_capacities(inventory.capacities)
+        if not changed:
+            return
+        seen = {(device.kind, device.identifier) for device in inventory.devices}
         read = {(capacity.kind, capacity.parent) for capacity in inventory.capacities}
         for (kind, identifier), pool in changed.items():
             if (kind, pool.parent_name) in read:
@@ -571,7 +574,7 @@ class Ledger:
                 self._read_device(device, unit)
         # What a pool is said to be is what the first device of it is: not one that somebody made otherwise.
         for device in sorted(new, key=lambda device: (not device.adoptable, device.identifier)):
-            if device.key not in changed:
+            if not changed or device.key not in changed:
                 pool = self._pool_of(device)
                 unit = Unit(pool, device.identifier, device.details)
                 pool.total += 1

@@ -32,9 +32,8 @@ def open_ledger(policy: str, provider_uuid_of: Callable[[str], str], views: View
     counted: dict[tuple[str, str | None], str] = {
         **{(device.kind, device.parent): provider_uuid_of(device.provider) for device in inventory.devices},
         **{(capacity.kind, capacity.parent): provider_uuid_of(capacity.provider) for capacity in inventory.capacities}}
-    known = {(device.kind, device.identifier) for device in inventory.devices}
     for rows in by_instance(views.records):
-        ledger.hold([row if (row.kind, row.identifier) in known else row._replace(
+        ledger.hold([row if (row.kind, row.identifier) in views.devices else row._replace(
             provider_uuid=counted.get((row.kind, row.parent), row.provider_uuid)) for row in rows])
     ledger.releasing(row.key for row in views.records if row.state == vocabulary.RELEASING)
     _resume(ledger, views, marks)

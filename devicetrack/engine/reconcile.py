@@ -176,9 +176,7 @@ class _Comparison:
     def __init__(self, views: Views) -> None:
         self.views, self.usage, self.inventory = views, views.usage, views.inventory
         self.states = views.instances or {}
-        self.owners: dict[_Key, Record] = {(record.kind, record.identifier): record for record in views.records}
-        self.devices: dict[_Key, InventoryDevice] = {
-            (device.kind, device.identifier): device for device in views.inventory.devices}
+        self.owners, self.devices = views.owners, views.devices
         self.named: set[_Key] = set()
         self._strange: set[_Key] = set()                # named by another than the owner, or without one
         self._nowhere: set[_Key] = set()                # by kind, domains and addresses that lead to no device

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Mapping
+import functools
 import itertools
 from typing import NamedTuple
 
@@ -11,19 +12,12 @@ from devicetrack.engine.migrations import Move
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestRecord
 from devicetrack.objects.values import Inventory
+from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import Record
 from devicetrack.objects.values import Usage
 
 
-class Views(NamedTuple):
-    """Everything that was read, innermost first.
-
-    ``instances`` are the states of instances by the compute service, and ``migrations`` its migrations by UUID; None is
-    unknown. ``host`` and ``node`` are the host's names in the service; ``node`` is '' when it has the host's name.
-    ``boot_changed`` means that the host booted, and that rows and definitions are not up to date yet. ``guests`` are
-    the records in the definitions of guests, as far as they were read.
-    """
-
+class _Views(NamedTuple):
     usage: Usage
     inventory: Inventory
     records: tuple[Record, ...]
@@ -34,6 +28,29 @@ class Views(NamedTuple):
     boot_changed: bool = False
     guests: tuple[GuestRecord, ...] = ()
     node: str = ''
+
+
+class Views(_Views):
+    """Everything that was read, innermost first.
+
+    ``instances`` are the states of instances by the compute service, and ``migrations`` its migrations by UUID; None is
+    unknown. ``host`` and ``node`` are the host's names in the service; ``node`` is '' when it has the host's name.
+    ``boot_changed`` means that the host booted, and that rows and definitions are not up to date yet. ``guests`` are
+    the records in the definitions of guests, as far as they were read.
+    """
+
+    # Computed once for all who compare the same look. The keys are plain tuples, which equal a DeviceKey and hash as it
+    # does: there are thousands, and the garbage collector need not look at them again.
+
+    @functools.cached_property
+    def owners(self) -> dict[tuple[str, str | None], Record]:
+        """The rows by device."""
+        return {(record.kind, record.identifier): record for record in self.records}
+
+    @functools.cached_property
+    def devices(self) -> dict[tuple[str, str | None], InventoryDevice]:
+        """The devices of the host by kind and identifier."""
+        return {(device.kind, device.identifier): device for device in self.inventory.devices}
 
 
 def by_instance(records: Iterable[Record]) -> list[list[Record]]:
@@ -71,10 +88,9 @@ def domains_by_device(usage: Usage) -> dict[DeviceKey, set[str]]:
 
 def foreign(views: Views) -> set[DeviceKey]:
     """The devices that a domain names and no row does."""
-    # Plain tuples, hashed as keys are: there are thousands, and nearly all of them have a row.
-    recorded = {(record.kind, record.identifier) for record in views.records}
+    owners = views.owners
     return {DeviceKey(use.kind, use.identifier) for use in views.usage.uses
-            if use.identifier is not None and (use.kind, use.identifier) not in recorded}
+            if use.identifier is not None and (use.kind, use.identifier) not in owners}
 
 
 def needs_guest_records(views: Views) -> bool:
@@ -82,9 +98,10 @@ def needs_guest_records(views: Views) -> bool:
 
     Reading them takes as long as reading the usage.
     """
-    owners = {(record.kind, record.identifier): record.instance_uuid for record in views.records}
-    return any(use.identifier is not None and owners.get((use.kind, use.identifier)) != use.domain_uuid
-               for use in views.usage.uses)
+    owners = views.owners
+    return any(use.identifier is not None and (
+        (owner := owners.get((use.kind, use.identifier))) is None or owner.instance_uuid != use.domain_uuid)
+        for use in views.usage.uses)
 
 
 def lost_rows(views: Views) -> dict[DeviceKey, GuestRecord]:
@@ -94,12 +111,12 @@ def lost_rows(views: Views) -> dict[DeviceKey, GuestRecord]:
     """
     if not views.guests:
         return {}
-    owners = {record.key: record.instance_uuid for record in views.records}
     records = {record.instance_uuid: record for record in views.guests}
     lost = {}
     for key, domains in domains_by_device(views.usage).items():
         record = records.get(min(domains)) if len(domains) == 1 else None
-        if record is not None and owners.get(key) != record.instance_uuid and any(
+        owner = views.owners.get(key)
+        if record is not None and (owner is None or owner.instance_uuid != record.instance_uuid) and any(
                 (device.kind, device.identifier) == key and not device.beside for device in record.devices):
             lost[key] = record
     return lost
