@@ -39,8 +39,8 @@ class HostTestCase(base.TestCase):
 class RefusedByTheStoreTestCase(HostTestCase):
     """The store says that devices have owners whom nobody here knows of."""
 
-    def refuse(self, host, *names):
-        host.store.before('write', exception.DeviceTaken([('vpmem', name) for name in names]), times=None)
+    def refuse(self, host, *names, times=None):
+        host.store.before('write', exception.DeviceTaken([('vpmem', name) for name in names]), times=times)
 
     def test_a_claim_gives_up_after_so_many_refusals(self):
         for attempts in (1, 3):
@@ -50,10 +50,12 @@ class RefusedByTheStoreTestCase(HostTestCase):
             self.assertEqual((attempts, {}, 5), (len(host.store.written), host.held(), host.free()))
 
     def test_a_look_whether_anything_is_over_is_no_refusal(self):
-        host = self.host(2, devices=1)
-        self.refuse(host, 'd0')
+        host = self.host(3, devices=2)
+        self.refuse(host, 'd0', 'd1', times=1)                   # then both are looked at, and come back
+        self.refuse(host, 'd0', times=1)
+        self.refuse(host, 'd1')
         self.assertRaises(exception.DeviceTaken, host.claim, Instance(), pmem=1)
-        self.assertEqual(2, len(host.store.written))
+        self.assertEqual(3, len(host.store.written))
 
     def test_a_claim_looks_only_once(self):
         host = self.host(devices=1)
@@ -252,14 +254,22 @@ class SettledDoubtTestCase(HostTestCase):
             self.assertEqual([None], self.together(host.running.life.settle_doubts))
         self.assertEqual((1, 0), (len(host.running.rows.doubts), host.store.calls['settle']))
 
-    def test_one_without_an_answer_keeps_no_other_from_being_settled(self):
-        host = self.host(devices=2)
-        for _ in range(2):
-            host.store.lose_answer()
-            self.assertRaises(exception.OutcomeUnknown, host.claim, Instance(), pmem=1)
-        host.store.before('settle', GONE)
-        host.running.life.settle_doubts()
-        self.assertEqual(({'d0': 'claimed', 'd1': FREE}, 1), (host.states(), len(host.running.rows.doubts)))
+    def test_one_that_has_to_wait_keeps_no_other_from_being_settled(self):
+        def busy(host, instance):
+            with host.running.rows.working(instance.uuid):
+                self.together(host.running.life.settle_doubts)
+
+        def without_an_answer(host, _instance):
+            host.store.before('settle', GONE)
+            host.running.life.settle_doubts()
+        for settle in (busy, without_an_answer):
+            host, instances = self.host(devices=2), [Instance(), Instance()]
+            for instance in instances:
+                host.store.lose_answer()
+                self.assertRaises(exception.OutcomeUnknown, host.claim, instance, pmem=1)
+            settle(host, instances[0])
+            self.assertEqual({'d0': 'claimed', 'd1': FREE}, host.states())
+            self.assertEqual([instances[0].uuid], [doubt.instance_uuid for doubt in host.running.rows.doubts])
 
     def test_the_finding_names_every_device_of_the_commit(self):
         host, instance = self.host(devices=2), Instance()

@@ -34,7 +34,7 @@ class LetGoTestCase(RowsTestCase):
         first, _second = self.held_for_rows()
         self.delete(first)
         self.rows.let_go(self.instance.uuid)
-        self.assertEqual({'d0': FREE, 'd1': 'claimed', 'd2': FREE}, self.host.states())
+        self.assertEqual(({'d1': self.instance.uuid}, 2), (self.host.held(), self.host.free()))
 
     def test_frees_nothing_that_a_claim_is_just_taking(self):
         self.host.store.before('write', lambda: self.rows.let_go(self.instance.uuid))
@@ -53,12 +53,12 @@ class LetGoTestCase(RowsTestCase):
         self.assertEqual({'d0': FREE, 'd1': FREE, 'd2': FREE}, self.host.states())
 
     def test_the_doubt_of_another_instance_keeps_nothing(self):
-        records = self.held_for_rows()
+        records, other = self.held_for_rows(), Instance()
         self.host.store.lose_answer()
-        self.assertRaises(exception.OutcomeUnknown, self.host.claim, Instance(), pmem=1)
+        self.assertRaises(exception.OutcomeUnknown, self.host.claim, other, pmem=1)
         self.delete(*records)
         self.rows.let_go(self.instance.uuid)
-        self.assertEqual({'d0': FREE, 'd1': FREE, 'd2': 'claimed'}, self.host.states())
+        self.assertEqual(({'d2': other.uuid}, 2), (self.host.held(), self.host.free()))
 
     def test_waits_for_who_works_on_the_instance(self):
         records = self.held_for_rows()
