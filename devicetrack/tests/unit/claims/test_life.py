@@ -166,6 +166,7 @@ class GenerationTestCase(HostTestCase):
         host.manager.rebooted(self.context, instance)
         migration = host.resize(instance, pmem=1, vgpu=1)
         host.manager.drop_move_claim_at_dest(self.context, instance, migration)
+        self.assertEqual(host.manager.resources_of(instance.uuid), instance.resources)
         host.delete(instance)
         updates = [update for changes in host.store.written for update in changes.update]
         self.assertEqual([update.before.generation + 1 for update in updates],
@@ -277,7 +278,8 @@ class SettledDoubtTestCase(HostTestCase):
         self.assertRaises(exception.OutcomeUnknown, host.claim, instance, pmem=2)
         host.store.before('settle', GONE, times=None)
         [finding] = [one for one in host.audit() if one.kind == 'commit in doubt']
-        self.assertEqual((('vpmem', 'd0'), instance.uuid), (finding.device, finding.recorded_owner))
+        self.assertEqual((('vpmem', 'd0'), instance.uuid, (), 0), (
+            finding.device, finding.recorded_owner, finding.users, finding.generation))
         self.assertIn('whether the commit for vpmem d0, vpmem d1 happened', str(finding))
 
 
