@@ -1,5 +1,6 @@
 # make demo    boot guests that race for devices, kill the service, see that nothing is lost
 # make test    unit and functional tests, and the objects beside Nova's
+# make quick   the tests that need no server and no daemon, for while one works
 # make crash-test  kill a service at every step of everything it does, on three databases
 # make host-test   the library on real compute hosts: virtual machines with namespaces and mediated devices
 # make mutation-test  change the code in one place at a time, and see whether a test fails: what the tests prove
@@ -19,7 +20,7 @@ EXTRAS = libvirt,placement,test
 ARGS =
 DEPTH =
 
-.PHONY: help demo test crash-test host-test model-check mutation-test bench docs lint setup clean
+.PHONY: help demo test quick crash-test host-test model-check mutation-test bench docs lint setup clean
 .NOTPARALLEL:
 
 help:
@@ -53,8 +54,11 @@ demo: $(VENV)/.installed
 test: $(VENV)/.packages-test
 	$(BIN)/tox run -e py3,nova-objects
 
+quick: $(VENV)/.packages
+	$(BIN)/tox run -e py3 -- --exclude-list devicetrack/tests/not_quick.txt
+
 model-check: $(VENV)/.installed
-	$(BIN)/python -m devicetrack.testing.model $(DEPTH)
+	$(BIN)/python -m devicetrack.tests.model $(DEPTH)
 
 mutation-test: $(VENV)/.packages-test
 	$(BIN)/tox run -e mutation -- $(ARGS)

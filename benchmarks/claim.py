@@ -17,7 +17,7 @@ from benchmarks.measure import side_by_side
 from benchmarks.report import Row
 from benchmarks.report import Table
 from devicetrack import vocabulary
-from devicetrack.claims.ledger_lock import LedgerLock
+from devicetrack.claims.locked_ledger import LedgerLock
 from devicetrack.engine.demand import Demand
 from devicetrack.engine.demand import Item
 from devicetrack.engine.ledger import Ledger
@@ -42,7 +42,7 @@ def _sizes(effort: Effort) -> list[Row]:
     smallest = next(iter(subjects))
     rows = [Row(f'{size} devices', samples.median(size) * MICROSECONDS, 'µs') for size in subjects]
     rows[-1] = rows[-1]._replace(at_most=8)
-    rows.append(Row('slowest of these to fastest', samples.slowest_to_fastest(smallest), at_most=1.2))
+    rows.append(Row('slowest of these to fastest', samples.slowest_to_fastest(smallest), at_most=1.15))
     return rows
 
 
@@ -71,11 +71,11 @@ def claims(ledger: Ledger, batch: int) -> Callable[[], float]:
         began = time.perf_counter()
         for instance in instances:
             with lock:
-                holding = ledger.take(instance, DEMAND)
-            held.append(holding)
+                hold = ledger.take(instance, DEMAND)
+            held.append(hold)
         took = time.perf_counter() - began
-        for holding in held:
-            ledger.free(holding.units[0])
+        for hold in held:
+            ledger.free(hold.keys)
         return took / batch
 
     return measure
@@ -93,10 +93,9 @@ def existing(devices: int, policy: str = vocabulary.PACK, parents: int = 1) -> L
 def existing_and_aged(devices: int, policy: str = vocabulary.PACK, parents: int = 1) -> Ledger:
     """The same, after every device was held and came back in an order of chance."""
     ledger = existing(devices, policy, parents)
-    units = [ledger.take(str(uuid.uuid4()), DEMAND).units[0] for _ in range(devices)]
-    random.Random(devices).shuffle(units)
-    for unit in units:
-        ledger.free(unit)
+    keys = [ledger.take(str(uuid.uuid4()), DEMAND).keys[0] for _ in range(devices)]
+    random.Random(devices).shuffle(keys)
+    ledger.free(keys)
     return ledger
 
 

@@ -15,10 +15,10 @@ from benchmarks.report import Row
 from benchmarks.report import Table
 from devicetrack.compatibility.facts import Facts
 from devicetrack.compatibility.facts import Sort
-from devicetrack.compatibility.fleet import Fleet
+from devicetrack.compatibility.facts import Version
+from devicetrack.compatibility.partners import Fleet
 from devicetrack.compatibility.partners import Held
 from devicetrack.compatibility.rules import Rules
-from devicetrack.compatibility.versions import Version
 
 _DEVICES = 8                                # of a host
 _DISTINCT = 3_000                           # sets of facts, in either fleet

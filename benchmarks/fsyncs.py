@@ -54,7 +54,7 @@ def main(claims: int) -> None:
     # Not at the top: who only counts needs none of it.
     from benchmarks.host import Host
     from devicetrack.testing import databases
-    with databases.SQLiteStore() as database, Host(database.store, database.conf, claims) as host:
+    with databases.SQLiteStore(durable=True) as database, Host(database.store, database.conf, claims) as host:
         for _ in range(claims):
             host.claim(host.instance())
 

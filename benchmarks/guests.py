@@ -145,7 +145,7 @@ def _rows_of(kind: type[Guests], effort: Effort) -> list[Row]:
 
 
 def _host(stack: contextlib.ExitStack, kind: type[Guests], guests: int, effort: Effort) -> Guests:
-    database = stack.enter_context(databases.SQLiteStore())
+    database = stack.enter_context(databases.SQLiteStore(durable=True))
     # Nothing is given back here, so there is a device for every round.
     host: Guests = stack.enter_context(kind(database.store, database.conf, guests + effort.guest_rounds + WARM_UP))
     host.boot_others(guests)

@@ -33,7 +33,7 @@ from devicetrack.placement import values
 from devicetrack.placement.client import Client
 from devicetrack.placement.healer import Healer
 from devicetrack.placement.healer import LEFT
-from devicetrack.placement.healer import Node
+from devicetrack.placement.healer import NodeToHeal
 from devicetrack.placement.reporter import PlacementReporter
 from devicetrack.store import api
 from devicetrack.testing import databases
@@ -79,7 +79,7 @@ class World:
 
     def heal(self, client: Client) -> int:
         """Heal it as its host does; how many consumers moved."""
-        healing = Healer(client).heal(Node.of_host(self.look, self.providers, True))
+        healing = Healer(client).heal(NodeToHeal.of_host(self.look, self.providers, True))
         if healing.outcome == LEFT:
             raise AssertionError(f'{self.host.name}: {healing}')
         return len(healing.consumers)
@@ -148,7 +148,8 @@ class Command:
 
 def run(effort: Effort) -> Table:
     with contextlib.ExitStack() as stack:
-        server = stack.enter_context(placements.PlacementServer(stack.enter_context(databases.PostgreSQLServer())))
+        database = stack.enter_context(databases.PostgreSQLServer(durable=True))
+        server = stack.enter_context(placements.PlacementServer(database))
         placement = stack.enter_context(placements.Placement(server))
         conf = stack.enter_context(fixtures.Configuration()).conf
         store = stack.enter_context(fixtures.SQLiteStore(conf)).store

@@ -92,8 +92,4 @@ class Host(fixtures.Fixture):
         """Undo claims in one transaction, however many they are."""
         records = self.records_of(instances)
         self.store.write(store_api.Changes(delete=tuple(records)))
-        with self.manager.lock:
-            for record in records:
-                unit = self.manager.ledger.find(record.key)
-                assert unit is not None
-                self.manager.ledger.free(unit)
+        self.manager._started().ledger.free([record.key for record in records])

@@ -63,7 +63,7 @@ class World:
 
     def drain(self) -> None:
         """Reserve the devices of one provider."""
-        kind, parent = self.host.manager.ledger.parents()[0]
+        kind, parent = self.host.manager._started().ledger.parents()[0]
         self.host.manager.drain(kind, parent, parent=True)
 
 

@@ -73,7 +73,8 @@ class Guests(Host):
 
     def another_driver(self) -> VirtDriver:
         from devicetrack.virt.libvirt.driver import LibvirtDriver
-        return LibvirtDriver(NAME, self.conf, self.state_path, self.kinds)
+        self._driver = LibvirtDriver(NAME, self.conf, self.state_path, self.kinds)
+        return self._driver
 
     def _setUp(self) -> None:
         super()._setUp()
@@ -87,7 +88,8 @@ class Guests(Host):
         """Add guests, each with its devices, which are recorded as running; they are off since."""
         from devicetrack.virt.libvirt.kinds import vpmem
         # What guest_config returns, without listing all namespaces for each guest.
-        namespaces = self.manager.driver._kinds['vpmem']._source.read()
+        kind: Any = self._driver._kinds['vpmem']
+        namespaces = kind._source.read()
         for _ in range(count):
             instance = self.instance()
             assignments = list(self.claim(instance).resources)
@@ -109,9 +111,9 @@ class Guests(Host):
     def restart(self) -> float:
         """Let go of the host and take it again, as a process that starts does; returns the seconds of the latter."""
         self.manager.close()
-        self.manager.driver.close()
+        self._driver.close()
         self.manager = ClaimManager(NAME, self.another_driver(), self.store, self.conf)
-        self.addCleanup(self.manager.driver.close)
+        self.addCleanup(self._driver.close)
         self.addCleanup(self.manager.close)
         gc.collect()                        # of what the last manager knew, which a process that starts has not
         began = time.perf_counter()
@@ -177,7 +179,7 @@ def definition(instance_uuid: str, config: GuestConfig) -> str:
 
 def run(effort: Effort) -> Table:
     with contextlib.ExitStack() as stack:
-        database = stack.enter_context(databases.SQLiteStore())
+        database = stack.enter_context(databases.SQLiteStore(durable=True))
         host = stack.enter_context(Guests(database.store, database.conf, effort.recovered_guests))
         few = max(1, effort.recovered_guests // 10)
         host.define(few)
@@ -222,6 +224,7 @@ def _memory(host: Guests) -> int:
     tracemalloc.start()
     try:
         for definitions in hypervisor.definitions():
+            assert isinstance(definitions, connection.Definitions)
             domain = domain_xml.parse(definitions.current)
             named.append(domain.memory_paths)
         del definitions, domain

@@ -19,9 +19,9 @@ from benchmarks.report import Table
 from devicetrack.compatibility import traits
 from devicetrack.compatibility.facts import Facts
 from devicetrack.compatibility.facts import Sort
+from devicetrack.compatibility.facts import Version
 from devicetrack.compatibility.partners import Held
 from devicetrack.compatibility.rules import Rules
-from devicetrack.compatibility.versions import Version
 from devicetrack.objects.traits import MIGRATION
 from devicetrack.placement import values
 from devicetrack.placement.client import Client

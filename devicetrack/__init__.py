@@ -8,6 +8,13 @@ from __future__ import annotations
 
 import importlib
 from typing import Any
+import warnings
+
+# oslo.versionedobjects loads oslo.messaging, that oslo.service, and that eventlet; oslo.privsep loads it too. eventlet
+# then prints that it is deprecated. Nothing here uses it, and whoever imports this library cannot do anything about it.
+# A program that imports eventlet itself is still warned. A filter within catch_warnings() around each import would not
+# do: it undoes what other threads change in the filters meanwhile.
+warnings.filterwarnings('ignore', r'\s*Eventlet is deprecated', module='oslo_')
 
 _PUBLIC = {
     'Claim': 'devicetrack.claims.claim',

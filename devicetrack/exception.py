@@ -1,33 +1,84 @@
 """Every error of devicetrack.
 
-One base and one class for each thing that a caller may do next. The facts are attributes, the text is made from
-them, and ``args`` rebuild the error from a pickle. What holds after an error is said in its docstring.
+There is one base, and one class for each thing that a caller may do next. An error's facts are its attributes, and its
+text is made from them. Its docstring says what holds after it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
+import functools
 from typing import Any
+from typing import dataclass_transform
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import inspect
 
 
+@functools.cache
+def _parameters(error: type) -> inspect.Signature:
+    # Loading inspect takes longer than making all the classes below, and only an error that is raised needs it.
+    import inspect
+    facts: dict[str, str] = {}
+    for cls in reversed(error.__mro__):
+        if '__init__' not in vars(cls):
+            facts |= {name: kind for name, kind in inspect.get_annotations(cls).items() if 'ClassVar' not in str(kind)}
+    return inspect.Signature([
+        inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=annotation,
+                          default=getattr(error, name, inspect.Parameter.empty))
+        for name, annotation in facts.items()])
+
+
+class _Signature:
+    """Shows the facts of an error's class as its parameters to ``help`` and to the documentation."""
+
+    def __get__(self, error: object, cls: type) -> inspect.Signature:
+        if cls.__init__ is not DeviceTrackError.__init__:       # type: ignore[misc]
+            raise AttributeError('__signature__')               # a constructor of its own shows itself
+        return _parameters(cls)
+
+
+@dataclass_transform(eq_default=False)
 class DeviceTrackError(Exception):
-    """Base of every error that this library raises on purpose."""
+    """Base of every error that this library raises on purpose.
+
+    A subclass annotates its facts, a default beside them, and formats them in ``template`` or ``__str__``. Its
+    constructor takes the facts by position or name, those of its base first. They become attributes and ``args``, from
+    which a pickle or a copy makes the error again. Collections and sequences are kept as tuples, since their owner may
+    change them later.
+    """
+
+    template = ''
+    __signature__ = _Signature()
+
+    def __init__(self, *facts: Any, **named: Any) -> None:
+        cls: type = type(self)
+        signature = _parameters(cls)
+        given = signature.bind(*facts, **named)
+        given.apply_defaults()
+        for name, value in given.arguments.items():
+            if str(signature.parameters[name].annotation).startswith(('Collection', 'Sequence')):
+                given.arguments[name] = tuple(value)
+        super().__init__(*given.arguments.values())
+        vars(self).update(given.arguments)
+
+    def __str__(self) -> str:
+        return self.template.format(**vars(self))
 
 
 # -- configuration ----------------------------------------------------------------------------------------------------
 
 
 class InvalidConfiguration(DeviceTrackError):
-    """An option has a value that cannot be used. Nothing was started; mend the option and start again."""
-
-    def __init__(self, option: str, value: object, reason: str) -> None:
-        super().__init__(option, value, reason)
-        self.option, self.value, self.reason = option, value, reason
-
-    def __str__(self) -> str:
-        return f'{self.option} = {self.value}: {self.reason}'
+    """An option has a value that cannot be used. Nothing was started; correct the option and start again."""
+    option: str
+    value: object
+    reason: str
+    template = '{option} = {value}: {reason}'
 
 
 # -- the manager and its host -----------------------------------------------------------------------------------------
@@ -35,28 +86,19 @@ class InvalidConfiguration(DeviceTrackError):
 
 class NotReady(DeviceTrackError):
     """``init_host`` has not succeeded yet. Nothing was done; call it first."""
-
-    def __init__(self, host: str) -> None:
-        super().__init__(host)
-        self.host = host
-
-    def __str__(self) -> str:
-        return f'the claim manager of host {self.host} is not ready: call init_host first'
+    host: str
+    template = 'the claim manager of host {host} is not ready: call init_host first'
 
 
 class HostInUse(DeviceTrackError):
-    """Another manager has this host, or a host with the same state directory: in another process, or in this one.
+    """Another manager, in this process or another, has this host or a host with the same state directory.
 
-    Nothing was read or changed; stop it, or ask it. A manager of this process lets go with its ``close()``.
+    Nothing was read or changed. Stop the other service; a manager of this process releases its host in ``close()``.
     """
-
-    def __init__(self, host: str, path: str) -> None:
-        super().__init__(host, path)
-        self.host, self.path = host, path
-
-    def __str__(self) -> str:
-        return (f'another process manages host {self.host}, or another host with the same state_path, or a manager '
-                f'of this process was not closed: it holds {self.path}')
+    host: str
+    path: str
+    template = ('another process manages host {host}, or another host with the same state_path, or a manager '
+                'of this process was not closed: it holds {path}')
 
 
 class HostIdentityChanged(DeviceTrackError):
@@ -65,44 +107,34 @@ class HostIdentityChanged(DeviceTrackError):
     Two machines with one name would hand out each other's devices. Give this machine its own host name; or, when it is
     the same machine and its id is new, give it back the old id.
     """
-
-    def __init__(self, host: str) -> None:
-        super().__init__(host)
-        self.host = host
-
-    def __str__(self) -> str:
-        return (f'the store knows host {self.host} as another machine: if it is this one with a new id, name a file '
-                f'that has the old id in [devicetrack] machine_id_path (the guide to recovery says more); otherwise '
-                f'give this machine a name of its own')
+    host: str
+    template = ('the store knows host {host} as another machine: if it is this one with a new id, name a file '
+                'that has the old id in [devicetrack] machine_id_path (the guide to recovery says more); otherwise '
+                'give this machine a name of its own')
 
 
 class MachineHasHost(DeviceTrackError):
-    """This machine has devices in the store under another name. Nothing was changed.
+    """The store has devices of this machine under another host name. Nothing was changed.
 
-    Under both names the same devices would be handed out twice. ``rows`` says how many the other name has.
+    Both hosts would hand out the same devices. ``rows`` says how many the host ``other`` has.
     """
-
-    def __init__(self, host: str, other: str, rows: int) -> None:
-        super().__init__(host, other, rows)
-        self.host, self.other, self.rows = host, other, rows
-
-    def __str__(self) -> str:
-        return (f'this machine is host {self.other} in the store and has devices there ({self.rows}), which host '
-                f'{self.host} would hand out again: start it as {self.other}; to call it {self.host} from now on, '
-                f'first release every instance of "devicetrack-manage assignment list --host {self.other}", or, if '
-                f'recover was told a wrong name, do as the guide to recovery says; a second host on one machine needs '
-                f'devices, a state_path and a store of its own')
+    host: str
+    other: str
+    rows: int
+    template = ('this machine is host {other} in the store and has devices there ({rows}), which host {host} would '
+                'hand out again: start it as {other}; to call it {host} from now on, first release every instance of '
+                '"devicetrack-manage assignment list --host {other}", or, if recover was told a wrong name, do as the '
+                'guide to recovery says; a second host on one machine needs devices, a state_path and a store of its '
+                'own')
 
 
 class UnknownHost(DeviceTrackError):
-    """The store has no host of this name. Nothing was read of it; ``known`` has the names that there are.
+    """The store has no host of this name. Nothing was read; ``known`` lists the names that it has.
 
-    ``host`` is None when no name was given and the store knows this machine by none.
+    ``host`` is None when the caller gave no name and the store has no host of this machine.
     """
-
-    def __init__(self, host: str | None, known: Iterable[str]) -> None:
-        self.host, self.known = host, tuple(known)
-        super().__init__(self.host, self.known)
+    host: str | None
+    known: Collection[str]
 
     def __str__(self) -> str:
         known = f'it knows {", ".join(self.known) or "none"}'
@@ -112,41 +144,31 @@ class UnknownHost(DeviceTrackError):
 
 
 class AmbiguousHost(DeviceTrackError):
-    """This machine is several hosts in the store, and none was named. Nothing was read; name one of ``known``."""
-
-    def __init__(self, known: Iterable[str]) -> None:
-        self.known = tuple(known)
-        super().__init__(self.known)
+    """The store has several hosts of this machine, and none was named. Nothing was read; name one of ``known``."""
+    known: Collection[str]
 
     def __str__(self) -> str:
         return f'this machine is several hosts in the store ({", ".join(self.known)}): name one with --host'
 
 
 class NotThisMachine(DeviceTrackError):
-    """The host is another machine than the one this runs on. Nothing was read; ask there.
+    """The host is another machine than this one. Nothing was read; run the command there.
 
-    Its rows beside the devices of this machine would only show differences that do not exist.
+    A comparison of its rows with the devices of this machine would report differences that do not exist.
     """
-
-    def __init__(self, host: str) -> None:
-        super().__init__(host)
-        self.host = host
-
-    def __str__(self) -> str:
-        return (f'host {self.host} is another machine than this one: run the command there; if it is this one with a '
-                f'new id, name a file that has the old id in [devicetrack] machine_id_path')
+    host: str
+    template = ('host {host} is another machine than this one: run the command there; if it is this one with a '
+                'new id, name a file that has the old id in [devicetrack] machine_id_path')
 
 
 class GuestsOfSeveralHosts(DeviceTrackError):
     """The guests of one hypervisor record that they belong to different hosts. Nothing was written.
 
-    ``hosts`` has the hosts' UUIDs, and how many guests name each. One of them is this host; a guest that names another
-    was defined by hand, or left behind by a move.
+    ``hosts`` maps the UUID of each host to the number of guests that name it. One of them is this host. A guest that
+    names another was defined by hand, or a move left it behind.
     """
-
-    def __init__(self, host: str, hosts: Mapping[str, int]) -> None:
-        self.host, self.hosts = host, dict(hosts)
-        super().__init__(self.host, self.hosts)
+    host: str
+    hosts: Mapping[str, int]
 
     def __str__(self) -> str:
         hosts = ', '.join(f'{uuid} ({guests})' for uuid, guests in sorted(self.hosts.items()))
@@ -155,81 +177,55 @@ class GuestsOfSeveralHosts(DeviceTrackError):
 
 
 class UnknownOrder(DeviceTrackError):
-    """The store has no such order. It may have been answered and dropped: of a host's answers the newest are kept."""
-
-    def __init__(self, order: str) -> None:
-        super().__init__(order)
-        self.order = order
-
-    def __str__(self) -> str:
-        return f'there is no order {self.order}: see devicetrack-manage order list'
+    """The store has no such order, or no longer: it keeps only the newest answers of each host."""
+    order: str
+    template = 'there is no order {order}: see devicetrack-manage order list'
 
 
 class NotForgotten(DeviceTrackError):
-    """A device must not be forgotten as it is now. Its row stays; ``reason`` says why, and what to do first."""
-
-    def __init__(self, device: str, reason: str) -> None:
-        super().__init__(device, reason)
-        self.device, self.reason = device, reason
-
-    def __str__(self) -> str:
-        return f'device {self.device} is not forgotten: {self.reason}'
+    """The device cannot be forgotten in its present state. Its row stays; ``reason`` says why, and what to do first."""
+    device: str
+    reason: str
+    template = 'device {device} is not forgotten: {reason}'
 
 
 class NotAdmitted(DeviceTrackError):
-    """A device that was forgotten cannot be handed out as it is now. It stays withheld; ``reason`` says why."""
-
-    def __init__(self, device: str, reason: str) -> None:
-        super().__init__(device, reason)
-        self.device, self.reason = device, reason
-
-    def __str__(self) -> str:
-        return f'device {self.device} stays withheld: {self.reason}'
+    """A forgotten device cannot be handed out in its present state. It stays withheld; ``reason`` says why."""
+    device: str
+    reason: str
+    template = 'device {device} stays withheld: {reason}'
 
 
 class ForkedManager(DeviceTrackError):
-    """A claim manager was called in a forked child. Nothing was done; only the process that made it may call it."""
-
-    def __init__(self, host: str, owner_pid: int) -> None:
-        super().__init__(host, owner_pid)
-        self.host, self.owner_pid = host, owner_pid
-
-    def __str__(self) -> str:
-        return f'the claim manager of host {self.host} belongs to process {self.owner_pid}, not to a child of it'
+    """A forked child called its parent's claim manager. Nothing was done; only the process that made it may call it."""
+    host: str
+    owner_pid: int
+    template = 'the claim manager of host {host} belongs to process {owner_pid}, not to a child of it'
 
 
 class NodeUnavailable(DeviceTrackError):
-    """The node is not one of this host's, or is disabled. Nothing was held; choose another node."""
-
-    def __init__(self, nodename: str, reason: str) -> None:
-        super().__init__(nodename, reason)
-        self.nodename, self.reason = nodename, reason
-
-    def __str__(self) -> str:
-        return f'node {self.nodename} takes no claims: {self.reason}'
+    """The node is disabled or does not belong to this host. Nothing was held; choose another node."""
+    nodename: str
+    reason: str
+    template = 'node {nodename} takes no claims: {reason}'
 
 
 # -- requests ---------------------------------------------------------------------------------------------------------
 
 
 class BadRequest(DeviceTrackError):
-    """The request means nothing, here or anywhere. Nothing was held; the caller must ask otherwise."""
-
-    def __init__(self, where: str, value: object, reason: str) -> None:
-        super().__init__(where, value, reason)
-        self.where, self.value, self.reason = where, value, reason
-
-    def __str__(self) -> str:
-        return f'{self.where}: {self.value!r}: {self.reason}'
+    """The request has no meaning on any host. Nothing was held; correct the request."""
+    where: str
+    value: object
+    reason: str
+    template = '{where}: {value!r}: {reason}'
 
 
 class UnknownProvider(BadRequest):
     """The allocations name a provider that this host does not have. Nothing was held."""
 
     def __init__(self, provider_uuid: str, resource_classes: Iterable[str], known: Iterable[str]) -> None:
-        self.provider_uuid = provider_uuid
-        self.resource_classes = tuple(resource_classes)
-        self.known = tuple(known)
+        self.provider_uuid, self.resource_classes, self.known = provider_uuid, tuple(resource_classes), tuple(known)
         super().__init__(
             'allocations', provider_uuid,
             f'no provider of this host has this UUID; it was asked for {", ".join(self.resource_classes)}; '
@@ -238,26 +234,20 @@ class UnknownProvider(BadRequest):
 
 
 class NoFit(DeviceTrackError):
-    """Nothing free matches. Nothing is held.
+    """No free device matches a part of the request. Nothing is held.
 
-    ``shortages`` says why, one :class:`devicetrack.engine.explanation.Shortage` for each part of the request that
-    could not be had.
+    ``shortages`` has one :class:`devicetrack.engine.explanation.Shortage` for each such part, which says why.
     """
-
-    def __init__(self, shortages: Sequence[Any]) -> None:
-        super().__init__(tuple(shortages))
-        self.shortages = tuple(shortages)
+    shortages: Sequence[Any]
 
     def __str__(self) -> str:
         return '; '.join(str(shortage) for shortage in self.shortages)
 
 
 class InstanceHasClaim(DeviceTrackError):
-    """The instance holds devices already. Nothing more was held; ``held`` names what it has."""
-
-    def __init__(self, instance_uuid: str, held: Iterable[tuple[str, str | None]]) -> None:
-        self.instance_uuid, self.held = instance_uuid, tuple(held)
-        super().__init__(self.instance_uuid, self.held)
+    """The instance has devices already. No more were held; ``held`` names those that it has."""
+    instance_uuid: str
+    held: Sequence[tuple[str, str | None]]
 
     def __str__(self) -> str:
         held = ', '.join(f'{kind} {identifier or "not named yet"}' for kind, identifier in self.held)
@@ -265,9 +255,9 @@ class InstanceHasClaim(DeviceTrackError):
 
 
 class InstanceHasStaleRows(InstanceHasClaim):
-    """An earlier move of the instance is not over on this host, so it cannot move here. Nothing was changed.
+    """An earlier move of the instance has not ended here, so the instance cannot move here. Nothing was changed.
 
-    The compute service says when a migration is over; the next audit then gives back what it left.
+    Once the compute service reports the end of that migration, the next audit gives its devices back.
     """
 
     def __str__(self) -> str:
@@ -277,46 +267,33 @@ class InstanceHasStaleRows(InstanceHasClaim):
 
 
 class MigrationSuperseded(DeviceTrackError):
-    """A newer migration of the instance has a claim here. Nothing was changed; this one has failed."""
-
-    def __init__(self, migration_uuid: str, newer_uuid: str) -> None:
-        super().__init__(migration_uuid, newer_uuid)
-        self.migration_uuid, self.newer_uuid = migration_uuid, newer_uuid
-
-    def __str__(self) -> str:
-        return f'migration {self.migration_uuid} is older than {self.newer_uuid}, which has a claim here'
+    """A newer migration of the instance has a claim here. Nothing was changed; this migration has failed."""
+    migration_uuid: str
+    newer_uuid: str
+    template = 'migration {migration_uuid} is older than {newer_uuid}, which has a claim here'
 
 
 class MigrationUndecided(DeviceTrackError):
-    """The instance moves on this host, or its move failed, and the compute service does not say which.
+    """The compute service does not say whether a move of the instance on this host goes on or has failed.
 
-    Its guest is to have the new devices in the one case, in the other the old ones with its data. Nothing was done; try
-    again when the service answers.
+    The guest needs its new devices if the move goes on, and the old ones with its data if it failed. Nothing was done;
+    try again when the service answers.
     """
-
-    def __init__(self, instance_uuid: str, migration_uuid: str) -> None:
-        super().__init__(instance_uuid, migration_uuid)
-        self.instance_uuid, self.migration_uuid = instance_uuid, migration_uuid
-
-    def __str__(self) -> str:
-        return (f'the guest of instance {self.instance_uuid} is to have its new devices or, if migration '
-                f'{self.migration_uuid} failed, the old ones; the compute service does not say now which: try again')
+    instance_uuid: str
+    migration_uuid: str
+    template = ('the guest of instance {instance_uuid} needs its new devices or, if migration {migration_uuid} failed, '
+                'the old ones; the compute service does not say now which: try again')
 
 
 class InstanceNotClaimed(DeviceTrackError):
-    """The instance holds nothing here that the call could work on. Nothing was done."""
-
-    def __init__(self, instance_uuid: str, wanted: str) -> None:
-        super().__init__(instance_uuid, wanted)
-        self.instance_uuid, self.wanted = instance_uuid, wanted
-
-    def __str__(self) -> str:
-        return f'instance {self.instance_uuid} has no assignment that is {self.wanted}'
+    """The instance has no assignment here that the call could work on. Nothing was done."""
+    instance_uuid: str
+    wanted: str
+    template = 'instance {instance_uuid} has no assignment that is {wanted}'
 
 
 class LiveMigrationRefused(DeviceTrackError):
-    """A running guest cannot move with its devices. Its text is for operators: it tells of hosts and devices."""
-
+    """A running guest cannot move with its devices. The text names hosts and devices, so it is for operators only."""
     for_tenant = 'The instance cannot be migrated live with its devices; it can be moved while it is stopped.'
     """What the owner of the guest may read, whatever the reason."""
 
@@ -324,110 +301,82 @@ class LiveMigrationRefused(DeviceTrackError):
 class NoDevicePair(LiveMigrationRefused):
     """A device of the source has no partner at the destination. Nothing was changed; the guest cannot move live.
 
-    ``found`` has the partners that were found and every reason as data, as
-    :meth:`devicetrack.compatibility.partners.Partners.as_data` says it; None where no partners were sought. Choose
-    another destination, or move the guest while it is off.
+    ``found`` has the partners that were found and every reason as data, in the form of
+    :meth:`devicetrack.compatibility.partners.Partners.as_data`, or None where no partners were sought. Choose another
+    destination, or move the guest while it is off.
     """
-
-    def __init__(self, kind: str, identifier: str, reason: str, found: Mapping[str, object] | None = None) -> None:
-        super().__init__(kind, identifier, reason)
-        self.kind, self.identifier, self.reason, self.found = kind, identifier, reason, found
-
-    def __str__(self) -> str:
-        return f'{self.kind} {self.identifier} of the source has no partner at the destination: {self.reason}'
+    kind: str
+    identifier: str
+    reason: str
+    found: Mapping[str, object] | None = None
+    template = '{kind} {identifier} of the source has no partner at the destination: {reason}'
 
 
 class LiveMigrationUnsupported(LiveMigrationRefused):
-    """This host cannot migrate running guests with devices of a kind. Nothing was changed.
+    """This host cannot migrate running guests with devices of this kind. Nothing was changed.
 
     Choose other hosts, or move the guest while it is off.
     """
-
-    def __init__(self, host: str, kind: str, reason: str) -> None:
-        super().__init__(host, kind, reason)
-        self.host, self.kind, self.reason = host, kind, reason
-
-    def __str__(self) -> str:
-        return (f'host {self.host} takes part in no live migration of a guest with a device of kind {self.kind}: '
-                f'{self.reason}')
+    host: str
+    kind: str
+    reason: str
+    template = 'host {host} takes part in no live migration of a guest with a device of kind {kind}: {reason}'
 
 
 class PostCopyRefused(LiveMigrationRefused):
-    """A guest with devices is to be switched to post-copy. Nothing was changed; migrate it without.
+    """A guest with devices was to be switched to post-copy. Nothing was changed; migrate it without post-copy.
 
-    A guest that runs at the destination before all of its memory is there cannot come back, and an assigned device
-    cannot wait for memory.
+    With post-copy a guest runs at the destination before all of its memory is there. It cannot go back then, and an
+    assigned device cannot wait for memory.
     """
-
-    def __init__(self, instance_uuid: str, kind: str) -> None:
-        super().__init__(instance_uuid, kind)
-        self.instance_uuid, self.kind = instance_uuid, kind
-
-    def __str__(self) -> str:
-        return (f'instance {self.instance_uuid} has a device of kind {self.kind}, which cannot wait for memory: '
+    instance_uuid: str
+    kind: str
+    template = ('instance {instance_uuid} has a device of kind {kind}, which cannot wait for memory: '
                 'migrate it without post-copy')
 
 
 class NoDestination(LiveMigrationRefused):
-    """No host can take over a running guest with this device, so none is to be asked. Nothing was changed.
+    """No host can take over a running guest with this device, so ask the scheduler for none. Nothing was changed.
 
-    The reason is for operators. Move the guest while it is off.
+    ``reason`` is for operators. Move the guest while it is off.
     """
-
-    def __init__(self, kind: str, identifier: str, reason: str) -> None:
-        super().__init__(kind, identifier, reason)
-        self.kind, self.identifier, self.reason = kind, identifier, reason
-
-    def __str__(self) -> str:
-        return f'no host can take over a running guest with {self.kind} {self.identifier}: {self.reason}'
+    kind: str
+    identifier: str
+    reason: str
+    template = 'no host can take over a running guest with {kind} {identifier}: {reason}'
 
 
-class MigrationUntold(DeviceTrackError):
-    """Whether a running guest could move cannot be told. Nothing was done; ``reason`` says what is not known."""
-
-    def __init__(self, instance_uuid: str, reason: str) -> None:
-        super().__init__(instance_uuid, reason)
-        self.instance_uuid, self.reason = instance_uuid, reason
-
-    def __str__(self) -> str:
-        return f'whether instance {self.instance_uuid} could move cannot be told: {self.reason}'
+class CompatibilityUnknown(DeviceTrackError):
+    """Nobody knows whether a running guest could move. Nothing was done; ``reason`` names what is unknown."""
+    instance_uuid: str
+    reason: str
+    template = 'it is unknown whether instance {instance_uuid} could move: {reason}'
 
 
 class RowsMissing(DeviceTrackError):
-    """The instance's guest has devices that the store does not know as its own: the store is older. Nothing was done.
+    """The store is older than the instance's guest, and does not have all of its devices. Nothing was done.
 
-    Leave the guest as it is, defined and running, until the rows are recorded.
+    Leave the guest as it is, defined and running, until its rows are recorded.
     """
-
-    def __init__(self, instance_uuid: str, reason: str) -> None:
-        super().__init__(instance_uuid, reason)
-        self.instance_uuid, self.reason = instance_uuid, reason
-
-    def __str__(self) -> str:
-        return f'the guest of instance {self.instance_uuid} must stay as it is for now: {self.reason}'
+    instance_uuid: str
+    reason: str
+    template = 'the guest of instance {instance_uuid} must stay as it is for now: {reason}'
 
 
 class StoreLost(DeviceTrackError):
-    """The store has no row of the host at all, and guests that use its devices: it is not old, it is lost.
+    """The store is lost: it has no row of the host at all, and guests of the host use devices. Nothing was written.
 
-    Nothing was written. Rows are recovered from the guests, which also tells which devices nobody can vouch for.
+    Recover the rows from the guests. The recovery also reports the devices whose content nobody can vouch for.
     """
-
-    def __init__(self, host: str) -> None:
-        super().__init__(host)
-        self.host = host
-
-    def __str__(self) -> str:
-        return (f'the store has no row of host {self.host}, so it was lost: stop the service and run '
-                f'devicetrack-manage recover --from-hypervisor --host {self.host}')
+    host: str
+    template = ('the store has no row of host {host}, so it was lost: stop the service and run '
+                'devicetrack-manage recover --from-hypervisor --host {host}')
 
 
 class NotAssigned(DeviceTrackError):
-    """Nobody holds the device, as far as the store knows. Nothing was done."""
-
-    def __init__(self, device: str, host: str | None = None) -> None:
-        super().__init__(device, host)
-        self.device, self.host = device, host
+    """The store has no owner of this device. Nothing was done."""
+    device: str
+    host: str | None = None
 
     def __str__(self) -> str:
         return f'device {self.device} is not assigned on {"host " + self.host if self.host else "any host"}'
@@ -435,13 +384,9 @@ class NotAssigned(DeviceTrackError):
 
 class InvalidTransition(DeviceTrackError):
     """An assignment in this state does not take this event. It stays as it was."""
-
-    def __init__(self, state: str, event: str) -> None:
-        super().__init__(state, event)
-        self.state, self.event = state, event
-
-    def __str__(self) -> str:
-        return f'an assignment that is {self.state} cannot take the event {self.event}'
+    state: str
+    event: str
+    template = 'an assignment that is {state} cannot take the event {event}'
 
 
 # -- versioned objects ------------------------------------------------------------------------------------------------
@@ -450,13 +395,12 @@ class InvalidTransition(DeviceTrackError):
 class UnknownObject(DeviceTrackError):
     """A serialized object has a class or a version that this release does not know.
 
-    It comes from a newer peer, a newer release's store, or a device kind that is not installed here. Nothing was
-    changed; upgrade this end, or install the device kind.
+    It comes from a newer peer, from the store of a newer release, or from a device kind that is not installed here.
+    Nothing was changed; upgrade this end, or install the device kind.
     """
-
-    def __init__(self, name: str, version: str | None, where: str) -> None:
-        super().__init__(name, version, where)
-        self.name, self.version, self.where = name, version, where
+    name: str
+    version: str | None
+    where: str
 
     def __str__(self) -> str:
         version = f' version {self.version}' if self.version else ''
@@ -465,14 +409,10 @@ class UnknownObject(DeviceTrackError):
 
 
 class MalformedObject(DeviceTrackError):
-    """A serialized object is not in the form of one. Nothing was changed."""
-
-    def __init__(self, where: str, reason: str) -> None:
-        super().__init__(where, reason)
-        self.where, self.reason = where, reason
-
-    def __str__(self) -> str:
-        return f'{self.where}: {self.reason}'
+    """This is not the serialized form of an object. Nothing was changed."""
+    where: str
+    reason: str
+    template = '{where}: {reason}'
 
 
 # -- the store --------------------------------------------------------------------------------------------------------
@@ -483,17 +423,12 @@ class StoreError(DeviceTrackError):
 
 
 class OutcomeUnknown(StoreError):
-    """The commit was sent and its answer never came: it may have happened.
+    """The store did not answer a commit, which may have happened.
 
-    What it touched stays held until :meth:`devicetrack.store.api.Store.settle` has an answer; the audit asks for it.
+    Its devices stay held until :meth:`devicetrack.store.api.Store.settle` has an answer; the audit asks for it.
     """
-
-    def __init__(self, store: str) -> None:
-        super().__init__(store)
-        self.store = store
-
-    def __str__(self) -> str:
-        return f'the connection to {self.store} broke while it committed: the outcome is not known yet'
+    store: str
+    template = 'the connection to {store} broke while it committed: the outcome is not known yet'
 
 
 class NothingWritten(StoreError):
@@ -502,10 +437,7 @@ class NothingWritten(StoreError):
 
 class DeviceTaken(NothingWritten):
     """A device of the transaction has an owner in the store already. Nothing was written; choose again."""
-
-    def __init__(self, devices: Iterable[tuple[str, str]]) -> None:
-        self.devices = tuple(devices)
-        super().__init__(self.devices)
+    devices: Sequence[tuple[str, str]]
 
     def __str__(self) -> str:
         return 'owned in the store already: ' + ', '.join(f'{kind} {name}' for kind, name in self.devices)
@@ -513,47 +445,36 @@ class DeviceTaken(NothingWritten):
 
 class StaleAssignment(NothingWritten):
     """A row changed after it was read. Nothing was written; read again, decide again."""
-
-    def __init__(self, kind: str, identifier: str, generation: int) -> None:
-        super().__init__(kind, identifier, generation)
-        self.kind, self.identifier, self.generation = kind, identifier, generation
-
-    def __str__(self) -> str:
-        return f'the assignment of {self.kind} {self.identifier} has moved on from generation {self.generation}'
+    kind: str
+    identifier: str
+    generation: int
+    template = 'the assignment of {kind} {identifier} has moved on from generation {generation}'
 
 
 class HostHoldsDevices(NothingWritten):
     """A host that has rows cannot be replaced by another machine. Nothing was written; ``rows`` says how many it has.
 
-    What they name may still be there, with a guest's data on it.
+    The devices in those rows may still be there, with a guest's data on them.
     """
-
-    def __init__(self, host: str, rows: int) -> None:
-        super().__init__(host, rows)
-        self.host, self.rows = host, rows
-
-    def __str__(self) -> str:
-        return (f'host {self.host} still has devices in the store ({self.rows}): release the instances that have them, '
-                f'or, when the machine is gone for good, forget each with devicetrack-manage device forget')
+    host: str
+    rows: int
+    template = ('host {host} still has devices in the store ({rows}): release the instances that have them, '
+                'or, when the machine is gone for good, forget each with devicetrack-manage device forget')
 
 
 class StoreUnavailable(NothingWritten):
-    """The store cannot be used now: gone, read-only, full or locked. ``reason`` says which; nothing was written."""
-
-    def __init__(self, store: str, reason: str) -> None:
-        super().__init__(store, reason)
-        self.store, self.reason = store, reason
-
-    def __str__(self) -> str:
-        return f'{self.store}: {self.reason}'
+    """The store is gone, read-only, full or locked; ``reason`` says which. Nothing was written."""
+    store: str
+    reason: str
+    template = '{store}: {reason}'
 
 
 class SchemaMismatch(NothingWritten):
-    """The store's schema is not the one of this release. Nothing was written; ``remedy`` says what to run."""
-
-    def __init__(self, store: str, found: str | None, wanted: str, remedy: str) -> None:
-        super().__init__(store, found, wanted, remedy)
-        self.store, self.found, self.wanted, self.remedy = store, found, wanted, remedy
+    """The store does not have the schema of this release. Nothing was written; ``remedy`` says what to run."""
+    store: str
+    found: str | None
+    wanted: str
+    remedy: str
 
     def __str__(self) -> str:
         return f'{self.store}: schema {self.found or "none"}, this release needs {self.wanted}: {self.remedy}'
@@ -567,120 +488,84 @@ class DriverError(DeviceTrackError):
 
 
 class HypervisorUnreachable(DriverError):
-    """The hypervisor did not answer. Conclude nothing and try later; nothing was freed."""
-
-    def __init__(self, hypervisor: str, reason: str) -> None:
-        super().__init__(hypervisor, reason)
-        self.hypervisor, self.reason = hypervisor, reason
-
-    def __str__(self) -> str:
-        return f'{self.hypervisor} gives no answer: {self.reason}'
+    """The hypervisor did not answer. Nothing was freed; conclude nothing and try later."""
+    hypervisor: str
+    reason: str
+    template = '{hypervisor} gives no answer: {reason}'
 
 
 class DomainGone(DriverError):
-    """The domain is not there any more. It uses nothing."""
-
-    def __init__(self, domain: str) -> None:
-        super().__init__(domain)
-        self.domain = domain
-
-    def __str__(self) -> str:
-        return f'domain {self.domain} is gone'
+    """The domain is gone, so it uses no device."""
+    domain: str
+    template = 'domain {domain} is gone'
 
 
 class GuestNotRemoved(DriverError):
-    """The guest could not be stopped, or a definition of it stays. It may be off by now; its devices stay in use."""
-
-    def __init__(self, domain: str, reason: str) -> None:
-        super().__init__(domain, reason)
-        self.domain, self.reason = domain, reason
-
-    def __str__(self) -> str:
-        return f'domain {self.domain} was not removed: {self.reason}'
+    """The guest did not stop, or its definition remains. The guest may be off by now; its devices stay in use."""
+    domain: str
+    reason: str
+    template = 'domain {domain} was not removed: {reason}'
 
 
 class InvalidDocument(DriverError):
-    """A document of the host or the hypervisor cannot be read. What it would have said is unknown, not empty."""
-
-    def __init__(self, document: str, where: str, reason: str) -> None:
-        super().__init__(document, where, reason)
-        self.document, self.where, self.reason = document, where, reason
-
-    def __str__(self) -> str:
-        return f'{self.document}: {self.where}: {self.reason}'
+    """A document of the host or the hypervisor cannot be read. Its content is unknown, not empty."""
+    document: str
+    where: str
+    reason: str
+    template = '{document}: {where}: {reason}'
 
 
 class CommandFailed(DriverError):
-    """A command of the host could not be run or failed. What it would have said is unknown."""
-
-    def __init__(self, command: str, reason: str) -> None:
-        super().__init__(command, reason)
-        self.command, self.reason = command, reason
-
-    def __str__(self) -> str:
-        return f'{self.command}: {self.reason}'
+    """A command of the host did not run, or failed. Its answer is unknown."""
+    command: str
+    reason: str
+    template = '{command}: {reason}'
 
 
 class DeviceKindFailed(DriverError):
-    """The code of a device kind made a mistake. What it would have said is unknown; tell its author."""
-
-    def __init__(self, kind: str, reason: str) -> None:
-        super().__init__(kind, reason)
-        self.kind, self.reason = kind, reason
-
-    def __str__(self) -> str:
-        return f'device kind {self.kind} made a mistake: {self.reason}'
+    """The code of a device kind has a fault. Its answer is unknown; report the fault to its author."""
+    kind: str
+    reason: str
+    template = 'device kind {kind} made a mistake: {reason}'
 
 
 class DeviceError(DriverError):
     """Base of errors about one device; the device stays held."""
-
-    text = 'failed'
-
-    def __init__(self, kind: str, identifier: str, reason: str) -> None:
-        super().__init__(kind, identifier, reason)
-        self.kind, self.identifier, self.reason = kind, identifier, reason
-
-    def __str__(self) -> str:
-        return f'{self.kind} {self.identifier} {self.text}: {self.reason}'
+    kind: str
+    identifier: str
+    reason: str
+    template = '{kind} {identifier} failed: {reason}'
 
 
 class DeviceGone(DeviceError):
     """The host does not have the device, or has another one of its name."""
-
-    text = 'is not there'
+    template = '{kind} {identifier} is not there: {reason}'
 
 
 class DeviceInUse(DeviceError):
-    """A domain still names or uses the device: it was neither wiped nor removed."""
-
-    text = 'is in use'
+    """A domain still names or uses the device. It was neither wiped nor removed."""
+    template = '{kind} {identifier} is in use: {reason}'
 
 
 class DeviceBusy(DeviceError):
-    """Somebody else realizes or wipes the device and holds its lock file: nothing was done to it."""
-
-    text = 'is being worked on'
+    """Another process or thread realizes or wipes the device and holds its lock file. Nothing was done to it."""
+    template = '{kind} {identifier} is being worked on: {reason}'
 
 
 class RealizeFailed(DeviceError):
     """The device could not be made ready for its guest."""
-
-    text = 'could not be realized'
+    template = '{kind} {identifier} could not be realized: {reason}'
 
 
 class UnclaimFailed(DeviceError):
-    """The device could not be given back, or nothing proves that it was; it is not free."""
-
-    text = 'could not be given back'
+    """The device could not be given back, or nothing proves that it was. It is not free."""
+    template = '{kind} {identifier} could not be given back: {reason}'
 
 
 class ParentFull(DriverError):
-    """The parent cannot make one more device of this type, whatever its last reading said. Choose another."""
-
-    def __init__(self, kind: str, parent: str, device_type: str, reason: str) -> None:
-        super().__init__(kind, parent, device_type, reason)
-        self.kind, self.parent, self.device_type, self.reason = kind, parent, device_type, reason
-
-    def __str__(self) -> str:
-        return f'{self.parent} cannot make one more {self.device_type}: {self.reason}'
+    """The parent cannot make one more device of this type, whatever its last reading said. Choose another parent."""
+    kind: str
+    parent: str
+    device_type: str
+    reason: str
+    template = '{parent} cannot make one more {device_type}: {reason}'

@@ -1,8 +1,8 @@
 """Exclusive locks on files, between processes and between threads (flock(2)).
 
-Not fcntl record locks, which oslo.concurrency's external locks are: those are lost as soon as the process closes any
-descriptor of the file, and no child inherits them. A flock belongs to the open file: a child that was given the
-descriptor holds it until its own end, also when its parent is killed.
+oslo.concurrency's external locks are fcntl record locks. A process loses those as soon as it closes any descriptor of
+the file, and no child inherits them. A flock belongs to the open file: a child that was given the descriptor holds it
+until the child ends, even if its parent is killed.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ class FileLocked(Exception):
 
 
 class FileLock:
-    """A lock on the file ``path``, which is made with mode 0600 and never removed.
+    """A lock on the file ``path``, which it creates with mode 0600 and never removes.
 
-    Every object opens the file itself, so two objects in one process exclude each other like two processes do.
+    Every object opens the file itself, so two objects in one process exclude each other as two processes do.
     """
 
     def __init__(self, path: str) -> None:
@@ -33,7 +33,7 @@ class FileLock:
     def acquire(self, timeout_s: float = 0.0, poll_s: float = 0.05) -> None:
         """Take the lock, waiting at most ``timeout_s`` seconds.
 
-        :raises FileLocked: somebody else holds it still
+        :raises FileLocked: somebody else still holds it
         """
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         deadline = time.monotonic() + timeout_s
@@ -61,18 +61,18 @@ class FileLock:
         return self._fd
 
     def unlock(self) -> None:
-        """End the lock, for everybody who has the descriptor, and close it.
+        """End the lock for everybody who has the descriptor, and close the descriptor.
 
-        For when no child that was given it lives any more. A child that another thread starts just now has it too, by
-        accident and until it runs its program; after a mere :meth:`release` the next one would find it locked. In a
-        forked child this is :meth:`release`: the lock belongs to who took it.
+        Call it when no child that was given the descriptor is alive. A child that another thread forks at this moment
+        has the descriptor too until it runs its program, and after :meth:`release` alone it would still hold the lock.
+        In a forked child this method does what :meth:`release` does, because the lock belongs to the parent.
         """
         if self._fd is not None and self._pid == os.getpid():
             fcntl.flock(self._fd, fcntl.LOCK_UN)
         self.release()
 
     def release(self) -> None:
-        """Close the descriptor. The lock ends when every child that was given it has ended, too."""
+        """Close the descriptor. The lock ends once every child that was given the descriptor has ended too."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None

@@ -5,31 +5,31 @@ from __future__ import annotations
 import re
 from typing import Final
 
-# What an assignment is to its instance while it moves; at rest every assignment is ``current``.
+# The role of an assignment in a move of its instance. Without a move every assignment is ``current``.
 CURRENT: Final = 'current'
 OLD: Final = 'old'
 INCOMING: Final = 'incoming'
 ROLES: Final = (CURRENT, OLD, INCOMING)
 
-# The life of an assignment. A row exists from ``claimed`` to the end of ``releasing``.
+# The states of an assignment. Its row exists from ``claimed`` to the end of ``releasing``.
 CLAIMED: Final = 'claimed'
 ACTIVE: Final = 'active'
 RELEASING: Final = 'releasing'
 STATES: Final = (CLAIMED, ACTIVE, RELEASING)
 
-# Where a device comes from decides whether giving it back removes it.
+# The origin of a device. A created device is removed when it is given back; an adopted one stays.
 CREATED: Final = 'created'
 ADOPTED: Final = 'adopted'
 ORIGINS: Final = (CREATED, ADOPTED)
 
-# How strictly devices follow the NUMA nodes of a request. ``legacy`` lets devices that know no node pass.
+# How strictly devices follow the NUMA nodes of a request. ``legacy`` also accepts devices whose node is unknown.
 REQUIRED: Final = 'required'
 PREFERRED: Final = 'preferred'
 LEGACY: Final = 'legacy'
 NONE: Final = 'none'
 NUMA_AFFINITY_POLICIES: Final = (REQUIRED, PREFERRED, LEGACY, NONE)
 
-# Why a device may not be handed out. It may have several of these reasons, and is free again when none is left.
+# Why a device may not be handed out. A device with several of these reasons is free again when the last one ends.
 DRAINED: Final = 'drained'
 UNHEALTHY: Final = 'unhealthy'
 FOREIGN: Final = 'foreign'
@@ -37,12 +37,12 @@ IN_DOUBT: Final = 'in doubt'
 NOT_ADOPTED: Final = 'not to be adopted'
 WITHHELD_REASONS: Final = (DRAINED, UNHEALTHY, FOREIGN, IN_DOUBT, NOT_ADOPTED)
 
-# What is withheld: one device, or all that a parent has and could make.
+# What is withheld: one device, or every device that a parent has or could make.
 DEVICE: Final = 'device'
 PARENT: Final = 'parent'
 SCOPES: Final = (DEVICE, PARENT)
 
-# Who gave a reason. What an operator said ends when an operator says so, all else when it is seen to be over.
+# Who gave a reason. An operator ends what an operator began; the others end when their cause is gone.
 BY_OPERATOR: Final = 'operator'
 BY_HOST: Final = 'host'
 BY_AUDIT: Final = 'audit'
@@ -53,12 +53,12 @@ WARNING: Final = 'warning'
 NOTE: Final = 'note'
 SEVERITIES: Final = (CRITICAL, WARNING, NOTE)
 
-# How devices are chosen over parents.
+# How a claim chooses among the parents of devices.
 PACK: Final = 'pack'
 SPREAD: Final = 'spread'
 SELECTION_POLICIES: Final = (PACK, SPREAD)
 
-# More devices of one class than any host has; what is above is a mistake and not a wish.
+# No host has more devices of one class. A larger amount is a mistake in the request.
 MAX_AMOUNT: Final = 1_000_000
 
 _NOT_IN_A_CLASS = re.compile('[^A-Z0-9_]')
@@ -71,7 +71,7 @@ def pmem_resource_class(label: str) -> str:
 
 
 def numa_provider(numa_node: int) -> str:
-    """The stable name of the provider that counts the devices of a NUMA node, where such are counted by node."""
+    """The stable name of the provider for a NUMA node, where devices are counted for each NUMA node."""
     return f'numa{numa_node}'
 
 

@@ -4,37 +4,34 @@ from __future__ import annotations
 
 from types import TracebackType
 from typing import Any
-from typing import Protocol
 from typing import Self
 
 from oslo_log import log as logging
 
+from devicetrack.claims.life import Life
 from devicetrack.objects import InstanceResources
 
 LOG = logging.getLogger(__name__)
 
 
-class _Giver(Protocol):
-    def abort_instance_claim(self, context: Any, instance: Any, claim_id: str | None = None,
-                             migration_uuid: str | None = None) -> None: ...
-
-
 class Claim:
     """Devices that are held and recorded for an instance.
 
-    A claim acts when it is made, so it needs no ``with``. In a ``with`` block an error that leaves the block gives
-    back what this claim took, and goes on. ``migration`` is that of a claim for a move, else None.
+    A claim acts when it is made, so it needs no ``with``. An error that leaves a ``with`` block gives back what the
+    claim took, and goes on. The exception is a block in which ``started`` failed while the guest is there: it keeps
+    its devices, and the audit records that it runs. ``migration`` is that of a claim for a move, else None.
     """
 
-    __slots__ = ('resources', 'claim_id', 'migration', '_manager', '_context', '_instance', '_over')
+    __slots__ = ('resources', 'claim_id', 'migration', '_life', '_instance', '_over')
 
-    def __init__(self, manager: _Giver, context: Any, instance: Any, claim_id: str,
-                 resources: InstanceResources, migration: Any = None, over: bool | None = None) -> None:
+    def __init__(self, life: Life, instance: Any, resources: InstanceResources, migration: Any = None,
+                 over: bool | None = None) -> None:
+        assignments = resources.assignments
         self.resources = resources
-        self.claim_id = claim_id
+        self.claim_id: str = assignments[0].claim_id if assignments else ''
         self.migration = migration
-        self._manager, self._context, self._instance = manager, context, instance
-        self._over = not resources.assignments if over is None else over
+        self._life, self._instance = life, instance
+        self._over = not assignments if over is None else over
 
     def abort(self) -> None:
         """Give back what this claim took, and nothing that another claim took since. A second call does nothing.
@@ -42,10 +39,12 @@ class Claim:
         :raises DeviceInUse: the guest is there still; its devices stay recorded and held
         :raises DriverError, StoreError: not everything could be given back; the audit goes on with it
         """
-        if not self._over:
-            self._manager.abort_instance_claim(self._context, self._instance, self.claim_id,
-                                               None if self.migration is None else self.migration.uuid)
-            self._over = True
+        if self._over:
+            return
+        self._life.abort(self._instance.uuid, self.claim_id, None if self.migration is None else self.migration.uuid)
+        if self.migration is not None:
+            self._instance.migration_context = None
+        self._over = True
 
     def __enter__(self) -> Self:
         return self
@@ -53,6 +52,11 @@ class Claim:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  traceback: TracebackType | None) -> None:
         if kind is None:
+            return
+        if self._life.guest_may_run_unrecorded(self._instance.uuid):
+            LOG.warning('The guest of instance %(instance)s runs, which could not be recorded: claim %(claim)s keeps '
+                        'its devices, and the audit records it',
+                        {'instance': self._instance.uuid, 'claim': self.claim_id})
             return
         try:
             self.abort()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
+from typing import Self
 import uuid
+import weakref
 
 from devicetrack import exception
 from devicetrack import filelock
@@ -21,26 +23,30 @@ REMEDY = 'make the id of this machine (systemd-machine-id-setup), or name anothe
 
 
 class HostLock:
-    """Held from :meth:`acquire` to the end of the process or :meth:`release`; no child inherits it.
+    """Held during a ``with`` block, or to the end of the process; no child inherits it.
 
     There is one for each state directory, whatever the host's name: the lock files of the devices are in there too, and
     two hosts that share them would work on one another's devices.
+
+    :raises HostInUse: another process, or another manager in this one, holds it
     """
 
     def __init__(self, host: str, state_path: str) -> None:
         self._host = host
         os.makedirs(state_path, mode=0o700, exist_ok=True)
         self._file = filelock.FileLock(os.path.join(state_path, 'manager.lock'))
+        # A forked child closes its copy of the descriptor, so that the lock ends with the manager's process.
+        forget = weakref.WeakMethod(self._file.unlock)
+        os.register_at_fork(after_in_child=lambda: (unlock := forget()) and unlock())
 
-    def acquire(self) -> None:
-        """:raises HostInUse: another process, or another manager in this one, holds it."""
+    def __enter__(self) -> Self:
         try:
             self._file.acquire(timeout_s=_PATIENCE_S)
         except filelock.FileLocked:
             raise exception.HostInUse(self._host, self._file.path) from None
+        return self
 
-    def release(self) -> None:
-        """Let go of the host; in a forked child, of its copy of the descriptor alone."""
+    def __exit__(self, *_error: object) -> None:
         self._file.unlock()
 
 

@@ -1,44 +1,29 @@
-"""The claim manager: who gets which device of this host.
+"""The claim manager: who gets which device of this host. These are the public calls; the rooms below do the work.
 
-The order of every step is that of the invariant: in use by a guest ⊆ realized on the host ⊆ rows in the store ⊆ held in
-the ledger. What takes goes from the ledger inwards, what gives goes from the guest outwards, and the lock covers the
-ledger alone.
+Each call that changes something keeps the invariant: in use by a guest ⊆ realized on the host ⊆ rows in the store ⊆
+held in the ledger. What takes goes from the ledger inwards, what gives goes from the guest outwards, and the lock
+covers the ledger alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from collections.abc import Mapping
-import functools
 import os
-import threading
 from typing import Any
-from typing import Concatenate
-from typing import ParamSpec
-from typing import TypeVar
-import weakref
-
-from oslo_log import log as logging
 
 from devicetrack import exception
 from devicetrack import vocabulary
-from devicetrack.claims import host as host_identity
-from devicetrack.claims import interrupted
-from devicetrack.claims import inventory
-from devicetrack.claims import live
-from devicetrack.claims import moving
-from devicetrack.claims import orders
-from devicetrack.claims import providers as provider_resolvers
-from devicetrack.claims import recovery
-from devicetrack.claims import withheld
+from devicetrack.claims import moves
 from devicetrack.claims.claim import Claim
+from devicetrack.claims.providers import ProviderResolver
+from devicetrack.claims.running import Parts
+from devicetrack.claims.running import Running
 from devicetrack.claims.service import ComputeService
-from devicetrack.claims.steps import Steps
-from devicetrack.engine import demand as demands
-from devicetrack.engine import moves
+from devicetrack.claims.withheld import Withheld
 from devicetrack.engine.explanation import Shortage
+from devicetrack.engine.migrations import Endpoint
 from devicetrack.engine.reconcile import Finding
-from devicetrack.engine.withholding import Place
+from devicetrack.engine.withholding import Target
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import DeviceMap
 from devicetrack.objects import DeviceRequest
@@ -50,29 +35,15 @@ from devicetrack.objects.values import GuestConfig
 from devicetrack.objects.values import MigrationDefinitions
 from devicetrack.objects.values import Record
 from devicetrack.objects.values import Usage
-from devicetrack.store import api as store_api
+from devicetrack.store.api import Store
 from devicetrack.virt.driver import VirtDriver
 
-LOG = logging.getLogger(__name__)
 
-Arguments = ParamSpec('Arguments')
-Result = TypeVar('Result')
-
-
-def _when_ready(method: Callable[Concatenate[ClaimManager, Arguments], Result],
-                ) -> Callable[Concatenate[ClaimManager, Arguments], Result]:
-    """Refuse a call before ``init_host`` has succeeded, and any call in a forked child."""
-
-    @functools.wraps(method)
-    def checked(self: ClaimManager, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        self.check_ready()
-        return method(self, *args, **kwargs)
-
-    return checked
-
-
-class ClaimManager(Steps):
+class ClaimManager:
     """Decides, records, realizes and takes back the devices of one host.
+
+    Calls that change something of an instance begin with the service's request context; reads do without. All claims
+    take ``context, instance, nodename, allocations``, those for moves then ``migration``.
 
     One process manages a host at a time. Every method may be called from any number of native threads; those that
     work on one instance's devices wait for one another, claims wait only for the ledger and for their commit.
@@ -86,17 +57,12 @@ class ClaimManager(Steps):
     :param nodename: the hypervisor node of this host, when its name is another than the host's
     """
 
-    def __init__(self, host: str, driver: VirtDriver, store: store_api.Store, conf: Any,
-                 service: ComputeService | None = None,
-                 providers: provider_resolvers.ProviderResolver | None = None, nodename: str | None = None) -> None:
-        super().__init__(host, driver, store, conf, service, providers, nodename)
+    def __init__(self, host: str, driver: VirtDriver, store: Store, conf: Any, service: ComputeService | None = None,
+                 providers: ProviderResolver | None = None, nodename: str | None = None) -> None:
+        self.host, self.nodename = host, nodename or host
+        self._parts = Parts(Endpoint(self.host, self.nodename), driver, store, conf, service, providers)
         self._pid = os.getpid()
-        self._host_lock: host_identity.HostLock | None = None
-        self._ready = False
-        self._disabled: dict[str, str] = {}
-        self._auditing = threading.Lock()
-        forget = weakref.WeakMethod(self._forget_host_lock)
-        os.register_at_fork(after_in_child=lambda: (method := forget()) and method())
+        self._running: Running | None = None
 
     # -- start and stop -----------------------------------------------------------------------------------------------
 
@@ -108,58 +74,37 @@ class ClaimManager(Steps):
         :raises HostIdentityChanged: the store knows the host as another machine
         :raises SchemaMismatch, StoreError: the store cannot be used
         :raises HypervisorUnreachable: no answer, so nobody can say which devices are in use
-        :raises InvalidConfiguration: an option does not fit what the host has
+        :raises InvalidConfiguration: an option cannot be used, or does not fit what the host has
 
         After an error no other call works, and the host is free for another process.
         """
         self._check_process()
-        if self._ready:
-            return self.update_available_resource(context, self.nodename)
-        lock = host_identity.HostLock(self.host, self._conf.state_path)
-        lock.acquire()
-        self._host_lock = lock
-        try:
-            self.store.check()
-            host = host_identity.identify(self.store, self.host, self._conf.machine_id_path)
-            self._host_uuid, self.boot_id = host.uuid, host.boot_id
-            if self._providers is None:
-                self._providers = provider_resolvers.DerivedProviders(self._host_uuid)
-            self._ledger, self._doubts = self.new_ledger(), []
-            findings = recovery.start(self)
-        except BaseException:
-            self._host_lock = None
-            lock.release()
-            raise
-        self._ready = True
-        recovery.report(self.host, findings)
+        if self._running is not None:
+            return self._running.audit()
+        self._running, findings = Running.start(self._parts)
         return findings
 
     def close(self) -> None:
-        """Let go of the host. What is held stays recorded."""
-        self._ready = False
-        if self._host_lock is not None:
-            self._host_lock.release()
-            self._host_lock = None
-
-    def _forget_host_lock(self) -> None:
-        """In a forked child: close our copy of the lock's descriptor, so that it ends with the manager's process."""
-        if self._host_lock is not None:
-            self._host_lock.release()
+        """Let go of the host. What is held stays recorded; :meth:`init_host` begins anew."""
+        running, self._running = self._running, None
+        if running is not None:
+            running.close()
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
             raise exception.ForkedManager(self.host, self._pid)
 
-    def check_ready(self) -> None:
-        """Refuse calls that come too early or from the wrong process.
+    def _started(self) -> Running:
+        """The host as it runs: the one place where calls are refused that come too early or from another process.
 
         :raises NotReady: ``init_host`` has not succeeded
         :raises ForkedManager: this process is a child of the manager's
         """
-        if os.getpid() != self._pid:
-            raise exception.ForkedManager(self.host, self._pid)
-        if not self._ready:
+        self._check_process()
+        running = self._running
+        if running is None:
             raise exception.NotReady(self.host)
+        return running
 
     # -- taking -------------------------------------------------------------------------------------------------------
 
@@ -180,73 +125,36 @@ class ClaimManager(Steps):
         :raises NothingWritten: the store refused; nothing is held
         :raises OutcomeUnknown: the commit may have happened; the devices stay held until the store has said
         """
-        self.check_ready()
-        self._check_node(nodename)
-        demand = self._demand(instance, allocations)
-        uuid = instance.uuid
-        if not demand.items:
-            claim = Claim(self, context, instance, '', InstanceResources.from_records(uuid, self._host_uuid, ()))
-        else:
-            claim_id = self.new_claim_id()
-            records = self.take(uuid, claim_id, demand)
-            claim = Claim(self, context, instance, claim_id,
-                          InstanceResources.from_records(uuid, self._host_uuid, records))
+        host = self._started()
+        host.gate.check(nodename)
+        demand = host.views.providers.demand(allocations, getattr(instance, 'flavor', None))
+        records = host.life.take(instance.uuid, demand) if demand.items else []
+        claim = Claim(host.life, instance, host.life.resources(instance.uuid, records))
         instance.resources = claim.resources
         return claim
-
-    def _demand(self, instance: Any, allocations: Mapping[str, Any] | DeviceRequest | None) -> demands.Demand:
-        return self._demand_of(getattr(instance, 'flavor', None), allocations)
-
-    def _demand_of(self, flavor: Any, allocations: Mapping[str, Any] | DeviceRequest | None) -> demands.Demand:
-        if isinstance(allocations, DeviceRequest):
-            return demands.from_request(allocations, self._provider_uuids)
-        if not allocations:
-            return demands.NOTHING
-        extra_specs = getattr(flavor, 'extra_specs', None)
-        return demands.from_allocations(allocations, self._provider_uuids, self._classes, extra_specs, self._below)
-
-    def _check_name(self, nodename: str) -> None:
-        if nodename != self.nodename:
-            raise exception.NodeUnavailable(nodename, f'host {self.host} has node {self.nodename}')
-
-    def _check_node(self, nodename: str) -> None:
-        """Refuse claims on a node of another host, or on one that takes none at the moment."""
-        self._check_name(nodename)
-        if self._disabled and nodename in self._disabled:
-            raise exception.NodeUnavailable(nodename, self._disabled[nodename])
-        if self.report_only is not None:
-            raise exception.NodeUnavailable(nodename, self.report_only)
-
-    def _check_complete(self, instance: Any) -> None:
-        """A guest that is defined anew without a device that it has would lose what is on it."""
-        if instance.uuid in self.lacking:
-            raise exception.RowsMissing(instance.uuid, self.report_only or '')
 
     def disable_node(self, nodename: str, reason: str) -> None:
         """Refuse new claims on a node, until the end of this process.
 
         The decision is the service's, which says it again after a restart.
         """
-        self._disabled[nodename] = f'disabled: {reason}'
+        self._started().gate.disable(nodename, reason)
 
     def enable_node(self, nodename: str) -> None:
         """Take claims on a node again."""
-        self._disabled.pop(nodename, None)
+        self._started().gate.enable(nodename)
 
-    @_when_ready
     def explain(self, allocations: Mapping[str, Any] | DeviceRequest | None, instance: Any = None) -> list[Shortage]:
         """Say for each part of a request what there is and why the rest cannot be had. Claims nothing.
 
         :raises BadRequest: as :meth:`instance_claim`
         """
-        demand = self._demand(instance, allocations)
-        with self._lock:
-            shortages = self._ledger.shortages(demand, everything=True)
-        return self.with_owners(shortages)
+        host = self._started()
+        demand = host.views.providers.demand(allocations, getattr(instance, 'flavor', None))
+        return host.ledger.shortages(demand, everything=True)
 
     # -- making it real -----------------------------------------------------------------------------------------------
 
-    @_when_ready
     def realize(self, context: Any, instance: Any, before_move: bool = False) -> InstanceResources:
         """Make the instance's devices ready for its guest. Slow; call it outside the service's own locks.
 
@@ -263,19 +171,19 @@ class ClaimManager(Steps):
         :raises DeviceError, ParentFull, NoFit: a device could not be made ready; all of them stay held and recorded
         :raises HypervisorUnreachable: no answer; devices may be half made, the next call goes on
         """
-        with self.working(instance.uuid):
-            self._check_complete(instance)
-            records = self.records_of(instance.uuid)
-            if moving.settle_ended(self, instance.uuid, records, before_move):
-                records = self.records_of(instance.uuid)
-            used = self.used_by_guest(records, before_move)
+        host, uuid = self._started(), instance.uuid
+        with host.rows.working(uuid):
+            host.gate.check_complete(uuid)
+            records = host.rows.of_instance(uuid)
+            if host.moves.settle_ended(uuid, records, before_move):
+                records = host.rows.of_instance(uuid)
+            used = host.life.used_by_guest(records, before_move)
             if records and all(record.state == vocabulary.RELEASING for record in records):
-                raise exception.InstanceNotClaimed(instance.uuid, 'not on its way back')
-            real = self.make_real(used)
-            interrupted.bring_definition(self, instance.uuid)
-            return InstanceResources.from_records(instance.uuid, self._host_uuid, real)
+                raise exception.InstanceNotClaimed(uuid, 'not on its way back')
+            real = host.life.realize(used)
+            host.definitions.bring_one(uuid)
+            return host.life.resources(uuid, real)
 
-    @_when_ready
     def guest_config(self, instance: Any, before_move: bool = False) -> GuestConfig:
         """What the guest's definition needs: its devices with the paths of this boot, in the order that was asked for.
 
@@ -286,17 +194,17 @@ class ClaimManager(Steps):
         :raises DeviceGone: a device is not there or is another one of its name
         :raises RowsMissing: as :meth:`realize`
         """
-        self._check_complete(instance)
-        records = self.records_of(instance.uuid)
-        used = self.used_by_guest(records, before_move)
+        host = self._started()
+        host.gate.check_complete(instance.uuid)
+        records = host.rows.of_instance(instance.uuid)
+        used = host.life.used_by_guest(records, before_move)
         beside = [record for record in records if record not in used and record.state != vocabulary.RELEASING]
         if not used and not beside:
             return GuestConfig()
         flavor = getattr(getattr(instance, 'flavor', None), 'name', None)
-        return self.driver.guest_config([DeviceAssignment.from_record(record) for record in used], flavor,
-                                        [DeviceAssignment.from_record(record) for record in beside])
+        return self._parts.driver.guest_config([DeviceAssignment.from_record(record) for record in used], flavor,
+                                               [DeviceAssignment.from_record(record) for record in beside])
 
-    @_when_ready
     def started(self, context: Any, instance: Any, before_move: bool = False) -> InstanceResources:
         """Record that the guest runs on its devices. If it is never called, the audit settles it.
 
@@ -306,19 +214,12 @@ class ClaimManager(Steps):
         :param before_move: as :meth:`realize`
         :raises InvalidTransition: its devices are on their way back
         """
-        with self.working(instance.uuid):
-            records = self.records_of(instance.uuid)
-            used = self.used_by_guest(records, before_move) or [
-                record for record in records if record.state == vocabulary.RELEASING]
-            old = tuple(record for record in used if record.role == vocabulary.OLD)
-            self.carry_out(moves.Settlement(
-                arrive=tuple(record for record in used if record not in old), settle=old))
-            after = self.used_by_guest(self.records_of(instance.uuid), before_move)
-            resources = InstanceResources.from_records(instance.uuid, self._host_uuid, after)
+        host, uuid = self._started(), instance.uuid
+        with host.rows.working(uuid):
+            resources = host.life.resources(uuid, host.life.start(uuid, before_move))
             instance.resources = resources
             return resources
 
-    @_when_ready
     def rebooted(self, context: Any, instance: Any) -> None:
         """Take note that a guest rebooted, or may have, without being started anew.
 
@@ -328,12 +229,12 @@ class ClaimManager(Steps):
 
         :raises StoreError: nothing was noted
         """
-        with self.working(instance.uuid):
-            self.note_reboot(self.records_of(instance.uuid))
+        host = self._started()
+        with host.rows.working(instance.uuid):
+            host.life.note_reboot(instance.uuid)
 
     # -- giving back --------------------------------------------------------------------------------------------------
 
-    @_when_ready
     def release(self, context: Any, instance: Any) -> None:
         """Give back everything that the instance holds here, old and new when it moves. Idempotent.
 
@@ -343,10 +244,10 @@ class ClaimManager(Steps):
         :raises DeviceInUse: a domain still names a device; what is not in use was given back
         :raises DriverError, StoreError: not everything was given back; the audit goes on with it
         """
-        with self.working(instance.uuid):
-            self.release_all(self.records_of(instance.uuid))
+        host = self._started()
+        with host.rows.working(instance.uuid):
+            host.life.release(host.rows.of_instance(instance.uuid))
 
-    @_when_ready
     def abort_instance_claim(self, context: Any, instance: Any, claim_id: str | None = None,
                              migration_uuid: str | None = None) -> None:
         """Give back what a claim took: everything that the instance holds here, or only what ``claim_id`` took.
@@ -355,22 +256,17 @@ class ClaimManager(Steps):
 
         :raises DriverError, StoreError: as :meth:`release`
         """
-        with self.working(instance.uuid):
-            records = self.records_of(instance.uuid)
-            if claim_id is None:
-                self.release_all(records)
-                return
-            taken = [record for record in records if record.claim_id == claim_id]
-            migrations = {record.migration_uuid for record in taken} | {migration_uuid}
-            self.undo(records, taken, {uuid for uuid in migrations if uuid is not None})
-            if migration_uuid is not None:
-                instance.migration_context = None
+        if claim_id is None:
+            self.release(context, instance)
+            return
+        self._started().life.abort(instance.uuid, claim_id, migration_uuid)
+        if migration_uuid is not None:
+            instance.migration_context = None
 
     # -- moving -------------------------------------------------------------------------------------------------------
 
-    @_when_ready
-    def resize_claim(self, context: Any, instance: Any, flavor: Any, nodename: str, migration: Any,
-                     allocations: Mapping[str, Any] | DeviceRequest | None, image_meta: Any = None,
+    def resize_claim(self, context: Any, instance: Any, nodename: str,
+                     allocations: Mapping[str, Any] | DeviceRequest | None, migration: Any, flavor: Any = None,
                      limits: Any = None, *, numa_topology: Any = None) -> Claim:
         """Claim at the destination of a resize or cold migration, which may be this very host. Blocks for one commit.
 
@@ -378,11 +274,11 @@ class ClaimManager(Steps):
         that its present devices are old is written in it too. Sets ``instance.migration_context``;
         ``instance.resources`` stays what it was until the guest runs here.
 
+        :param allocations: those of the instance at its destination, as :meth:`instance_claim` takes them
+        :param migration: ``uuid, id, source_compute, source_node`` are read; None has the service create one
         :param flavor: the flavor that the instance gets; its ``extra_specs`` order what ``allocations`` hold, and are
             the least that they must hold; not read with a :class:`~devicetrack.objects.DeviceRequest`
-        :param migration: ``uuid, id, source_compute, source_node`` are read; None has the service create one
-        :param allocations: what the instance is allocated at its destination, as :meth:`instance_claim` takes it
-        :param image_meta: taken for the sake of callers that pass it, and not used; ``limits`` too
+        :param limits: as :meth:`instance_claim`
         :param numa_topology: the topology that the service pinned the guest to: a versioned object of its own with
             ``cells``, each with the ``id`` of its host NUMA node; devices follow it
         :returns: a claim; its block left by an error gives back what it took, and makes current what it made old
@@ -391,12 +287,12 @@ class ClaimManager(Steps):
         :raises InstanceHasClaim: this migration has its claim here already
         :raises MigrationSuperseded: a newer migration of the instance has a claim here; nothing was changed
         """
-        self._check_node(nodename)
-        demand = self._demand_of(flavor, allocations)
-        return moving.claim(self, context, instance, migration, moving.RESIZE, demand, numa_topology)
+        host = self._started()
+        host.gate.check(nodename)
+        demand = host.views.providers.demand(allocations, flavor)
+        return host.moves.claim(context, instance, migration, moves.RESIZE, demand, numa_topology)
 
-    @_when_ready
-    def check_can_live_migrate_destination(self, context: Any, instance: Any) -> LiveMigrationCheck:
+    def check_can_live_migrate_destination(self, instance: Any) -> LiveMigrationCheck:
         """At the destination, before anything is claimed: whether this host takes running guests with such devices.
 
         Changes nothing. What it gives is for :meth:`check_can_live_migrate_source` at the source.
@@ -404,11 +300,9 @@ class ClaimManager(Steps):
         :raises LiveMigrationUnsupported: this host takes no running guest with a device of a kind that the instance has
         :raises HypervisorUnreachable: no answer
         """
-        return live.check_at_destination(self, instance)
+        return self._started().live.check_at_destination(instance)
 
-    @_when_ready
-    def check_can_live_migrate_source(self, context: Any, instance: Any,
-                                      check: LiveMigrationCheck | None = None, *,
+    def check_can_live_migrate_source(self, instance: Any, check: LiveMigrationCheck | None = None, *,
                                       post_copy: bool = False) -> LiveMigrationCheck:
         """At the source, before anything is claimed: what this host declares of the devices that the guest runs on.
 
@@ -421,12 +315,12 @@ class ClaimManager(Steps):
         :raises BadRequest: the check is of another instance
         :raises HypervisorUnreachable, StoreError: no answer
         """
-        return live.check_at_source(self, instance, check, post_copy)
+        return self._started().live.check_at_source(instance, check, post_copy)
 
-    @_when_ready
-    def live_migration_claim(self, context: Any, instance: Any, nodename: str, migration: Any, limits: Any,
-                             allocs: Mapping[str, Any] | DeviceRequest | None, *,
-                             numa_topology: Any = None, check: LiveMigrationCheck | None = None) -> Claim:
+    def live_migration_claim(self, context: Any, instance: Any, nodename: str,
+                             allocations: Mapping[str, Any] | DeviceRequest | None, migration: Any,
+                             limits: Any = None, *, numa_topology: Any = None,
+                             check: LiveMigrationCheck | None = None) -> Claim:
         """Claim at the destination of a live migration: a partner for each device that the guest runs on.
 
         Which those are is read from ``instance.resources``. Partners are of one resource class, and compatible by what
@@ -440,14 +334,14 @@ class ClaimManager(Steps):
             others than ``check``
         :raises Exception: all others as :meth:`resize_claim`
         """
-        self._check_node(nodename)
-        demand = self._demand_of(getattr(instance, 'flavor', None), allocs)
-        return live.claim(self, context, instance, migration, demand, numa_topology, check)
+        host = self._started()
+        host.gate.check(nodename)
+        demand = host.views.providers.demand(allocations, getattr(instance, 'flavor', None))
+        return host.live.claim(context, instance, migration, demand, numa_topology, check)
 
-    @_when_ready
     def rebuild_claim(self, context: Any, instance: Any, nodename: str,
-                      allocations: Mapping[str, Any] | DeviceRequest | None, limits: Any = None,
-                      image_meta: Any = None, migration: Any = None, *, numa_topology: Any = None) -> Claim:
+                      allocations: Mapping[str, Any] | DeviceRequest | None, migration: Any = None,
+                      limits: Any = None, *, numa_topology: Any = None) -> Claim:
         """Claim for an instance that is evacuated to this host. Of its allocations only those of this host count.
 
         A rebuild in place (no migration, and the instance is on this host) takes nothing: the claim has the devices
@@ -455,14 +349,14 @@ class ClaimManager(Steps):
 
         :raises Exception: as :meth:`resize_claim`
         """
-        self._check_node(nodename)
+        host = self._started()
+        host.gate.check(nodename)
         if migration is None and getattr(instance, 'host', None) == self.host:
-            return moving.claim_in_place(self, context, instance)
-        here = moving.allocations_here(allocations, self._provider_uuids)
-        demand = self._demand_of(getattr(instance, 'flavor', None), here)
-        return moving.claim(self, context, instance, migration, moving.EVACUATION, demand, numa_topology)
+            return host.moves.claim_in_place(instance)
+        providers = host.views.providers
+        demand = providers.demand(providers.own(allocations), getattr(instance, 'flavor', None))
+        return host.moves.claim(context, instance, migration, moves.EVACUATION, demand, numa_topology)
 
-    @_when_ready
     def drop_move_claim_at_source(self, context: Any, instance: Any, migration: Any) -> None:
         """A move is confirmed: give back what the instance left on this host. Idempotent.
 
@@ -471,9 +365,8 @@ class ClaimManager(Steps):
 
         :raises DriverError, StoreError: as :meth:`release`
         """
-        moving.drop_at_source(self, instance, migration)
+        self._started().moves.drop_at_source(instance, migration)
 
-    @_when_ready
     def drop_move_claim_at_dest(self, context: Any, instance: Any, migration: Any) -> None:
         """A move is reverted or rolled back: give back what was claimed for it on this host. Idempotent.
 
@@ -485,11 +378,10 @@ class ClaimManager(Steps):
             defined anew
         :raises DriverError, StoreError: as :meth:`release`
         """
-        moving.drop_at_destination(self, instance, migration.uuid)
+        self._started().moves.drop_at_destination(instance, migration.uuid)
 
-    @_when_ready
     def drop_move_claim(self, context: Any, instance: Any, nodename: str, flavor: Any = None,
-                        prefix: str = moving.NEW) -> None:
+                        prefix: str = moves.NEW) -> None:
         """End a move of which the caller has no migration at hand: ``new_`` undoes it here, ``old_`` confirms it.
 
         The migration is that of ``instance.migration_context``, or the only one that rows of the instance name here.
@@ -497,25 +389,25 @@ class ClaimManager(Steps):
         :raises NodeUnavailable: the node is not of this host
         :raises Exception: as :meth:`drop_move_claim_at_dest`
         """
-        self._check_name(nodename)
-        moving.drop(self, instance, prefix)
+        host = self._started()
+        host.gate.check_name(nodename)
+        host.moves.drop(instance, prefix)
 
-    @_when_ready
-    def finish_evacuation(self, instance: Any, node: str, migration: Any) -> None:
+    def finish_evacuation(self, context: Any, instance: Any, nodename: str, migration: Any) -> None:
         """The evacuated guest runs here. Sets ``instance.resources``, and ``instance.migration_context`` to None."""
-        self._check_name(node)
-        moving.finish_evacuation(self, instance, migration)
+        host = self._started()
+        host.gate.check_name(nodename)
+        host.moves.finish_evacuation(instance, migration)
 
-    @_when_ready
     def update_usage(self, context: Any, instance: Any, nodename: str, sign: int = 1) -> None:
         """Take note of a change of an instance on this host: a migration that its context names takes it away.
 
         :param sign: taken for the sake of callers that pass it, and not used
         """
-        self._check_name(nodename)
-        moving.update_usage(self, instance)
+        host = self._started()
+        host.gate.check_name(nodename)
+        host.moves.update_usage(instance)
 
-    @_when_ready
     def device_map(self, instance: Any, migration: Any) -> DeviceMap:
         """At the destination of a live migration, after :meth:`realize`: what each device of the guest becomes here.
 
@@ -527,9 +419,8 @@ class ClaimManager(Steps):
         :raises NoDevicePair: a device has no partner; the claim is the caller's to drop
         :raises DeviceGone: a device is not there
         """
-        return live.device_map(self, instance, migration)
+        return self._started().live.device_map(instance, migration)
 
-    @_when_ready
     def migration_definitions(self, context: Any, instance: Any, migration: Any,
                               device_map: DeviceMap, *, post_copy: bool = False) -> MigrationDefinitions:
         """At the source of a live migration: the guest's definitions for the destination, live and persistent.
@@ -544,18 +435,11 @@ class ClaimManager(Steps):
         :raises DomainGone: no domain of the instance runs here
         :raises InvalidDocument: a device in its definition has no partner in the map, or cannot be read
         """
-        kinds = {pair.kind for pair in device_map.pairs}
-        live.check_kinds(self, kinds)
-        live.check_post_copy(instance, kinds, post_copy)
-        with self.working(instance.uuid):
-            live.check_seen(self, instance, device_map)
-            moving.mark_old(self, instance, migration.uuid)
-        return self.driver.migration_definitions(device_map)
+        return self._started().live.definitions(instance, migration, device_map, post_copy)
 
-    # -- what operators say -------------------------------------------------------------------------------------------
+    # -- what operators ask for ---------------------------------------------------------------------------------------
 
-    @_when_ready
-    def drain(self, kind: str, name: str, parent: bool = False, reason: str = '') -> withheld.Withheld:
+    def drain(self, kind: str, name: str, parent: bool = False, reason: str = '') -> Withheld:
         """Let nobody have a device from now on, or with ``parent`` anything that a parent has or could make.
 
         Whoever has it keeps it. It lasts, over restarts too and while the device is away, until :meth:`undrain`.
@@ -566,37 +450,31 @@ class ClaimManager(Steps):
         :raises NothingWritten: it is not drained
         :raises OutcomeUnknown: it is drained, and the next audit sees that the store knows
         """
-        return withheld.drain(self, Place.named(kind, name, parent), reason)
+        return self._started().withheld.drain(Target.named(kind, name, parent), reason)
 
-    @_when_ready
-    def undrain(self, kind: str, name: str, parent: bool = False) -> withheld.Withheld:
+    def undrain(self, kind: str, name: str, parent: bool = False) -> Withheld:
         """End what :meth:`drain` began. Idempotent. Other reasons stay.
 
         :raises BadRequest: it is not drained, and this host has no such device or parent
         :raises StoreError: it stays drained
         """
-        return withheld.undrain(self, Place.named(kind, name, parent))
+        return self._started().withheld.undrain(Target.named(kind, name, parent))
 
-    @_when_ready
-    def admit(self, kind: str, identifier: str) -> withheld.Withheld:
+    def admit(self, kind: str, identifier: str) -> Withheld:
         """End the doubt about a device that was forgotten and came back: somebody knows that it is clean.
 
         :raises BadRequest: it was not forgotten
         :raises NotAdmitted: the host does not have it, somebody owns or uses it, or one of these cannot be told
         :raises HypervisorUnreachable, StoreError: no answer; it stays withheld
         """
-        return withheld.admit(self, DeviceKey(kind, identifier))
+        return self._started().withheld.admit(DeviceKey(kind, identifier))
 
-    @_when_ready
-    def list_withheld(self) -> list[withheld.Withheld]:
+    def list_withheld(self) -> list[Withheld]:
         """Every device and parent that is withheld, why, and who has it still."""
-        with self._lock:
-            reasons = self._ledger.reasons()
-        return withheld.listed(self.withheld.marks, reasons, self.store.records(self._host_uuid))
+        return self._started().withheld.all()
 
     # -- audit and questions ------------------------------------------------------------------------------------------
 
-    @_when_ready
     def update_available_resource(self, context: Any, nodename: str, startup: bool = False) -> list[Finding]:
         """The periodic audit: read every view again, go on with interrupted work, say what differs.
 
@@ -605,29 +483,23 @@ class ClaimManager(Steps):
         :raises NodeUnavailable: the node is not of this host
         :raises HypervisorUnreachable, StoreError: no answer; nothing was changed
         """
-        self._check_name(nodename)
-        with self._auditing:
-            findings = recovery.audit(self)
-            if orders.carry_out(self):                  # by commands; then what is found may be mended
-                findings = recovery.audit(self)
-        recovery.report(self.host, findings)
-        return findings
+        host = self._started()
+        host.gate.check_name(nodename)
+        return host.audit()
 
-    @_when_ready
     def resources_of(self, instance_uuid: str) -> InstanceResources:
         """What an instance holds on this host, as it is recorded."""
-        return InstanceResources.from_records(instance_uuid, self._host_uuid, self.records_of(instance_uuid))
+        host = self._started()
+        return host.life.resources(instance_uuid, host.rows.of_instance(instance_uuid))
 
-    @_when_ready
     def providers(self) -> list[Provider]:
         """The resource providers of this host: what exists and can still be made, and what of it nobody may have.
 
         One whose parent device is not there any more is not among them; :attr:`complete` says whether all of the host
         could be read.
         """
-        return inventory.of(self)
+        return self._started().providers()
 
-    @_when_ready
     def placed(self) -> tuple[list[Record], Usage]:
         """Who has which device: the host's rows, and what guests use.
 
@@ -635,4 +507,19 @@ class ClaimManager(Steps):
 
         :raises HypervisorUnreachable, StoreError: no answer
         """
-        return inventory.placed(self)
+        return self._started().placed()
+
+    @property
+    def complete(self) -> bool:
+        """Whether all of the host could be read when it was last read."""
+        return self._started().views.providers.complete
+
+    @property
+    def classes(self) -> frozenset[str]:
+        """The resource classes that count devices of this host."""
+        return self._started().views.providers.classes
+
+    @property
+    def host_uuid(self) -> str:
+        """The host's UUID in the store."""
+        return self._started().host_uuid

@@ -6,7 +6,6 @@ the manager down it takes the host's lock and does the same work by the same fun
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 import json
@@ -14,21 +13,19 @@ import time
 from typing import Any
 from typing import Final
 from typing import NamedTuple
-from typing import TYPE_CHECKING
 import uuid
 
 from oslo_log import log as logging
 
 from devicetrack import exception
 from devicetrack import vocabulary
-from devicetrack.claims import repairs
-from devicetrack.claims import withheld
-from devicetrack.engine.withholding import Place
+from devicetrack.claims.repairs import Outcome
+from devicetrack.claims.repairs import Repairs
+from devicetrack.claims.withheld import WithheldDevices
+from devicetrack.engine.withholding import Target
 from devicetrack.objects.values import DeviceKey
 from devicetrack.store.api import Order
-
-if TYPE_CHECKING:
-    from devicetrack.claims.steps import Steps
+from devicetrack.store.api import Store
 
 LOG = logging.getLogger(__name__)
 
@@ -74,52 +71,88 @@ def answer_of(order: Order) -> Answer | None:
         return Answer(FAILED, f'the answer cannot be read: {order.answer}')
 
 
-def carry_out(manager: Steps) -> bool:
-    """Carry out and answer the orders that wait for a host's manager. For the end of an audit.
+class Orders:
+    """Does what commands ask of a started host."""
 
-    Whatever is wrong with an order is its answer, and no error of the audit.
+    def __init__(self, host: str, host_uuid: str, store: Store, repairs: Repairs, withheld: WithheldDevices) -> None:
+        self._host, self._host_uuid, self._store = host, host_uuid, store
+        self._repairs, self._withheld = repairs, withheld
+        self._verbs = {REPAIR: self._repair, FORGET: self._forget, DRAIN: self._drain, UNDRAIN: self._undrain,
+                       ADMIT: self._admit}
 
-    :returns: whether there was any
-    """
-    try:
-        waiting = manager.store.orders(manager.host_uuid, waiting=True)
-    except exception.StoreError as error:
-        LOG.warning('Orders for host %(host)s cannot be read: %(error)s', {'host': manager.host, 'error': error})
-        return False
-    for order in waiting:
-        LOG.info('Host %(host)s: order %(uuid)s: %(verb)s %(arguments)s', {
-            'host': manager.host, 'uuid': order.uuid, 'verb': order.verb, 'arguments': order.arguments})
-        answer = _carry_out(manager, order)
-        LOG.info('Host %(host)s: order %(uuid)s %(outcome)s: %(text)s', {
-            'host': manager.host, 'uuid': order.uuid, 'outcome': answer.outcome, 'text': answer.text})
+    def answer_waiting(self) -> bool:
+        """Do and answer the orders that wait for the host's manager. For the end of an audit.
+
+        Whatever is wrong with an order is its answer, and no error of the audit.
+
+        :returns: whether there was any
+        """
         try:
-            manager.store.answer_order(order.uuid, int(time.time()), json.dumps(answer._asdict(), sort_keys=True))
+            waiting = self._store.orders(self._host_uuid, waiting=True)
         except exception.StoreError as error:
-            # It is carried out once more at the next audit, which finds it done.
-            LOG.warning('Order %(uuid)s cannot be answered: %(error)s', {'uuid': order.uuid, 'error': error})
-    return bool(waiting)
+            LOG.warning('Orders for host %(host)s cannot be read: %(error)s', {'host': self._host, 'error': error})
+            return False
+        for order in waiting:
+            LOG.info('Host %(host)s: order %(uuid)s: %(verb)s %(arguments)s', {
+                'host': self._host, 'uuid': order.uuid, 'verb': order.verb, 'arguments': order.arguments})
+            answer = self._answer(order)
+            LOG.info('Host %(host)s: order %(uuid)s %(outcome)s: %(text)s', {
+                'host': self._host, 'uuid': order.uuid, 'outcome': answer.outcome, 'text': answer.text})
+            try:
+                self._store.answer_order(order.uuid, int(time.time()), json.dumps(answer._asdict(), sort_keys=True))
+            except exception.StoreError as error:
+                # It is done once more at the next audit, which finds it done.
+                LOG.warning('Order %(uuid)s cannot be answered: %(error)s', {'uuid': order.uuid, 'error': error})
+        return bool(waiting)
+
+    def _answer(self, order: Order) -> Answer:
+        if order.verb not in self._verbs:
+            return Answer(REFUSED,
+                          f'this release knows no order {order.verb}: it knows {", ".join(sorted(self._verbs))}')
+        try:
+            return self.do(order.verb, _arguments(order))
+        except (exception.BadRequest, exception.NotForgotten, exception.NotAssigned, exception.NotAdmitted) as error:
+            return Answer(REFUSED, str(error))
+        except exception.DeviceTrackError as error:
+            return Answer(FAILED, str(error))
+        except Exception as error:
+            LOG.exception('Order %s failed', order.uuid)
+            return Answer(FAILED, f'unexpected {type(error).__name__}: the log of the service has more')
+
+    def do(self, verb: str, arguments: Mapping[str, Any]) -> Answer:
+        """Do what an order with this verb asks for.
+
+        :raises DeviceTrackError: it was not done
+        """
+        return self._verbs[verb](arguments)
+
+    def _repair(self, arguments: Mapping[str, Any]) -> Answer:
+        return answer_to_repair(self._repairs.repair(self._repairs.plan(arguments.get('accept') is True).repairs))
+
+    def _forget(self, arguments: Mapping[str, Any]) -> Answer:
+        key = DeviceKey(_text(arguments, 'kind'), _text(arguments, 'identifier'))
+        record = self._repairs.forget(key, _text(arguments, 'instance_uuid'))
+        return Answer(DONE, f'{key.kind}/{key.identifier} of instance {record.instance_uuid} is forgotten')
+
+    def _drain(self, arguments: Mapping[str, Any]) -> Answer:
+        return Answer(DONE, str(self._withheld.drain(_target(arguments), _text(arguments, 'reason'))))
+
+    def _undrain(self, arguments: Mapping[str, Any]) -> Answer:
+        undrained = self._withheld.undrain(_target(arguments))
+        return Answer(DONE, str(undrained), changed=undrained.changed)
+
+    def _admit(self, arguments: Mapping[str, Any]) -> Answer:
+        return Answer(DONE, str(self._withheld.admit(DeviceKey(_text(arguments, 'kind'), _text(arguments, 'name')))))
 
 
-def _carry_out(manager: Steps, order: Order) -> Answer:
-    if order.verb not in _WORK:
-        return Answer(REFUSED, f'this release knows no order {order.verb}: it knows {", ".join(sorted(_WORK))}')
-    try:
-        return do(manager, order.verb, _arguments(order))
-    except (exception.BadRequest, exception.NotForgotten, exception.NotAssigned, exception.NotAdmitted) as error:
-        return Answer(REFUSED, str(error))
-    except exception.DeviceTrackError as error:
-        return Answer(FAILED, str(error))
-    except Exception as error:
-        LOG.exception('Order %s failed', order.uuid)
-        return Answer(FAILED, f'unexpected {type(error).__name__}: the log of the service has more')
-
-
-def do(manager: Steps, verb: str, arguments: Mapping[str, Any]) -> Answer:
-    """Do what an order with this verb would have done.
-
-    :raises DeviceTrackError: it was not done
-    """
-    return _WORK[verb](manager, arguments)
+def answer_to_repair(outcomes: Sequence[Outcome]) -> Answer:
+    """What to say of repairs that were tried."""
+    done = sum(outcome.error is None for outcome in outcomes)
+    word = DONE if done == len(outcomes) else PARTLY if done else FAILED
+    return Answer(word, f'{done} of {len(outcomes)} repairs done' if outcomes else 'there was nothing to repair', tuple(
+        {'verb': outcome.repair.verb, 'device_kind': outcome.repair.device.kind,
+         'device': outcome.repair.device.identifier, 'instance_uuid': outcome.repair.instance_uuid,
+         'done': outcome.error is None, 'text': outcome.error or str(outcome.repair)} for outcome in outcomes))
 
 
 def _arguments(order: Order) -> Mapping[str, Any]:
@@ -139,45 +172,8 @@ def _text(arguments: Mapping[str, Any], name: str) -> str:
     return value
 
 
-def _repair(manager: Steps, arguments: Mapping[str, Any]) -> Answer:
-    return answer_to_repair(repairs.repair_host(manager, accept=arguments.get('accept') is True))
-
-
-def answer_to_repair(outcomes: Sequence[repairs.Outcome]) -> Answer:
-    """What to say of repairs that were tried."""
-    done = sum(outcome.error is None for outcome in outcomes)
-    word = DONE if done == len(outcomes) else PARTLY if done else FAILED
-    return Answer(word, f'{done} of {len(outcomes)} repairs done' if outcomes else 'there was nothing to repair', tuple(
-        {'verb': outcome.repair.verb, 'device_kind': outcome.repair.device.kind,
-         'device': outcome.repair.device.identifier, 'instance_uuid': outcome.repair.instance_uuid,
-         'done': outcome.error is None, 'text': outcome.error or str(outcome.repair)} for outcome in outcomes))
-
-
-def _forget(manager: Steps, arguments: Mapping[str, Any]) -> Answer:
-    key = DeviceKey(_text(arguments, 'kind'), _text(arguments, 'identifier'))
-    record = repairs.forget(manager, key, _text(arguments, 'instance_uuid'))
-    return Answer(DONE, f'{key.kind}/{key.identifier} of instance {record.instance_uuid} is forgotten')
-
-
-def _drain(manager: Steps, arguments: Mapping[str, Any]) -> Answer:
-    return Answer(DONE, str(withheld.drain(manager, _place(arguments), _text(arguments, 'reason'))))
-
-
-def _undrain(manager: Steps, arguments: Mapping[str, Any]) -> Answer:
-    undrained = withheld.undrain(manager, _place(arguments))
-    return Answer(DONE, str(undrained), changed=undrained.changed)
-
-
-def _admit(manager: Steps, arguments: Mapping[str, Any]) -> Answer:
-    return Answer(DONE, str(withheld.admit(manager, DeviceKey(_text(arguments, 'kind'), _text(arguments, 'name')))))
-
-
-def _place(arguments: Mapping[str, Any]) -> Place:
+def _target(arguments: Mapping[str, Any]) -> Target:
     scope = _text(arguments, 'scope')
     if scope not in vocabulary.SCOPES:
         raise exception.BadRequest('scope', scope, f'must be one of {", ".join(vocabulary.SCOPES)}')
-    return Place(_text(arguments, 'kind'), scope, _text(arguments, 'name'))
-
-
-_WORK: Final[Mapping[str, Callable[[Steps, Mapping[str, Any]], Answer]]] = {
-    REPAIR: _repair, FORGET: _forget, DRAIN: _drain, UNDRAIN: _undrain, ADMIT: _admit}
+    return Target(_text(arguments, 'kind'), scope, _text(arguments, 'name'))

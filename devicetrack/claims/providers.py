@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol
 import uuid
 
@@ -24,3 +25,31 @@ class DerivedProviders:
 
     def uuid_of(self, name: str) -> str:
         return str(uuid.uuid5(self._node, name)) if name else str(self._node)
+
+
+class KnownProviders:
+    """Provider UUIDs that were resolved once, so that they are known without I/O from then on.
+
+    :param resolver: asked once for each name
+    """
+
+    def __init__(self, resolver: ProviderResolver) -> None:
+        self._resolver = resolver
+        self._uuids: dict[str, str] = {}
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._uuids
+
+    def resolve(self, names: Iterable[str]) -> None:
+        """Ask for those that are not known yet. May block."""
+        for name in names:
+            if name not in self._uuids:
+                self._uuids[name] = self._resolver.uuid_of(name)
+
+    def uuid_of(self, name: str) -> str:
+        """The UUID of a provider that was resolved."""
+        return self._uuids[name]
+
+    def all(self) -> frozenset[str]:
+        """Every UUID that is known."""
+        return frozenset(self._uuids.values())

@@ -1,144 +1,153 @@
-"""What a start and every audit do: read the views, go on with what was interrupted, say what differs."""
+"""Writes a lost store anew from what the guests' definitions record.
+
+This happens only while no manager of the host runs: the writer has the host's lock. Nothing is realized, wiped or
+taken back here. The manager that starts next finds rows as after any crash and goes on with them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from collections.abc import Sequence
 import time
-from typing import TYPE_CHECKING
+from typing import Any
+from typing import NamedTuple
+import uuid
 
 from oslo_log import log as logging
 
 from devicetrack import exception
-from devicetrack import vocabulary
-from devicetrack.claims import declaring
-from devicetrack.claims import doubt
-from devicetrack.claims import interrupted
-from devicetrack.claims import looking
-from devicetrack.claims import withheld
-from devicetrack.engine import reconcile
-from devicetrack.engine.reconcile import Finding
-from devicetrack.engine.reconcile import Views
-from devicetrack.engine.withholding import Marks
-
-if TYPE_CHECKING:
-    from devicetrack.claims.steps import Steps
+from devicetrack.claims import host as host_identity
+from devicetrack.claims import providers
+from devicetrack.conf import manager as options
+from devicetrack.engine import rebuild
+from devicetrack.engine.rebuild import Rebuilt
+from devicetrack.objects.values import GuestRecord
+from devicetrack.objects.values import Inventory
+from devicetrack.objects.values import Usage
+from devicetrack.store import api as store_api
+from devicetrack.virt.driver import VirtDriver
 
 LOG = logging.getLogger(__name__)
 
 
-def start(manager: Steps) -> list[Finding]:
-    """Build the ledger of a manager that starts, and go on with what the last one left."""
-    with looking.uncollected():
-        views = looking.read(manager)
-        manager.withheld = withheld.load(manager.store, manager.host_uuid)
-        marks = manager.withheld.marks
-        _refuse_mistakes(views, marks)
-        with manager.lock:
-            withheld.enforce(manager.ledger, marks)
-            manager.ledger.read_inventory(views.inventory)
-            for records in looking.by_instance(views.records):
-                manager.ledger.hold(records)
-            withheld.resume(manager.ledger, marks, views)
-            doubt.withhold(manager.ledger, (views,))
-        manager.refresh()
-        declaring.refresh(manager, views.inventory, at_start=True)
-        withheld.note(manager, views)
-        _judge(manager, views)
-        if not interrupted.waits(manager, views):
-            return _remember(manager, reconcile.compare(views))
-    if interrupted.go_on(manager, views):
-        views = looking.read(manager)
-    return _remember(manager, reconcile.compare(views))
+class Recovery(NamedTuple):
+    """A plan of what to write.
 
-
-def _refuse_mistakes(views: Views, marks: Marks) -> None:
-    """:raises InvalidConfiguration: names the first device that an option names in vain."""
-    for missing in withheld.mistakes(views, marks):
-        raise exception.InvalidConfiguration(missing.option, missing.key.identifier,
-                                             f'{missing.reason}: {withheld.MEND_MISSING}')
-
-
-def audit(manager: Steps) -> list[Finding]:
-    """Look, and where anything differs look again; act and report only on what both looks show."""
-    doubt.settle(manager)
-    with looking.uncollected(), manager.reading() as watch:
-        looks = [looking.read(manager)]
-        found = reconcile.compare(looks[0])
-        with manager.lock:
-            doubted = manager.ledger.withheld(vocabulary.FOREIGN) or manager.ledger.withheld(vocabulary.IN_DOUBT)
-        if found or doubted:
-            found = _of_idle(manager, found)
-            looks.append(looking.read(manager))
-            found = reconcile.confirmed(found, reconcile.compare(looks[1]))
-        views = looks[-1]
-        with manager.lock:
-            manager.ledger.read_inventory(views.inventory, watch)
-            doubt.withhold(manager.ledger, looks)
-    manager.refresh()
-    declaring.refresh(manager, views.inventory)
-    doubt.follow_rows(manager, views.records)
-    withheld.note(manager, views)
-    _judge(manager, views)
-    if interrupted.go_on(manager, views):
-        found = _left(manager, found)
-    return _remember(manager, found + [doubt.finding(one) for one in manager.doubts])
-
-
-# What an audit goes on with itself: of a row that has gone or moved on since it was found there is nothing to tell.
-_GOES_ON = (reconcile.RELEASE_PENDING, reconcile.ABANDONED, reconcile.STALE_MIGRATION)
-
-
-def _left(manager: Steps, findings: Sequence[Finding]) -> list[Finding]:
-    now = {record.key: record.generation for record in manager.store.records(manager.host_uuid)}
-    return [finding for finding in findings
-            if finding.kind not in _GOES_ON or now.get(finding.device) == finding.generation]
-
-
-def _of_idle(manager: Steps, findings: Sequence[Finding]) -> list[Finding]:
-    """Findings without those on devices that an operation of this process works on.
-
-    Asked between the looks: an operation that both of them fall into is under way then.
+    ``before`` is the host as the store knows it, or None. ``boot_id`` is the earlier boot whose addresses some
+    definition still has, or None. ``migrations`` are those that the rows to write name; only the compute service knows
+    their status. ``unknown`` names what could not be read, and why.
     """
-    busy = set()
-    for owner in {finding.recorded_owner for finding in findings if finding.recorded_owner is not None}:
-        with doubt.if_idle(manager, owner) as idle:
-            if not idle:
-                busy.add(owner)
-    return [finding for finding in findings if finding.recorded_owner not in busy]
+
+    before: store_api.Host | None
+    host: store_api.Host
+    boot_id: str | None
+    devices: tuple[Rebuilt, ...]
+    migrations: tuple[str, ...]
+    unknown: tuple[str, ...]
 
 
-def _remember(manager: Steps, findings: Iterable[Finding]) -> list[Finding]:
-    """Say of each finding since when this process has seen it without a break."""
+def name_of(store: store_api.Store | None, machine_id_path: str) -> str | None:
+    """The name by which the store knows this machine, or None.
+
+    No other source has it. Guests record only their host's UUID, and the machine's own name need not be the service's:
+    no manager would ever be the host of rows under another name.
+
+    :raises AmbiguousHost: the store knows the machine by several names
+    """
+    digest = host_identity.machine_digest(machine_id_path)
+    names = [host.name for host in store.hosts() if host.machine_id == digest] if store is not None else []
+    if len(names) > 1:
+        raise exception.AmbiguousHost(names)
+    return names[0] if names else None
+
+
+def plan(name: str, driver: VirtDriver, store: store_api.Store | None, conf: Any,
+         wipe_unrecorded: bool = False) -> Recovery:
+    """Read the guests and plan the rows that their store had. Changes nothing.
+
+    :param store: None when there is none yet
+    :param wipe_unrecorded: have every device that no guest records wiped before anybody gets it
+    :raises GuestsOfSeveralHosts: the guests do not agree on which host this is
+    :raises HostIdentityChanged, MachineHasHost, UnknownHost: the store knows the host otherwise than the guests do
+    :raises HypervisorUnreachable, StoreError: no answer
+    """
+    options.register(conf)
+    guests = driver.guest_records()
+    usage, inventory = driver.get_usage(), driver.get_inventory()
+    digest = host_identity.machine_digest(conf[options.GROUP].machine_id_path)
+    before, host = _identify(name, digest, guests, store)
+    rows = [] if store is None else store.records(host.uuid)
+    found = rebuild.rebuild(host.uuid, guests, usage, inventory, rows)
+    if wipe_unrecorded and not usage.unknown:
+        found = _wipe(found, inventory, host.uuid)
+    migrations = {one.row.migration_uuid for one in found if one.outcome == rebuild.WRITE and one.row is not None}
+    return Recovery(before, host, _earlier_boot(guests, usage, driver.boot_id()), tuple(found),
+                    tuple(sorted(uuid for uuid in migrations if uuid is not None)),
+                    tuple(f'{unknown.what}: {unknown.reason}' for unknown in (*usage.unknown, *inventory.unknown)))
+
+
+def write(recovery: Recovery, store: store_api.Store) -> None:
+    """Write what a plan says: the host, and all rows in one transaction. The caller has the host's lock.
+
+    It may be repeated, with a new plan.
+
+    :raises HostHoldsDevices: the store has rows of the host under another UUID or machine id; nothing was written
+    :raises StoreError: no row was written, or after ``OutcomeUnknown`` perhaps all
+    """
+    before, host = recovery.before, recovery.host
+    if before is None:
+        store.add_host(host)
+    elif before.identity != host.identity:
+        LOG.warning('Host %(name)s of UUID %(before)s gets the UUID that its guests record: %(after)s',
+                    {'name': host.name, 'before': before.uuid, 'after': host.uuid})
+        store.replace_host(before, host)
     now = int(time.time())
-    dated = [finding._replace(since=manager.first_seen.get((finding.kind, finding.device), now))
-             for finding in findings]
-    manager.first_seen = {(finding.kind, finding.device): finding.since or now for finding in dated}
-    return dated
+    rows = tuple(one.row._replace(created_at=now) for one in recovery.devices
+                 if one.outcome in (rebuild.WRITE, rebuild.WIPE) and one.row is not None)
+    if rows:
+        store.write(store_api.Changes(insert=rows))
+        for row in rows:
+            LOG.info('Host %(host)s: %(kind)s %(identifier)s has a row again: instance %(instance)s, %(role)s, '
+                     '%(state)s', {'host': host.name, 'kind': row.kind, 'identifier': row.identifier,
+                                   'instance': row.instance_uuid, 'role': row.role, 'state': row.state})
+    if recovery.boot_id is not None:
+        # So that the manager's start brings definitions to this boot, as it does after any other.
+        store.set_boot_id(host.uuid, recovery.boot_id)
 
 
-def _judge(manager: Steps, views: Views) -> None:
-    """See whether the store is older than the guests; then nothing is claimed and nothing given back."""
-    lost = looking.lost_rows(views)
-    manager.lacking = frozenset(record.instance_uuid for record in lost.values())
-    manager.report_only = None
-    if not lost:
-        return
-    guests = sorted(manager.lacking)
-    what = (f'its store is older than its guests: devices without the row of their guest: {len(lost)}, of guest '
-            f'{", ".join(guests[:3])}{", …" if guests[3:] else ""}')
-    if not views.records or any(record.host_uuid != manager.host_uuid for record in lost.values()):
-        what += ('; it has no rows at all, or was made for another host: it was lost; stop this service and run '
-                 'devicetrack-manage recover --from-hypervisor')
+def _identify(name: str, digest: str, guests: Sequence[GuestRecord],
+              store: store_api.Store | None) -> tuple[store_api.Host | None, store_api.Host]:
+    """The host as the store knows it, and as it will be: with the UUID that the guests record."""
+    recorded = rebuild.hosts_of(guests)
+    if len(recorded) > 1:
+        raise exception.GuestsOfSeveralHosts(name, recorded)
+    known = {host.name: host for host in store.hosts()} if store is not None else {}
+    before = known.get(name)
+    if recorded:
+        [host_uuid] = recorded
     else:
-        what += '; run devicetrack-manage audit to see them, and audit --repair --accept to record them'
-    manager.report_only = what
+        host_uuid = before.uuid if before is not None else host_identity.new_host(name, digest).uuid
+    host = (before or store_api.Host(host_uuid, name, digest))._replace(uuid=host_uuid, machine_id=digest)
+    for other in known.values():
+        if store is not None and other.name != name and other.machine_id == digest:
+            rows = len(store.records(other.uuid))
+            if rows:
+                raise exception.MachineHasHost(name, other.name, rows)
+        if other.name != name and other.uuid == host_uuid:
+            raise exception.UnknownHost(name, [other.name])
+    if before is not None and store is not None and before.machine_id != digest and (
+            before.uuid != host_uuid or store.records(before.uuid)):
+        raise exception.HostIdentityChanged(name)       # the rows are right, and it is the id that must come back
+    return before, host
 
 
-def report(host: str, findings: Iterable[Finding]) -> None:
-    """Write findings to the log."""
-    for finding in findings:
-        log = LOG.info if finding.severity == reconcile.NOTE else LOG.warning
-        log('Host %(host)s: %(severity)s: %(finding)s; held: %(held)s; proposed: %(proposal)s', {
-            'host': host, 'severity': finding.severity, 'finding': finding, 'held': finding.held,
-            'proposal': finding.proposal})
+def _earlier_boot(guests: Sequence[GuestRecord], usage: Usage, now: str) -> str | None:
+    earlier = sorted({guest.boot_id for guest in guests
+                      if guest.boot_id not in (None, now) and guest.instance_uuid not in usage.running})
+    return earlier[0] if earlier else None
+
+
+def _wipe(found: list[Rebuilt], inventory: Inventory, host_uuid: str) -> list[Rebuilt]:
+    resolver, owner = providers.DerivedProviders(host_uuid), str(uuid.uuid4())
+    devices = {device.key: device for device in inventory.devices}
+    return [rebuild.wiped(devices[one.device], host_uuid, owner, resolver.uuid_of(devices[one.device].provider))
+            if one.outcome == rebuild.UNRECORDED else one for one in found]

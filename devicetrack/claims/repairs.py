@@ -1,7 +1,7 @@
-"""Carries out what :mod:`devicetrack.engine.repair` planned, and forgets dead devices: by the steps of a manager.
+"""Does what :mod:`devicetrack.engine.repair_plan` planned, and forgets dead devices.
 
-The manager works, or it was made by a command for nothing else; either way it holds the host's lock, and each repair
-counts only on a row that is still as the plan saw it.
+Each repair counts only on a row that is still as the plan saw it. The manager of the host does them, or a command that
+holds the host's lock.
 """
 
 from __future__ import annotations
@@ -9,40 +9,35 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Sequence
-import contextlib
 import itertools
 import time
 from typing import NamedTuple
-from typing import TYPE_CHECKING
 
-from oslo_concurrency import lockutils
 from oslo_log import log as logging
 
 from devicetrack import exception
-from devicetrack import vocabulary
-from devicetrack.claims import looking
 from devicetrack.claims import withheld
-from devicetrack.engine import ledger as ledgers
+from devicetrack.claims.life import Life
+from devicetrack.claims.locked_ledger import LockedLedger
+from devicetrack.claims.rows import Rows
+from devicetrack.claims.views import HostViews
+from devicetrack.claims.withheld import WithheldDevices
 from devicetrack.engine import reconcile
-from devicetrack.engine import repair
+from devicetrack.engine import repair_plan
 from devicetrack.engine.reconcile import Finding
-from devicetrack.engine.reconcile import Views
-from devicetrack.engine.repair import Repair
-from devicetrack.engine.withholding import Place
+from devicetrack.engine.repair_plan import Repair
+from devicetrack.engine.views import lost_rows
+from devicetrack.engine.views import Views
 from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestRecord
 from devicetrack.objects.values import Record
 from devicetrack.store.api import Changes
-from devicetrack.store.api import ContextChange
 from devicetrack.store.api import Host
 from devicetrack.store.api import Store
 from devicetrack.store.api import Update
-
-if TYPE_CHECKING:
-    from devicetrack.claims.steps import Steps
-    from devicetrack.virt.driver import VirtDriver
+from devicetrack.virt.driver import VirtDriver
 
 LOG = logging.getLogger(__name__)
 
@@ -56,7 +51,7 @@ class Plan(NamedTuple):
     @property
     def to_accept(self) -> int:
         """How many rows are written only when somebody accepts the store."""
-        return sum(one.verb == repair.ADOPT for one in self.waiting)
+        return sum(one.verb == repair_plan.ADOPT for one in self.waiting)
 
 
 class Outcome(NamedTuple):
@@ -76,10 +71,10 @@ def plan(read: Callable[[], Views], accept: bool = False) -> tuple[list[Finding]
     first = read()
     views = read()
     findings = reconcile.confirmed(reconcile.compare(first), reconcile.compare(views))
-    lost = looking.lost_rows(views)
+    lost = lost_rows(views)
     if accept and lost and not views.records:
         raise exception.StoreLost(views.host)
-    return findings, choose(repair.plan(findings, views), bool(lost), accept)
+    return findings, choose(repair_plan.plan(findings, views), bool(lost), accept)
 
 
 def choose(repairs: Iterable[Repair], behind: bool, accept: bool) -> Plan:
@@ -90,156 +85,139 @@ def choose(repairs: Iterable[Repair], behind: bool, accept: bool) -> Plan:
     now: list[Repair] = []
     waiting: list[Repair] = []
     for one in repairs:
-        may = accept if one.verb == repair.ADOPT else not behind or one.verb == repair.UPDATE_DETAILS
+        may = accept if one.verb == repair_plan.ADOPT else not behind or one.verb == repair_plan.UPDATE_DETAILS
         (now if may else waiting).append(one)
     return Plan(tuple(now), tuple(waiting))
 
 
-def repair_host(manager: Steps, accept: bool) -> list[Outcome]:
-    """Plan for a manager's host and carry that out."""
-    return carry_out(manager, plan(lambda: looking.read(manager), accept)[1].repairs)
-
-
-def carry_out(manager: Steps, repairs: Sequence[Repair]) -> list[Outcome]:
-    """Do what a plan says, instance by instance, and log each row before and after.
-
-    :returns: what became of each, in the order of the plan
-    """
-    errors: dict[Repair, str | None] = {}
-    for (verb, instance_uuid), some in itertools.groupby(
-            sorted(repairs, key=lambda one: (repair.VERBS.index(one.verb), one.instance_uuid)),
-            key=lambda one: (one.verb, one.instance_uuid)):
-        of_instance = list(some)
-        try:
-            with manager.working(instance_uuid, wait=False):
-                errors.update(_WORK[verb](manager, of_instance))
-        except lockutils.AcquireLockFailedException:
-            errors.update(dict.fromkeys(of_instance, 'something works on the devices of its instance just now'))
-        except exception.DeviceTrackError as error:
-            errors.update(dict.fromkeys(of_instance, str(error)))
-    for one in repairs:
-        if errors[one] is None:
-            LOG.warning('Host %(host)s repaired: %(repair)s', {'host': manager.host, 'repair': one})
-        else:
-            LOG.warning('Host %(host)s not repaired: %(repair)s: %(error)s',
-                        {'host': manager.host, 'repair': one, 'error': errors[one]})
-    return [Outcome(one, errors[one]) for one in repairs]
-
-
-# Each of these works on rows of one instance whose ``working`` lock is held, and says of each what went wrong.
+# What went wrong with each of some repairs of one instance; None where it was done.
 _Errors = dict[Repair, str | None]
 _CHANGED = 'its row has changed since'
+_BUSY = 'something works on the devices of its instance just now'
 
 
-def _adopt(manager: Steps, repairs: Sequence[Repair]) -> _Errors:
-    """Hold, then record: all rows of the instance in one transaction, those that an older store has for others too."""
-    with contextlib.ExitStack() as others:
-        for owner in sorted({one.before.instance_uuid for one in repairs if one.before is not None}):
-            others.enter_context(manager.working(owner, wait=False))
-        return _adopt_from(manager, repairs, int(time.time()))
+class Repairs:
+    """Repairs the rows of a started host."""
 
+    def __init__(self, host: str, driver: VirtDriver, ledger: LockedLedger, rows: Rows, views: HostViews, life: Life,
+                 withheld_devices: WithheldDevices) -> None:
+        self._host, self._driver, self._ledger, self._rows = host, driver, ledger, rows
+        self._views, self._life, self._withheld = views, life, withheld_devices
+        self._do = {repair_plan.ADOPT: self._adopt, repair_plan.UPDATE_DETAILS: self._update,
+                    repair_plan.RETRY_RELEASE: self._give, repair_plan.GIVE_BACK: self._give}
 
-def _adopt_from(manager: Steps, repairs: Sequence[Repair], now: int) -> _Errors:
-    rows = {one: one.after._replace(created_at=now) for one in repairs if one.after is not None}
-    known = {row.key: row for row in manager.store.records(manager.host_uuid, keys=[one.device for one in rows])}
-    for one in rows:
-        if known.get(one.device) != one.before:
-            return dict.fromkeys(repairs, f'{_name(one.device)} has another row by now')
-    with manager.lock:
-        taken = [one.device for one in rows if _is_taken(manager.ledger.find(one.device), one.before)]
-        if not taken:
-            manager.ledger.hold(list(rows.values()))
-    if taken:
-        return dict.fromkeys(repairs, f'{_name(taken[0])} is being taken or given back just now')
-    try:
-        manager.write(Changes(insert=tuple(row for one, row in rows.items() if one.before is None),
-                              update=tuple(Update(one.before, row) for one, row in rows.items()
-                                           if one.before is not None)))
-    except exception.NothingWritten:
-        with manager.lock:
+    def plan(self, accept: bool) -> Plan:
+        """Look twice and plan: see :func:`plan`."""
+        return plan(self._views.read, accept)[1]
+
+    def repair(self, repairs: Sequence[Repair]) -> list[Outcome]:
+        """Do what a plan lists, instance by instance, and log each row before and after.
+
+        :returns: what became of each, in the order of the plan
+        """
+        errors: _Errors = {}
+        for (verb, instance_uuid), some in itertools.groupby(
+                sorted(repairs, key=lambda one: (repair_plan.VERBS.index(one.verb), one.instance_uuid)),
+                key=lambda one: (one.verb, one.instance_uuid)):
+            of_instance = list(some)
+            with self._rows.if_idle(instance_uuid) as idle:
+                try:
+                    errors.update(self._do[verb](of_instance) if idle else dict.fromkeys(of_instance, _BUSY))
+                except exception.DeviceTrackError as error:
+                    errors.update(dict.fromkeys(of_instance, str(error)))
+        for one in repairs:
+            if errors[one] is None:
+                LOG.warning('Host %(host)s repaired: %(repair)s', {'host': self._host, 'repair': one})
+            else:
+                LOG.warning('Host %(host)s not repaired: %(repair)s: %(error)s',
+                            {'host': self._host, 'repair': one, 'error': errors[one]})
+        return [Outcome(one, errors[one]) for one in repairs]
+
+    # Each of these works on rows of one instance on which nothing else works, and returns what went wrong.
+
+    def _adopt(self, repairs: Sequence[Repair]) -> _Errors:
+        """Hold, then record all rows of the instance in one transaction, also those that the store has for others."""
+        others = {one.before.instance_uuid for one in repairs if one.before is not None}
+        with self._rows.all_if_idle(others) as idle:
+            return self._adopt_from(repairs) if idle else dict.fromkeys(repairs, _BUSY)
+
+    def _adopt_from(self, repairs: Sequence[Repair]) -> _Errors:
+        now = int(time.time())
+        rows = {one: one.after._replace(created_at=now) for one in repairs if one.after is not None}
+        known = self._rows.of_devices([one.device for one in rows])
+        for one in rows:
+            if known.get(one.device) != one.before:
+                return dict.fromkeys(repairs, f'{_name(one.device)} has another row by now')
+        taken = self._ledger.hold_unless_taken(list(rows.values()), {
+            one.device: one.before.instance_uuid if one.before is not None else None for one in rows})
+        if taken is not None:
+            return dict.fromkeys(repairs, f'{_name(taken)} is being taken or given back just now')
+        try:
+            self._rows.write(Changes(insert=tuple(row for one, row in rows.items() if one.before is None),
+                                     update=tuple(Update(one.before, row) for one, row in rows.items()
+                                                  if one.before is not None)))
+        except exception.NothingWritten:
             for one, row in rows.items():
-                unit = manager.ledger.find(row.key)
                 if one.before is not None:
-                    manager.ledger.hold([one.before])
-                elif unit is not None:
-                    manager.ledger.free(unit)       # a device that a domain names is withheld still
-        raise
-    return dict.fromkeys(repairs)
+                    self._ledger.hold([one.before])
+                else:
+                    self._ledger.free((row.key,))           # a device that a domain names is withheld still
+            raise
+        return dict.fromkeys(repairs)
 
+    def _update(self, repairs: Sequence[Repair]) -> _Errors:
+        errors = self._unchanged(repairs)
+        changes = tuple(Update(one.before, one.after) for one in repairs
+                        if errors[one] is None and one.before is not None and one.after is not None)
+        if changes:
+            self._rows.write(Changes(update=changes))
+        return errors
 
-def _is_taken(unit: ledgers.Unit | None, before: Record | None) -> bool:
-    """Whether a device is held for another than the row says."""
-    if unit is None or unit.holding is None:
-        return False
-    return before is None or unit.holding.instance_uuid != before.instance_uuid
+    def _give(self, repairs: Sequence[Repair]) -> _Errors:
+        errors = self._unchanged(repairs)
+        rows = [one.before for one in repairs if errors[one] is None and one.before is not None]
+        everything = len(rows) == len(self._rows.of_instance(repairs[0].instance_uuid))
+        try:
+            if rows:
+                (self._life.release if everything else self._life.give)(rows)
+        except exception.DriverError as error:
+            left = {record.key for record in self._rows.of_instance(repairs[0].instance_uuid)}
+            errors.update({one: str(error) for one in repairs if errors[one] is None and one.device in left})
+        return errors
 
+    def _unchanged(self, repairs: Sequence[Repair]) -> _Errors:
+        rows = {record.key: record for record in self._rows.of_instance(repairs[0].instance_uuid)}
+        return {one: None if rows.get(one.device) == one.before else _CHANGED for one in repairs}
 
-def _update(manager: Steps, repairs: Sequence[Repair]) -> _Errors:
-    errors = _unchanged(manager, repairs)
-    changes = tuple(Update(one.before, one.after) for one in repairs
-                    if errors[one] is None and one.before is not None and one.after is not None)
-    if changes:
-        manager.write(Changes(update=changes))
-    return errors
+    def forget(self, key: DeviceKey, instance_uuid: str) -> Record:
+        """End the row of a device that the host does not have any more. Nothing is wiped: there is nothing to wipe.
 
+        If it comes back, it is in doubt until somebody says that it is clean. That is noted first: after an error it
+        may be noted of a device that keeps its row.
 
-def _give(manager: Steps, repairs: Sequence[Repair]) -> _Errors:
-    errors = _unchanged(manager, repairs)
-    rows = [one.before for one in repairs if errors[one] is None and one.before is not None]
-    everything = len(rows) == len(manager.records_of(repairs[0].instance_uuid))
-    try:
-        if rows:
-            (manager.release_all if everything else manager.give)(rows)
-    except exception.DriverError as error:
-        left = {record.key for record in manager.records_of(repairs[0].instance_uuid)}
-        errors.update({one: str(error) for one in repairs if errors[one] is None and one.device in left})
-    return errors
-
-
-_WORK = {repair.ADOPT: _adopt, repair.UPDATE_DETAILS: _update, repair.RETRY_RELEASE: _give, repair.GIVE_BACK: _give}
-
-
-def _unchanged(manager: Steps, repairs: Sequence[Repair]) -> _Errors:
-    rows = {record.key: record for record in manager.records_of(repairs[0].instance_uuid)}
-    return {one: None if rows.get(one.device) == one.before else _CHANGED for one in repairs}
-
-
-# -- forgetting -------------------------------------------------------------------------------------------------------
-
-
-def forget(manager: Steps, key: DeviceKey, instance_uuid: str) -> Record:
-    """End the row of a device that the host does not have any more. Nothing is wiped: there is nothing to wipe.
-
-    If it comes back, it is in doubt until somebody says that it is clean. That is noted first: after an error it may be
-    noted of a device that keeps its row.
-
-    :param instance_uuid: its owner, as somebody confirmed it
-    :returns: the row as it was
-    :raises NotAssigned: nobody holds the device
-    :raises NotForgotten: it has another owner, the host may still have it or get it back as it is, a guest may use
-        it, or one of these cannot be told
-    :raises HypervisorUnreachable, StoreError: no answer
-    """
-    with manager.working(instance_uuid):
-        record = _owned(manager.store, manager.host_uuid, manager.host, key, instance_uuid)
-        for _look in range(2):
-            _refuse(looking.read(manager), manager.driver.guest_records(), record)
-        _refuse_present(manager.driver, record)
-        if not _leaves_nothing(record):
-            with manager.marking:
-                withheld.say(manager, Place.of(key), vocabulary.IN_DOUBT, withheld.FORGOTTEN.format(instance_uuid),
-                             int(time.time()))
-        contexts: tuple[ContextChange, ...] = ()
-        if record.migration_uuid is not None and len(manager.records_of(instance_uuid)) == 1:
-            contexts = (ContextChange(manager.host_uuid, instance_uuid, None, None),)
-        manager.write(Changes(delete=(record,), contexts=contexts))
-        with manager.lock:
-            unit = manager.ledger.find(key)
-            if unit is not None:
-                manager.ledger.withhold(key, ledgers.GONE)
-                manager.ledger.free(unit)
-    _tell_forgotten(manager.host, record)
-    return record
+        :param instance_uuid: its owner, as somebody confirmed it
+        :returns: the row as it was
+        :raises NotAssigned: nobody holds the device
+        :raises NotForgotten: it has another owner, the host may still have it or get it back as it is, a guest may use
+            it, or one of these cannot be told
+        :raises HypervisorUnreachable, StoreError: no answer
+        """
+        # An audit, which may call this, waits for no instance.
+        with self._rows.if_idle(instance_uuid) as idle:
+            if not idle:
+                raise exception.NotForgotten(_name(key), _BUSY)
+            record = _owned(self._rows.of_devices([key]).get(key), self._host, key, instance_uuid)
+            for _look in range(2):
+                _refuse(self._views.read(), self._driver.guest_records(), record)
+            _refuse_present(self._driver, record)
+            if not _leaves_nothing(record):
+                self._withheld.forget(key, instance_uuid)
+            alone = record.migration_uuid is not None and len(self._rows.of_instance(instance_uuid)) == 1
+            self._rows.write(Changes(delete=(record,),
+                                     contexts=(self._rows.end_of_move(instance_uuid),) if alone else ()))
+            self._ledger.forget(key)
+        _log_forgotten(self._host, record)
+        return record
 
 
 def forget_of_machine(store: Store, host: Host, machine_id: str, key: DeviceKey, instance_uuid: str) -> Record:
@@ -247,15 +225,15 @@ def forget_of_machine(store: Store, host: Host, machine_id: str, key: DeviceKey,
 
     :param machine_id: the digest of this machine's
     :raises NotForgotten: the host is this machine, or the device has another owner
-    :raises NotAssigned, StoreError: as :func:`forget`
+    :raises NotAssigned, StoreError: as :meth:`Repairs.forget`
     """
     if host.machine_id == machine_id:
         raise exception.NotForgotten(_name(key), f'host {host.name} is this machine')
-    record = _owned(store, host.uuid, host.name, key, instance_uuid)
+    record = _owned(next(iter(store.records(host.uuid, keys=[key])), None), host.name, key, instance_uuid)
     if not _leaves_nothing(record):
         withheld.forget(store, host.uuid, key, instance_uuid)
     store.write(Changes(delete=(record,)))
-    _tell_forgotten(host.name, record)
+    _log_forgotten(host.name, record)
     return record
 
 
@@ -267,19 +245,18 @@ def _leaves_nothing(record: Record) -> bool:
         return False
 
 
-def _tell_forgotten(host: str, record: Record) -> None:
+def _log_forgotten(host: str, record: Record) -> None:
     LOG.warning('Host %(host)s: %(repair)s', {'host': host, 'repair': Repair(
         'forget', record.key, record.instance_uuid, record, None, 'somebody confirmed it')})
 
 
-def _owned(store: Store, host_uuid: str, host: str, key: DeviceKey, instance_uuid: str) -> Record:
-    found = store.records(host_uuid, keys=[key])
-    if not found:
+def _owned(record: Record | None, host: str, key: DeviceKey, instance_uuid: str) -> Record:
+    if record is None:
         raise exception.NotAssigned(_name(key), host)
-    if found[0].instance_uuid != instance_uuid:
-        raise exception.NotForgotten(_name(key), f'it belongs to instance {found[0].instance_uuid}, and '
+    if record.instance_uuid != instance_uuid:
+        raise exception.NotForgotten(_name(key), f'it belongs to instance {record.instance_uuid}, and '
                                      f'{instance_uuid} was confirmed')
-    return found[0]
+    return record
 
 
 def _refuse(views: Views, guests: Iterable[GuestRecord], record: Record) -> None:
@@ -293,7 +270,7 @@ def _refuse(views: Views, guests: Iterable[GuestRecord], record: Record) -> None
         raise exception.NotForgotten(_name(key), reason)
 
     for unknown in (*usage.unknown, *inventory.unknown):
-        refuse(f'{unknown.what} cannot be read ({unknown.reason}): mend that first')
+        refuse(f'{unknown.what} cannot be read ({unknown.reason}): fix that first')
     if key.kind not in inventory.known_kinds:
         refuse(f'nobody reads the {key.kind} devices of this host: see its options')
     if any(device.key == key for device in inventory.devices):

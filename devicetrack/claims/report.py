@@ -1,15 +1,15 @@
-"""A host as somebody sees it who is not its manager: what is free and held, what would fit, what differs.
+"""Reports on a host without its manager: what is free and held, what would fit, what differs.
 
-Everything here reads and nothing changes anything: no row is written, no device touched and no lock taken, so a report
-can be made beside the host's manager at any moment. It is made from the store, the hypervisor and the host by the same
-pure functions that the manager uses. What only the manager's memory has is missing: a claim between its hold and its
-record, a commit whose outcome is not known yet, and the compute service's word on its instances.
+A report only reads: it writes no row, touches no device and takes no lock, so it can run beside the host's manager at
+any moment. It reads the store, the hypervisor and the host, and uses the same pure functions as the manager. It lacks
+what only the manager's memory has: a claim between its hold and its record, a commit of unknown outcome, and the state
+of instances by the compute service.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from collections.abc import Mapping
-import itertools
 import socket
 from typing import Any
 from typing import Final
@@ -19,24 +19,31 @@ from oslo_utils import uuidutils
 
 from devicetrack import exception
 from devicetrack import vocabulary
-from devicetrack.claims import doubt
 from devicetrack.claims import host as host_identity
-from devicetrack.claims import inventory as inventories
-from devicetrack.claims import looking
 from devicetrack.claims import providers as provider_resolvers
 from devicetrack.claims import repairs
+from devicetrack.claims import scheduling
 from devicetrack.claims import withheld
+from devicetrack.claims.boot import Boot
+from devicetrack.claims.service import ServiceView
+from devicetrack.claims.views import HostReader
 from devicetrack.compatibility import host_facts
+from devicetrack.compatibility.host_facts import Guest
+from devicetrack.compatibility.host_facts import HostFacts
 from devicetrack.conf import manager as options
 from devicetrack.engine import demand as demands
 from devicetrack.engine import ledger as ledgers
 from devicetrack.engine import reconcile
+from devicetrack.engine import selection
 from devicetrack.engine import withholding
 from devicetrack.engine.explanation import Shortage
+from devicetrack.engine.migrations import Endpoint
+from devicetrack.engine.opening import open_ledger
 from devicetrack.engine.reconcile import Finding
-from devicetrack.engine.reconcile import Views
+from devicetrack.engine.views import lost_rows
+from devicetrack.engine.views import Views
 from devicetrack.engine.withholding import Marks
-from devicetrack.engine.withholding import Place
+from devicetrack.engine.withholding import Target
 from devicetrack.objects import DeviceRequest
 from devicetrack.objects import Provider
 from devicetrack.objects.values import Record
@@ -44,7 +51,7 @@ from devicetrack.objects.values import Usage
 from devicetrack.store import api as store_api
 from devicetrack.virt.driver import VirtDriver
 
-# What a line of the inventory says of a device.
+# The statuses of lines in an inventory.
 FREE: Final = 'free'
 HELD: Final = 'held'
 RELEASING: Final = 'releasing'
@@ -60,14 +67,13 @@ NOT_MADE_YET: Final = 'not made yet'
 class Line(NamedTuple):
     """One line of a host's inventory.
 
-    ``status`` is one of :data:`STATUSES`. A device has ``amount`` 1. A line that is ``creatable`` has no
-    ``identifier``: its parent can make ``amount`` more, which types of one parent share; of a parent that is drained
-    the line is ``withheld``. A line that is ``missing`` is
-    a device that an option names in vain, and ``reason`` says which option; one that was drained or forgotten is
-    ``withheld``, as gone. A line that is ``unknown`` names in ``kind`` what could not be read and in ``reason`` why.
-    The ``amount`` of what is not there is 0. ``reason`` has also every reason why a device is withheld. ``provider`` is
-    the stable name of the parent that placement counts the device at, '' for the node, None when only a row says where.
-    ``details`` is the stored text of the details, '' where there are none.
+    ``status`` is one of :data:`STATUSES`. A device has ``amount`` 1. A ``creatable`` line has no ``identifier``: its
+    parent can make ``amount`` more, which the types of one parent share; for a drained parent the line is ``withheld``.
+    A ``missing`` line is a device that an option names and the host does not have; ``reason`` names the option. If it
+    was drained or forgotten it is ``withheld``, as gone. An ``unknown`` line names in ``kind`` what could not be
+    read and in ``reason`` why. The ``amount`` of a device that is not there is 0. ``reason`` also says why a device is
+    withheld. ``provider`` is the stable name of the parent that placement counts the device at, '' for the
+    node, None when only a row names its provider. ``details`` is the stored text of the details, or ''.
     """
 
     kind: str
@@ -85,10 +91,10 @@ class Line(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """What became of a request. ``fits`` is about the whole of it: parts that fit alone may be too much together.
+    """The answer to a request. ``fits`` is about the whole request: parts that fit alone may be too much together.
 
-    ``unknown`` says what could not be read: devices of it count as none. ``providers`` has the stable names of parents
-    by the UUIDs of their providers.
+    ``unknown`` names what could not be read, and why: its devices count as none. ``providers`` has the stable names of
+    parents by the UUIDs of their providers.
     """
 
     fits: bool
@@ -98,13 +104,13 @@ class Explanation(NamedTuple):
 
 
 def locate(store: store_api.Store, name: str | None, machine_id_path: str) -> store_api.Host:
-    """The host that a report on this machine is about.
+    """The host for a report on this machine.
 
     :param name: None means the host that this machine is in the store; in a store without hosts, one with the machine's
-        name, as it will be when its manager starts for the first time
-    :raises UnknownHost: the store knows this machine by other names than the one given; or it knows others and not this
-        one, and none was given
-    :raises AmbiguousHost: the store knows it by several names, and neither was one given nor is one the machine's own
+        name, as its manager will record it at the first start
+    :raises UnknownHost: the store knows this machine by other names than the one given; or no name was given, and the
+        store knows other machines only
+    :raises AmbiguousHost: no name was given, and the store knows the machine by several that are not its own
     :raises NotThisMachine: the host of this name is another machine
     :raises InvalidConfiguration: the machine's id cannot be read
     """
@@ -123,17 +129,40 @@ def locate(store: store_api.Store, name: str | None, machine_id_path: str) -> st
     if here:
         raise exception.UnknownHost(wanted, here)
     if name is None and (known := [host.name for host in store.hosts()]):
-        # Perhaps this machine is one of them and got a new id. A host that nobody is has no rows and differs from all.
+        # Perhaps this machine is one of them and got a new id. A new host would have no rows, and all would differ.
         raise exception.UnknownHost(None, known)
     return host_identity.new_host(wanted, digest)
 
 
+def declared(store: store_api.Store, names: Collection[str] = ()) -> list[HostFacts]:
+    """The declarations of the hosts of a store, by name.
+
+    :param names: these hosts; none means all
+    :raises UnknownHost: the store has no host of such a name
+    """
+    known = {host.uuid: host.name for host in store.hosts()}
+    for name in names:
+        if name not in known.values():
+            raise exception.UnknownHost(name, known.values())
+    return host_facts.from_rows({uuid: name for uuid, name in known.items() if not names or name in names},
+                                store.declarations())
+
+
+def guest(store: store_api.Store, hosts: Mapping[str, HostFacts], instance_uuid: str) -> Guest:
+    """The current devices of an instance, and what their host declares of them.
+
+    :raises CompatibilityUnknown: the store has no such instance, or has it at two hosts
+    """
+    return host_facts.find_guest(instance_uuid, store.records(instance_uuid=instance_uuid),
+                                 {host.uuid: host.name for host in store.hosts()}, hosts)
+
+
 class Observer:
-    """Reads one host. Every method reads everything anew and may block; none is cheap and none needs a lock.
+    """Reads one host. Every method reads everything again, may block and is expensive. None needs a lock.
 
     :param host: from :func:`locate`
     :param conf: the configuration; ``[devicetrack]`` is registered in it when it is not yet
-    :param providers: says the UUIDs of resource providers; by default they are derived, as a manager does
+    :param providers: gives the UUIDs of resource providers; by default they are derived, as in a manager
     """
 
     def __init__(self, host: store_api.Host, driver: VirtDriver, store: store_api.Store, conf: Any,
@@ -142,49 +171,39 @@ class Observer:
         self.host = host
         self._driver, self._store = driver, store
         self._policy: str = conf[options.GROUP].selection_policy
-        self._providers = providers or provider_resolvers.DerivedProviders(host.uuid)
-
-    def read(self) -> Views:
-        """Read the views, innermost first.
-
-        :raises HypervisorUnreachable, StoreError: no answer
-        """
-        usage = self._driver.get_usage()
-        inventory = self._driver.get_inventory()
-        records = tuple(self._store.records(self.host.uuid))
-        views = Views(usage, inventory, records, None, host=self.host.name, host_uuid=self.host.uuid,
-                      boot_changed=self.host.boot_id not in (None, self._driver.boot_id()))
-        return looking.with_guests(views, self._driver)
+        self._providers = provider_resolvers.KnownProviders(
+            providers or provider_resolvers.DerivedProviders(host.uuid))
+        self.read = HostReader(driver, store, host.uuid, Endpoint(host.name, ''),
+                               Boot(driver, store, host.uuid, host.boot_id), ServiceView(None)).read
 
     def plan(self, accept: bool = False) -> repairs.Plan:
-        """What a manager would repair that had no word from the compute service."""
+        """The repairs of a manager that the compute service does not answer."""
         return repairs.plan(self.read, accept)[1]
 
     def audit(self) -> list[Finding]:
-        """Look twice, and report what both looks show: what only passes by is no finding."""
+        """Look twice, and report what both looks show: a passing state is no finding."""
         marks = self._marks()
         first, second = self.read(), self.read()
         return reconcile.confirmed(_compare(first, marks), _compare(second, marks))
 
     def inventory(self) -> list[Line]:
-        """Every device that the host has or a row names, what can still be made, and what could not be read."""
+        """A line for every device of the host or of a row, for what can be made, and for what could not be read."""
         views, marks = self.read(), self._marks()
-        ledger, uuids = self._ledger(views, marks)
-        names = {uuid: name for name, uuid in uuids.items()}
-        lines = [_device(unit, names) for unit in ledger.units()]
+        ledger, names = self._ledger(views, marks)
+        lines = [_line_of(device, names) for device in ledger.devices()]
         for pool in ledger.pools():
-            if pool.makes():
-                drained = pool.room() == pool.free_count
-                lines.append(Line(pool.kind, None, WITHHELD if drained else CREATABLE, pool.makes(),
+            if pool.makes:
+                drained = pool.room == pool.free
+                lines.append(Line(pool.kind, None, WITHHELD if drained else CREATABLE, pool.makes,
                                   pool.resource_class, names.get(pool.provider_uuid), pool.provider_uuid,
-                                  pool.parent_name, pool.numa_node, None, vocabulary.DRAINED if drained else None,
+                                  pool.parent, pool.numa_node, None, vocabulary.DRAINED if drained else None,
                                   pool.details))
         lines.sort(key=lambda line: (line.kind, line.parent or '', line.identifier is None, line.identifier or '',
                                      line.resource_class or ''))
         listed = {(line.kind, line.identifier) for line in lines}
         for missing in views.inventory.missing:
             if missing.key not in listed:           # one that somebody owns stays held
-                causes = marks.get(Place.of(missing.key))
+                causes = marks.get(Target.of(missing.key))
                 status, reason = (WITHHELD, withholding.text((*causes, ledgers.GONE))) if causes \
                     else (MISSING, f'{missing.option} names it: {missing.reason}')
                 lines.append(Line(*missing.key, status, 0, None, None, None, None, None, None, reason, ''))
@@ -193,13 +212,13 @@ class Observer:
         return lines
 
     def withheld(self) -> list[withheld.Withheld]:
-        """Every device and parent that is withheld, why, and who has it still."""
+        """Every device and parent that is withheld, why, and the instances that still have it."""
         views, marks = self.read(), self._marks()
-        ledger, _uuids = self._ledger(views, marks)
+        ledger, _names = self._ledger(views, marks)
         return withheld.listed(marks, ledger.reasons(), views.records, views)
 
     def _marks(self) -> Marks:
-        return withheld.load(self._store, self.host.uuid).marks
+        return withheld.load(self._store, self.host.uuid)
 
     def provider_uuid(self, provider: str) -> str:
         """The UUID of a provider that is named by it, or by the stable name of its parent device.
@@ -210,6 +229,7 @@ class Observer:
             return provider
         inventory = self._driver.get_inventory()
         known = inventory.providers - {''}
+        self._providers.resolve(known)
         if provider not in known:
             some = ' (a part of them could not be read)' if inventory.unknown else ''
             raise exception.BadRequest('provider', provider, 'no parent device of this host has this name; it has '
@@ -217,27 +237,27 @@ class Observer:
         return self._providers.uuid_of(provider)
 
     def providers(self, nodename: str | None = None) -> tuple[list[Provider], bool]:
-        """The resource providers of the host, as its manager lists them, and whether nothing of it was unknown.
+        """The resource providers of the host, as its manager lists them, and whether the whole host could be read.
 
-        What only the manager's memory has is missing from what is reserved.
+        The reserved amounts lack what only the manager's memory has.
         """
         views = self.read()
-        ledger, uuids = self._ledger(views, self._marks())
-        closed = bool(looking.lost_rows(views))
+        ledger, names = self._ledger(views, self._marks())
+        counts = scheduling.counts(ledger.pools(), closed=bool(lost_rows(views)))
         declared = [host_facts.declared_in(row) for row in self._store.declarations(self.host.uuid)]
-        return (inventories.providers(uuids, nodename or self.host.name, inventories.counts(ledger, closed=closed),
-                                      declared), not views.inventory.unknown)
+        return (scheduling.providers({name: uuid for uuid, name in names.items()}, nodename or self.host.name, counts,
+                                     declared), not views.inventory.unknown)
 
     def placed(self) -> tuple[list[Record], Usage]:
-        """Who has which device: the host's rows, and what guests use.
+        """The host's rows, and the usage by guests.
 
-        A row has the provider and class that its device is counted at now, whatever its claim knew.
+        A row has the provider and class that count its device now, even if its claim knew others.
 
         :raises HypervisorUnreachable, StoreError: no answer
         """
         views = self.read()
-        ledger, _uuids = self._ledger(views, self._marks())
-        return inventories.counted_now(views.records, ledger), views.usage
+        ledger, _names = self._ledger(views, self._marks())
+        return ledger.counted_now(views.records), views.usage
 
     @property
     def resource_classes(self) -> frozenset[str]:
@@ -245,65 +265,48 @@ class Observer:
         return self._driver.resource_classes()
 
     def explain(self, request: DeviceRequest) -> Explanation:
-        """Say whether a request would fit now and, for each part of it, what there is.
+        """Say whether a request would fit now and, for each part, which devices there are.
 
         :raises BadRequest: the request means nothing on this host
         """
         views = self.read()
-        ledger, uuids = self._ledger(views, self._marks())
-        demand = demands.from_request(request, ledger.provider_uuids() | set(uuids.values()))
+        ledger, names = self._ledger(views, self._marks())
+        demand = demands.from_request(request, {provider for _class, provider in ledger.counted_classes()}
+                                      | names.keys())
         if not demand.items:
             raise exception.BadRequest('request', None, 'it asks for no device')
-        parts = tuple(shortage._replace(instances=ledger.owners(shortage.resource_class, shortage.provider_uuid),
-                                        unread=bool(views.inventory.unknown))
+        parts = tuple(shortage._replace(unread=bool(views.inventory.unknown))
                       for shortage in ledger.shortages(demand, everything=True))
         try:
-            ledger.take('', demand)             # from a ledger that ends here
+            ledger.take('', demand)             # only this method uses this ledger
         except exception.NoFit:
             fits = False
         else:
             fits = True
         unknown = tuple(f'{unknown.what}: {unknown.reason}'
                         for unknown in (*views.usage.unknown, *views.inventory.unknown))
-        return Explanation(fits, parts, unknown, {uuid: name for name, uuid in uuids.items()})
+        return Explanation(fits, parts, unknown, names)
 
     def _ledger(self, views: Views, marks: Marks) -> tuple[ledgers.Ledger, dict[str, str]]:
-        """A ledger of what the views say, as a manager that starts would have it; and UUIDs by provider name."""
-        inventory = views.inventory
-        uuids = {name: self._providers.uuid_of(name) for name in inventory.providers | {''}}
-        ledger = ledgers.Ledger(self._policy, uuids.__getitem__)
-        withheld.enforce(ledger, marks)
-        ledger.read_inventory(inventory)
-        # A row names the provider that its claim knew: the service's own resolver may call it otherwise than we do, and
-        # a device counts where its parent counts now.
-        counted: dict[tuple[str, str | None], str] = {
-            **{(device.kind, device.parent): uuids[device.provider] for device in inventory.devices},
-            **{(capacity.kind, capacity.parent): uuids[capacity.provider] for capacity in inventory.capacities}}
-        for _instance, rows in itertools.groupby(views.records, key=lambda record: record.instance_uuid):
-            records = [record._replace(provider_uuid=counted.get((record.kind, record.parent), record.provider_uuid))
-                       for record in rows]
-            holding = ledger.hold(records)
-            ledger.releasing(unit for record, unit in zip(records, holding.units, strict=True)
-                             if record.state == vocabulary.RELEASING)
-        withheld.resume(ledger, marks, views)
-        doubt.withhold(ledger, (views,))
-        return ledger, uuids
+        """The ledger that a manager would make of these views at its start; and provider names by UUID."""
+        here = views.inventory.providers | {''}
+        self._providers.resolve(here)
+        names = {self._providers.uuid_of(name): name for name in sorted(here, reverse=True)}
+        return open_ledger(self._policy, self._providers.uuid_of, views, marks), names
 
 
 def _compare(views: Views, marks: Marks) -> list[Finding]:
-    """What differs, and what keeps a manager from starting: a device that an option names and nobody ever knew."""
+    """The differences, and the mistakes that keep a manager from starting: options that name an unknown device."""
     return reconcile.compare(views) + [
         Finding(reconcile.GONE, reconcile.WARNING, missing.key, None, (), 0, f'{missing.option} names it: '
-                f'{missing.reason}', 'nothing', 'mend the option, or make the device: no manager starts with it')
+                f'{missing.reason}', 'nothing', 'fix the option, or make the device: no manager starts with it')
         for missing in withheld.mistakes(views, marks)]
 
 
-def _device(unit: ledgers.Unit, names: Mapping[str, str]) -> Line:
-    pool = unit.pool
-    reasons = {NOT_MADE_YET, *unit.withheld} if unit.unborn else unit.withheld
-    status = {ledgers.HELD: HELD, ledgers.RELEASING: RELEASING}.get(
-        unit.state, WITHHELD if unit.withheld else FREE)
-    return Line(pool.kind, unit.identifier, status, 1, pool.resource_class, names.get(pool.provider_uuid),
-                pool.provider_uuid, pool.parent_name, pool.numa_node,
-                unit.holding.instance_uuid if unit.holding is not None else None,
-                withholding.text(reasons) or None, unit.details)
+def _line_of(device: ledgers.DeviceState, names: Mapping[str, str]) -> Line:
+    reasons = {NOT_MADE_YET, *device.withheld} if device.unborn else device.withheld
+    status = {selection.HELD: HELD, selection.RELEASING: RELEASING}.get(
+        device.state, WITHHELD if device.withheld else FREE)
+    return Line(device.kind, device.identifier, status, 1, device.resource_class, names.get(device.provider_uuid),
+                device.provider_uuid, device.parent, device.numa_node, device.instance_uuid,
+                withholding.text(reasons) or None, device.details)

@@ -1,4 +1,4 @@
-"""What the claim manager asks of the compute service that it works for."""
+"""What the claim manager asks of the compute service that it works for, and what an answer means."""
 
 from __future__ import annotations
 
@@ -8,13 +8,20 @@ from collections.abc import Sequence
 from typing import Any
 from typing import Protocol
 
+from oslo_log import log as logging
+
+from devicetrack import exception
+from devicetrack.engine.migrations import Move
+
+LOG = logging.getLogger(__name__)
+
 
 class ComputeService(Protocol):
     """The service's view of its instances and migrations, handed to the manager.
 
-    An answer of None, an exception or a word that is not listed means unknown: nothing is given back because of it.
-    All but :meth:`instances` may be left out by a service that has no such thing. The manager calls from a start, from
-    an audit, from a claim for a move and from ``realize``; never under its lock.
+    An answer of None, an exception or a state that is not listed means unknown: nothing is given back because of it.
+    A service may leave out all but :meth:`instances`. The manager asks during a start, an audit, a claim for a move
+    and ``realize``; never under its lock.
     """
 
     def instances(self) -> Mapping[str, str] | None:
@@ -34,18 +41,18 @@ class MovingService(ComputeService, Protocol):
 
         :param uuids: those that rows of this host name
         :returns: by UUID, those of them that the service knows, and beside them every one that takes an instance away
-            from this host and is not long over: of a live migration the source may hear in no other way. Read of each
-            are ``uuid``, ``id`` (greater is newer), ``status``, ``instance_uuid``, ``source_compute``,
-            ``source_node``, ``dest_compute``, ``dest_node``. What a status means is in
-            :data:`devicetrack.engine.moves.STATUSES`, and ``doc/source/user/moves.rst`` says what each does to rows.
-            None when the service cannot tell now.
+            from this host and is not long over: the source of a live migration may hear of its end in no other way.
+            The manager reads ``uuid``, ``id`` (greater is newer), ``status``, ``instance_uuid``, ``source_compute``,
+            ``source_node``, ``dest_compute``, ``dest_node``. :data:`devicetrack.engine.migrations.STATUSES` lists what
+            each status means, and ``doc/source/user/moves.rst`` what it does to rows. None when the service cannot tell
+            now.
         """
 
     def evacuated_from_here(self) -> Collection[str] | None:
         """Name the instances that were evacuated from this host and may have left a guest on it.
 
-        Their guests here are destroyed and undefined, and what they held is given back: unless anything says that they
-        came back since. None when the service cannot tell now.
+        The manager destroys and undefines their guests here and gives back what they held, unless anything says that
+        they came back since. None when the service cannot tell now.
         """
 
     def create_migration(self, context: Any, instance: Any, nodename: str, move_type: str) -> Any:
@@ -56,3 +63,73 @@ class MovingService(ComputeService, Protocol):
 
     def fail_migration(self, migration_uuid: str) -> None:
         """A newer migration of the instance took the place of this one: set it to ``error``."""
+
+
+class ServiceView:
+    """The service's answers. Whatever it cannot tell is None here, and never empty.
+
+    :param service: None when none was handed in; then nothing is concluded about instances
+    """
+
+    def __init__(self, service: Any) -> None:
+        self._service = service
+
+    @property
+    def ends_moves_by_calls(self) -> bool:
+        """Whether the service tells of no migrations at all: a move goes on until a call ends it."""
+        return not hasattr(self._service, 'migrations')
+
+    @property
+    def tells_of_evacuations(self) -> bool:
+        return hasattr(self._service, 'evacuated_from_here')
+
+    def instances(self) -> Mapping[str, str] | None:
+        """The state of each instance that the service knows."""
+        found: Mapping[str, str] | None = self._ask('instances')
+        return found
+
+    def migrations(self, uuids: Sequence[str]) -> dict[str, Move] | None:
+        """The migrations of these UUIDs, and others that the service tells of."""
+        found = self._ask('migrations', uuids)
+        if found is None:
+            return None
+        known = {}
+        for uuid, migration in found.items():
+            try:
+                known[uuid] = Move.of(migration)
+            except AttributeError as error:
+                LOG.warning('The compute service says something of migration %(uuid)s that means nothing: %(error)s',
+                            {'uuid': uuid, 'error': error})
+        return known
+
+    def evacuated_from_here(self) -> set[str]:
+        """The instances that are known to have been evacuated from here."""
+        return set(self._ask('evacuated_from_here') or ())
+
+    def create_migration(self, context: Any, instance: Any, nodename: str, move_type: str) -> Any:
+        """Have the service create a migration.
+
+        :raises BadRequest: it creates none
+        """
+        create = getattr(self._service, 'create_migration', None)
+        if create is None:
+            raise exception.BadRequest('migration', None,
+                                       'the compute service that was handed in creates none: name one')
+        return create(context, instance, nodename, move_type)
+
+    def fail_migration(self, migration_uuid: str) -> None:
+        """Tell the service that a newer migration took the place of this one."""
+        LOG.warning('Migration %s was replaced by a newer one of its instance', migration_uuid)
+        self._ask('fail_migration', migration_uuid)
+
+    def _ask(self, question: str, *arguments: Any) -> Any:
+        ask = getattr(self._service, question, None)
+        if ask is None:
+            return None
+        try:
+            return ask(*arguments)
+        except Exception as error:
+            # Whatever goes wrong in the service's own code means the same here: it cannot tell.
+            LOG.warning('The compute service does not answer %(question)s: %(error)s',
+                        {'question': question, 'error': type(error).__name__})
+            return None

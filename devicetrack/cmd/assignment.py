@@ -24,13 +24,11 @@ class List(base.Lister):
     columns = COLUMNS
     in_table = ('host', 'kind', 'identifier', 'instance_uuid', 'role', 'state', 'resource_class')
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument('--instance', metavar='UUID', help='Only those of this instance.')
         parser.add_argument('--host', metavar='NAME', help='Only those on this host.')
         parser.add_argument('--device', metavar='[KIND/]IDENTIFIER', type=options.device_name,
                             help='Only those of devices with this identifier.')
-        return parser
 
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
         found, names = _find(self.app.checked_store, parsed_args.host, parsed_args.instance, parsed_args.device)
@@ -42,12 +40,10 @@ class List(base.Lister):
 class Show(base.ShowOne):
     """Show the assignment of one device."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument('device', metavar='[KIND/]IDENTIFIER', type=options.device_name,
                             help='The device: the name of a namespace, the UUID of a mediated device.')
         parser.add_argument('--host', metavar='NAME', help='The host, when several have a device of this name.')
-        return parser
 
     def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
         found, names = _find(self.app.checked_store, parsed_args.host, None, parsed_args.device)

@@ -1,4 +1,4 @@
-"""``devicetrack-manage audit``: what the record, the hypervisor and the host say differently, and mending it."""
+"""``devicetrack-manage audit``: what the record, the hypervisor and the host say differently, and repairing it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ import functools
 from typing import Any
 
 from devicetrack import exception
-from devicetrack.claims import looking
 from devicetrack.claims import orders
 from devicetrack.claims import repairs
 from devicetrack.claims import report
-from devicetrack.claims.manager import ClaimManager
+from devicetrack.claims.running import Running
 from devicetrack.cmd import base
 from devicetrack.cmd import options
 from devicetrack.cmd import order as order_commands
@@ -81,8 +80,7 @@ class Audit(Repairing):
     repair_columns = ('host', 'verb', 'device_kind', 'device', 'instance_uuid', 'change', 'before', 'after', 'reason')
     repairs_in_table = ('verb', 'device_kind', 'device', 'instance_uuid', 'change', 'reason')
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         options.add_host(parser)
         parser.add_argument('--repair', action='store_true',
                             help='List what can be repaired without losing data or taking a device from a guest, and '
@@ -92,7 +90,6 @@ class Audit(Repairing):
                             help='With --repair: accept a store that is older than its guests, and write the rows '
                                  'that it lacks from what the guests record.')
         order_commands.add_wait(parser)
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
         if not parsed_args.repair and (parsed_args.dry_run or parsed_args.accept):
@@ -120,14 +117,14 @@ class Audit(Repairing):
             self.say('nothing was done')
         else:
             try:
-                manager = self.app.claim_manager(observer.host.name)
+                running = self.app.start_host(observer.host.name)
             except exception.HostInUse:
                 plan = observer.plan(accept)
                 order = orders.make(observer.host.uuid, orders.REPAIR, accept=accept)
                 self._then = functools.partial(self._order, order, parsed_args.wait)
             else:
-                _findings, plan = repairs.plan(functools.partial(looking.read, manager), accept)
-                self._then = functools.partial(self._repair, manager, plan)
+                plan = running.repairs.plan(accept)
+                self._then = functools.partial(self._repair, running, plan)
         if plan.to_accept:
             self.say(f'{plan.to_accept} devices of guests have no row: the store is older than its guests; --accept '
                      'writes their rows')
@@ -144,14 +141,13 @@ class Audit(Repairing):
     def _order(self, order: Order, wait_s: float) -> None:
         order_commands.leave(self, self.app.checked_store, order, wait_s)
 
-    def _repair(self, manager: ClaimManager, plan: repairs.Plan) -> None:
-        for outcome in repairs.carry_out(manager, plan.repairs):
+    def _repair(self, running: Running, plan: repairs.Plan) -> None:
+        for outcome in running.repairs.repair(plan.repairs):
             self.say(f'done: {outcome.repair}' if outcome.error is None
                      else f'not done: {outcome.repair}: {outcome.error}')
             if outcome.error is not None:
                 self.exit_code = base.ATTENTION
-        left = [finding for finding in manager.update_available_resource(None, manager.nodename)
-                if finding.severity != reconcile.NOTE]
+        left = [finding for finding in running.audit() if finding.severity != reconcile.NOTE]
         if left:
             self.say(f'{len(left)} findings are left: see devicetrack-manage audit')
             self.exit_code = base.ATTENTION
@@ -165,10 +161,9 @@ def _facts(record: Record | None) -> dict[str, Any] | None:
 
 
 def _change(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> str:
-    """What becomes of a row, in a few words."""
+    """The change of a row, in short."""
     if before is None or after is None:
-        words = [f'{row["role"]}, {row["state"]}' if row is not None else 'no row' for row in (before, after)]
-        return f'{words[0]} -> {words[1]}'
+        return ' -> '.join(f'{row["role"]}, {row["state"]}' if row is not None else 'no row' for row in (before, after))
     old, new = before['details'] or {}, after['details'] or {}
     return ', '.join(f'{name} {old.get(name)} -> {new.get(name)}' for name in {**old, **new}
                      if old.get(name) != new.get(name))

@@ -100,6 +100,14 @@ class Command(command.Command):
     app_dist_name = 'devicetrack'       # else cliff says of every command which package it comes from
     exit_code = OK
 
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the options of the command."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        self.add_arguments(parser)
+        return parser
+
     def run(self, parsed_args: argparse.Namespace) -> int:
         try:
             super().run(parsed_args)

@@ -58,11 +58,9 @@ class OnlineDataMigrations(base.ShowOne):
     Exit code 3 when some are left, or cannot be read by this release: run it again until it says 0.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument('--max-count', type=_at_least_one, metavar='N',
                             help='Convert at most so many rows now. By default all.')
-        return parser
 
     def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
         migrated = schema.migrate_details(self.app.checked_store, max_rows=parsed_args.max_count)

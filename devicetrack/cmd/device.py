@@ -1,4 +1,4 @@
-"""``devicetrack-manage device``: what an operator says of devices: that they are drained, gone for good, or clean."""
+"""``devicetrack-manage device``: operators drain devices, forget dead ones, and admit clean ones."""
 
 from __future__ import annotations
 
@@ -28,39 +28,37 @@ ADMITTED = 'admitted'
 ORDERED = 'ordered'
 
 
-class Told(NamedTuple):
-    """What became of what a host's manager was told. ``order`` is None when it was done here and now."""
+class Outcome(NamedTuple):
+    """The outcome of a request to a host's manager. ``order`` is None when the command did it itself."""
 
     outcome: str
     text: str | None
     order: str | None
 
 
-class Telling(base.ShowOne):
-    """Base of commands that tell the manager of a host something; one that is down is stood in for."""
+class _Requesting(base.ShowOne):
+    """Base of commands that ask the manager of a host for something. If no manager runs, they do it themselves."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         options.add_host(parser)
         order_commands.add_wait(parser)
-        return parser
 
-    def tell(self, host: Host, verb: str, done: str, wait_s: float, **arguments: Any) -> Told:
-        """Do what the order says, or leave it.
+    def ask(self, host: Host, verb: str, done: str, wait_s: float, **arguments: Any) -> Outcome:
+        """Do it here, or leave an order for the manager that works.
 
-        :param done: the outcome when that is done
+        :param done: the name of the outcome when it is done
         """
         try:
-            manager = self.app.claim_manager(host.name)
+            running = self.app.start_host(host.name)
         except exception.HostInUse:
             order = order_commands.leave(self, self.app.checked_store, orders.make(host.uuid, verb, **arguments),
                                          wait_s)
             answer = orders.answer_of(order)
             if answer is None:
-                return Told(ORDERED, None, order.uuid)
-            return Told(_outcome(answer, done), answer.text, order.uuid)
-        answer = orders.do(manager, verb, arguments)
-        return Told(_outcome(answer, done), answer.text, None)
+                return Outcome(ORDERED, None, order.uuid)
+            return Outcome(_outcome(answer, done), answer.text, order.uuid)
+        answer = running.orders.do(verb, arguments)
+        return Outcome(_outcome(answer, done), answer.text, None)
 
     @staticmethod
     def key(name: options.DeviceName) -> DeviceKey:
@@ -75,41 +73,39 @@ def _outcome(answer: orders.Answer, done: str) -> str:
     return done if answer.changed else NOT_DRAINED
 
 
-class _Draining(Telling):
-    """Base of the two that say of a device or of a parent whether it is drained."""
+class _Draining(_Requesting):
+    """Base of the commands that drain a device or a parent, or end that."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments(parser)
         parser.add_argument('device', metavar='KIND/NAME', type=options.device_name,
                             help='The device, with its kind: vpmem/ns0. With --parent the parent, with the kind of its '
                                  'devices: mdev/pci_0000_84_00_0.')
         parser.add_argument('--parent', action='store_true',
-                            help='All that the parent of this name has and could make.')
-        return parser
+                            help='Everything that the parent of this name has and could make.')
 
-    def told(self, parsed_args: argparse.Namespace, verb: str, done: str, **more: str) -> Mapping[str, Any]:
+    def drain(self, parsed_args: argparse.Namespace, verb: str, done: str, **more: str) -> Mapping[str, Any]:
         kind, name = self.key(parsed_args.device)
         scope = vocabulary.PARENT if parsed_args.parent else vocabulary.DEVICE
         host = self.app.observer(parsed_args.host).host
-        told = self.tell(host, verb, done, parsed_args.wait, kind=kind, scope=scope, name=name, **more)
-        return {'outcome': told.outcome, 'host': host.name, 'kind': kind, 'scope': scope, 'name': name,
-                'text': told.text, 'order': told.order}
+        outcome = self.ask(host, verb, done, parsed_args.wait, kind=kind, scope=scope, name=name, **more)
+        return {'outcome': outcome.outcome, 'host': host.name, 'kind': kind, 'scope': scope, 'name': name,
+                'text': outcome.text, 'order': outcome.order}
 
 
 class Drain(_Draining):
-    """Let nobody have a device from now on, or with --parent anything of a parent. Who has it keeps it.
+    """Hand out a device, or with --parent anything of a parent, no more. An instance that has it keeps it.
 
     It lasts, over restarts too and while the device is away, until "device undrain"; "withheld list" shows who has it
     still. Beside a manager that works it leaves an order. Exit code 3 while that has no answer.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments(parser)
         parser.add_argument('--reason', default='', metavar='TEXT', help='Why, for whoever reads it later.')
-        return parser
 
     def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
-        return self.told(parsed_args, orders.DRAIN, DRAINED, reason=parsed_args.reason)
+        return self.drain(parsed_args, orders.DRAIN, DRAINED, reason=parsed_args.reason)
 
 
 class Undrain(_Draining):
@@ -119,39 +115,38 @@ class Undrain(_Draining):
     """
 
     def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
-        return self.told(parsed_args, orders.UNDRAIN, UNDRAINED)
+        return self.drain(parsed_args, orders.UNDRAIN, UNDRAINED)
 
 
-class Admit(Telling):
-    """Let a device that was forgotten be handed out again as it is: you know that it is clean, for nobody wipes it.
+class Admit(_Requesting):
+    """Let a device that was forgotten be handed out again as it is. Nobody wipes it, so you must know that it is clean.
 
-    Refused while the host does not have it, an instance has it, a domain names it, or one of these cannot be told.
+    Refused while the host does not have it, an instance has it, a domain names it, or one of these is unknown.
     Beside a manager that works it leaves an order. Exit code 3 while that has no answer.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments(parser)
         parser.add_argument('device', metavar='KIND/IDENTIFIER', type=options.device_name,
                             help='The device, with its kind: vpmem/ns0.')
-        return parser
 
     def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
         kind, name = self.key(parsed_args.device)
         host = self.app.observer(parsed_args.host).host
-        told = self.tell(host, orders.ADMIT, ADMITTED, parsed_args.wait, kind=kind, name=name)
-        return {'outcome': told.outcome, 'host': host.name, 'kind': kind, 'identifier': name, 'text': told.text,
-                'order': told.order}
+        outcome = self.ask(host, orders.ADMIT, ADMITTED, parsed_args.wait, kind=kind, name=name)
+        return {'outcome': outcome.outcome, 'host': host.name, 'kind': kind, 'identifier': name, 'text': outcome.text,
+                'order': outcome.order}
 
 
-class Forget(Telling):
+class Forget(_Requesting):
     """End the assignment of a device that the host does not have any more. Nothing is wiped.
 
     Refused while the host has the device, a domain may name it, or a view cannot be read. If it comes back it is
     withheld until "device admit". Beside a manager that works it leaves an order. Exit code 3 while that has no answer.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments(parser)
         parser.add_argument('device', metavar='KIND/IDENTIFIER', type=options.device_name,
                             help='The device, with its kind: vpmem/ns0.')
         parser.add_argument('--confirm', metavar='INSTANCE',
@@ -160,7 +155,6 @@ class Forget(Telling):
         parser.add_argument('--machine-gone', action='store_true',
                             help='The machine of --host, which is not this one, is gone for good with everything on '
                                  'it: ask no one there.')
-        return parser
 
     def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
         name: options.DeviceName = parsed_args.device
@@ -175,16 +169,16 @@ class Forget(Telling):
         if parsed_args.confirm is None:
             raise base.UsageError(f'{name} is {record.role} and {record.state} for instance {record.instance_uuid}: '
                                   f'to forget it, confirm that with --confirm {record.instance_uuid}')
-        told = Told(FORGOTTEN, None, None)
+        outcome = Outcome(FORGOTTEN, None, None)
         if parsed_args.machine_gone:
             repairs.forget_of_machine(store, host, self._machine_id(), key, parsed_args.confirm)
         else:
-            told = self.tell(host, orders.FORGET, FORGOTTEN, parsed_args.wait, kind=key.kind,
+            outcome = self.ask(host, orders.FORGET, FORGOTTEN, parsed_args.wait, kind=key.kind,
                              identifier=key.identifier, instance_uuid=parsed_args.confirm)
-        return {'outcome': told.outcome, 'host': host.name, 'kind': record.kind, 'identifier': record.identifier,
+        return {'outcome': outcome.outcome, 'host': host.name, 'kind': record.kind, 'identifier': record.identifier,
                 'instance_uuid': record.instance_uuid, 'role': record.role, 'state': record.state,
                 'resource_class': record.resource_class, 'provider_uuid': record.provider_uuid,
-                'generation': record.generation, 'order': told.order}
+                'generation': record.generation, 'order': outcome.order}
 
     def _host_that_is_gone(self, parsed_args: argparse.Namespace) -> Host:
         if parsed_args.host is None:

@@ -36,8 +36,7 @@ class Explain(base.Lister):
                'withheld', 'wrong_numa_node', 'wrong_provider', 'wrong_type', 'full_parents', 'explanation', 'provider')
     in_table = ('resource_class', 'provider', 'fits', 'wanted', 'free', 'exist', 'explanation')
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         options.add_host(parser)
         # Both may be repeated, and one rules out the other.
         request = parser.add_mutually_exclusive_group(required=True)
@@ -53,7 +52,6 @@ class Explain(base.Lister):
         parser.add_argument('--numa-policy', choices=vocabulary.NUMA_AFFINITY_POLICIES,
                             help='How strictly devices follow the NUMA nodes. By default "required" with --numa-node, '
                                  'else what the extra specs say.')
-        return parser
 
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
         observer = self.app.observer(parsed_args.host)

@@ -24,10 +24,8 @@ class List(base.Lister):
     in_table = ('kind', 'identifier', 'status', 'amount', 'resource_class', 'parent', 'numa_node', 'instance_uuid',
                 'reason')
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         options.add_host(parser)
-        return parser
 
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
         for line in self.app.observer(parsed_args.host).inventory():

@@ -17,12 +17,14 @@ from cliff import commandmanager
 from oslo_config import cfg
 
 from devicetrack.claims import report
-from devicetrack.claims.manager import ClaimManager
 from devicetrack.claims.providers import ProviderResolver
+from devicetrack.claims.running import Parts
+from devicetrack.claims.running import Running
 from devicetrack.cmd import base
 from devicetrack.cmd import kinds
 from devicetrack.conf import manager as manager_options
 from devicetrack.conf import opts
+from devicetrack.engine.migrations import Endpoint
 from devicetrack.store import sql
 from devicetrack.store.api import Host
 from devicetrack.store.sql import schema
@@ -50,7 +52,7 @@ class Manage(app.App):
         self._kinds_are_loaded = False
         self._store: SQLStore | None = None
         self._driver: virt_driver.VirtDriver | None = None
-        self._manager: ClaimManager | None = None
+        self._running: Running | None = None
         self._handlers: list[logging.Handler] = []
 
     def build_option_parser(self, description: str | None, version: str | None,
@@ -122,8 +124,8 @@ class Manage(app.App):
         return super().run_subcommand(argv)
 
     def clean_up(self, cmd: cliff_command.Command, result: int, err: BaseException | None) -> None:
-        if self._manager is not None:
-            self._manager.close()
+        if self._running is not None:
+            self._running.close()
         if self._store is not None:
             self._store.close()
         if self._driver is not None:
@@ -177,18 +179,17 @@ class Manage(app.App):
         return report.Observer(host, self.driver(host.name), store, self.conf,
                                None if providers is None else providers(host))
 
-    def claim_manager(self, host: str) -> ClaimManager:
-        """A manager of this machine's host, which has the host until the command ends. It has no compute service.
+    def start_host(self, host: str) -> Running:
+        """Start this machine's host, without a compute service, until the command ends.
 
-        As at any start, work that was interrupted is gone on with.
+        Like any start it goes on with work that was interrupted.
 
         :raises HostInUse: the host's manager works
         """
-        if self._manager is None:
-            manager = ClaimManager(host, self.driver(host), self.checked_store, self.conf)
-            manager.init_host(None)
-            self._manager = manager
-        return self._manager
+        if self._running is None:
+            self._running, _findings = Running.start(Parts(Endpoint(host, host), self.driver(host), self.checked_store,
+                                                           self.conf))
+        return self._running
 
     def driver(self, host: str) -> virt_driver.VirtDriver:
         """The virt driver of this machine, called by a host's name."""

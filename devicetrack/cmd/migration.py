@@ -12,18 +12,19 @@ from typing import Any
 from typing import Final
 
 from devicetrack import exception
-from devicetrack.claims import declared
+from devicetrack.claims import report
 from devicetrack.cmd import base
-from devicetrack.compatibility import facts_data
 from devicetrack.compatibility import host_facts
 from devicetrack.compatibility import matrix
 from devicetrack.compatibility import sources
 from devicetrack.compatibility import table as tables
 from devicetrack.compatibility.facts import Facts as DeviceFacts
+from devicetrack.compatibility.facts import version_as_data
+from devicetrack.compatibility.facts import version_from_data
+from devicetrack.compatibility.facts import version_seen
 from devicetrack.compatibility.host_facts import HostFacts
 from devicetrack.compatibility.matrix import Outlook
 from devicetrack.compatibility.rules import Rules
-from devicetrack.compatibility.versions import version_seen
 
 _ITSELF: Final = '-'
 
@@ -31,97 +32,92 @@ _ITSELF: Final = '-'
 class Facts(base.Lister):
     """List what hosts declare of their devices for guests that move while they run.
 
-    Reads the store, and neither a host nor a hypervisor: it is what each host's manager wrote at its last audit. What
-    -f json prints is what --facts of the other commands reads on a machine with another store. A host that declares
-    nothing, or a declaration that cannot be read, has a row that says so under "problem"; of the latter the exit code
-    is 3.
+    Reads only the store, as each host's manager wrote it at its last audit. With -f json it prints the file that
+    --facts of the other commands reads on a machine with another store. A host that declares nothing, or a declaration
+    that cannot be read, has a row with a "problem"; the latter gives exit code 3.
     """
 
     columns = host_facts.COLUMNS
     in_table = tuple(name for name in host_facts.COLUMNS if name not in ('api', 'version_form'))
     if_filled = ('driver', 'required', 'offered', 'aggregation', 'obstacle', 'problem')
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument('--host', metavar='NAME', action='append', default=[],
                             help='Only what this host declares. May be repeated.')
-        return parser
 
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
-        for host in declared.of_store(self.app.checked_store, parsed_args.host):
+        for host in report.declared(self.app.checked_store, parsed_args.host):
             if host.unread:
                 self.exit_code = base.ATTENTION
             for row in host_facts.rows(host):
                 if parsed_args.formatter == 'table':
-                    row['version'] = _version_in_words(row['version_form'], row['version'])
+                    row['version'] = _version_as_text(row['version_form'], row['version'])
                 yield [row[column] for column in self.columns]
 
 
 class Check(base.Lister):
     """Say whether the running guest of an instance could go to a host with its devices, by what both hosts declare.
 
-    This is about compatibility and NOT about room: of each type that the host declares it is taken to have as many
-    devices free as the guest needs, and placement is not asked. The rules are those of this configuration
-    ([devicetrack_compatibility] require_version and table), as far as its hypervisor follows them. Reads the store
-    alone. Exit code 0 when the guest could go, 3 when it could not, and 1 when that cannot be told; with --strict also
-    3 when it could by what an option or the table lets pass (yes*).
+    This is about compatibility and NOT about room: it assumes that the host has enough free devices of each type that
+    it declares, and does not ask placement. The rules are those of this configuration ([devicetrack_compatibility]
+    require_version and table), as far as its hypervisor follows them. Reads only the store. Exit code 0 when the guest
+    could go, 3 when it could not, and 1 when that is unknown; with --strict also 3 when it could only because an option
+    or the table allows it (yes*).
     """
 
     columns = ('instance_uuid', 'source', 'destination', 'kind', 'identifier', 'type', 'version_form', 'version',
                'seen', 'verdict', 'partner_kind', 'partner_type', 'partner_parents', 'reasons', 'notes', 'choices',
-               'untold')
+               'unknown')
     in_table = ('kind', 'identifier', 'type', 'version', 'seen', 'verdict', 'partner_type', 'reasons', 'notes')
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         # As services write it: a UUID may be typed in capitals.
         parser.add_argument('--instance', metavar='UUID', type=str.lower, required=True, help='The instance.')
         parser.add_argument('--host', metavar='NAME', required=True, help='The destination.')
         parser.add_argument('--strict', action='store_true',
-                            help='End with exit code 3 also when a device has no partner but by what an option or the '
-                                 'table lets pass.')
+                            help='End with exit code 3 also when a device has a partner only because an option or the '
+                                 'table allows it.')
         _add_facts(parser)
-        return parser
 
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
         hosts = _hosts(self.app, parsed_args.facts)
-        guest = declared.guest(self.app.checked_store, hosts, parsed_args.instance)
+        guest = report.guest(self.app.checked_store, hosts, parsed_args.instance)
         name = parsed_args.host
         if name == guest.source.host:
             raise base.UsageError(f'instance {parsed_args.instance} is on host {name} already')
         there = hosts.get(name)
         if there is None:
-            raise exception.MigrationUntold(
+            raise exception.CompatibilityUnknown(
                 parsed_args.instance,
                 f'no host {name} is known, in the store or in a file of --facts; there are {", ".join(hosts)}')
         if there.is_silent:
-            raise exception.MigrationUntold(parsed_args.instance, f'host {name} declares nothing')
-        _tell(self, [guest.source, there])
+            raise exception.CompatibilityUnknown(parsed_args.instance, f'host {name} declares nothing')
+        _say_missing(self, [guest.source, there])
         destination = matrix.Destination(there, _rules(self.app))
         found = [(device, destination.outlook(device.facts, version_seen(device.record.seen)) if device.facts
-                  else Outlook(device.sort, untold=(device.untold,))) for device in guest.devices]
-        self._conclude({one.word for _device, one in found}, name, parsed_args.strict)
+                  else Outlook(device.sort, unknown=(device.unknown,))) for device in guest.devices]
+        self._conclude({one.answer for _device, one in found}, name, parsed_args.strict)
         for device, one in found:
             version = _version_of(device.facts, parsed_args.formatter)
             partner = one.best.facts if one.best is not None else None
             yield [parsed_args.instance, guest.source.host, name, device.record.kind, device.record.identifier,
-                   device.sort.type, *version, device.record.seen, one.word,
+                   device.sort.type, *version, device.record.seen, one.answer,
                    partner and partner.sort.kind, partner and partner.sort.type,
                    there.parents_of(partner) if partner else [], one.reasons, one.notes,
                    [{**choice.as_data(), 'parents': there.parents_of(choice.facts)} for choice in one.choices],
-                   list(one.untold)]
+                   list(one.unknown)]
 
-    def _conclude(self, words: set[str], name: str, strict: bool) -> None:
+    def _conclude(self, answers: set[str], name: str, strict: bool) -> None:
         self.exit_code = base.OK
-        if matrix.NO in words:
+        if matrix.NO in answers:
             self.exit_code = base.ATTENTION
             self.say(f'the guest cannot go to host {name}')
-        elif matrix.UNKNOWN in words:
+        elif matrix.UNKNOWN in answers:
             self.exit_code = base.ERROR
-            self.say(f'whether the guest could go to host {name} cannot be told')
-        elif strict and matrix.NOTED in words:
+            self.say(f'it is unknown whether the guest could go to host {name}')
+        elif strict and matrix.NOTED in answers:
             self.exit_code = base.ATTENTION
-            self.say(f'the guest could go to host {name} only by what is let pass: see the notes')
+            self.say(f'the guest could go to host {name} only because an option or the table allows it: see the notes')
         else:
             self.say(f'the guest could go to host {name}, if that has room')
 
@@ -129,26 +125,24 @@ class Check(base.Lister):
 class Matrix(base.Lister):
     """Say for all that hosts declare to which others a running guest could go with it: yes, yes*, no or unknown.
 
-    With yes* it could by what an option or the table lets pass. This is about compatibility and NOT about room, for
+    With yes* an option or the table allows it. This is about compatibility and NOT about room, for
     guests that have seen no other version than that of their device. The rules are those of this configuration
-    ([devicetrack_compatibility] require_version and table), as far as its hypervisor follows them. Reads the store
-    alone. In JSON and YAML "destinations" has every reason; other formats have a column for each destination. Exit
+    ([devicetrack_compatibility] require_version and table), as far as its hypervisor follows them. Reads only
+    the store. In JSON and YAML "destinations" has every reason; other formats have a column for each destination. Exit
     code 3 when something that a host declares cannot be read.
     """
 
     FIXED: Final = ('source', 'kind', 'type', 'version_form', 'version', 'parents')
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         _add_facts(parser)
         parser.add_argument('--type', metavar='TYPE', action='append', default=[],
                             help='Only rows of this type, as "migration facts" has it. May be repeated.')
         parser.add_argument('--reasons', action='store_true', help='In the cells of a table, say why.')
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
         self._hosts = _hosts(self.app, parsed_args.facts)
-        _tell(self, self._hosts.values())
+        _say_missing(self, self._hosts.values())
         as_data = parsed_args.formatter in base.STRUCTURED
         self.columns = (*self.FIXED, 'destinations') if as_data else (*self.FIXED, *self._hosts)
         self.in_table = ('source', 'kind', 'type', 'version', *self._hosts)
@@ -172,21 +166,19 @@ class Matrix(base.Lister):
 class Table(base.Lister):
     """List what the deployment's table says, and which hosts declare what each entry is about.
 
-    What nothing is declared of may come later, or its name is not spelled as "migration facts" does: such an entry has
-    a "problem", and the exit code is 3. It is 1 when a service would not start with the table. Reads the store and
-    files alone.
+    An entry that matches no declaration has a "problem", and the exit code is 3: the devices may come later, or the
+    name is not spelled as in "migration facts". The exit code is 1 when a service would not start with the table. Reads
+    only the store and files.
     """
 
     columns = ('kind', 'type', 'where', 'version', 'requires', 'offers', 'aggregation_may_grow', 'matches', 'problem')
     in_table = columns
     if_filled = ('aggregation_may_grow', 'problem')
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument('--table', metavar='FILE',
                             help=f'The table; by default the one of {sources.TABLE}.')
         _add_facts(parser)
-        return parser
 
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
         if parsed_args.table is not None:
@@ -197,7 +189,7 @@ class Table(base.Lister):
                 raise base.UsageError(f'{sources.TABLE} is unset: name a table with --table FILE')
             stated = tables.read(path, sources.TABLE)
         hosts = list(_hosts(self.app, parsed_args.facts).values())
-        _tell(self, hosts)
+        _say_missing(self, hosts)
         strange = 0
         for entry in stated.entries():
             matches, problem = host_facts.declarers(hosts, entry.sort, entry.driver, entry.host)
@@ -209,23 +201,22 @@ class Table(base.Lister):
                    None if required is None else sorted(required), None if offered is None else sorted(offered),
                    entry.may_grow or None, matches, problem]
         if strange:
-            self.say(f'entries that match nothing that is declared: {strange}; see whether their names are as '
-                     '"migration facts" has them')
+            self.say(f'entries that match no declaration: {strange}; compare their names with "migration facts"')
 
 
 def _add_facts(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--facts', metavar='FILE', action='append', default=[],
-                        help='What "migration facts -f json" printed where other hosts have their store. May be '
-                             'repeated. Of a host that is in the store of this configuration, what is there counts.')
+                        help='A file that "migration facts -f json" printed where other hosts have their store. May be '
+                             'repeated. For a host in the store of this configuration the store counts.')
 
 
 def _hosts(app: Any, paths: Sequence[str]) -> Mapping[str, HostFacts]:
     """All hosts, of the store and of files, by name."""
-    return host_facts.merge(declared.of_store(app.checked_store), {path: host_facts.read(path) for path in paths})
+    return host_facts.merge(report.declared(app.checked_store), {path: host_facts.read(path) for path in paths})
 
 
-def _tell(command: base.Command, hosts: Iterable[HostFacts]) -> None:
-    """Say what of hosts is missing."""
+def _say_missing(command: base.Command, hosts: Iterable[HostFacts]) -> None:
+    """Say which facts of hosts are missing."""
     for host in hosts:
         if host.is_silent:
             command.say(f'host {host.host} declares nothing')
@@ -241,7 +232,7 @@ def _rules(app: Any) -> Rules:
     declarer = sources.Declarer(app.conf, host)
     declarer.refresh()
     rules = declarer.rules
-    # Without such a rule there is nothing to ask, and the machine may have no driver: all it needs is files.
+    # Without such a rule no driver is needed, and the machine may have none: files are enough.
     return rules.followed_by(app.driver(host).can_become) if rules.crossings else rules
 
 
@@ -249,15 +240,15 @@ def _cell(one: Outlook | None, with_reasons: bool) -> str:
     if one is None:
         return _ITSELF
     why = one.reasons or one.notes
-    return f'{one.word}: {why}' if with_reasons and why else one.word
+    return f'{one.answer}: {why}' if with_reasons and why else one.answer
 
 
 def _version_of(facts: DeviceFacts | None, formatter: str) -> tuple[str | None, str | None]:
     if facts is None:
         return None, None
-    form, text = facts_data.version_as_data(facts.version)
-    return form, _version_in_words(form, text) if formatter == 'table' else text
+    form, text = version_as_data(facts.version)
+    return form, _version_as_text(form, text) if formatter == 'table' else text
 
 
-def _version_in_words(form: str | None, text: str | None) -> str | None:
-    return None if form is None else str(facts_data.version_from_data(form, text, ''))
+def _version_as_text(form: str | None, text: str | None) -> str | None:
+    return None if form is None else str(version_from_data(form, text, ''))

@@ -32,11 +32,9 @@ class List(base.Lister):
     columns = COLUMNS
     in_table = ('uuid', 'host', 'verb', 'arguments', 'outcome', 'text')
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument('--host', metavar='NAME', help='Only those for this host.')
         parser.add_argument('--waiting', action='store_true', help='Only those that have no answer yet.')
-        return parser
 
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
         store = self.app.checked_store
@@ -55,11 +53,9 @@ class Show(base.ShowOne):
     Exit code 1 when it was refused or failed, 3 when it has no answer yet or was done in part.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument('order', metavar='UUID', help='The order.')
         add_wait(parser)
-        return parser
 
     def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
         store = self.app.checked_store

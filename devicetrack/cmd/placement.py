@@ -1,4 +1,4 @@
-"""``devicetrack-manage placement``: what the scheduler's placement service is told of a host."""
+"""``devicetrack-manage placement``: reports a host to the scheduler's placement service."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from devicetrack.placement import values
     from devicetrack.placement.client import Client
 
-# A person is told of every so many providers.
+# The progress is said once for so many providers.
 _STEP: Final = 25
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """What every command about one host's tree has."""
+    """Add the options of every command about one host's tree."""
     options.add_host(parser)
     parser.add_argument('--node', metavar='NAME',
                         help="The hypervisor node of the host, when its name is another than the host's.")
@@ -43,7 +43,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def open_client(conf: cfg.ConfigOpts) -> Client:
     """The client that ``[placement]`` describes.
 
-    :raises InvalidConfiguration: the options cannot be used, or what reads them is not installed
+    :raises InvalidConfiguration: the options cannot be used, or the library that reads them is not installed
     """
     try:
         from devicetrack.placement.client import Client
@@ -55,7 +55,7 @@ def open_client(conf: cfg.ConfigOpts) -> Client:
 
 
 def observe(app: Any, client: Client, parsed_args: argparse.Namespace) -> Observer:
-    """Who reports on the host that the options name, with the providers that placement has by their names."""
+    """The observer of the host that the options name, which looks up providers in placement by their names."""
     from devicetrack.placement.resolver import ProvidersByName
 
     def resolver(host: Host) -> ProvidersByName:
@@ -67,11 +67,11 @@ def observe(app: Any, client: Client, parsed_args: argparse.Namespace) -> Observ
     return observer
 
 
-def recorded_node(client: Client, store: Store, host: Host, root: values.Provider) -> healer.Node:
-    """A host's node by its record alone: nobody asks what the devices of the rows are counted at now.
+def recorded_node(client: Client, store: Store, host: Host, root: values.Provider) -> healer.NodeToHeal:
+    """A host's node by its record alone, without the providers that count the rows' devices now.
 
-    Rows of a manager that looked no providers up have UUIDs that were derived from the host's. They stand for the
-    providers that have these names in placement.
+    Rows of a manager that did not look up its providers have UUIDs derived from the host's. They stand for the
+    providers of the same names in placement.
     """
     from devicetrack.placement import healer
     derived = DerivedProviders(host.uuid)
@@ -84,25 +84,23 @@ def recorded_node(client: Client, store: Store, host: Host, root: values.Provide
         return [record._replace(provider_uuid=uuids.get(record.provider_uuid, record.provider_uuid))
                 for record in store.records(host.uuid)], None
 
-    return healer.Node(root.uuid, look)
+    return healer.NodeToHeal(root.uuid, look)
 
 
 class Sync(base.Lister):
-    """Have placement say what this host has: providers, inventories and traits. Says what differs, as a tree.
+    """Report this host's providers, inventories and traits to placement. Lists the differences as a tree.
 
-    Looks at the host and the hypervisor, and may run while the host's manager works. What others say of the same
-    providers stays. Exit code 3 when something cannot be as it should: an inventory that ought to go is in use, a
-    provider was refused, or a part of the host could not be read; with --dry-run also when anything differs.
+    Reads the host and the hypervisor, and may run while the host's manager works. What others reported of the same
+    providers stays. Exit code 3 when a difference remains: an inventory that ought to go is in use, a provider was
+    refused, or a part of the host could not be read; with --dry-run also when anything differs.
     """
 
     columns = ('provider', 'provider_uuid', 'what', 'name', 'before', 'after', 'node')
     in_table = columns[:-1]
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add_options(parser)
         parser.add_argument('--dry-run', action='store_true', help='Say what differs, and change nothing.')
-        return parser
 
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
         report = self._report(parsed_args)
@@ -122,7 +120,7 @@ class Sync(base.Lister):
 
     def _report(self, parsed_args: argparse.Namespace) -> reporter.Report:
         client = open_client(self.app.conf)
-        # Not at the top: hosts without a scheduler do without what speaks with it.
+        # Not at the top: a host without a scheduler lacks the packages of its client.
         from devicetrack.placement import node
         from devicetrack.placement.reporter import PlacementReporter
         observer = observe(self.app, client, parsed_args)
@@ -135,7 +133,7 @@ class Sync(base.Lister):
         report = PlacementReporter(client).sync(providers, layout, observer.resource_classes, complete,
                                                 parsed_args.dry_run, self._progress)
         if not parsed_args.dry_run:
-            node.keep_layout(self.app.store, observer.host, layout, report)
+            node.record_layout(self.app.store, observer.host, layout, report)
         if report.layout != layout:
             self.exit_code = base.ATTENTION
             self.say(f'the tree is {report.layout} and not {layout}: devices are allocated that would have to move')

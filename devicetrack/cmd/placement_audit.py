@@ -1,4 +1,4 @@
-"""``devicetrack-manage placement audit``: what placement and the record say differently, and mending it."""
+"""``devicetrack-manage placement audit``: compares placement with the record, and repairs what is certain."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 
 class Audit(audit_commands.Repairing):
-    """Compare what placement says of this host's devices with its record, and list what differs.
+    """Compare placement with this host's record of its devices, and list the differences.
 
     Reads everything twice and lists what both readings show, so it may run while the host's manager works. Without
-    --repair it changes nothing. With it the list is of what is certain and is to be repaired, and then that is done.
-    Exit code 3 when something needs attention.
+    --repair it changes nothing. With it, the command lists the repairs that are certain and then does them. Exit code 3
+    when something needs attention.
     """
 
     columns = (*audit_commands.Findings.columns, 'consumer', 'provider', 'resource_class')
@@ -39,13 +39,11 @@ class Audit(audit_commands.Repairing):
     repair_columns = ('host', 'verb', 'consumer', 'instance_uuid', 'before', 'after', 'reason')
     repairs_in_table = ('verb', 'consumer', 'reason')
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         placement.add_options(parser)
         parser.add_argument('--repair', action='store_true', help='List what is certain to be wrong and how it is put '
                                                                   'right, and then do it.')
         parser.add_argument('--dry-run', action='store_true', help='With --repair: list it, and do nothing.')
-        return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
         if parsed_args.dry_run and not parsed_args.repair:
@@ -63,9 +61,9 @@ class Audit(audit_commands.Repairing):
             self.rows_of(host, [_finding(one) for one in found]), found, strict=True))
 
     def _auditor(self, parsed_args: argparse.Namespace) -> tuple[str, auditors.Auditor]:
-        """The host's name, and who audits it."""
+        """The host's name, and its auditor."""
         client = placement.open_client(self.app.conf)
-        # Not at the top: hosts without a scheduler do without what speaks with it.
+        # Not at the top: a host without a scheduler lacks the packages of its client.
         from devicetrack.placement import auditor as auditors
         observer = placement.observe(self.app, client, parsed_args)
         leftovers = HostLeftovers(self.app.checked_store, observer.host.uuid)
@@ -97,7 +95,7 @@ class Audit(audit_commands.Repairing):
                    before, after, '; '.join(mismatch.detail for mismatch in one.why)]
 
     def _repair(self, auditor: auditors.Auditor, plan: Sequence[Repair]) -> None:
-        for repair, error in auditor.carry_out(plan):
+        for repair, error in auditor.repair(plan):
             self.say(f'done: {repair}' if error is None else f'not done: {repair}: {error}')
             if error is not None:
                 self.exit_code = base.ATTENTION

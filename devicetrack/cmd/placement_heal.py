@@ -1,4 +1,4 @@
-"""``devicetrack-manage placement heal``: allocations come to the providers of their devices, no guest moves."""
+"""``devicetrack-manage placement heal``: moves allocations to the providers of their devices. No guest moves."""
 
 from __future__ import annotations
 
@@ -22,34 +22,33 @@ from devicetrack.store.api import Host
 if TYPE_CHECKING:
     from devicetrack.placement.client import Client
     from devicetrack.placement.healer import Healing
-    from devicetrack.placement.healer import Node
+    from devicetrack.placement.healer import NodeToHeal
 
-# What became of a node, beside what a heal says itself.
+# The outcomes of a node beside those of a heal.
 WOULD_HEAL: Final = 'would be healed'
 ALREADY: Final = 'already healed'
 
 HYPERVISOR: Final = 'hypervisor'
 RECORD: Final = 'record'
 
-# A person is told of every so many nodes, and of every so many consumers of one.
+# The progress is said once for so many nodes, and once for so many consumers of one.
 _NODES, _CONSUMERS = 25, 100
 
 
 class Heal(base.Lister):
-    """Move what consumers hold of a node itself to the providers of their devices, where the record says they are.
+    """Move the allocations of devices from a node's provider to the providers that the record names.
 
-    One request to placement for each node changes all of it or nothing, and no guest moves. A node on which anything
-    differs is left as it is, and what differs is said. Interrupted, it can be run again. The node of this machine is
-    compared with what its guests have; of others the store has only the record. Exit code 10 more than the number of
-    nodes that were left, 125 for as many or more; 3 when --max-count left some, and with --dry-run when any would be
-    healed.
+    One request to placement moves all allocations of a node or none, and no guest moves. A node with any difference is
+    left as it is, and the differences are listed. After an interruption, run it again. It compares the node of this
+    machine with what its guests have; other nodes have only their record in the store. Exit code 10 more than the
+    number of nodes that were left, 125 for as many or more; 3 when --max-count left some, and with --dry-run when any
+    would be healed.
     """
 
     columns = ('node', 'host', 'outcome', 'moved', 'checked', 'consumers', 'obstacles')
     in_table = ('node', 'outcome', 'moved', 'checked')
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         which = parser.add_mutually_exclusive_group(required=True)
         which.add_argument('--node', metavar='NAME', help='The hypervisor node.')
         which.add_argument('--all', action='store_true', help='The nodes of all hosts in the store, by their names.')
@@ -57,7 +56,6 @@ class Heal(base.Lister):
                             help='With --node: its host in the store, when that has another name than the node.')
         parser.add_argument('--max-count', type=int, metavar='N', help='Heal so many nodes at most.')
         parser.add_argument('--dry-run', action='store_true', help='Say what would be moved, and change nothing.')
-        return parser
 
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
         if parsed_args.host and parsed_args.all:
@@ -69,7 +67,7 @@ class Heal(base.Lister):
             raise exception.InvalidConfiguration(
                 f'[{placement_options.GROUP}] nested', 'off', 'devices are to be counted at the node, and a heal takes '
                 'them from there: set manual, start the services again, and heal then')
-        # Not at the top: hosts without a scheduler do without what speaks with it.
+        # Not at the top: a host without a scheduler lacks the packages of its client.
         from devicetrack.placement import healer
         hosts = self._hosts(parsed_args)
         here = host_identity.machine_digest(self.app.conf[manager_options.GROUP].machine_id_path)
@@ -111,7 +109,7 @@ class Heal(base.Lister):
         return found
 
     def _heal(self, client: Client, host: Host, name: str, is_here: bool, dry_run: bool) -> Healing:
-        """Heal a node and record it; whatever goes wrong is an obstacle of this node alone."""
+        """Heal a node and record it; an error is an obstacle of this node alone."""
         from devicetrack.placement import healer
         from devicetrack.placement import healing
         try:
@@ -124,14 +122,14 @@ class Heal(base.Lister):
             return healer.Healing(healer.LEFT, obstacles=(failure,))
         return healed
 
-    def _node(self, client: Client, host: Host, name: str, is_here: bool) -> Node:
+    def _node(self, client: Client, host: Host, name: str, is_here: bool) -> NodeToHeal:
         from devicetrack.placement import errors
         from devicetrack.placement import healer
         from devicetrack.placement.resolver import ProvidersByName
         if is_here:
             observer = report.Observer(host, self.app.driver(host.name), self.app.store, self.app.conf,
                                        ProvidersByName(client, name, host.uuid))
-            return healer.Node.of_host(observer.placed, *observer.providers(name))
+            return healer.NodeToHeal.of_host(observer.placed, *observer.providers(name))
         found = client.find_provider(name)
         if found is None:
             raise errors.UnknownProvider(name)

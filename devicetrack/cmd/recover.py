@@ -9,13 +9,13 @@ import os
 from typing import Any
 
 from devicetrack.claims import host as host_identity
-from devicetrack.claims import rebuild as rebuilding
+from devicetrack.claims import recovery
 from devicetrack.cmd import base
 from devicetrack.cmd import kinds
 from devicetrack.cmd import options
 from devicetrack.conf import manager as manager_options
 from devicetrack.engine import rebuild
-from devicetrack.engine.rebuild import Verdict
+from devicetrack.engine.rebuild import Rebuilt
 from devicetrack.store.sql import schema
 from devicetrack.store.sql.store import SQLStore
 
@@ -33,8 +33,7 @@ class Recover(base.Lister):
     columns = ('outcome', 'host', 'kind', 'identifier', 'instance_uuid', *_OF_ROW, 'reason', 'details')
     in_table = ('outcome', 'kind', 'identifier', 'instance_uuid', 'role', 'state', 'migration_uuid', 'reason')
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument('--from-hypervisor', action='store_true', required=True,
                             help='Take the rows from the definitions of the guests. There is no other source.')
         parser.add_argument('--dry-run', action='store_true', help='Show what would be written, and write nothing.')
@@ -42,31 +41,26 @@ class Recover(base.Lister):
                             help='Have every device that no guest records wiped when the manager starts, before '
                                  'anybody gets it. It destroys what an instance without a guest on this host left.')
         options.add_host(parser)
-        return parser
 
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
         conf = self.app.conf[manager_options.GROUP]
         kinds.load()
         store = self._store()
-        name = parsed_args.host or rebuilding.name_of(store, conf.machine_id_path)
+        name = parsed_args.host or recovery.name_of(store, conf.machine_id_path)
         if name is None:
             raise base.UsageError('the store knows no host of this machine, and its guests do not record the name of '
                                   "theirs: say with --host which it is, by the compute service's name for it")
         driver = self.app.driver(name)
         if parsed_args.dry_run:
-            recovery = rebuilding.plan(name, driver, store, self.app.conf, parsed_args.wipe_unrecorded)
+            plan = recovery.plan(name, driver, store, self.app.conf, parsed_args.wipe_unrecorded)
         else:
-            lock = host_identity.HostLock(name, conf.state_path)
-            lock.acquire()
-            try:
+            with host_identity.HostLock(name, conf.state_path):
                 schema.sync(self.app.store)
-                recovery = rebuilding.plan(name, driver, self.app.store, self.app.conf, parsed_args.wipe_unrecorded)
-                rebuilding.write(recovery, self.app.store)
-            finally:
-                lock.release()
-        self._tell(name, recovery, parsed_args.dry_run)
-        for verdict in recovery.verdicts:
-            yield self._row(verdict, name)
+                plan = recovery.plan(name, driver, self.app.store, self.app.conf, parsed_args.wipe_unrecorded)
+                recovery.write(plan, self.app.store)
+        self._say_more(name, plan, parsed_args.dry_run)
+        for one in plan.devices:
+            yield self._row(one, name)
 
     def _store(self) -> SQLStore | None:
         """The store; None when there is none yet, or it has no schema.
@@ -79,26 +73,26 @@ class Recover(base.Lister):
         schema.check(store)
         return store
 
-    def _row(self, verdict: Verdict, host: str) -> Sequence[Any]:
-        row = verdict.row
-        return [verdict.outcome, host, *verdict.device, verdict.instance_uuid,
-                *(getattr(row, name) if row is not None else None for name in _OF_ROW), verdict.reason,
+    def _row(self, one: Rebuilt, host: str) -> Sequence[Any]:
+        row = one.row
+        return [one.outcome, host, *one.device, one.instance_uuid,
+                *(getattr(row, name) if row is not None else None for name in _OF_ROW), one.reason,
                 base.details_fields(row.details) if row is not None else None]
 
-    def _tell(self, name: str, recovery: rebuilding.Recovery, dry_run: bool) -> None:
-        """What the list alone does not say, and whether anything needs attention."""
-        outcomes = [verdict.outcome for verdict in recovery.verdicts]
+    def _say_more(self, name: str, plan: recovery.Recovery, dry_run: bool) -> None:
+        """Say what is not in the list, and whether anything needs attention."""
+        outcomes = [one.outcome for one in plan.devices]
         written = outcomes.count(rebuild.WRITE) + outcomes.count(rebuild.WIPE)
         self.say(f'host {name}: ' + (f'{written} rows would be written, and nothing was' if dry_run
                                      else f'{written} rows were written'))
         self.say('not known from guests: what instances without a domain on this host held')
-        for uuid in recovery.migrations:
-            self.say(f'migration {uuid} is not over in these rows: how it stands, the compute service says')
-        for unknown in recovery.unknown:
+        for uuid in plan.migrations:
+            self.say(f'migration {uuid} is not over in these rows: ask the compute service for its status')
+        for unknown in plan.unknown:
             self.say(f'could not be read: {unknown}')
         if rebuild.UNRECORDED in outcomes:
             self.say(f'{outcomes.count(rebuild.UNRECORDED)} devices are recorded by no guest, and the manager will '
                      'hand them out as they are: unless they are known to be clean, do not start it before '
                      f'recover --from-hypervisor --host {name} --wipe-unrecorded')
-        if recovery.unknown or any(outcome not in rebuild.WELL for outcome in outcomes):
+        if plan.unknown or any(outcome not in rebuild.WELL for outcome in outcomes):
             self.exit_code = base.ATTENTION

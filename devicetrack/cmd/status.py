@@ -7,6 +7,8 @@ oslo.upgradecheck: 0 success, 1 a warning, 2 a failure, 255 it could not check.
 from __future__ import annotations
 
 from collections.abc import Callable
+import contextlib
+import functools
 from importlib import metadata
 import socket
 import sys
@@ -31,51 +33,54 @@ NAME = 'devicetrack-status'
 PROJECT = 'devicetrack'
 COULD_NOT_CHECK = 255
 
+_SCHEMA_FIRST: Final = upgradecheck.Result(upgradecheck.Code.WARNING, 'not checked: the schema comes first')
+
+
+def _failing_on_errors(check: Callable[[Any], upgradecheck.Result]) -> Callable[[Any], upgradecheck.Result]:
+    """Make an error of ours, or of an option, the result of a check."""
+    @functools.wraps(check)
+    def checked(self: Any) -> upgradecheck.Result:
+        try:
+            return check(self)
+        except (exception.DeviceTrackError, cfg.Error) as error:
+            return upgradecheck.Result(upgradecheck.Code.FAILURE, base.sentence(error))
+
+    return checked
+
 
 class Checks(upgradecheck.UpgradeCommands):
-    """The checks, in the order in which they are mended."""
+    """The checks, in the order in which an operator fixes what they find."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         super().__init__()
         self._conf = conf
 
+    @_failing_on_errors
     def check_configuration(self) -> upgradecheck.Result:
         """The options can be used, and the driver, sources and table that they name loaded. Nothing is connected."""
-        try:
-            _check_options(self._conf)
-            loader.load_driver(self._conf).close()
-            Declarer(self._conf, socket.gethostname()).refresh()
-            sql.open_store(self._conf).close()
-        except (exception.DeviceTrackError, cfg.Error) as error:
-            return _failure(error)
+        _check_options(self._conf)
+        loader.load_driver(self._conf).close()
+        Declarer(self._conf, socket.gethostname()).refresh()
+        sql.open_store(self._conf).close()
         return upgradecheck.Result(upgradecheck.Code.SUCCESS)
 
+    @_failing_on_errors
     def check_schema(self) -> upgradecheck.Result:
         """The store is there, can be written, and its schema is the one of this release."""
-        try:
-            store = sql.open_store(self._conf)
-            try:
-                store.check()
-            finally:
-                store.close()
-        except (exception.DeviceTrackError, cfg.Error) as error:
-            return _failure(error)
+        with contextlib.closing(sql.open_store(self._conf)) as store:
+            store.check()
         return upgradecheck.Result(upgradecheck.Code.SUCCESS)
 
+    @_failing_on_errors
     def check_details(self) -> upgradecheck.Result:
         """Every stored details object is of a class and version that this release reads, and of its own version."""
-        try:
-            store = sql.open_store(self._conf)
+        with contextlib.closing(sql.open_store(self._conf)) as store:
             try:
                 store.check()
-                kinds.load()
-                found = schema.migrate_details(store, max_rows=0)
-            finally:
-                store.close()
-        except exception.SchemaMismatch:
-            return upgradecheck.Result(upgradecheck.Code.WARNING, 'not checked: the schema comes first')
-        except (exception.DeviceTrackError, cfg.Error) as error:
-            return _failure(error)
+            except exception.SchemaMismatch:
+                return _SCHEMA_FIRST
+            kinds.load()
+            found = schema.migrate_details(store, max_rows=0)
         if found.unreadable:
             names = ', '.join(f'{key.kind} {key.identifier}' for key in found.unreadable)
             return upgradecheck.Result(upgradecheck.Code.FAILURE,
@@ -87,30 +92,26 @@ class Checks(upgradecheck.UpgradeCommands):
                                        f'db online-data-migrations once the services run')
         return upgradecheck.Result(upgradecheck.Code.SUCCESS)
 
+    @_failing_on_errors
     def check_placement(self) -> upgradecheck.Result:
-        """How the node of each host stands in placement, by the host's name."""
-        # Not at the top: hosts without a scheduler do without what speaks with it.
+        """The layout of each host's node in placement, by the host's name."""
+        # Not at the top: a host without a scheduler lacks the packages of its client.
         from devicetrack.placement import healer
         from devicetrack.placement.client import Client
-        try:
-            client = Client.from_conf(self._conf)
-            store = sql.open_store(self._conf)
+        client = Client.from_conf(self._conf)
+        nodes: dict[str, list[str]] = {}
+        with contextlib.closing(sql.open_store(self._conf)) as store:
             try:
                 store.check()
-                nodes: dict[str, list[str]] = {}
-                for host in store.hosts():
-                    found = client.find_provider(host.name)
-                    standing = healer.EMPTY
-                    if found is not None:
-                        node = placement.recorded_node(client, store, host, found)
-                        standing = healer.Healer(client).standing(node, host.nested_version is not None)
-                    nodes.setdefault(standing, []).append(host.name)
-            finally:
-                store.close()
-        except exception.SchemaMismatch:
-            return upgradecheck.Result(upgradecheck.Code.WARNING, 'not checked: the schema comes first')
-        except (exception.DeviceTrackError, cfg.Error) as error:
-            return _failure(error)
+            except exception.SchemaMismatch:
+                return _SCHEMA_FIRST
+            for host in store.hosts():
+                found = client.find_provider(host.name)
+                standing = healer.EMPTY
+                if found is not None:
+                    node = placement.recorded_node(client, store, host, found)
+                    standing = healer.Healer(client).standing(node, host.nested_version is not None)
+                nodes.setdefault(standing, []).append(host.name)
         text = '; '.join(f'{standing}{_ADVICE.get(standing, "")}: {", ".join(names)}'
                          for standing, names in sorted(nodes.items()))
         to_heal = nodes.keys() & {healer.GUESTS, healer.DRIFTED}
@@ -125,7 +126,7 @@ class Checks(upgradecheck.UpgradeCommands):
     )
 
     def check(self) -> upgradecheck.Code:
-        """Carry them out; that of placement where there is one."""
+        """Run the checks; the one of placement only if it is configured."""
         if _has_placement(self._conf):
             self._upgrade_checks = (*self._upgrade_checks, ('Placement', type(self).check_placement))
         return super().check()
@@ -146,7 +147,7 @@ def _has_placement(conf: cfg.ConfigOpts) -> bool:
     try:
         return session.is_configured(conf)
     except cfg.Error:
-        return True                                     # and the check says what is wrong with it
+        return True                                     # the check reports the error
 
 
 def _check_options(conf: cfg.ConfigOpts) -> None:
@@ -154,10 +155,6 @@ def _check_options(conf: cfg.ConfigOpts) -> None:
     for group, options in opts.list_opts():
         for option in options if group in conf else ():
             _ = conf[group][option.dest]
-
-
-def _failure(error: Exception) -> upgradecheck.Result:
-    return upgradecheck.Result(upgradecheck.Code.FAILURE, base.sentence(error))
 
 
 def run(argv: list[str]) -> int:

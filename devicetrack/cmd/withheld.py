@@ -24,10 +24,8 @@ class List(base.Lister):
     columns = ('kind', 'scope', 'name', 'reason', 'since', 'by', 'detail', 'instances', 'left')
     in_table = ('kind', 'scope', 'name', 'reason', 'since', 'detail', 'instances')
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         options.add_host(parser)
-        return parser
 
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
         for one in self.app.observer(parsed_args.host).withheld():
@@ -36,7 +34,7 @@ class List(base.Lister):
                 since: Any = cause.since or None
                 if since is not None and parsed_args.formatter == 'table':
                     since = time.strftime('%Y-%m-%d %H:%M:%SZ', time.gmtime(since))
-                yield [*one.place, reason, since, cause.by, cause.detail, *_left(one)]
+                yield [*one.target, reason, since, cause.by, cause.detail, *_left(one)]
 
 
 def _left(one: withheld.Withheld) -> tuple[list[str], list[dict[str, str]]]:

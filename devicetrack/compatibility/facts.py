@@ -1,19 +1,112 @@
-"""What is declared about devices, and about which: types, facts, and who said them."""
+"""What hosts declare about their devices: types, versions and features, who said them, and the form they travel in.
+
+Facts and declarations are stored, sent to other hosts and written to files as mappings of plain values. A version keeps
+its form there: that it is unknown, and why, is a fact too.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+import dataclasses
 import functools
+import json
+import re
+from typing import Any
 from typing import Final
 from typing import NamedTuple
+from typing import NoReturn
 
 from devicetrack import exception
-from devicetrack.compatibility.versions import MigrationVersion
-from devicetrack.compatibility.versions import STATELESS
-from devicetrack.compatibility.versions import Unknown
 from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
 
-# What a source can say of a type.
+# -- versions ----------------------------------------------------------------------------------------------------------
+
+# A part has at most nine digits, so that no document costs time. With leading zeros a version had two spellings.
+_PART: Final = '(0|[1-9][0-9]{0,8})'
+_VERSION: Final = re.compile(rf'{_PART}\.{_PART}\.{_PART}')
+_SHOWN: Final = 40
+
+
+class Version(NamedTuple):
+    """The version of what a device's driver writes when its guest moves."""
+
+    major: int
+    minor: int
+    patch: int
+
+    def __str__(self) -> str:
+        return f'{self.major}.{self.minor}.{self.patch}'
+
+
+@dataclasses.dataclass(frozen=True)
+class Opaque:
+    """A vendor's own version string. It can only be compared for equality."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return repr(self.text)
+
+
+@dataclasses.dataclass(frozen=True)
+class Unknown:
+    """No version is known, for this reason."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return f'unknown ({self.reason})'
+
+
+@dataclasses.dataclass(frozen=True)
+class Stateless:
+    """The version of a device without state of its own: QEMU copies a namespace as it copies memory."""
+
+    def __str__(self) -> str:
+        return 'none needed'
+
+
+STATELESS: Final = Stateless()
+MigrationVersion = Version | Opaque | Unknown | Stateless
+
+
+def parse_version(text: str) -> Version | Unknown:
+    """Read ``major.minor.patch``. Any other text gives an unknown version with the reason."""
+    found = _VERSION.fullmatch(text)
+    if found is None:
+        shown = ascii(text[:_SHOWN]) + ('…' if len(text) > _SHOWN else '')
+        return Unknown(f'{shown} is not major.minor.patch, three numbers')
+    return Version(*map(int, found.groups()))
+
+
+def seen_since_boot(seen: Version | None, here: MigrationVersion) -> Version | None:
+    """The highest version that a guest may have seen, after it started or may have rebooted on a device.
+
+    A move alone does not change it, because the guest does not reboot.
+
+    :param seen: the highest version before; None for a guest that starts, or when it is unknown
+    :returns: None when it is unknown: on a device of unknown version the guest may have seen any version
+    """
+    if not isinstance(here, Version):
+        return None
+    return here if seen is None else max(seen, here)
+
+
+def newest_seen(source: Version, seen: Version | None) -> Version:
+    """The oldest version that a destination may have. A version seen with another major number does not count."""
+    return seen if seen is not None and seen.major == source.major else source
+
+
+def version_seen(text: str | None) -> Version | None:
+    """The version in a row. None when it is unknown, or in the format of a newer release."""
+    version = parse_version(text) if text is not None else None
+    return version if isinstance(version, Version) else None
+
+
+# -- facts ------------------------------------------------------------------------------------------------------------
+
+# A source can say these of a type.
 SUBJECTS: Final = ('version', 'required', 'offered', 'aggregation')
 
 
@@ -30,11 +123,11 @@ class Sort(NamedTuple):
 class Facts(NamedTuple):
     """What a host declares about a device.
 
-    ``type`` of ``sort`` is the id of an mdev type; the number of a virtual function's vGPU type; label, size and
-    alignment of a namespace. ``api`` is the device API (``vfio-pci``), or what backs memory (``devdax``). A guest on
-    the device needs the features that are ``required``; one that comes finds those that are ``offered``.
-    ``aggregation`` counts the units of a type that is made of units, None for others. ``obstacle`` says why the host's
-    software cannot migrate the kind.
+    ``type`` of ``sort`` is the id of an mdev type, the number of a virtual function's vGPU type, or label, size and
+    alignment of a namespace. ``api`` is the device API (``vfio-pci``), or the backend of memory (``devdax``). A guest
+    on the device needs the ``required`` features; a guest that arrives finds the ``offered`` ones. ``aggregation``
+    counts the units of a type that is made of units, and is None for others. ``obstacle`` says why the host's software
+    cannot migrate the kind.
     """
 
     sort: Sort
@@ -47,7 +140,7 @@ class Facts(NamedTuple):
 
 
 class TypeAtParent(NamedTuple):
-    """What a declaration is about, within its host. Types of a kind without parents are at None."""
+    """The subject of a declaration, within its host. A kind without parents has its types at None."""
 
     kind: str
     parent: str | None
@@ -57,8 +150,8 @@ class TypeAtParent(NamedTuple):
 class Declaration(NamedTuple):
     """Facts about devices of one type at one parent.
 
-    ``sources`` names who said what, by subject. ``driver`` is the version of the parent's driver, where it has one: the
-    deployment's table may go by it.
+    ``sources`` names the source of each subject. ``driver`` is the version of the parent's driver, if it has one: the
+    deployment's table may depend on it.
     """
 
     parent: str | None
@@ -72,7 +165,7 @@ class Declaration(NamedTuple):
 
 
 class Look(NamedTuple):
-    """What the details of a device say of its type."""
+    """The type of a device, by its details."""
 
     type: str
     api: str
@@ -85,7 +178,7 @@ class Look(NamedTuple):
 
 @functools.lru_cache(maxsize=1 << 14)
 def look_at(text: str) -> Look:
-    """What details say as they are stored. Those of a newer release or of another kind say nothing that we know."""
+    """Read the type from stored details. Those of a newer release or another kind give an empty type."""
     try:
         return Look.of(details.peek(text))
     except (exception.UnknownObject, exception.MalformedObject):
@@ -93,7 +186,146 @@ def look_at(text: str) -> Look:
 
 
 def facts_undeclared(device: DeviceAssignment) -> Facts:
-    """What is known of a device of another host that declares nothing."""
+    """The facts about a device of a host that declares nothing, as far as its details show them."""
     look = Look.of(device.details)
     version = STATELESS if look.is_stateless else Unknown('its host declares nothing')
     return Facts(Sort(device.kind, look.type), look.api, version)
+
+
+# -- as plain values --------------------------------------------------------------------------------------------------
+
+# How the text of a version is to be read.
+NUMBERED: Final = 'numbered'                    # major.minor.patch
+OPAQUE: Final = 'opaque'                        # a vendor's own
+UNKNOWN: Final = 'unknown'                      # the reason why
+NONE_NEEDED: Final = 'none needed'              # nothing
+FORMS: Final = (NUMBERED, OPAQUE, UNKNOWN, NONE_NEEDED)
+
+
+def declaration_as_data(one: Declaration) -> dict[str, Any]:
+    """A declaration as plain values."""
+    return {'parent': one.parent, **facts_as_data(one.facts), 'sources': dict(one.sources), 'driver': one.driver}
+
+
+def declaration_from_data(data: object, where: str) -> Declaration:
+    """Read what :func:`declaration_as_data` made.
+
+    :param where: the name of the data in errors
+    :raises BadRequest: it is something else; names what
+    """
+    values = _mapping(data, where)
+    sources = _mapping(values.get('sources', {}), f'{where}.sources')
+    for subject, source in sources.items():
+        if subject not in SUBJECTS or not isinstance(source, str):
+            _fail(where, f'sources.{subject}', source, f'must name the source of {", ".join(SUBJECTS)}')
+    return Declaration(get_optional_text(values, 'parent', where), facts_from_data(values, where),
+                       tuple(sorted(sources.items())), get_optional_text(values, 'driver', where))
+
+
+def declaration_as_text(one: Declaration) -> str:
+    """A declaration as a row of the store has it: JSON, the same text for equal declarations."""
+    return json.dumps(declaration_as_data(one), separators=(',', ':'), sort_keys=True)
+
+
+def declaration_from_text(text: str, where: str) -> Declaration:
+    """Read what :func:`declaration_as_text` made.
+
+    :raises BadRequest: a newer release wrote it, or it is damaged
+    """
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        raise exception.BadRequest(where, text[:40], f'is no JSON: {error}') from error
+    return declaration_from_data(data, where)
+
+
+def facts_as_data(facts: Facts) -> dict[str, Any]:
+    """Facts as plain values."""
+    form, text = version_as_data(facts.version)
+    return {'kind': facts.sort.kind, 'type': facts.sort.type, 'api': facts.api, 'version_form': form, 'version': text,
+            'required': sorted(facts.required), 'offered': sorted(facts.offered), 'aggregation': facts.aggregation,
+            'obstacle': facts.obstacle}
+
+
+def facts_from_data(data: object, where: str) -> Facts:
+    """Read what :func:`facts_as_data` made. Other keys are ignored.
+
+    :raises BadRequest: it is something else; names what
+    """
+    values = _mapping(data, where)
+    aggregation = values.get('aggregation')
+    if aggregation is not None and (type(aggregation) is not int or aggregation < 1):
+        _fail(where, 'aggregation', aggregation, 'must be a number of units from 1, or null')
+    return Facts(Sort(get_text(values, 'kind', where), get_text(values, 'type', where)),
+                 get_text(values, 'api', where),
+                 version_from_data(values.get('version_form'), values.get('version'), where),
+                 _names(values, 'required', where), _names(values, 'offered', where), aggregation,
+                 get_optional_text(values, 'obstacle', where))
+
+
+def version_as_data(version: MigrationVersion) -> tuple[str, str]:
+    """The form of a version, and its text."""
+    if isinstance(version, Version):
+        return NUMBERED, str(version)
+    if isinstance(version, Opaque):
+        return OPAQUE, version.text
+    if isinstance(version, Stateless):
+        return NONE_NEEDED, ''
+    return UNKNOWN, version.reason
+
+
+def version_from_data(form: object, text: object, where: str) -> MigrationVersion:
+    """Read what :func:`version_as_data` made.
+
+    :raises BadRequest: it is something else
+    """
+    if not isinstance(text, str):
+        _fail(where, 'version', text, 'must be a text')
+    if form == NUMBERED:
+        version = parse_version(text)
+        if isinstance(version, Unknown):
+            _fail(where, 'version', text, 'must be major.minor.patch, three numbers')
+        return version
+    if form == OPAQUE:
+        return Opaque(text)
+    if form == NONE_NEEDED:
+        return STATELESS
+    if form != UNKNOWN:
+        _fail(where, 'version_form', form, f'must be one of {", ".join(FORMS)}')
+    return Unknown(text)
+
+
+def _mapping(data: object, where: str) -> Mapping[str, Any]:
+    if not isinstance(data, Mapping):
+        raise exception.BadRequest(where, type(data).__name__, 'must be a mapping')
+    return data
+
+
+def get_text(values: Mapping[str, Any], name: str, where: str) -> str:
+    """A text of a mapping.
+
+    :raises BadRequest: it is missing or no text
+    """
+    value = values.get(name)
+    if not isinstance(value, str):
+        _fail(where, name, value, 'must be a text')
+    return value
+
+
+def get_optional_text(values: Mapping[str, Any], name: str, where: str) -> str | None:
+    """The same for a text that may be missing, or None."""
+    value = values.get(name)
+    if value is not None and not isinstance(value, str):
+        _fail(where, name, value, 'must be a text, or null')
+    return value
+
+
+def _names(values: Mapping[str, Any], name: str, where: str) -> frozenset[str]:
+    names = values.get(name, [])
+    if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
+        _fail(where, name, names, 'must be a list of names')
+    return frozenset(names)
+
+
+def _fail(where: str, element: str, value: object, reason: str) -> NoReturn:
+    raise exception.BadRequest(f'{where}.{element}', value, reason)

@@ -1,7 +1,7 @@
-"""What hosts have declared: read from the store, or from what a command printed where another store is.
+"""What hosts have declared, and what a guest has on its host: from rows of a store, or from a printed file.
 
-With a store of its own on each host, which is the default, nobody sees what all of them declare. So rows are printed as
-plain data on one machine and read on another.
+By default each host has a store of its own, so nobody sees what all hosts declare. A command prints the rows as plain
+data on one machine, and another machine reads them.
 """
 
 from __future__ import annotations
@@ -16,18 +16,26 @@ from typing import Final
 from typing import NamedTuple
 
 from devicetrack import exception
-from devicetrack.compatibility import facts_data
+from devicetrack import vocabulary
 from devicetrack.compatibility.facts import Declaration
+from devicetrack.compatibility.facts import declaration_as_data
+from devicetrack.compatibility.facts import declaration_from_data
+from devicetrack.compatibility.facts import declaration_from_text
 from devicetrack.compatibility.facts import Facts
+from devicetrack.compatibility.facts import facts_undeclared
+from devicetrack.compatibility.facts import get_optional_text
+from devicetrack.compatibility.facts import get_text
 from devicetrack.compatibility.facts import Sort
 from devicetrack.compatibility.facts import TypeAtParent
+from devicetrack.objects import DeviceAssignment
+from devicetrack.objects.values import Record
 
 # A declaration as a store has it: the host's UUID, kind, parent or '', type, and the text of the declaration.
 StoredRow = tuple[str, str, str, str, str]
 
 COLUMNS: Final = ('host', 'kind', 'parent', 'type', 'api', 'version_form', 'version', 'required', 'offered',
                   'aggregation', 'obstacle', 'sources', 'problem', 'driver')
-# What an older release did not print.
+# Older releases did not print these.
 _OPTIONAL: Final = ('driver',)
 _IN_JSON: Final = {dict: 'an object', list: 'a list', str: 'a text', bool: 'true or false', type(None): 'null'}
 
@@ -35,7 +43,7 @@ NOTHING_DECLARED: Final = 'the host declares nothing'
 
 
 class Unread(NamedTuple):
-    """A declaration that is there and cannot be read, and why."""
+    """A declaration that cannot be read, and why."""
 
     sort: Sort
     parent: str | None
@@ -43,35 +51,32 @@ class Unread(NamedTuple):
 
     @property
     def about(self) -> TypeAtParent:
-        """As that of one that can be read."""
+        """The same as for a declaration that can be read."""
         return TypeAtParent(self.sort.kind, self.parent, self.sort.type)
 
 
 class HostFacts(NamedTuple):
-    """All that one host declares."""
+    """Everything that one host declares."""
 
     host: str
     declarations: tuple[Declaration, ...] = ()
     unread: tuple[Unread, ...] = ()
 
+    @classmethod
+    def of(cls, host: str, found: Sequence[Declaration | Unread]) -> HostFacts:
+        return cls(host, tuple(one for one in found if isinstance(one, Declaration)),
+                   tuple(one for one in found if isinstance(one, Unread)))
+
     @property
     def is_silent(self) -> bool:
         return not self.declarations and not self.unread
 
-    def drivers(self) -> Iterator[tuple[Sort, str | None]]:
-        """Every type that the host declares at a parent, and the version of the driver there."""
-        for one in self.declarations:
-            yield one.facts.sort, one.driver
-        for unread in self.unread:
-            yield unread.sort, None
-
     def parents_of(self, facts: Facts) -> list[str]:
-        """The parents where the host declares this; none for devices without a parent."""
         return [one.parent for one in self.declarations if one.facts == facts and one.parent is not None]
 
 
 def from_rows(names: Mapping[str, str], stored: Iterable[StoredRow]) -> list[HostFacts]:
-    """What hosts declare, in their order.
+    """The declarations of hosts, in the order of ``names``.
 
     :param names: of these hosts, by UUID
     """
@@ -79,7 +84,7 @@ def from_rows(names: Mapping[str, str], stored: Iterable[StoredRow]) -> list[Hos
     for row in stored:
         if row[0] in found:
             found[row[0]].append(_from_row(row))
-    return [_of_host(names[uuid], its) for uuid, its in found.items()]
+    return [HostFacts.of(names[uuid], its) for uuid, its in found.items()]
 
 
 def declared_in(row: StoredRow) -> Declaration:
@@ -88,7 +93,7 @@ def declared_in(row: StoredRow) -> Declaration:
     :raises BadRequest: a newer release wrote it, or it is damaged
     """
     host_uuid, kind, _parent, device_type, document = row
-    return facts_data.declaration_from_text(document, f'declaration of {kind} {device_type} of host {host_uuid}')
+    return declaration_from_text(document, f'declaration of {kind} {device_type} of host {host_uuid}')
 
 
 def _from_row(row: StoredRow) -> Declaration | Unread:
@@ -100,30 +105,24 @@ def _from_row(row: StoredRow) -> Declaration | Unread:
                       'release, use its own commands or upgrade here')
 
 
-def _of_host(name: str, found: Sequence[Declaration | Unread]) -> HostFacts:
-    return HostFacts(name, tuple(one for one in found if isinstance(one, Declaration)),
-                    tuple(one for one in found if isinstance(one, Unread)))
-
-
 def rows(host: HostFacts) -> Iterator[dict[str, Any]]:
-    """The values of :data:`COLUMNS` for all that a host declares, as plain data.
+    """The values of :data:`COLUMNS` for each declaration of a host, as plain data.
 
-    Each host has a row: one that declares nothing has nothing in it but that.
+    A host that declares nothing has one row, which says so.
     """
-    nothing = dict.fromkeys(COLUMNS)
+    nothing = {**dict.fromkeys(COLUMNS), 'host': host.host}
     for one in host.declarations:
-        yield {**nothing, 'host': host.host, **facts_data.declaration_as_data(one)}
+        yield {**nothing, **declaration_as_data(one)}
     for unread in host.unread:
-        yield {**nothing, 'host': host.host, **unread.sort._asdict(), 'parent': unread.parent,
-               'problem': unread.problem}
+        yield {**nothing, **unread.sort._asdict(), 'parent': unread.parent, 'problem': unread.problem}
     if host.is_silent:
-        yield {**nothing, 'host': host.host, 'problem': NOTHING_DECLARED}
+        yield {**nothing, 'problem': NOTHING_DECLARED}
 
 
 def read(path: str) -> list[HostFacts]:
-    """Read rows from a file: JSON, a list of what :func:`rows` made.
+    """Read a file with a JSON list of the rows that :func:`rows` makes.
 
-    :raises BadRequest: the file is something else; names file, row and field
+    :raises BadRequest: the file has something else; names file, row and field
     """
     try:
         with open(path, encoding='utf-8') as file:
@@ -150,31 +149,25 @@ def read(path: str) -> list[HostFacts]:
         of_host = found.setdefault(name, [])
         if row.get('problem') is not None and row.get('kind') is None:
             continue                            # the host declares nothing
-        one = facts_data.declaration_from_data(row, where) if row.get('problem') is None else _unread(row, where)
+        one = declaration_from_data(row, where) if row.get('problem') is None else Unread(
+            Sort(get_text(row, 'kind', where), get_text(row, 'type', where)), get_optional_text(row, 'parent', where),
+            get_text(row, 'problem', where))
         if (name, one.about) in named:
             raise exception.BadRequest(where, f'{name}, {", ".join(filter(None, one.about))}',
                                        'has a row already; a host declares it once')
         named.add((name, one.about))
         of_host.append(one)
-    return [_of_host(name, of_host) for name, of_host in found.items()]
+    return [HostFacts.of(name, of_host) for name, of_host in found.items()]
 
 
 def _shown(data: object) -> str:
     return _IN_JSON.get(type(data), 'a number')
 
 
-def _unread(row: Mapping[str, Any], where: str) -> Unread:
-    for field, may_be_missing in (('kind', False), ('type', False), ('parent', True), ('problem', False)):
-        value = row.get(field)
-        if not isinstance(value, str) and not (value is None and may_be_missing):
-            raise exception.BadRequest(f'{where}.{field}', value, 'must be a text')
-    return Unread(Sort(row['kind'], row['type']), row.get('parent'), row['problem'])
-
-
 def merge(stored: Iterable[HostFacts], files: Mapping[str, Iterable[HostFacts]]) -> dict[str, HostFacts]:
-    """All hosts by name. What the store has of a host is newer than any file.
+    """All hosts by name. The store's facts about a host are newer than any file.
 
-    :param files: what was read, by path
+    :param files: the hosts that were read, by path
     :raises BadRequest: a host is in two files
     """
     found = {host.host: host for host in stored}
@@ -201,7 +194,8 @@ def declarers(hosts: Iterable[HostFacts], sort: Sort, driver: str | None = None,
     of_kind: set[str] = set()
     drivers: dict[str, set[str | None]] = {}
     for one in hosts:
-        for its_sort, its_driver in one.drivers():
+        for its_sort, its_driver in (*((its.facts.sort, its.driver) for its in one.declarations),
+                                     *((its.sort, None) for its in one.unread)):
             if its_sort.kind == sort.kind:
                 of_kind.add(its_sort.type)
             if its_sort == sort:
@@ -215,3 +209,53 @@ def declarers(hosts: Iterable[HostFacts], sort: Sort, driver: str | None = None,
         return found, f'this host does not declare the type; those that do are {", ".join(drivers)}'
     known = {its for of_host in drivers.values() for its in of_host if its is not None}
     return found, f'no host declares the type with this driver; there are {", ".join(sorted(known)) or "none known"}'
+
+
+class GuestDevice(NamedTuple):
+    """A device of an instance. ``facts`` is None when its host declares nothing of it; then ``unknown`` says why."""
+
+    record: Record
+    sort: Sort
+    facts: Facts | None
+    unknown: str = ''
+
+
+class Guest(NamedTuple):
+    """An instance, its host and its devices there."""
+
+    source: HostFacts
+    devices: tuple[GuestDevice, ...]
+
+
+def find_guest(instance_uuid: str, rows: Iterable[Record], names: Mapping[str, str],
+               hosts: Mapping[str, HostFacts]) -> Guest:
+    """The current devices of an instance, and what their host declares of them.
+
+    :param rows: all of the instance, on all hosts
+    :param names: of hosts, by UUID
+    :param hosts: the facts of hosts, by name
+    :raises CompatibilityUnknown: by the rows the instance is on no host, or on two
+    """
+    records = [row for row in rows if row.role == vocabulary.CURRENT and row.state != vocabulary.RELEASING]
+    found = sorted({names.get(record.host_uuid, record.host_uuid) for record in records})
+    if not found:
+        raise exception.CompatibilityUnknown(instance_uuid, 'the store has no device that it has now')
+    if len(found) > 1:
+        raise exception.CompatibilityUnknown(instance_uuid, f'the store has it at {" and at ".join(found)}')
+    host = hosts.get(found[0], HostFacts(found[0]))
+    return Guest(host, tuple(_device(record, host) for record in records))
+
+
+def _device(record: Record, host: HostFacts) -> GuestDevice:
+    try:
+        sort = facts_undeclared(DeviceAssignment.from_record(record)).sort
+    except (exception.UnknownObject, exception.MalformedObject) as error:
+        return GuestDevice(record, Sort(record.kind, ''), None, f'at the source, its row cannot be read: {error}')
+    about = TypeAtParent(record.kind, record.parent, sort.type)
+    for one in host.declarations:
+        if one.about == about:
+            return GuestDevice(record, sort, one.facts)
+    for unread in host.unread:
+        if unread.about == about:
+            return GuestDevice(record, sort, None, f'at the source, {unread.problem}')
+    return GuestDevice(record, sort, None, f'at the source, host {host.host} declares nothing of it')

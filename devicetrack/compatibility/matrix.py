@@ -1,13 +1,12 @@
-"""Whether guests could go to hosts by what these declare, whatever is free there.
+"""Decides whether guests could go to hosts by what the hosts declare, whatever is free there.
 
-Room is not judged: a host is taken to have as many devices of each type that it declares as a guest needs. So no device
-takes the partner of another, and each can be decided by itself.
+It assumes that a host has enough devices of each type that it declares. So no device takes the partner of another, and
+each can be decided by itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -15,10 +14,10 @@ from typing import Any
 from typing import Final
 from typing import NamedTuple
 
-from devicetrack.compatibility import facts_data
-from devicetrack.compatibility.facts import Declaration
 from devicetrack.compatibility.facts import Facts
 from devicetrack.compatibility.facts import Sort
+from devicetrack.compatibility.facts import Version
+from devicetrack.compatibility.facts import version_as_data
 from devicetrack.compatibility.host_facts import HostFacts
 from devicetrack.compatibility.host_facts import NOTHING_DECLARED
 from devicetrack.compatibility.rules import decide
@@ -28,11 +27,10 @@ from devicetrack.compatibility.rules import Rules
 from devicetrack.compatibility.rules import SOURCE_HOST
 from devicetrack.compatibility.rules import TYPE
 from devicetrack.compatibility.rules import Verdict
-from devicetrack.compatibility.versions import Version
 
-# What can be said of a device and a host.
+# The answers for a device and a host.
 YES: Final = 'yes'
-NOTED: Final = 'yes*'                           # by what an option or the table lets pass
+NOTED: Final = 'yes*'                           # an option or the table allows it
 NO: Final = 'no'
 UNKNOWN: Final = 'unknown'
 
@@ -40,54 +38,54 @@ _MATCHING: Final = (KIND, TYPE)
 
 
 class Choice(NamedTuple):
-    """What a host declares, and whether it does for a device."""
+    """Facts that a host declares, and the verdict on a device that would go there."""
 
     facts: Facts
     verdict: Verdict
 
     def as_data(self) -> dict[str, Any]:
-        form, version = facts_data.version_as_data(self.facts.version)
+        form, version = version_as_data(self.facts.version)
         return {**self.facts.sort._asdict(), 'version_form': form, 'version': version, **self.verdict.as_data()}
 
 
 class Outlook(NamedTuple):
-    """What a host has for one device.
+    """A host's possible partners for one device.
 
-    ``choices`` are those of its type or, where there are none, of its kind or whatever there is. ``untold`` says why it
-    is not known whether the device has a partner.
+    ``choices`` are of the device's type; if there are none, of its kind; if there are none either, all that the host
+    declares. ``unknown`` says why nobody knows whether the device has a partner.
     """
 
     sort: Sort
     choices: tuple[Choice, ...] = ()
-    untold: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
 
     @property
     def best(self) -> Choice | None:
-        """What takes the place of the device: without notes, if there is any."""
+        """The partner for the device: one without notes, if there is any."""
         accepted = [choice for choice in self.choices if choice.verdict.accepted]
         return min(accepted, key=lambda choice: len(choice.verdict.notes), default=None)
 
     @property
-    def word(self) -> str:
+    def answer(self) -> str:
         best = self.best
         if best is not None:
             return NOTED if best.verdict.notes else YES
-        return UNKNOWN if self.untold else NO
+        return UNKNOWN if self.unknown else NO
 
     @property
     def reasons(self) -> str:
-        """Why not, in words for an operator; empty for a yes."""
+        """Why not, as text for an operator; empty for a yes."""
         if self.best is not None:
             return ''
-        if self.untold:
-            return ' | '.join(self.untold)
+        if self.unknown:
+            return ' | '.join(self.unknown)
         matching = [choice for choice in self.choices
                     if not any(reason.about in _MATCHING for reason in choice.verdict.reasons)]
         if matching:
             return ' | '.join(dict.fromkeys(
                 ('' if choice.facts.sort == self.sort else f'{choice.facts.sort}: ')
                 + '; '.join(map(str, choice.verdict.reasons)) for choice in matching))
-        # Of each of the others it would say that its type is another one.
+        # The reason for each of the others would only repeat that its type is another one.
         there = ', '.join(dict.fromkeys(str(choice.facts.sort) for choice in self.choices))
         more = dict.fromkeys(str(reason) for choice in self.choices for reason in choice.verdict.reasons
                              if reason.about in (SOURCE_HOST, DESTINATION_HOST))
@@ -95,23 +93,23 @@ class Outlook(NamedTuple):
 
     @property
     def notes(self) -> str:
-        """What was let pass, in words for an operator."""
+        """What an option or the table allowed, as text for an operator."""
         best = self.best
         return '; '.join(map(str, best.verdict.notes)) if best is not None else ''
 
     def as_data(self) -> dict[str, Any]:
-        # Short where the answer is yes: a matrix has one for each pair of hosts and each type.
+        # A yes is short: a matrix has one for each pair of hosts and each type.
         best = self.best
-        return {'verdict': self.word,
+        return {'verdict': self.answer,
                 'reasons': [] if best is not None else [
                     {**choice.facts.sort._asdict(), **reason.as_data()}
                     for choice in self.choices for reason in choice.verdict.reasons],
                 'notes': [] if best is None else [note.as_data() for note in best.verdict.notes],
-                'untold': [] if best is not None else list(self.untold)}
+                'unknown': [] if best is not None else list(self.unknown)}
 
 
 class Row(NamedTuple):
-    """Devices of one host that are all alike, and what each destination has for them, by its name."""
+    """Devices of one host with the same facts, and the outlook for them at each destination, by its name."""
 
     host: str
     facts: Facts
@@ -120,7 +118,7 @@ class Row(NamedTuple):
 
 
 class Destination:
-    """What a host declares, made ready to be asked about."""
+    """The declarations of a host, indexed for :meth:`outlook`."""
 
     def __init__(self, host: HostFacts, rules: Rules) -> None:
         self._rules = rules
@@ -132,12 +130,12 @@ class Destination:
 
     def outlook(self, device: Facts, seen: Version | None = None,
                 decided: dict[Facts, Verdict] | None = None) -> Outlook:
-        """Say what there is for a device.
+        """Say which partners there are for a device.
 
-        :param decided: verdicts on this device, for who asks several hosts; new ones are added
+        :param decided: verdicts on this device, for a caller that asks several hosts; new ones are added
         """
         if not self._facts and not self._unread:
-            return Outlook(device.sort, untold=(NOTHING_DECLARED,))
+            return Outlook(device.sort, unknown=(NOTHING_DECLARED,))
         known = decided if decided is not None else {}
         wanted = [device.sort, *sorted(there for here, there in self._rules.crossings if here == device.sort)]
         choices = []
@@ -146,8 +144,8 @@ class Destination:
             if verdict is None:
                 verdict = known[facts] = decide(device, facts, self._rules, seen)
             choices.append(Choice(facts, verdict))
-        untold = tuple(dict.fromkeys(one.problem for one in self._unread if one.sort in wanted or not choices))
-        return Outlook(device.sort, tuple(choices), untold)
+        unknown = tuple(dict.fromkeys(one.problem for one in self._unread if one.sort in wanted or not choices))
+        return Outlook(device.sort, tuple(choices), unknown)
 
     def _of_type_or_else(self, wanted: Sequence[Sort]) -> Sequence[Facts]:
         found = [facts for sort in wanted for facts in self._of_sort.get(sort, ())]
@@ -155,7 +153,7 @@ class Destination:
 
 
 def rows(hosts: Sequence[HostFacts], rules: Rules, types: Collection[str] = ()) -> Iterator[Row]:
-    """What each host has for what each other declares, by source in the order of ``hosts``.
+    """The outlook for each host's devices at each other host, by source in the order of ``hosts``.
 
     Each pair of facts is decided once, however many hosts declare them.
 
@@ -170,13 +168,10 @@ def rows(hosts: Sequence[HostFacts], rules: Rules, types: Collection[str] = ()) 
         group_of[host.host] = groups[alike]
     asked: dict[Facts, dict[Destination, Outlook]] = {}
     for host in hosts:
-        for facts in _distinct(host.declarations, types):
+        for facts in dict.fromkeys(one.facts for one in host.declarations
+                                   if not types or one.facts.sort.type in types):
             if facts not in asked:
                 decided: dict[Facts, Verdict] = {}
                 asked[facts] = {group: group.outlook(facts, decided=decided) for group in groups.values()}
             yield Row(host.host, facts, tuple(host.parents_of(facts)),
                       {name: asked[facts][group] for name, group in group_of.items() if name != host.host})
-
-
-def _distinct(declarations: Iterable[Declaration], types: Collection[str]) -> Iterable[Facts]:
-    return dict.fromkeys(one.facts for one in declarations if not types or one.facts.sort.type in types)

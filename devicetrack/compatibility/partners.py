@@ -1,26 +1,29 @@
-"""Which device of a destination takes the place of which device of a guest, where more than equals are partners.
+"""Pairs the devices of a guest with those of a destination: of one host with reasons, or of a whole fleet.
 
-Partners are those that :func:`.rules.decide` accepts. The map is a maximum matching: no other has more pairs.
-It depends on the devices alone and not on the order in which they are named: they are tried in the order of kinds and
-identifiers.
+A pair is a device of the guest and one that :func:`.rules.decide` accepts for it. The map is a maximum matching: no
+other has more pairs. It does not depend on the order in which devices are named: they are tried by kind and identifier.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import NamedTuple
 from typing import TypeVar
 
 from devicetrack import exception
 from devicetrack.compatibility.facts import Facts
+from devicetrack.compatibility.facts import Sort
+from devicetrack.compatibility.facts import Version
+from devicetrack.compatibility.rules import acceptance
 from devicetrack.compatibility.rules import decide
 from devicetrack.compatibility.rules import REFUSED
 from devicetrack.compatibility.rules import Rules
 from devicetrack.compatibility.rules import Verdict
-from devicetrack.compatibility.versions import Version
 from devicetrack.objects.values import DeviceKey
 
 
@@ -43,7 +46,7 @@ Device = TypeVar('Device', Held, Offer)
 
 
 class Pair(NamedTuple):
-    """A device of the guest, its partner, and what was overlooked between them."""
+    """A device of the guest, its partner, and the verdict with what was allowed."""
 
     source: DeviceKey
     destination: DeviceKey
@@ -51,7 +54,7 @@ class Pair(NamedTuple):
 
 
 class Passed(NamedTuple):
-    """A device that became no partner: it does not fit, or it is the partner of ``partner_of``."""
+    """A device that did not become the partner: it does not fit, or ``partner_of`` has it."""
 
     destination: DeviceKey
     verdict: Verdict
@@ -59,24 +62,24 @@ class Passed(NamedTuple):
 
     def __str__(self) -> str:
         if not self.verdict.accepted:
-            return f'{_said(self.destination)}: {self.verdict}'
+            return f'{_text(self.destination)}: {self.verdict}'
         assert self.partner_of is not None
-        return f'{_said(self.destination)}: is the partner of {_said(self.partner_of)}'
+        return f'{_text(self.destination)}: is the partner of {_text(self.partner_of)}'
 
 
 class Alone(NamedTuple):
-    """A device of the guest that has no partner, and why every device of the destination is none."""
+    """A device of the guest without a partner, and why each device of the destination is not its partner."""
 
     source: DeviceKey
     passed: tuple[Passed, ...]
 
     def __str__(self) -> str:
         why = ' | '.join(map(str, self.passed)) or 'the destination has no device'
-        return f'{_said(self.source)} has no partner: {why}'
+        return f'{_text(self.source)} has no partner: {why}'
 
 
 class Partners(NamedTuple):
-    """The map from source to destination. The guest can go when nothing is ``alone``."""
+    """The map from source to destination. The guest can go when no device is ``alone``."""
 
     pairs: tuple[Pair, ...]
     alone: tuple[Alone, ...]
@@ -92,7 +95,7 @@ class Partners(NamedTuple):
 
     def __str__(self) -> str:
         return '\n'.join([*map(str, self.alone),
-                          *(f'{_said(pair.source)} becomes {_said(pair.destination)}: {pair.verdict}'
+                          *(f'{_text(pair.source)} becomes {_text(pair.destination)}: {pair.verdict}'
                             for pair in self.pairs)])
 
     def as_data(self) -> Mapping[str, object]:
@@ -125,7 +128,7 @@ def find(guest: Iterable[Held], destination: Iterable[Offer], rules: Rules) -> P
         if index in partner:
             pairs.append(Pair(source, destinations[partner[index]], verdicts[index][partner[index]]))
         else:
-            # An accepted one is taken, or the matching would not be a maximum.
+            # A device that it accepts is taken, or the matching would not be a maximum.
             alone.append(Alone(source, tuple(
                 Passed(there, verdict, sources[taken_by[number]] if verdict.accepted else None)
                 for number, (there, verdict) in enumerate(zip(destinations, verdicts[index], strict=True)))))
@@ -133,9 +136,9 @@ def find(guest: Iterable[Held], destination: Iterable[Offer], rules: Rules) -> P
 
 
 def maximum(accepted: Sequence[Iterable[int]]) -> dict[int, int]:
-    """Pair each left one with a right one that it accepts, as many as there can be; left to right, by index.
+    """Pair as many left indexes as possible, each with a right index that it accepts; maps left to right.
 
-    Breadth-first search for a path that gives one more a partner: whoever had a partner before has one afterwards.
+    A breadth-first search finds a path that gives one more of them a partner. All that had a partner keep one.
     """
     right_of: dict[int, int] = {}
     left_of: dict[int, int] = {}
@@ -160,7 +163,7 @@ def maximum(accepted: Sequence[Iterable[int]]) -> dict[int, int]:
 
 
 def _turn(right: int, came_from: Mapping[int, int], right_of: dict[int, int], left_of: dict[int, int]) -> None:
-    """Go back on the path that ends in ``right``, and give everyone on it the partner that the search went on to."""
+    """Go back along the path that ends in ``right``, and give each left one on it the right one that follows it."""
     while True:
         left = came_from[right]
         before = right_of.get(left)
@@ -170,7 +173,7 @@ def _turn(right: int, came_from: Mapping[int, int], right_of: dict[int, int], le
         right = before
 
 
-def _said(key: DeviceKey) -> str:
+def _text(key: DeviceKey) -> str:
     return f'{key.kind} {key.identifier}'
 
 
@@ -179,6 +182,107 @@ def _by_name(where: str, devices: Iterable[Device]) -> dict[DeviceKey, Device]:
     for device in devices:
         name = DeviceKey(device.facts.sort.kind, device.identifier)
         if name in found:
-            raise exception.BadRequest(where, _said(name), 'is named twice; name each device once')
+            raise exception.BadRequest(where, _text(name), 'is named twice; name each device once')
         found[name] = device
     return found
+
+
+# -- one guest against many hosts -------------------------------------------------------------------------------------
+
+# Eight devices have so many groups. More devices may have too many to count.
+_GROUPS = 256
+
+
+class Fleet:
+    """The free devices of many hosts, by the name of the host. It never changes: make a new one after each reading.
+
+    Hosts declare the same facts over and over. So each distinct set of facts is kept once, and decided on once for each
+    device of the guest, and only where kind and type may match.
+
+    Then every host costs the sum of one number for each of its devices, without a search. By Hall's theorem all devices
+    of the guest have partners if and only if every group of them is served by as many devices of the host as the group
+    has members. The number of a device has a digit for each group, 1 if it serves a member; the sum of a host has the
+    count of each group. Few groups matter: those that some devices of the fleet, taken together, do not serve. A guest
+    with four devices has at most 15 of them, and their digits fit into a machine word, which is added without Python's
+    help. A host is kept as a getter that fetches the numbers of all its devices in one call.
+    """
+
+    def __init__(self, hosts: Mapping[str, Iterable[Facts]]) -> None:
+        number: dict[Facts, int] = {}
+        rows = {name: [number.setdefault(facts, len(number)) for facts in devices] for name, devices in hosts.items()}
+        self._largest = max(map(len, rows.values()), default=0)
+        self._distinct = len(number)
+        # An itemgetter of fewer than two gives no tuple. The last number stands for no device.
+        self._hosts = [(name, itemgetter(*row, *[self._distinct] * (2 - len(row)))) for name, row in rows.items()]
+        self._of_sort: dict[Sort, list[tuple[int, Facts]]] = {}
+        for facts, index in number.items():
+            self._of_sort.setdefault(facts.sort, []).append((index, facts))
+
+    def hosts_for(self, guest: Sequence[Held], rules: Rules) -> tuple[str, ...]:
+        """The hosts where each device of a guest has a partner, in the order in which they were handed in.
+
+        :func:`find` says why another host is not among them.
+        """
+        serves = self._serves(guest, rules)
+        tally = _tally(set(serves), len(guest), self._largest)
+        numbers, short, reached = [tally.numbers[mask] for mask in serves], tally.short, tally.reached
+        found = [(name, row) for name, row in self._hosts if sum(row(numbers), short) & reached == reached]
+        if not tally.of_all_groups:
+            found = [(name, row) for name, row in found if _fits(len(guest), row(serves))]
+        return tuple(name for name, _row in found)
+
+    def _serves(self, guest: Sequence[Held], rules: Rules) -> list[int]:
+        """By distinct facts, a bit for each device of the guest that they serve. The number of no device has none."""
+        serves = [0] * (self._distinct + 1)
+        alike: dict[Held, int] = {}
+        for index, held in enumerate(guest):
+            one = held._replace(identifier='')
+            alike[one] = alike.get(one, 0) | 1 << index
+        for held, bits in alike.items():
+            accepts = acceptance(held.facts, rules, held.seen)
+            sort = held.facts.sort
+            for there in {sort, *(to for source, to in rules.crossings if source == sort)}:
+                for index, facts in self._of_sort.get(there, ()):
+                    if accepts(facts):
+                        serves[index] |= bits
+        return serves
+
+
+class _Tally(NamedTuple):
+    """The numbers of devices, by the bits that they serve, and the sum that a host must reach.
+
+    A sum starts at ``short``, where each digit is as far below its highest bit as the group has members. At the end the
+    bits of ``reached`` are set for the groups that are served.
+    """
+
+    numbers: Mapping[int, int]
+    short: int
+    reached: int
+    of_all_groups: bool
+
+
+def _tally(masks: Collection[int], wanted: int, largest: int) -> _Tally:
+    """Find the groups that matter, and give each a digit.
+
+    If too few devices serve a group, they also serve too few of the larger group that only they serve. So it is enough
+    to look at the groups that one device, or several together, leave unserved.
+    """
+    unions = {0}
+    for mask in masks:
+        if mask not in unions:                  # else it adds no other
+            unions |= {union | mask for union in unions}
+            if len(unions) > _GROUPS:
+                break
+    everyone = (1 << wanted) - 1
+    groups = [everyone & ~union for union in unions - {everyone}]
+    highest = (max(largest, wanted) - 1).bit_length()
+    digits = [(group, 1 << number * (highest + 1)) for number, group in enumerate(groups)]
+    return _Tally({mask: sum(digit for group, digit in digits if mask & group) for mask in masks},
+                  sum(digit * ((1 << highest) - group.bit_count()) for group, digit in digits),
+                  sum(digit << highest for _group, digit in digits),
+                  len(unions) <= _GROUPS)
+
+
+def _fits(wanted: int, serves: Sequence[int]) -> bool:
+    accepted = [[number for number, bits in enumerate(serves) if bits >> index & 1] for index in range(wanted)]
+    return len(maximum(accepted)) == wanted

@@ -1,8 +1,7 @@
-"""Whether a running guest can go from one device to another: a verdict with every reason.
+"""Decides whether a running guest can go from one device to another, with every reason.
 
-Both hosts have declared what is handed in; nobody is asked and nothing is probed. Versions, features and units are
-compared between devices that match by kind and type or by a cross-kind rule: those of others mean nothing for one
-another.
+The caller hands in what both hosts have declared; nothing else is read. Versions, features and units are compared only
+between devices that match by kind and type or by a cross-kind rule: between others they mean nothing.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ from typing import NamedTuple
 
 from devicetrack import exception
 from devicetrack.compatibility.facts import Facts
+from devicetrack.compatibility.facts import MigrationVersion
+from devicetrack.compatibility.facts import newest_seen
 from devicetrack.compatibility.facts import Sort
-from devicetrack.compatibility.versions import MigrationVersion
-from devicetrack.compatibility.versions import newest_seen
-from devicetrack.compatibility.versions import Unknown
-from devicetrack.compatibility.versions import Version
+from devicetrack.compatibility.facts import Unknown
+from devicetrack.compatibility.facts import Version
 
-# What a reason is about.
+# The subjects of reasons.
 SOURCE_HOST: Final = 'source host'
 DESTINATION_HOST: Final = 'destination host'
 KIND: Final = 'kind'
@@ -33,15 +32,15 @@ MINOR: Final = 'minor version'
 FEATURES: Final = 'features'
 AGGREGATION: Final = 'aggregation'
 
-# What a tenant reads of a refusal, whatever the reason: the reasons tell of hosts, drivers and other devices.
+# A tenant reads the same text for every reason, because reasons name hosts, drivers and other devices.
 REFUSED: Final = exception.LiveMigrationRefused.for_tenant
 
 
 class Rules(NamedTuple):
-    """What a deployment decides.
+    """The decisions of a deployment.
 
-    ``crossings`` are the pairs of source and destination that may differ in kind, one way each; ``growing`` the types
-    of a source whose guest may get more units. Without ``require_version`` a version that is unknown is a note.
+    ``crossings`` are the pairs of source and destination that may differ in kind, each in one direction. ``growing``
+    are the types of a source whose guest may get more units. Without ``require_version`` an unknown version is a note.
     """
 
     require_version: bool = True
@@ -49,13 +48,13 @@ class Rules(NamedTuple):
     growing: frozenset[Sort] = frozenset()
 
     def followed_by(self, can_become: Callable[[str, str], bool]) -> Rules:
-        """The rules as far as a hypervisor follows them, by its word on two kinds."""
+        """The rules as far as a hypervisor follows them: it says whether one kind can become another."""
         return self._replace(crossings=frozenset((source, destination) for source, destination in self.crossings
                                                  if can_become(source.kind, destination.kind)))
 
 
 class Reason(NamedTuple):
-    """One thing that stands between two devices, or that was overlooked: what it is about, and what either end has."""
+    """One difference that refuses a pair of devices, or that was allowed: its subject, and the value at either end."""
 
     about: str
     source: object
@@ -84,7 +83,7 @@ class Reason(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Whether the guest can go from one device to the other. ``notes`` are what an option or a table made pass."""
+    """Whether the guest can go from one device to the other. ``notes`` are what an option or a table allowed."""
 
     reasons: tuple[Reason, ...] = ()
     notes: tuple[Reason, ...] = ()
@@ -99,8 +98,8 @@ class Verdict(NamedTuple):
         return REFUSED if self.reasons else ''
 
     def __str__(self) -> str:
-        said = 'no: ' + '; '.join(map(str, self.reasons)) if self.reasons else 'yes'
-        return said + ''.join(f'; allowed although {note}' for note in self.notes)
+        answer = 'no: ' + '; '.join(map(str, self.reasons)) if self.reasons else 'yes'
+        return answer + ''.join(f'; allowed although {note}' for note in self.notes)
 
     def as_data(self) -> Mapping[str, object]:
         return {'accepted': self.accepted, 'reasons': [reason.as_data() for reason in self.reasons],
@@ -133,7 +132,7 @@ def decide(source: Facts, destination: Facts, rules: Rules, seen: Version | None
             overlooked = version.about == VERSION_UNKNOWN and not rules.require_version
             (notes if overlooked else reasons).append(version)
         if not source.required <= destination.offered:
-            # The features that are missing: the others that the guest requires stand in nobody's way.
+            # Only the missing features: the others that the guest requires are no reason.
             reasons.append(Reason(FEATURES, _names(source.required - destination.offered), _names(destination.offered)))
         if not _units_fit(source, destination, rules):
             reasons.append(Reason(AGGREGATION, _units(source), _units(destination)))
@@ -141,9 +140,9 @@ def decide(source: Facts, destination: Facts, rules: Rules, seen: Version | None
 
 
 def acceptance(source: Facts, rules: Rules, seen: Version | None = None) -> Callable[[Facts], bool]:
-    """Make a function that says whether :func:`decide` accepts a destination, for who asks of thousands.
+    """Make a function that says whether :func:`decide` accepts a destination, for a caller with thousands of them.
 
-    It gives no reasons, so it can stop at the first, and it reads the source once.
+    It gives no reasons, so it can stop at the first one, and it reads the source only once.
     """
     here, api, version, required, _offered, units, obstacle = source
     newest = newest_seen(version, seen) if isinstance(version, Version) else None

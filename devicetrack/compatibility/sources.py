@@ -1,8 +1,8 @@
-"""Who says what devices of a type are to guests that move while they run.
+"""Sources of the facts about types of devices, for guests that move while they run.
 
-A source is named by an entry point of ``devicetrack.compatibility.sources``; the option ``sources`` puts them in order.
-None of them finds out by trying: to write a version to a driver and see whether it takes it would need privileges on
-the very host that may be the wrong one, answers for one host at a time, and changes with the driver.
+An entry point of ``devicetrack.compatibility.sources`` names a source; the option ``sources`` puts them in order. No
+source tries out whether a driver accepts a version: that would need privileges on a host that may be the wrong one,
+would answer for one host at a time, and would change with the driver.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from devicetrack import exception
 from devicetrack.compatibility.facts import Declaration
 from devicetrack.compatibility.facts import Facts
 from devicetrack.compatibility.facts import Look
+from devicetrack.compatibility.facts import MigrationVersion
+from devicetrack.compatibility.facts import Opaque
+from devicetrack.compatibility.facts import parse_version
 from devicetrack.compatibility.facts import Sort
+from devicetrack.compatibility.facts import STATELESS
 from devicetrack.compatibility.facts import SUBJECTS
+from devicetrack.compatibility.facts import Unknown
+from devicetrack.compatibility.facts import Version
 from devicetrack.compatibility.rules import Rules
-from devicetrack.compatibility.versions import MigrationVersion
-from devicetrack.compatibility.versions import Opaque
-from devicetrack.compatibility.versions import parse_version
-from devicetrack.compatibility.versions import STATELESS
-from devicetrack.compatibility.versions import Unknown
-from devicetrack.compatibility.versions import Version
 from devicetrack.conf import compatibility as options
 from devicetrack.objects.values import MigrationType
 
@@ -47,15 +47,15 @@ TABLE: Final = f'[{options.GROUP}] table'
 
 _UNITS: Final = re.compile('[1-9][0-9]{0,8}')
 _SHOWN: Final = 40
-# Where an object is in memory: an obstacle with that in it would be another one at every audit.
+# The address of an object in memory. With it an obstacle would be another one at every audit.
 _AT: Final = re.compile(' at 0x[0-9a-f]+')
 
 
 class Said(NamedTuple):
-    """What one source says of a type. Each of the five stands by itself.
+    """The answer of one source about a type. Each of the five fields counts by itself.
 
-    None is "I do not know", and so is an unknown version: the next source is asked, and the reason of the unknown one
-    is kept. An empty set is an answer. An obstacle keeps guests from moving with the type.
+    None means "I do not know", and so does an unknown version: then the next source is asked, and the reason of the
+    unknown version is kept. An empty set is an answer. An obstacle keeps guests from moving with the type.
     """
 
     version: MigrationVersion | None = None
@@ -69,7 +69,7 @@ NOTHING: Final = Said()
 
 
 class Source(abc.ABC):
-    """One source. It is made once in a process, and asked again at every audit.
+    """One source. A process makes it once, and asks it again at every audit.
 
     :param conf: the configuration (an ``oslo_config.cfg.ConfigOpts``); the source registers the options that it needs
     :param host: the host's name, as the compute service has it
@@ -86,28 +86,28 @@ class Source(abc.ABC):
         self.conf, self.host = conf, host
 
     def refresh(self) -> None:
-        """Read again what is read once for all types. Called at the start and before every audit; may block.
+        """Read again the data that is read once for all types. Called at the start and before every audit; may block.
 
-        What was read before counts after any error.
+        After any error the data that was read before counts.
 
-        :raises InvalidConfiguration: an operator must mend something first; the service does not start
+        :raises InvalidConfiguration: an operator must fix something first; the service does not start
         """
         return
 
     @abc.abstractmethod
     def say(self, sort: Sort, said: MigrationType) -> Said:
-        """Say of a type what the source knows.
+        """Say what the source knows about a type.
 
-        Any error that this raises keeps guests from moving with the type, until it is gone. So does an answer that is
-        not made of what :class:`Said` is made of.
+        While this raises any error, guests do not move with the type. The same is true while it returns anything but a
+        valid :class:`Said`.
 
-        :param said: what its parent says of it
-        :returns: ``Said()`` of a type that it does not know
+        :param said: the type as its parent reports it
+        :returns: ``Said()`` for a type that the source does not know
         """
 
 
 class Sysfs(Source):
-    """What drivers declare in sysfs; the virt driver has read it."""
+    """The declarations of drivers in sysfs, which the virt driver has read."""
 
     def __init__(self, conf: Any, host: str) -> None:
         super().__init__(conf, host)
@@ -132,7 +132,7 @@ class Sysfs(Source):
 
 
 class Table(Source):
-    """What the deployment's table says; nothing, where there is none."""
+    """The deployment's table, if there is one."""
 
     def __init__(self, conf: Any, host: str) -> None:
         super().__init__(conf, host)
@@ -142,7 +142,7 @@ class Table(Source):
 
     def refresh(self) -> None:
         if self._path is not None:
-            # A parser of YAML costs ten milliseconds, and most deployments have no table.
+            # Importing the YAML parser takes ten milliseconds, and most deployments have no table.
             from devicetrack.compatibility import table
             self._table = table.read(self._path, TABLE)
             self.crossings, self.growing = self._table.crossings, self._table.growing
@@ -153,7 +153,7 @@ class Table(Source):
         return Said(*self._table.declared(sort, self.host, said.driver))
 
     def compare_kinds(self, installed: frozenset[str]) -> None:
-        """Warn of kinds in the table that are not installed, of each once while it is there.
+        """Warn about each kind in the table that is not installed, once while it is there.
 
         Types and hosts that are not here are no mistake: a deployment has one table for all its hosts.
         """
@@ -165,7 +165,7 @@ class Table(Source):
 
 
 def table_path(conf: Any) -> str | None:
-    """Where the deployment's table is; None where there is none.
+    """The path of the deployment's table, or None.
 
     :raises InvalidConfiguration: the option cannot be used
     """
@@ -176,13 +176,14 @@ def table_path(conf: Any) -> str | None:
 
 
 def mistake(says: object) -> str | None:
-    """What is wrong with the answer of a source, which may come from another project; None when nothing is."""
+    """The mistake in the answer of a source, which may come from another project, or None."""
     if not isinstance(says, Said):
         return f'{_shown(says)}, which is no {Said.__name__}'
     for subject, is_good, expected in (
             ('version', _is_version, 'Version of three numbers, Opaque, Unknown or STATELESS'),
             ('required', _is_features, 'frozenset of texts'), ('offered', _is_features, 'frozenset of texts'),
-            ('aggregation', _is_units, 'number of units from 1'), ('obstacle', _is_text, 'text')):
+            ('aggregation', lambda units: type(units) is int and units >= 1, 'number of units from 1'),
+            ('obstacle', _is_text, 'text')):
         value = getattr(says, subject)
         if value is not None and not is_good(value):
             return f'{subject} {_shown(value)}, which is no {expected}'
@@ -200,10 +201,6 @@ def _is_features(value: object) -> bool:
     return isinstance(value, frozenset) and all(map(_is_text, value))
 
 
-def _is_units(value: object) -> bool:
-    return type(value) is int and value >= 1
-
-
 def _is_text(value: object) -> bool:
     return isinstance(value, str)
 
@@ -216,7 +213,7 @@ def _shown(value: object) -> str:
 def load(conf: Any, host: str) -> list[tuple[str, Source]]:
     """The sources that the option names, in its order.
 
-    :raises InvalidConfiguration: one is not there, cannot be loaded, is none, or cannot use an option
+    :raises InvalidConfiguration: one is not installed, cannot be loaded, is no source, or cannot use an option
     """
     names: Sequence[str] = conf[options.GROUP].sources
     where = f'[{options.GROUP}] sources'
@@ -248,7 +245,7 @@ def _make(name: str, cls: Any, conf: Any, host: str, where: str) -> Source:
 
 
 def _path(cls: Any) -> str:
-    """Where a class is, as an entry point names it."""
+    """The path of a class, as an entry point names it."""
     return f'{getattr(cls, "__module__", "")}:{getattr(cls, "__qualname__", repr(cls))}'
 
 
@@ -266,15 +263,15 @@ class Declarer:
 
     @property
     def rules(self) -> Rules:
-        """What the deployment decided, as the sources were last read."""
+        """The rules of the deployment, as the sources were last read."""
         crossings = frozenset(pair for _name, source in self._sources for pair in source.crossings)
         growing = frozenset(sort for _name, source in self._sources for sort in source.growing)
         return Rules(self._require_version, crossings, growing)
 
     def refresh(self) -> None:
-        """Let the sources read again what they read once. If one fails, what it read before counts.
+        """Let the sources read their data again. If one fails, the data that it read before counts.
 
-        :raises InvalidConfiguration: an operator must mend something for one; the others were read
+        :raises InvalidConfiguration: an operator must fix something for one source; the others were read
         """
         failed = None
         for name, source in self._sources:
@@ -283,20 +280,20 @@ class Declarer:
             except exception.InvalidConfiguration as error:
                 failed = failed or error
             except Exception as error:
-                # A vendor's inventory may be down for a while; that is no reason to be without a compute service.
+                # A vendor's inventory may be down for a while. The compute service must start all the same.
                 self._log_once(name, f'source {name} cannot be read: {type(error).__name__}: {error}',
                                'What was read before counts', error)
         if failed is not None:
             raise failed
 
     def compare_kinds(self, installed: frozenset[str]) -> None:
-        """Have the log warn of device kinds in the table that are not installed."""
+        """Log a warning about device kinds in the table that are not installed."""
         for _name, source in self._sources:
             if isinstance(source, Table):
                 source.compare_kinds(installed)
 
     def declare(self, look: Look, said: MigrationType, obstacle: str | None) -> Declaration:
-        """What is declared of a type at a parent: each subject as the first source says that knows it."""
+        """The declaration of a type at a parent: each subject comes from the first source that knows it."""
         sort = Sort(said.kind, said.type)
         version: MigrationVersion = Unknown('no source knows it')
         if look.is_stateless:
@@ -323,7 +320,7 @@ class Declarer:
         return Declaration(said.parent, facts, tuple(sorted(sources.items())), said.driver)
 
     def _ask(self, name: str, source: Source, sort: Sort, said: MigrationType) -> Said:
-        # It may come from another project. When it fails, nobody knows what it would have required, so nothing moves.
+        # It may come from another project. When it fails, its requirements are unknown, so nothing may move.
         failed = None
         try:
             says = source.say(sort, said)

@@ -1,7 +1,7 @@
 """A deployment's table of migration versions and features, in YAML.
 
-Every scalar is taken as it is written: a version ``535.10`` is not the number 535.1, and ``1022:1480`` is never read as
-minutes and seconds. So the document is walked as nodes, which also know their lines.
+Every scalar is read as it is written: a version ``535.10`` is not the number 535.1, and ``1022:1480`` does not mean
+minutes and seconds. So the reader walks the nodes of the document, which also know their lines.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from typing import NoReturn
 import yaml
 
 from devicetrack import exception
+from devicetrack.compatibility.facts import parse_version
 from devicetrack.compatibility.facts import Sort
-from devicetrack.compatibility.versions import parse_version
-from devicetrack.compatibility.versions import Unknown
-from devicetrack.compatibility.versions import Version
+from devicetrack.compatibility.facts import Unknown
+from devicetrack.compatibility.facts import Version
 
 _DECLARED: Final = ('version', 'requires', 'offers')
 _TYPE: Final = (*_DECLARED, 'aggregation_may_grow', 'drivers', 'hosts')
-# The form of a trait's name, so that the scheduler can be told the same name.
+# The format of a trait's name, so that the scheduler can use the same name.
 _FEATURE: Final = re.compile('[A-Z][A-Z0-9_]{0,254}')
-# What is larger is something else, and to read it as YAML would take minutes.
+# A larger file is no table, and reading it as YAML would take minutes.
 _MAX_BYTES: Final = 1 << 20
 _BOOLEANS: Final = {'true': True, 'false': False}
 
 
 class Stated(NamedTuple):
-    """What the table, or one entry of it, says of devices of one type; None where it says nothing."""
+    """The statement of the table, or of one entry, about devices of one type; None where it has none."""
 
     version: Version | None = None
     required: frozenset[str] | None = None
@@ -40,9 +40,9 @@ class Stated(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One thing that a table says of a type: ``where``, and for which version of a driver or for which host alone.
+    """One statement of a table about a type: ``where`` it stands, and the driver's version or the host that it is for.
 
-    A cross-kind rule is an entry of either type.
+    A cross-kind rule gives an entry for either type.
     """
 
     sort: Sort
@@ -60,7 +60,7 @@ class _Type(NamedTuple):
 
 
 class Table:
-    """What a table says, and the rules of the deployment that it has.
+    """The statements of a table about types, and its rules for the deployment.
 
     ``crossings`` and ``growing`` are as in :class:`~devicetrack.compatibility.rules.Rules`.
     """
@@ -71,12 +71,12 @@ class Table:
 
     @property
     def kinds(self) -> frozenset[str]:
-        """The device kinds that it names."""
+        """The device kinds that the table names."""
         crossing = (sort for pair in self.crossings for sort in pair)
         return frozenset(sort.kind for sort in (*self._types, *crossing))
 
     def entries(self) -> Iterator[Entry]:
-        """All that it says, in its order; cross-kind rules come last."""
+        """All statements, in the order of the table; cross-kind rules come last."""
         for sort, found in self._types.items():
             yield Entry(sort, 'everywhere', found.everywhere, sort in self.growing)
             for driver, stated in found.drivers.items():
@@ -88,32 +88,25 @@ class Table:
             yield Entry(destination, f'cross_kind from {source}')
 
     def declared(self, sort: Sort, host: str, driver: str | None = None) -> Stated:
-        """What is declared for devices of a sort on a host with a driver of a version.
+        """The statement for devices of a sort on a host with a driver of a version.
 
         Each of version, requires and offers comes from the entry of the host, else of the driver, else of the type.
         """
-        version, required, offered = None, None, None
-        for stated in self._stated(sort, host, driver):
-            version = version if version is not None else stated.version
-            required = required if required is not None else stated.required
-            offered = offered if offered is not None else stated.offered
+        found = self._types.get(sort, _Type(Stated(), {}, {}))
+        version, required, offered = found.everywhere
+        for one in (found.drivers.get(driver or ''), found.hosts.get(host)):
+            if one is not None:
+                version = version if one.version is None else one.version
+                required = required if one.required is None else one.required
+                offered = offered if one.offered is None else one.offered
         return Stated(version, required, offered)
-
-    def _stated(self, sort: Sort, host: str, driver: str | None) -> Iterator[Stated]:
-        found = self._types.get(sort)
-        if found is not None:
-            if host in found.hosts:
-                yield found.hosts[host]
-            if driver is not None and driver in found.drivers:
-                yield found.drivers[driver]
-            yield found.everywhere
 
 
 def read(path: str, option: str = 'table') -> Table:
     """Read a table from a file. Blocks for the disk.
 
-    :param option: who names the path, for errors
-    :raises InvalidConfiguration: it cannot be read, or something in it means nothing; names file, line and element
+    :param option: the option that names the path, for errors
+    :raises InvalidConfiguration: it cannot be read, or something in it is invalid; names file, line and element
     """
     try:
         with open(path, 'rb') as file:
@@ -132,10 +125,10 @@ def read(path: str, option: str = 'table') -> Table:
 
 
 def parse(text: str, path: str) -> Table:
-    """Understand a table.
+    """Read a table from a text.
 
-    :param path: what errors call it
-    :raises InvalidConfiguration: something in it means nothing; names line and element
+    :param path: the name of the text in errors
+    :raises InvalidConfiguration: something in it is invalid; names line and element
     """
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -143,7 +136,7 @@ def parse(text: str, path: str) -> Table:
         mark = getattr(error, 'problem_mark', None)
         where = f'{path}, line {mark.line + 1}' if mark is not None else path
         problem = getattr(error, 'problem', None) or str(error).partition('\n')[0]
-        raise exception.InvalidConfiguration(where, 'no YAML', f'{problem}; mend the line or what is before it') \
+        raise exception.InvalidConfiguration(where, 'no YAML', f'{problem}; fix the line or what is before it') \
             from error
     except RecursionError as error:
         raise exception.InvalidConfiguration(path, 'no table', 'nested too deeply; a table has few levels') from error
@@ -153,7 +146,7 @@ def parse(text: str, path: str) -> Table:
 
 
 class _Reader:
-    """Walks the nodes of one document, each of them once."""
+    """Walks the nodes of one document, each only once."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -182,7 +175,7 @@ class _Reader:
                 self._fail(node, element, f'{source} to {destination}', 'a rule is about two kinds; within a kind only '
                            'the same type will do')
             if (source, destination) in found:
-                self._fail(node, element, f'{source} to {destination}', 'this rule is there before; remove one')
+                self._fail(node, element, f'{source} to {destination}', 'this rule is there twice; remove one')
             found.add((source, destination))
         return frozenset(found)
 
@@ -235,9 +228,9 @@ class _Reader:
         for key_node, value in node.value:
             key = self._text(key_node, f'a name in {element}')
             if known is not None and key not in known:
-                self._fail(key_node, element, key, f'means nothing here; there are {", ".join(known)}')
+                self._fail(key_node, element, key, f'is not known here; there are {", ".join(known)}')
             if key in found:
-                self._fail(key_node, element, key, 'is there before; remove one')
+                self._fail(key_node, element, key, 'is there twice; remove one')
             found[key] = value
         return found
 
@@ -269,7 +262,7 @@ class _Reader:
             self._fail(node, element, _shown(node), f'{name} is missing; add it')
 
     def _visit(self, node: Any, element: str) -> None:
-        """See that nothing is said by reference: a small file could then say very much."""
+        """Refuse references: with them a small file could become very large."""
         if id(node) in self._visited:
             self._fail(node, element, 'an alias', 'write it out: a table has no aliases')
         self._visited.add(id(node))

@@ -1,25 +1,25 @@
-"""Names of traits by which the scheduler finds hosts for a running guest, and what is asked of them.
+"""Names of traits by which the scheduler finds hosts for a running guest, and the traits that a guest requires.
 
-Placement compares no versions; it only knows whether a provider has a trait. So a host has every trait that a guest may
-ask for and find here, and a guest asks for what it needs at the least.
+Placement compares no versions; it only knows whether a provider has a trait. So a host has every trait that it fulfils,
+and a guest requires only the least.
 
 A name is ``CUSTOM_MIG_<KIND>_<TYPE>`` and one of
 
 - ``_V<major>_<minor>``: a device with this version, or with a newer minor of it;
 - ``_VOPAQUE_<digest>``: with a vendor's own version string;
-- ``_VNONE``: without a driver's state, so with no version;
-- ``_VUNKNOWN``: with a version that nobody knows;
-- ``_ANY``: with whatever version;
+- ``_VNONE``: without a driver's state, so without a version;
+- ``_VUNKNOWN``: with an unknown version;
+- ``_ANY``: with any version;
 - ``_F_<FEATURE>``: that offers a feature.
 
-A name means one thing. A kind of ``[a-z0-9]``, and a type whose parts of ``[a-z0-9]`` are joined by hyphens, are
-written in capitals, with underscores for the hyphens; a feature of ``[A-Z0-9_]`` is written as it is. Everything else,
-what is too long, and what has a part that means something itself (``any``, ``f``, ``v1``, ``vnone``, ``vunknown``,
-``vopaque``, or ``h`` and 16 hexadecimal digits) has its letters and digits, cut and without such parts, then ``_H`` and
-a digest of the whole. A digest is the first 16 hexadecimal digits of the SHA-256.
+Each name means one thing. A kind of ``[a-z0-9]``, and a type whose parts of ``[a-z0-9]`` are joined by hyphens, are
+written in capitals, with underscores for the hyphens; a feature of ``[A-Z0-9_]`` is written as it is. Any other text
+is written as its letters and digits, then ``_H`` and a digest of the whole. So is a text that is too long, or that has
+a part with a meaning of its own (``any``, ``f``, ``v1``, ``vnone``, ``vunknown``, ``vopaque``, or ``h`` and 16
+hexadecimal digits): it is cut, and such parts are left out. A digest is the first 16 hexadecimal digits of the SHA-256.
 
-So the first part that means something and is no digest ends the type, and before that the digests say where the kind
-ends. Only two texts with one digest can have one name, and :func:`of_host` looks for them.
+So the first part with a meaning that is no digest ends the type, and the digests before it say where the kind ends.
+Only two texts with the same digest can have the same name, and :func:`of_host` refuses them.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from typing import NamedTuple
 
 from devicetrack import exception
 from devicetrack.compatibility.facts import Facts
+from devicetrack.compatibility.facts import MigrationVersion
+from devicetrack.compatibility.facts import newest_seen
+from devicetrack.compatibility.facts import Opaque
 from devicetrack.compatibility.facts import Sort
+from devicetrack.compatibility.facts import Unknown
+from devicetrack.compatibility.facts import Version
 from devicetrack.compatibility.partners import Held
 from devicetrack.compatibility.rules import Rules
-from devicetrack.compatibility.versions import MigrationVersion
-from devicetrack.compatibility.versions import newest_seen
-from devicetrack.compatibility.versions import Opaque
-from devicetrack.compatibility.versions import Unknown
-from devicetrack.compatibility.versions import Version
 from devicetrack.objects.traits import MIGRATION
 
-# A version with a larger minor is told and asked for as this one: a provider has a trait for each.
+# A version with a larger minor is offered and required as this one: a provider has a trait for each minor.
 LARGEST_MINOR: Final = 99
 
 _ANY: Final = '_ANY'
@@ -52,7 +52,7 @@ _UNKNOWN: Final = '_VUNKNOWN'
 _KIND: Final = re.compile('[a-z0-9]{1,32}')
 _TYPE: Final = re.compile('(?=.{1,64}$)[a-z0-9]+(-[a-z0-9]+)*')
 _FEATURE: Final = re.compile('(?!(.*_)?H[0-9A-F]{16}$)[A-Z0-9_]{1,90}')
-# So that a name of all three has the 255 characters at most that placement takes.
+# With these lengths a name of all three has at most the 255 characters that placement takes.
 _LETTERS: Final = {_KIND: 32, _TYPE: 64, _FEATURE: 90}
 
 _RUN: Final = re.compile('[A-Za-z0-9]+')
@@ -67,18 +67,18 @@ class _Meaning(NamedTuple):
         return f'{self.what} of {self.sort}'
 
 
-# -- what a host has --------------------------------------------------------------------------------------------------
+# -- offered by a host ------------------------------------------------------------------------------------------------
 
 
 def offered(facts: Facts) -> frozenset[str]:
-    """The traits of a provider that counts devices with these facts; none for what its host cannot migrate."""
+    """The traits of a provider that counts devices with these facts; none if its host cannot migrate them."""
     return frozenset(_meanings(facts))
 
 
 def of_host(host: Iterable[Facts]) -> dict[Facts, frozenset[str]]:
-    """The traits of all that a host has.
+    """The traits for each of the facts of a host.
 
-    :raises BadRequest: two things have one name; names both
+    :raises BadRequest: two meanings have one name; names both
     """
     meant: dict[str, _Meaning] = {}
     found = {}
@@ -97,7 +97,7 @@ def _meanings(facts: Facts) -> dict[str, _Meaning]:
     if facts.obstacle is not None:
         return {}
     sort, version = facts.sort, facts.version
-    # The reason why nobody knows it tells no device from another.
+    # The reason why a version is unknown distinguishes no devices.
     versions = {_suffix(version): 'unknown version' if isinstance(version, Unknown) else f'version {version}'}
     if isinstance(version, Version):
         accepted = (version._replace(minor=minor, patch=0) for minor in range(min(version.minor, LARGEST_MINOR) + 1))
@@ -107,16 +107,16 @@ def _meanings(facts: Facts) -> dict[str, _Meaning]:
             for suffix, what in {_ANY: 'any version', **versions, **features}.items()}
 
 
-# -- what a guest asks for --------------------------------------------------------------------------------------------
+# -- required by a guest ----------------------------------------------------------------------------------------------
 
 
 def required(device: Held, rules: Rules) -> tuple[frozenset[str], ...]:
-    """What a provider must have to give a device of a guest its partner: of each set one name.
+    """The traits of a provider that has a partner for a device of a guest: one name from each set.
 
-    No provider is excluded that has a partner. Who has these names may have none still: what traits cannot say, the
-    destination checks.
+    Every provider with a partner has them. A provider that has them may still have no partner: the destination checks
+    what traits cannot express.
 
-    :raises NoDestination: no device can be its partner, whatever a host has
+    :raises NoDestination: no device of any host can be its partner
     """
     facts = device.facts
     if facts.obstacle is not None:
@@ -137,14 +137,13 @@ def required(device: Held, rules: Rules) -> tuple[frozenset[str], ...]:
 def query(devices: Iterable[tuple[str, Held]], rules: Rules, known: Collection[str]) -> list[tuple[str, str]]:
     """Parameters of ``GET /allocation_candidates``, from microversion 1.39 on, for a guest that moves while it runs.
 
-    Each device has a group of its own, ``_MIG1`` and so on, so that each may come from another provider. Everything
-    else that the instance needs is for the caller to add; with groups of its own also a ``group_policy``, unless there
-    is one.
+    Each device has its own group, ``_MIG1`` and so on, so that each may come from another provider. The caller adds
+    everything else that the instance needs, and a ``group_policy`` if it adds groups and there is none yet.
 
     :param devices: with the resource class of each
-    :param known: all names of traits that placement has and that begin with ``CUSTOM_MIG_``; one that it has not makes
-        it refuse the query
-    :raises NoDestination: no device can be the partner of one of these, whatever a host has or by what is known
+    :param known: all names of traits in placement that begin with ``CUSTOM_MIG_``; placement refuses a query with a
+        name that it does not know
+    :raises NoDestination: no device of any host, or of any known host, can be the partner of one of these
     """
     parameters = []
     number = 0
@@ -182,7 +181,7 @@ def _normalized(text: str, plain: re.Pattern[str]) -> str:
     parts = text.upper().split('-')
     if plain.fullmatch(text) and (plain is _FEATURE or not any(map(_MEANS_SOMETHING.fullmatch, parts))):
         return '_'.join(parts)
-    # Cut first: what is left of a part may mean something.
+    # Cut first: the rest of a part may have a meaning.
     letters = '_'.join(_RUN.findall(text)).upper()[:_LETTERS[plain]].split('_')
     kept = [part for part in letters if part and not _MEANS_SOMETHING.fullmatch(part)]
     return '_'.join([*kept, f'H{_digest(text)}'])

@@ -1,8 +1,8 @@
-"""Options, by subject. They are handed in: nothing here or elsewhere reads a global configuration.
+"""Options, by subject. The caller hands the configuration in; no code of ours reads a global one.
 
 A compute service may have registered some of these options itself (``[libvirt] pmem_namespaces``,
-``[devices] enabled_mdev_types``, ``[mdev_<type>] …``). Such an option is read as the service registered it and not
-registered twice.
+``[devices] enabled_mdev_types``, ``[mdev_<type>] …``). We read such an option as the service registered it, and
+do not register it again.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from devicetrack import exception
 
 
 def register(conf: cfg.ConfigOpts, group: str, options: Iterable[cfg.Opt]) -> None:
-    """Register options in a group, except those that somebody registered there before.
+    """Register the options of a group that are not registered there yet.
 
-    Where the configuration has been read already, every value is seen to be one: oslo.config says of a bad one in which
-    file it is, and not in which section.
+    Then check every value, if the configuration files have been read: oslo.config's own error for a bad value names the
+    file but not the section.
 
-    :raises InvalidConfiguration: a value is of another type, or none of the choices
+    :raises InvalidConfiguration: a value has another type, or is none of the choices
     """
     options = list(options)
     for option in options:

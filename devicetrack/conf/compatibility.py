@@ -1,4 +1,4 @@
-"""Options about whether running guests can move with their devices."""
+"""Options for live migration of guests with their devices."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ GROUP = 'devicetrack_compatibility'
 
 OPTIONS = [
     cfg.ListOpt('sources', default=['sysfs', 'table'], help="""
-Who says which migration version, features and units devices of a type have: names of entry points of
-``devicetrack.compatibility.sources``. They are asked in this order, and of each of the three the first that knows it
-counts. ``sysfs`` has what drivers declare, ``table`` what the deployment's table says.
+Where the migration version, the features and the units of a device type are looked up: names of entry points of
+``devicetrack.compatibility.sources``, asked in this order. For each of the three the first source that knows it counts.
+``sysfs`` reads what drivers declare, ``table`` reads the deployment's table.
 """),
     cfg.StrOpt('table', help="""
-Absolute path of the deployment's table of migration versions and features, in YAML of at most 1 MiB. Unset or empty
-means that there is none. It is read when the service starts and at every audit; one that cannot be read keeps the
-service from starting, and later the last one that could be read counts.
+Absolute path of the deployment's table of migration versions and features: a YAML file of at most 1 MiB. Unset or
+empty means that there is no table. The service reads the file when it starts and at every audit. It does not start when
+the file cannot be read; at an audit it then keeps the table that it read last.
 """),
     cfg.BoolOpt('require_version', default=False, help="""
-Whether a live migration is refused when the migration version of a device is unknown at either end. Otherwise it is
-allowed, and the log says so: the drivers of the kernel itself declare no version and check at the destination what they
-are sent. Set it where all types that guests have are in the table or declared by their drivers.
+Whether to refuse a live migration when the migration version of a device is unknown at either end. By default it is
+allowed and logged, because the kernel's own drivers declare no version and check the state that they receive at the
+destination. Turn it on once every type in use is in the table or declared by its driver.
 """),
     cfg.StrOpt('version_attribute', default='migration_version', help="""
-Attribute in sysfs with the migration version of a type: a path below the directory of the type of mediated devices, or
-of the physical function of a virtual one. It is read and never written. Empty means that none is read.
+Sysfs attribute with the migration version of a type: a path below the directory of the mediated device type, or below
+that of the physical function. The attribute is only read. Empty means that no version is read.
 """),
     cfg.StrOpt('aggregation_attribute', default='aggregation', help="""
-Attribute in sysfs with the number of units that a device of a type has, where types are made of units: a path as for
-``version_attribute``. Empty means that none is read.
+Sysfs attribute with the number of units in a device of a type, for types that are made of units: a path as for
+``version_attribute``. Empty means that no number is read.
 """),
     cfg.BoolOpt('opaque_versions', default=False, help="""
-Whether a version in sysfs that is not ``major.minor.patch`` is a vendor's own string, which equals another or does not.
-Otherwise it is unknown.
+Whether to accept a version in sysfs that does not have the form ``major.minor.patch``. Such versions are a vendor's own
+strings and are compatible only when they are equal. By default they count as unknown.
 """),
 ]
 

@@ -17,11 +17,11 @@ VPMEM_GROUP = 'devicetrack_vpmem'
 
 LIBVIRT_OPTIONS = [
     cfg.StrOpt('connection_uri', default='', help="""
-URI of the hypervisor, as libvirt takes it. Empty means ``qemu:///system``.
+libvirt URI of the hypervisor. Empty means ``qemu:///system``.
 """),
     cfg.ListOpt('pmem_namespaces', default=[], help="""
 Persistent-memory namespaces that guests may get, by label: ``LABEL:NAME[|NAME…][,LABEL:…]``, for example
-``4GB:ns0,SMALL:ns1|ns2``. A label's devices are counted as ``CUSTOM_PMEM_NAMESPACE_<LABEL>``. A namespace has one
+``4GB:ns0,SMALL:ns1|ns2``. Placement counts them as ``CUSTOM_PMEM_NAMESPACE_<LABEL>``. A namespace has exactly one
 label.
 """),
 ]
@@ -32,53 +32,52 @@ Types of mediated devices that guests may get, for example ``nvidia-35,nvidia-36
 device must belong to one of them: name the addresses in ``[mdev_<type>] device_addresses``.
 """),
     cfg.BoolOpt('adopt_existing_mdevs', default=True, help="""
-Whether a free mediated device of an enabled type that exists already is handed out before a new one is made. An adopted
-device is kept when its guest is gone; one that any domain names is never adopted. Turn it off where somebody else makes
-devices on these parents for a purpose of his own.
+Whether to hand out free mediated devices of enabled types that already exist, before new ones are made. An adopted
+device stays on the host when its guest is gone. A device that any domain names is never adopted. Turn it off when other
+programs make devices on these parents for their own use.
 """),
 ]
 
 MDEV_TYPE_OPTIONS = [
     cfg.ListOpt('device_addresses', default=[], help="""
-Parents that make this type: PCI addresses (``0000:84:00.0``), or node-device names of virtual parents (``mtty_mtty``).
-Empty means every parent that no other type names.
+Parent devices of this type: PCI addresses (``0000:84:00.0``), or node-device names of virtual parents
+(``mtty_mtty``). Empty means every parent that no other type names.
 """),
     cfg.StrOpt('mdev_class', default='VGPU', help="""
 Resource class that devices of this type are counted as: ``VGPU`` or a name that starts with ``CUSTOM_``.
 """),
     cfg.IntOpt('max_instances', min=0, help="""
-At most so many devices of this type on each parent, when fewer are wanted than the parent can make. Unset means as many
-as it can make.
+Maximum number of devices of this type on each parent. Unset means as many as the parent can make.
 """),
 ]
 
 MDEV_OPTIONS: list[cfg.Opt] = [
     cfg.IntOpt('release_wait_s', default=10, min=0, help="""
-How many seconds to wait until no process has a mediated device open that is to be given back. The guest's process lets
-go of it when it ends, which takes longer the more memory the guest had. After that the device stays held and the next
-audit looks again, without waiting. Raise it when audits often report devices as in use whose guests are gone; a release
-takes so much longer at most for each device.
+Seconds that a release waits until no process has the mediated device open. The guest's process closes it when it ends,
+which takes longer for a guest with more memory. After this time the device stays held, and the next audit looks again
+without waiting. Raise it when audits often report devices in use whose guests are gone; a release may then take this
+much longer for each device.
 """),
 ]
 
 VF_OPTIONS = [
     cfg.ListOpt('enabled_types', default=[], help="""
-vGPU types that guests may get on virtual functions, by their numbers: ``nvidia/creatable_vgpu_types`` of a virtual
-function lists number and name. It is for cards whose driver has NVIDIA's own VFIO interface in the place of mediated
-devices. With more than one type each physical function must belong to one of them: name the addresses in
+Numbers of the vGPU types that guests may get on virtual functions; ``nvidia/creatable_vgpu_types`` of a virtual
+function lists numbers and names. For cards whose driver has NVIDIA's own VFIO interface instead of mediated devices.
+With more than one type each physical function must belong to one of them: name the addresses in
 ``[vf_<type>] device_addresses``.
 """),
     cfg.BoolOpt('adopt_existing', default=False, help="""
-Whether a virtual function that has an enabled type already, and that no domain and no record names, is handed out; its
-type is kept when its guest is gone. Turn it on where types are set before the service starts, by a unit of systemd for
-example. It is off because nothing says for whom a type was set, and a function without a type does as well.
+Whether to hand out virtual functions that already have an enabled type and that no domain and no record names. Such a
+function keeps its type when its guest is gone. Turn it on when something else sets types before the service starts, for
+example a systemd unit. It is off by default because the host does not say for whom a type was set.
 """),
     cfg.IntOpt('release_wait_s', default=10, min=0, help="""
-How many seconds to wait until no process has a virtual function open that is to be given back. After that it stays held
+Seconds that a release waits until no process has the virtual function open. After this time the function stays held,
 and the next audit looks again.
 """),
     cfg.StrOpt('sysfs_root', default='/sys', help="""
-Where sysfs is mounted, or a tree that has the same form: for development and tests.
+Directory where sysfs is mounted. Development and tests use a tree of the same form.
 """),
 ]
 
@@ -91,27 +90,28 @@ that no other type names.
 Resource class that devices of this type are counted as: ``VGPU`` or a name that starts with ``CUSTOM_``.
 """),
     cfg.IntOpt('max_instances', min=0, help="""
-At most so many devices of this type on each physical function. Set it to what the card can hold of the type
-(``nvidia-smi vgpu -s -v`` calls it ``Max Instances``) or less: sysfs does not say it, and until the card is full each
-virtual function counts as one that can still get the type.
+Maximum number of devices of this type on each physical function. Set it to what the card can hold (``Max Instances`` in
+the output of ``nvidia-smi vgpu -s -v``) or less. Sysfs does not have this number: without the option every virtual
+function counts as one that can get the type, until the card is full.
 """),
 ]
 
 VPMEM_OPTIONS = [
     cfg.StrOpt('ndctl_command', default='ndctl', help="""
-The ndctl program: a name on the path or a file.
+The ndctl program: a name that is looked up in ``PATH``, or the path of a file.
 """),
     cfg.StrOpt('directory', default='', help="""
-A directory whose regular files stand for persistent-memory namespaces: the file's name is the namespace's name, its
-size the namespace's size. Set, ndctl is not asked. For hosts without such memory, in development and in tests.
+Directory whose regular files stand for persistent-memory namespaces, each with the name and size of its file. When it
+is set, ndctl is not called. For development and tests on hosts without persistent memory.
 """),
     cfg.IntOpt('wipe_rate_mib_s', default=0, min=0, help="""
-Upper bound for wiping one namespace, in MiB a second; 0 means none. It is kept while zeroes are written and while they
-are read back. Lower it when wiping disturbs running guests; a released namespace is free only when it is wiped.
+Maximum rate for wiping one namespace, in MiB per second, both while zeroes are written and while they are read back; 0
+means no limit. Set it when wiping slows running guests down. A released namespace is free only after the wipe, so a
+lower rate keeps it held for longer.
 """),
     cfg.IntOpt('wipe_wait_s', default=60, min=0, help="""
-How many seconds to wait for a wipe of the same namespace that another process has under way, for example one that
-outlived a killed service. After that the namespace stays held and the next audit looks again.
+Seconds to wait for another process that wipes the same namespace, for example one that outlived a killed service. After
+this time the namespace stays held, and the next audit looks again.
 """),
 ]
 

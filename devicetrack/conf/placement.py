@@ -1,6 +1,6 @@
 """Options of placement.
 
-How it is reached is in the same group: keystoneauth1 has those options
+The same group has keystoneauth1's options, which say how to reach it
 (:func:`devicetrack.placement.session.open_adapter`).
 """
 
@@ -15,15 +15,15 @@ from devicetrack import conf as registry
 GROUP: Final = 'placement'
 ON_CONFLICT: Final = 'on_conflict_'
 
-_FAIL: Final = ('fail', 'the operation fails, nothing is changed, and the caller decides')
-_RETRY: Final = ('retry', 'repeat it when what it is about to change is as it was believed to be')
-_MERGE: Final = ('merge', 'repeat it with what others put there')
+_FAIL: Final = ('fail', 'the operation fails and changes nothing; the caller decides')
+_RETRY: Final = ('retry', 'repeat it, if what it changes is still as it was read')
+_MERGE: Final = ('merge', 'repeat it, and keep what others put there')
 
 
 def _on_conflict(operation: str, text: str, *choices: tuple[str, str]) -> cfg.Opt:
     return cfg.StrOpt(ON_CONFLICT + operation, default=_FAIL[0], choices=[_FAIL, _RETRY, *choices], help=f"""
-What {text} does when somebody else changed the same allocations or providers at the same time. What each choice costs
-and what a user sees of it is in the guide to conflicts.
+What {text} does when somebody else changed the same allocations or providers at the same time. The guide to
+conflicts says what each choice costs and what a user sees.
 """)
 
 
@@ -36,26 +36,28 @@ OPTIONS: list[cfg.Opt] = [
     _on_conflict('evacuate', 'an evacuation, at its start and when it is over', _MERGE),
     _on_conflict('change', 'a change of what an instance needs that comes from outside', _MERGE),
     cfg.IntOpt('allocation_attempts', default=4, min=1, max=100, help="""
-How often an operation on allocations writes at most, for conflicts and lost answers together. Each attempt costs a read
-of every consumer concerned and a write. Raise it when many writers change the same consumers.
+Maximum number of attempts of an operation on allocations to write, after conflicts and lost answers
+together. Each attempt reads
+every consumer concerned and writes once. Raise it when many writers change the same consumers.
 """),
     cfg.StrOpt('nested', default='off', choices=[
         ('off', 'all devices of a node are counted at the node'),
-        ('manual', 'as off until the node is healed; the providers below it are there, reserved in full'),
-        ('at_start', 'each device is counted at its own provider; a service that starts moves what is at the node'),
-        ('refuse', 'each device is counted at its own provider; no service starts while guests have devices of the '
-                   'node'),
+        ('manual', 'as off until the node is healed; the providers below it exist, reserved in full'),
+        ('at_start', 'each device is counted at its own provider; the service moves allocations of the node when it '
+                     'starts'),
+        ('refuse', 'each device is counted at its own provider; the service does not start while guests have '
+                   'allocations of the node'),
     ], help="""
 Whether devices are counted at providers of their own below the node: one for each parent of mediated devices or of
-virtual functions, and one for each NUMA node of persistent memory if those are counted so. A flavor can ask for devices
-of one parent, and the scheduler knows which parent is full, only where they are. While devices are allocated at the
-node they stay counted there: "devicetrack-manage placement heal", or a start with at_start, moves them without moving a
-guest.
+virtual functions, and with pmem_per_numa_node one for each NUMA node of persistent memory. Only with such providers can
+a flavor ask for devices of one parent, and does the scheduler know which parent is full. Devices that are allocated at
+the node stay counted there until "devicetrack-manage placement heal", or a start with at_start, moves the allocations.
+No guest moves for that.
 """),
     cfg.BoolOpt('pmem_per_numa_node', default=False, help="""
 Whether persistent memory is counted for each NUMA node, at providers ``<node>_numa<N>`` with the trait
-``HW_NUMA_ROOT``, and not at the node. Namespaces whose NUMA node is not known stay at the node. It must be the same for
-the service and for commands.
+``HW_NUMA_ROOT``, and not at the node. Namespaces whose NUMA node is unknown are counted at the node. The service and
+the commands must have the same value.
 """),
 ]
 

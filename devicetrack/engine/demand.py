@@ -1,4 +1,4 @@
-"""What a claim asks of this host, in the form that the ledger works on."""
+"""The request of a claim, in the form that the ledger works on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from devicetrack.objects import extra_specs as specs
 class Item(NamedTuple):
     """So many devices of a resource class, from one provider or (None) from any of this host.
 
-    With ``accepts`` only such as it accepts: it is asked with the parent's name and the details of a device.
+    ``accepts`` limits them: it gets the parent's name and the details of a device, and says whether it may be taken.
     """
 
     resource_class: str
@@ -41,7 +41,7 @@ class Demand(NamedTuple):
     numa_policy: str = vocabulary.NONE
 
     def as_asked(self) -> Demand:
-        """The same without a word on which devices are accepted, which means nothing outside of this process."""
+        """The same without ``accepts``, which is of use in this process only."""
         return self._replace(items=tuple(item._replace(accepts=None) for item in self.items))
 
 
@@ -55,8 +55,8 @@ def from_allocations(allocations: Any, providers: Collection[str], ours: Collect
     """Read placement's allocations ``{provider UUID: {'resources': {CLASS: amount}}}``.
 
     :param providers: UUIDs of this host's providers
-    :param ours: the resource classes that count devices of ours; every other class is skipped
-    :param extra_specs: the flavor's, when known: they order the devices and say what must at least be there
+    :param ours: the resource classes that count our devices; every other class is skipped
+    :param extra_specs: the flavor's, when known: they order the devices, and the allocations must not hold less
     :param below: by provider, the classes that only providers below it count: allocated at it, they come from any of
         them
     :raises BadRequest: the allocations have another shape, or hold less than the flavor needs
@@ -104,7 +104,7 @@ def _check_enough(items: Sequence[Item], needs: specs.Needs, ours: Collection[st
 def from_request(request: Any, providers: Collection[str]) -> Demand:
     """Read a :class:`devicetrack.objects.DeviceRequest`.
 
-    :raises BadRequest: an amount cannot be meant
+    :raises BadRequest: an amount is out of range
     :raises UnknownProvider: it names a provider that is not of this host
     """
     items = []
@@ -122,7 +122,7 @@ Held = TypeVar('Held')
 
 
 def arrange(held: Sequence[Held], classes: Sequence[str], order: Sequence[str]) -> list[Held]:
-    """Put what was taken, with its resource classes beside it, into the order of the guest."""
+    """Put the taken devices, whose resource classes are in ``classes``, into the order of the guest."""
     if not order:
         return list(held)
     waiting: dict[str, list[Held]] = {}

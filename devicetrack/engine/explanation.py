@@ -1,33 +1,29 @@
-"""Why a request does not fit, as data and as one sentence."""
+"""Explains why a request does not fit, as data and as one sentence."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Mapping
 from typing import NamedTuple
-from typing import TYPE_CHECKING
 
 from devicetrack import vocabulary
 from devicetrack.engine import withholding
 from devicetrack.engine.demand import Demand
 from devicetrack.engine.selection import allows
 from devicetrack.engine.selection import Pool
-
-if TYPE_CHECKING:
-    from devicetrack.engine.ledger import Unit
+from devicetrack.engine.selection import Unit
 
 
 class Shortage(NamedTuple):
-    """One part of a request and what became of every device that could have served it.
+    """One part of a request, and why each device that could serve it does or does not.
 
-    ``wanted`` counts what the whole request wants of this resource class (from ``provider_uuid``, when it names
-    one); ``exist`` the devices there are and the ones that could still be made when the host was last read;
-    ``free`` those that could be had now. Of the rest, ``held`` are held by ``instances`` instances, ``releasing``
-    are being wiped or removed, ``withheld`` is by reasons, each device once (what a drained parent could still make
-    included), ``wrong_numa_node`` are free but not on a node that the request allows, and each parent in
-    ``full_parents`` can make no more. ``wrong_provider`` devices of the class are
-    free at other providers, ``wrong_type`` devices of the same provider count as another class. ``unread`` when a part
-    of the host could not be read, which may have some.
+    ``wanted`` counts the devices of this resource class in the whole request (from ``provider_uuid``, if it names one).
+    ``exist`` counts the devices that exist and those that could still be made when the host was last read, ``free`` the
+    ones that can be taken now. The others are ``held`` by ``instances`` instances; ``releasing``, that is being wiped
+    or removed; ``withheld``, by reasons and each device once, with those that a drained parent could make; or free on a
+    ``wrong_numa_node``. Each parent in ``full_parents`` can make no more. ``wrong_provider`` devices of the class are
+    free at other providers, ``wrong_type`` devices of the same provider count as another class. ``unread`` means that a
+    part of the host could not be read, and may have some.
     """
 
     resource_class: str
@@ -79,10 +75,11 @@ def _count(number: int, noun: str) -> str:
 
 
 def shortage(resource_class: str, provider_uuid: str | None, wanted: int, demand: Demand, all_pools: Iterable[Pool],
-             units: Mapping[str, Mapping[str, Unit]]) -> Shortage:
-    """Count what there is for one part of a demand. How many instances hold it is left out.
+             units: Mapping[str, Mapping[str, Unit]], instances: int) -> Shortage:
+    """Count the devices for one part of a demand.
 
     :param units: by kind and identifier
+    :param instances: how many instances hold some of them
     """
     all_pools = list(all_pools)
     pools = [pool for pool in all_pools if pool.resource_class == resource_class]
@@ -106,7 +103,7 @@ def shortage(resource_class: str, provider_uuid: str | None, wanted: int, demand
         exist=sum(pool.total + pool.makes() for pool in ours),
         free=free,
         held=sum(pool.held_count for pool in ours),
-        instances=0,
+        instances=instances,
         releasing=sum(pool.releasing_count for pool in ours),
         withheld=tuple(sorted(withheld.items())),
         wrong_numa_node=free_anywhere - free,

@@ -1,18 +1,25 @@
 """The in-memory index of free and held devices of one host.
 
-The ledger decides and remembers; it does no I/O and has no lock of its own: its owner calls it under one, and every
-call takes microseconds. It knows identities and owners, not the rows: whatever lasts is in the store.
+The ledger decides and remembers. It does no I/O and has no lock of its own: its owner calls it under one, and every
+call takes microseconds. It knows identities and owners, not the rows: whatever lasts is in the store. Keys and frozen
+values go in and out; no caller ever holds an object that the ledger still changes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
+import itertools
 from typing import Final
+from typing import NamedTuple
 
 from devicetrack import exception
 from devicetrack import vocabulary
+from devicetrack.engine.demand import arrange
 from devicetrack.engine.demand import Demand
 from devicetrack.engine.demand import Item
 from devicetrack.engine.demand import NOTHING
@@ -20,7 +27,12 @@ from devicetrack.engine.explanation import Shortage
 from devicetrack.engine.explanation import shortage
 from devicetrack.engine.pools import Pools
 from devicetrack.engine.selection import allows
+from devicetrack.engine.selection import FREE
+from devicetrack.engine.selection import HELD
+from devicetrack.engine.selection import Holding
 from devicetrack.engine.selection import Pool
+from devicetrack.engine.selection import RELEASING
+from devicetrack.engine.selection import Unit
 from devicetrack.engine.withholding import NO_REASON
 from devicetrack.engine.withholding import Standing
 from devicetrack.objects import details
@@ -31,10 +43,6 @@ from devicetrack.objects.values import Inventory
 from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import Record
 
-FREE: Final = 0
-HELD: Final = 1
-RELEASING: Final = 2
-
 # A reason of a device that is held: one that is free and not there is not known here.
 GONE: Final = 'gone from the host'
 _GONE: Final = frozenset((GONE,))
@@ -44,47 +52,71 @@ _NOT_ADOPTED: Final = frozenset((vocabulary.NOT_ADOPTED,))
 _OF_THE_HOST: Final = frozenset((vocabulary.UNHEALTHY, vocabulary.NOT_ADOPTED, vocabulary.DRAINED, GONE))
 
 
-# What was made or given back while somebody read the host: by device, the pool that it counted in.
-Watch = dict[tuple[str, str | None], Pool]
+class Hold(NamedTuple):
+    """What one take holds for an instance, in the order of the guest.
+
+    A device that is to be made has no identifier in ``candidates`` and a name of the ledger's own in ``keys``, until
+    :meth:`Ledger.name` gives it the driver's.
+    """
+
+    instance_uuid: str
+    keys: tuple[DeviceKey, ...]
+    candidates: tuple[Candidate, ...]
+
+    @property
+    def is_named(self) -> bool:
+        return all(candidate.identifier is not None for candidate in self.candidates)
 
 
-class Unit:
-    """One device. ``identifier`` is None, and ``unborn`` true, while it is claimed and not named or made yet."""
+class DeviceState(NamedTuple):
+    """One device as the ledger has it. ``identifier`` is None while it is claimed and not named yet."""
 
-    __slots__ = ('pool', 'identifier', 'details', 'state', 'unborn', 'queued', 'withheld', 'holding')
-
-    def __init__(self, pool: Pool, identifier: str | None, details: str) -> None:
-        self.pool, self.identifier, self.details = pool, identifier, details
-        self.state = FREE
-        self.unborn = False
-        self.queued = False                     # stands in its pool's line of free devices
-        self.withheld = NO_REASON               # the reasons why it may not be handed out
-        self.holding: Holding | None = None
+    kind: str
+    identifier: str | None
+    provider_uuid: str
+    resource_class: str
+    parent: str | None
+    numa_node: int | None
+    details: str
+    state: int
+    instance_uuid: str | None
+    withheld: frozenset[str]
+    unborn: bool
 
     @property
     def key(self) -> tuple[str, str | None]:
-        return self.pool.kind, self.identifier
-
-    def candidate(self) -> Candidate:
-        pool = self.pool
-        return Candidate(pool.kind, self.identifier, pool.provider_uuid, pool.resource_class, pool.parent_name,
-                         pool.numa_node, self.details)
+        return self.kind, self.identifier
 
 
-class Holding:
-    """What one claim holds for one instance.
+class PoolState(NamedTuple):
+    """The devices of one pool, counted.
 
-    ``in_doubt`` while nobody knows whether its last commit happened; ``anywhere`` when the request left the choice of
-    every provider to this host; ``affinity`` is the request's NUMA nodes and policy, None when it has none;
-    ``from_rows`` when it was made of rows and not by a take of this process.
+    ``total`` counts those that are there or claimed, and ``makes`` what the parent could make beside them. ``room`` is
+    what can be had now, of existing devices (``free``) and new ones. ``details`` are those of one of its devices.
     """
 
-    __slots__ = ('instance_uuid', 'units', 'in_doubt', 'anywhere', 'affinity', 'from_rows')
+    kind: str
+    provider_uuid: str
+    resource_class: str
+    parent: str | None
+    numa_node: int | None
+    details: str
+    total: int
+    makes: int
+    room: int
+    free: int
+    held: int
+    releasing: int
 
-    def __init__(self, instance_uuid: str, units: tuple[Unit, ...]) -> None:
-        self.instance_uuid, self.units = instance_uuid, units
-        self.in_doubt = self.anywhere = self.from_rows = False
-        self.affinity: tuple[frozenset[int | None], str] | None = None
+
+class Available(NamedTuple):
+    """A free device, or with ``identifier`` None as many as a parent can make."""
+
+    kind: str
+    parent: str | None
+    identifier: str | None
+    details: str
+    amount: int
 
 
 class Ledger:
@@ -101,27 +133,31 @@ class Ledger:
         self._holdings: dict[str, Holding] = {}
         # What an instance holds besides the above: it moves, or an earlier claim of it is still on its way back.
         self._beside: dict[str, tuple[Holding, ...]] = {}
-        self._watches: list[Watch] = []
+        # Devices that are claimed and not named yet, by the ledger's own names for them.
+        self._unnamed: dict[str, Unit] = {}
+        self._numbers = itertools.count(1)
+        # What was made or given back while somebody reads the host: by watch and device, the pool that it counted in.
+        self._watches: dict[int, dict[DeviceKey, Pool]] = {}
         self._standing = Standing()
 
     # -- taking -------------------------------------------------------------------------------------------------------
 
-    def take(self, instance_uuid: str, demand: Demand, beside: bool = False) -> Holding:
+    def take(self, instance_uuid: str, demand: Demand, beside: bool = False) -> Hold:
         """Hold devices for the whole demand, or nothing.
 
         :param beside: besides what the instance holds already, for an instance that moves
         :raises InstanceHasClaim: the instance holds devices already
-        :raises NoFit: with what is short; the number of instances in it is left for :meth:`owners`, which counts
-            outside the owner's lock
+        :raises NoFit: with what is short
         """
-        holding = self._holdings.get(instance_uuid)
-        if holding is not None and not beside:
-            raise exception.InstanceHasClaim(instance_uuid, [unit.key for unit in holding.units])
+        first = self._holdings.get(instance_uuid)
+        if first is not None and not beside:
+            raise exception.InstanceHasClaim(instance_uuid, [unit.key for unit in first.units])
         items = demand.items
         if len(items) == 1:
-            units = self._take_item(items[0], demand)
-            if units is None:
+            some = self._take_item(items[0], demand)
+            if some is None:
                 raise exception.NoFit(self.shortages(demand))
+            units = in_order = some
         else:
             # Items that name a provider choose first: what is left serves those that take from anywhere. Of one class,
             # the sets of pools that items allow contain one another or are apart, so whatever fits is found this way.
@@ -135,33 +171,45 @@ class Ledger:
                     raise exception.NoFit(self.shortages(demand))
                 taken[index] = some
             units = [unit for index in range(len(items)) for unit in taken[index]]
-        holding = Holding(instance_uuid, tuple(units))
+            in_order = [unit for some in taken.values() for unit in some]
+        holding = Holding(instance_uuid, tuple(in_order))
         holding.anywhere = all(item.provider_uuid is None for item in items)
         if demand.numa_policy != vocabulary.NONE and demand.numa_nodes:
             holding.affinity = demand.numa_nodes, demand.numa_policy
         for unit in units:
             unit.holding = holding
-        if instance_uuid in self._holdings:
-            self._beside[instance_uuid] = (*self._beside.get(instance_uuid, ()), holding)
-        else:
+        if first is None:
             self._holdings[instance_uuid] = holding
-        return holding
+        else:
+            self._beside[instance_uuid] = (*self._beside.get(instance_uuid, ()), holding)
+        if demand.order:
+            units = arrange(units, [unit.pool.resource_class for unit in units], demand.order)
+        return self._hold_of(instance_uuid, units)
+
+    def _hold_of(self, instance_uuid: str, units: Sequence[Unit]) -> Hold:
+        unnamed = self._unnamed
+        return Hold(instance_uuid, tuple([unit.key for unit in units]),
+                    tuple([unit.candidate(None if unnamed and unit.identifier in unnamed else unit.identifier)
+                           for unit in units]))
 
     def _choices(self, item: Item) -> tuple[bool, int]:
         scope = self._pools.scopes.get((item.resource_class, item.provider_uuid))
         return item.provider_uuid is None, len(scope.pools) if scope is not None else 0
 
-    def exchange(self, unit: Unit, accepts: Callable[[str | None, str], bool] | None = None) -> Unit:
+    def exchange(self, key: DeviceKey, accepts: Callable[[str | None, str], bool] | None = None) -> Hold | None:
         """Hold another device in the place of one that could not be made after all; the first stays held.
 
         It comes from the same provider, unless the request left that to this host, and has the affinity that was asked
-        for. Of a claim that only rows tell of, nobody knows that any more: the other device is of the same NUMA node.
+        for. A holding that was made of rows does not know that: the other device is of the same NUMA node then.
 
         :param accepts: as that of an :class:`~devicetrack.engine.demand.Item`
+        :returns: the other device alone; None when nobody holds the first one
         :raises NoFit: there is no other; what the holding itself has is left out of what there is
         """
+        unit = self._find(key)
+        if unit is None or unit.holding is None:
+            return None
         holding, pool = unit.holding, unit.pool
-        assert holding is not None
         scope = self._pools.scopes[pool.resource_class, None if holding.anywhere else pool.provider_uuid]
         numa_nodes, numa_policy = holding.affinity or (frozenset(), vocabulary.NONE)
         if holding.from_rows:
@@ -174,20 +222,21 @@ class Ledger:
         elif (other := scope.best(numa_nodes, numa_policy)) is not None:
             taken = self._take_from(other)
         if taken is None:
-            short = self._shortage(pool.resource_class, provider_uuid, 1, NOTHING)
+            short = self._shortage(pool.resource_class, provider_uuid, 1, NOTHING, holding)
             own = sum(one.state == HELD and one.pool.resource_class == pool.resource_class
                       and provider_uuid in (None, one.pool.provider_uuid) for one in holding.units)
             raise exception.NoFit([short._replace(exist=short.exist - own, held=short.held - own)])
         taken.holding = holding
         holding.units = tuple(taken if one is unit else one for one in holding.units) + (unit,)
-        return taken
+        return self._hold_of(holding.instance_uuid, (taken,))
 
-    def available(self, resource_class: str, provider_uuid: str | None,
-                  demand: Demand) -> list[tuple[Pool, str | None, str, int]]:
-        """What an item of a demand could be served with: pool, identifier, details, and how many of it there are.
+    def available(self, resource_class: str, provider_uuid: str | None, demand: Demand) -> list[Available]:
+        """What an item of a demand could be served with."""
+        return [Available(pool.kind, pool.parent_name, identifier, text, amount)
+                for pool, identifier, text, amount in self._available(resource_class, provider_uuid, demand)]
 
-        Without an identifier it is what the pool's parent can make.
-        """
+    def _available(self, resource_class: str, provider_uuid: str | None,
+                   demand: Demand) -> list[tuple[Pool, str | None, str, int]]:
         scope = self._pools.scopes.get((resource_class, provider_uuid))
         found: list[tuple[Pool, str | None, str, int]] = []
         for pool in scope.pools if scope is not None else ():
@@ -220,7 +269,7 @@ class Ledger:
                        accepts: Callable[[str | None, str], bool]) -> Unit | None:
         """Take a device that is accepted. It is looked for: only a guest that comes from another host is so choosy."""
         found = [(pool.numa_node not in demand.numa_nodes, identifier is None, pool, identifier)
-                 for pool, identifier, details, _amount in self.available(resource_class, provider_uuid, demand)
+                 for pool, identifier, details, _amount in self._available(resource_class, provider_uuid, demand)
                  if accepts(pool.parent_name, details)]
         if not found:
             return None
@@ -234,8 +283,7 @@ class Ledger:
         pool.held_count += 1
         return unit
 
-    @staticmethod
-    def _take_from(pool: Pool) -> Unit:
+    def _take_from(self, pool: Pool) -> Unit:
         """Take the device that has been free for the longest time, or one that will be made. The pool has room."""
         free = pool.free
         while free:
@@ -245,15 +293,16 @@ class Ledger:
                 pool.free_count -= 1
                 break
         else:
-            return Ledger._make(pool)
+            return self._make(pool)
         unit.state = HELD
         pool.held_count += 1
         return unit
 
-    @staticmethod
-    def _make(pool: Pool) -> Unit:
+    def _make(self, pool: Pool) -> Unit:
         """Take one that will be made."""
-        unit = Unit(pool, None, pool.details)
+        # No device of any kind has such a name.
+        unit = Unit(pool, f'(unnamed {next(self._numbers)})', pool.details)
+        self._unnamed[unit.identifier] = unit
         unit.unborn = True
         pool.parent.pending += 1
         pool.total += 1
@@ -261,45 +310,64 @@ class Ledger:
         pool.held_count += 1
         return unit
 
-    def watch(self) -> Watch:
+    def watch(self) -> int:
         """Note from now on which devices are made or given back, until :meth:`unwatch`.
 
         The host takes time to read. What it says of a device that was made or given back meanwhile may be of before or
         after that, so for such a device the ledger knows better.
-        """
-        watch: Watch = {}
-        self._watches.append(watch)
-        return watch
 
-    def unwatch(self, watch: Watch) -> None:
+        :returns: the watch's number
+        """
+        number = next(self._numbers)
+        self._watches[number] = {}
+        return number
+
+    def unwatch(self, watch: int) -> None:
         """End what :meth:`watch` began."""
-        self._watches = [other for other in self._watches if other is not watch]
+        del self._watches[watch]
 
     def _touch(self, unit: Unit) -> None:
-        for watch in self._watches:
+        for watch in self._watches.values():
             watch[unit.key] = unit.pool
 
-    def name(self, units: Sequence[Unit], candidates: Sequence[Candidate]) -> None:
-        """Give units that will be made their identifiers, as the driver chose them."""
-        for unit, candidate in zip(units, candidates, strict=True):
-            if unit.identifier is None and candidate.identifier is not None:
+    def name(self, hold: Hold, candidates: Sequence[Candidate]) -> Hold:
+        """Give devices that will be made their identifiers, as the driver chose them.
+
+        :param candidates: those of ``hold``, each with its identifier
+        :returns: the same hold by its new names
+        """
+        named = list(zip(hold.keys, candidates, strict=True))
+        for key, candidate in named:
+            unit = self._unnamed.get(key.identifier)
+            if unit is not None and candidate.identifier is not None:
+                del self._unnamed[key.identifier]
                 unit.identifier, unit.details = candidate.identifier, candidate.details
                 self._units.setdefault(candidate.kind, {})[candidate.identifier] = unit
+        return Hold(hold.instance_uuid, tuple(DeviceKey(one.kind, one.identifier or key.identifier)
+                                              for key, one in named), tuple(candidates))
 
-    def put_back(self, holding: Holding) -> None:
+    def put_back(self, hold: Hold) -> None:
         """Undo a take whose devices were certainly not recorded: they are free again, first in their lines."""
-        self._forget(holding)
-        self._put_back(holding.units)
+        units = [unit for key in hold.keys if (unit := self._find(key)) is not None and unit.holding is not None
+                 and unit.holding.instance_uuid == hold.instance_uuid]
+        if len(units) > 1:
+            taken = {unit: number for number, unit in enumerate(units[0].holding.units if units[0].holding else ())}
+            units.sort(key=lambda unit: taken.get(unit, 0))
+        for unit in units:
+            self._leave(unit)
+        self._put_back(units)
 
     def _forget(self, holding: Holding) -> None:
         """Take a holding out of the ledger; one that stands beside it takes its place."""
         uuid = holding.instance_uuid
-        rest = [other for other in self.holdings_of(uuid) if other is not holding]
+        rest = [other for other in self._holdings_of(uuid) if other is not holding]
         self._beside.pop(uuid, None)
         if rest:
             self._holdings[uuid] = rest[0]
         else:
             self._holdings.pop(uuid, None)
+            if not self._holdings:
+                self._holdings = {}             # a dictionary that was large stays so, and lookups miss the caches
         if rest[1:]:
             self._beside[uuid] = tuple(rest[1:])
 
@@ -312,22 +380,32 @@ class Ledger:
 
     # -- giving -------------------------------------------------------------------------------------------------------
 
-    def releasing(self, units: Iterable[Unit]) -> None:
+    def releasing(self, keys: Iterable[DeviceKey]) -> None:
         """Devices that are held are on their way back: wiped or removed now."""
-        for unit in units:
-            if unit.state == HELD:
+        for key in keys:
+            unit = self._find(key)
+            if unit is not None and unit.state == HELD:
                 unit.state = RELEASING
                 unit.pool.held_count -= 1
                 unit.pool.releasing_count += 1
 
-    def free(self, unit: Unit, gone: bool = False) -> None:
-        """A device that is held has no row and no user any more. ``gone`` when it was removed from the host."""
+    def free(self, keys: Iterable[DeviceKey], removed: Collection[DeviceKey] = ()) -> None:
+        """Devices that are held have no row and no user any more.
+
+        :param removed: those of them that were removed from the host
+        """
+        for key in keys:
+            unit = self._find(key)
+            if unit is not None:
+                self._free(unit, key in removed)
+
+    def _free(self, unit: Unit, removed: bool = False) -> None:
         if unit.state == FREE:
             return
         self._touch(unit)
         self._leave(unit)
-        if unit.unborn or gone or GONE in unit.withheld:
-            if gone and not unit.unborn and GONE not in unit.withheld:
+        if unit.unborn or removed or GONE in unit.withheld:
+            if removed and not unit.unborn and GONE not in unit.withheld:
                 unit.pool.available += 1                        # until the parent is read again
             self._unmake(unit)
             unit.pool.grew()
@@ -383,19 +461,26 @@ class Ledger:
             pool.free_count -= 1
         pool.total -= 1
         unit.state, unit.holding, unit.withheld = FREE, None, _GONE
-        if unit.identifier is not None and self._units[pool.kind].get(unit.identifier) is unit:
+        if self._units.get(pool.kind, {}).get(unit.identifier) is unit:
             del self._units[pool.kind][unit.identifier]
+        self._unnamed.pop(unit.identifier, None)
         self._pools.siblings_grew(pool)
 
     # -- what the host says -------------------------------------------------------------------------------------------
 
-    def realized(self, unit: Unit, details: str, capacities: Sequence[Capacity] = (),
-                 watch: Watch | None = None) -> None:
+    def realized(self, key: DeviceKey, details: str, capacities: Sequence[Capacity] = (),
+                 watch: int | None = None) -> None:
         """A device exists now, with these details. Until its parent is read again it counts as one of every type.
 
         ``capacities`` are what the parent said when the device was made, during ``watch``. They are taken over only
         when nothing else was made or removed there: else nobody knows which of it they include.
         """
+        unit = self._find(key)
+        if unit is not None:
+            self._realized(unit, details, capacities, watch)
+
+    def _realized(self, unit: Unit, details: str, capacities: Sequence[Capacity] = (),
+                  watch: int | None = None) -> None:
         self._touch(unit)
         unit.details = details
         parent = unit.pool.parent
@@ -405,7 +490,7 @@ class Ledger:
             self._pools.use_up(parent)
         if watch is not None and parent.pending == 0 and not any(
                 pool.releasing_count for pool in self._pools.of_parent(parent)) and not any(
-                pool.parent is parent for key, pool in watch.items() if key != unit.key):
+                pool.parent is parent for key, pool in self._watches[watch].items() if key != unit.key):
             self.read_capacities(capacities)
 
     def read_capacities(self, capacities: Iterable[Capacity]) -> None:
@@ -421,46 +506,47 @@ class Ledger:
         if added:
             self._pools.index()
 
-    def read_parents(self, inventory: Inventory, watch: Watch) -> None:
+    def read_parents(self, inventory: Inventory, watch: int) -> None:
         """Take over what parents can still make, and which of the devices that are known here exist.
 
         No device becomes free by it: who may have it is for :meth:`read_inventory` and what follows it to say.
         """
+        changed = self._watches[watch]
         for device in inventory.devices:
-            unit = self.find(device.key)
-            if unit is None or unit.key in watch:
+            unit = self._find(device.key)
+            if unit is None or unit.key in changed:
                 continue
             if unit.unborn:
-                self.realized(unit, device.details)
+                self._realized(unit, device.details)
             elif unit.state == FREE:
                 self._withhold(unit, unit.withheld | self._reasons(device, unit))
             elif GONE in unit.withheld:
                 self._withhold(unit, unit.withheld - _GONE)
-        self._miss(inventory, watch)
-        self._read_parents(inventory, watch)
+        self._miss(inventory, changed)
+        self._read_parents(inventory, changed)
 
-    def _miss(self, inventory: Inventory, watch: Watch) -> None:
+    def _miss(self, inventory: Inventory, changed: Collection[DeviceKey]) -> None:
         """Forget devices that are free and not there; those that are held stay so, as gone."""
         seen = {device.key for device in inventory.devices}
         for kind in inventory.known_kinds:
             for unit in list(self._units.get(kind, {}).values()):
-                if unit.key not in seen and unit.key not in watch and not unit.unborn:
+                if unit.key not in seen and unit.key not in changed and not unit.unborn:
                     if unit.state == FREE:
                         self._unmake(unit)
                     else:
                         unit.withheld |= _GONE
 
-    def _read_parents(self, inventory: Inventory, watch: Watch) -> None:
-        """A parent counts what it had when it was read, ``watch`` what was made or removed since then."""
+    def _read_parents(self, inventory: Inventory, changed: Mapping[DeviceKey, Pool]) -> None:
+        """A parent counts what it had when it was read, ``changed`` what was made or removed since then."""
         seen = {device.key for device in inventory.devices}
         for pool in self._pools:
             if pool.kind in inventory.known_kinds:
                 pool.available = 0
         self.read_capacities(inventory.capacities)
         read = {(capacity.kind, capacity.parent) for capacity in inventory.capacities}
-        for (kind, identifier), pool in watch.items():
+        for (kind, identifier), pool in changed.items():
             if (kind, pool.parent_name) in read:
-                unit = self._units.get(kind, {}).get(identifier or '')
+                unit = self._units.get(kind, {}).get(identifier)
                 there = unit is not None and not unit.unborn and GONE not in unit.withheld
                 if there and (kind, identifier) not in seen:
                     self._pools.use_up(pool.parent)
@@ -468,14 +554,14 @@ class Ledger:
                     pool.available += 1
                     pool.grew()
 
-    def read_inventory(self, inventory: Inventory, watch: Watch | None = None) -> None:
+    def read_inventory(self, inventory: Inventory, watch: int | None = None) -> None:
         """Take over what the host has now.
 
         New devices are free. Devices of a kind that was read in full and that are missing are forgotten when they
         are free and withheld as gone when they are held. Nothing here changes an owner. What changed during ``watch``
         stays as it is.
         """
-        changed = watch if watch is not None else {}
+        changed = self._watches[watch] if watch is not None else {}
         new: list[InventoryDevice] = []
         for device in inventory.devices:
             unit = self._units.get(device.kind, {}).get(device.identifier)
@@ -505,7 +591,7 @@ class Ledger:
     def _read_device(self, device: InventoryDevice, unit: Unit) -> None:
         """Take over what the host says of a device that is known here."""
         if unit.unborn:
-            self.realized(unit, device.details)                 # whoever made it did not say so yet
+            self._realized(unit, device.details)                # whoever made it did not say so yet
         unit.details = device.details
         self._move(unit, self._pool_of(device))
         reasons = self._reasons(device, unit)
@@ -524,7 +610,7 @@ class Ledger:
             reasons.add(vocabulary.NOT_ADOPTED)
         return frozenset(reasons)
 
-    def hold(self, records: Sequence[Record]) -> Holding:
+    def hold(self, records: Sequence[Record]) -> None:
         """Hold what rows of one instance say, also devices that the host does not have."""
         units = []
         for record in records:
@@ -547,7 +633,6 @@ class Ledger:
             self._leave(unit)                   # whoever takes it just now, the store will tell that it has an owner
             unit.holding = holding
         holding.units += tuple(ours)
-        return holding
 
     def _unit_of_row(self, record: Record) -> Unit:
         """A unit for a device that the host does not have: one that is to be made (again), or one that is gone."""
@@ -566,16 +651,49 @@ class Ledger:
             self._pools.index()
         return unit
 
-    def holds(self, record: Record) -> bool:
-        """Whether the device of a row is held for the row's instance."""
-        unit = self._units.get(record.kind, {}).get(record.identifier)
-        return (unit is not None and unit.holding is not None
-                and unit.holding.instance_uuid == record.instance_uuid)
+    def not_held(self, records: Iterable[Record]) -> list[Record]:
+        """The rows whose devices are not held for the rows' instances."""
+        return [record for record in records
+                if (unit := self._units.get(record.kind, {}).get(record.identifier)) is None
+                or unit.holding is None or unit.holding.instance_uuid != record.instance_uuid]
 
-    def held_count(self) -> int:
-        """How many devices are held, on their way back and not named yet included."""
-        return (sum(len(holding.units) for holding in self._holdings.values())
-                + sum(len(holding.units) for beside in self._beside.values() for holding in beside))
+    def without_row(self, records: Collection[Record], all_held: bool) -> list[str]:
+        """The instances for which something is held that rows told of, and of which there is no row any more.
+
+        :param records: every row of the host
+        :param all_held: whether the device of each is held
+        """
+        if all_held and sum(len(holding.units) for holding in self._all_holdings()) == len(records):
+            return []                           # one device is held for each row, and nothing else
+        recorded = {(record.instance_uuid, record.key) for record in records}
+        return [holding.instance_uuid for holding in self._all_holdings() if holding.from_rows
+                and any((holding.instance_uuid, unit.key) not in recorded for unit in holding.units)]
+
+    def free_without_row(self, instance_uuid: str, keep: Collection[DeviceKey]) -> None:
+        """Free what is held for an instance because of rows that are gone; never what a claim of it just took.
+
+        :param keep: the devices of its rows, and what is in doubt
+        """
+        for holding in self._holdings_of(instance_uuid):
+            if holding.from_rows:
+                for unit in holding.units:
+                    if unit.key not in keep:
+                        self._free(unit)
+
+    def trust_rows(self, keys: Iterable[DeviceKey]) -> None:
+        """From now on rows alone say whether these devices stay held: the claim that took them is over."""
+        for key in keys:
+            unit = self._find(key)
+            if unit is not None and unit.holding is not None:
+                unit.holding.from_rows = True
+
+    def has_claim_of_rows(self, instance_uuid: str) -> bool:
+        """Whether the instance holds anything that rows told of, and no take of this process."""
+        return any(holding.from_rows for holding in self._holdings_of(instance_uuid))
+
+    def has_claim_of_this_process(self, instance_uuid: str) -> bool:
+        """Whether the instance holds anything that it claimed since this ledger was built."""
+        return any(not holding.from_rows for holding in self._holdings_of(instance_uuid))
 
     def _pool(self, kind: str, provider_uuid: str, resource_class: str, parent: str | None,
               numa_node: int | None) -> tuple[Pool, bool]:
@@ -609,32 +727,35 @@ class Ledger:
 
     def withhold(self, key: DeviceKey, reason: str) -> None:
         """Let nobody have a device from now on, for this reason too; whoever holds it keeps it."""
-        unit = self.find(key)
+        unit = self._find(key)
         if unit is not None:
             self._withhold(unit, unit.withheld | {reason})
 
-    def withhold_free(self, key: DeviceKey, reason: str) -> None:
-        """Withhold a device unless somebody holds it."""
-        unit = self.find(key)
-        if unit is not None and unit.state == FREE and reason not in unit.withheld:
-            self._withhold(unit, unit.withheld | {reason})
+    def withhold_free(self, keys: Iterable[DeviceKey], reason: str) -> None:
+        """Withhold those devices that nobody holds."""
+        for key in keys:
+            unit = self._find(key)
+            if unit is not None and unit.state == FREE and reason not in unit.withheld:
+                self._withhold(unit, unit.withheld | {reason})
+
+    def withhold_all_free(self, reason: str) -> None:
+        """Withhold every device that nobody holds."""
+        self.withhold_free([unit.key for unit in self._all_units()], reason)
 
     def admit(self, key: DeviceKey, reason: str) -> None:
         """End what :meth:`withhold` began for this reason. What stands goes on, and so do other reasons."""
-        unit = self.find(key)
+        unit = self._find(key)
         if unit is not None and not self._stands(unit, reason):
             self._withhold(unit, unit.withheld - {reason})
 
     def withheld(self, reason: str) -> list[DeviceKey]:
         """The devices that are withheld for a reason, without those for which it stands."""
-        return [DeviceKey(kind, identifier) for kind, units in self._units.items()
-                for identifier, unit in units.items()
+        return [unit.key for unit in self._all_units()
                 if unit.withheld and reason in unit.withheld and not self._stands(unit, reason)]
 
     def reasons(self) -> dict[DeviceKey, frozenset[str]]:
         """The reasons of every device that has any."""
-        return {DeviceKey(kind, identifier): unit.withheld for kind, units in self._units.items()
-                for identifier, unit in units.items() if unit.withheld}
+        return {unit.key: unit.withheld for unit in self._all_units() if unit.withheld}
 
     def stand(self, key: DeviceKey, reason: str) -> None:
         """Withhold a device until :meth:`stand_down`, also while it is not there."""
@@ -681,46 +802,62 @@ class Ledger:
 
     # -- questions ----------------------------------------------------------------------------------------------------
 
-    def find(self, key: DeviceKey) -> Unit | None:
-        return self._units.get(key.kind, {}).get(key.identifier)
+    def _find(self, key: DeviceKey) -> Unit | None:
+        return self._units.get(key.kind, {}).get(key.identifier) or self._unnamed.get(key.identifier)
 
-    def holding(self, instance_uuid: str) -> Holding | None:
-        return self._holdings.get(instance_uuid)
+    def _all_units(self) -> Iterator[Unit]:
+        """The devices that have names."""
+        return (unit for units in self._units.values() for unit in units.values())
 
-    def holdings_of(self, instance_uuid: str) -> tuple[Holding, ...]:
+    def _holdings_of(self, instance_uuid: str) -> tuple[Holding, ...]:
         """What an instance holds: one holding for each claim of it, or none."""
         holding = self._holdings.get(instance_uuid)
         return () if holding is None else (holding, *self._beside.get(instance_uuid, ()))
 
-    def holdings(self) -> list[Holding]:
-        return [holding for uuid in self._holdings for holding in self.holdings_of(uuid)]
+    def _all_holdings(self) -> Iterator[Holding]:
+        yield from self._holdings.values()
+        for beside in self._beside.values():
+            yield from beside
 
-    def units(self) -> list[Unit]:
-        return [unit for units in self._units.values() for unit in units.values()]
+    def device(self, key: DeviceKey) -> DeviceState | None:
+        """One device, None when it is not known here."""
+        unit = self._find(key)
+        return None if unit is None else self._state_of(unit)
 
-    def resource_classes(self) -> frozenset[str]:
-        return frozenset(pool.resource_class for pool in self._pools)
+    def devices(self) -> list[DeviceState]:
+        """Every device, also those that are claimed and not named yet."""
+        return [self._state_of(unit) for unit in (*self._all_units(), *self._unnamed.values())]
 
-    def provider_uuids(self) -> frozenset[str]:
-        return frozenset(pool.provider_uuid for pool in self._pools)
+    def _state_of(self, unit: Unit) -> DeviceState:
+        identifier = None if unit.identifier in self._unnamed else unit.identifier
+        return DeviceState(*unit.candidate(identifier), unit.state,
+                           unit.holding.instance_uuid if unit.holding is not None else None, unit.withheld,
+                           unit.unborn)
+
+    def counted_classes(self) -> frozenset[tuple[str, str]]:
+        """Resource classes, each with the UUID of a provider that counts it."""
+        return frozenset((pool.resource_class, pool.provider_uuid) for pool in self._pools)
+
+    def counted_now(self, records: Iterable[Record]) -> list[Record]:
+        """Rows with the provider and class that their devices are counted at now; a row names what its claim knew."""
+        return [record if (unit := self._find(record.key)) is None else record._replace(
+            provider_uuid=unit.pool.provider_uuid, resource_class=unit.pool.resource_class) for record in records]
 
     def parents(self) -> list[tuple[str, str]]:
         """Kind and name of every parent that there ever was."""
         return self._pools.parents()
 
-    def pools(self) -> list[Pool]:
-        return sorted(self._pools, key=lambda pool: pool.index)
+    def pools(self) -> list[PoolState]:
+        """Every pool, in the order of names."""
+        return [PoolState(pool.kind, pool.provider_uuid, pool.resource_class, pool.parent_name, pool.numa_node,
+                          pool.details, pool.total, pool.makes(), pool.room(), pool.free_count, pool.held_count,
+                          pool.releasing_count) for pool in sorted(self._pools, key=lambda pool: pool.index)]
 
-    def owners(self, resource_class: str, provider_uuid: str | None, but: Holding | None = None) -> int:
-        """How many instances hold devices of a class, a holding left out.
-
-        Needs no lock: it counts a copy and only explains.
-        """
-        return len({unit.holding.instance_uuid for units in list(self._units.values())
-                    for unit in list(units.values())
-                    if unit.holding is not None and unit.holding is not but and unit.state == HELD
-                    and unit.pool.resource_class == resource_class
-                    and provider_uuid in (None, unit.pool.provider_uuid)})
+    def _owners(self, resource_class: str, provider_uuid: str | None, but: Holding | None) -> int:
+        """How many instances hold devices of a class, a holding left out."""
+        return len({holding.instance_uuid for holding in self._all_holdings() if holding is not but and any(
+            unit.state == HELD and unit.pool.resource_class == resource_class
+            and provider_uuid in (None, unit.pool.provider_uuid) for unit in holding.units)})
 
     def shortages(self, demand: Demand, everything: bool = False) -> list[Shortage]:
         """What of a demand cannot be had, or with ``everything`` each part of it."""
@@ -735,5 +872,7 @@ class Ledger:
         # Items that each fit alone may be too much together; then all of them are short.
         return [shortage for shortage in all_of if not shortage.fits] or all_of
 
-    def _shortage(self, resource_class: str, provider_uuid: str | None, wanted: int, demand: Demand) -> Shortage:
-        return shortage(resource_class, provider_uuid, wanted, demand, self._pools, self._units)
+    def _shortage(self, resource_class: str, provider_uuid: str | None, wanted: int, demand: Demand,
+                  but: Holding | None = None) -> Shortage:
+        return shortage(resource_class, provider_uuid, wanted, demand, self._pools, self._units,
+                        self._owners(resource_class, provider_uuid, but))

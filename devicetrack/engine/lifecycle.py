@@ -11,17 +11,17 @@ STARTED: Final = 'started'
 RELEASE: Final = 'release'
 
 TRANSITIONS: Final = {
-    # The guest runs on the device. Saying so twice is harmless: the audit may have settled it first.
+    # The guest runs on the device. A second report is harmless: the audit may have settled it first.
     (vocabulary.CLAIMED, STARTED): vocabulary.ACTIVE,
     (vocabulary.ACTIVE, STARTED): vocabulary.ACTIVE,
-    # Giving back begins: from here on nothing leads back to a guest, only to the end of the row.
+    # The release begins. A releasing row never returns to a guest; it can only end.
     (vocabulary.CLAIMED, RELEASE): vocabulary.RELEASING,
     (vocabulary.ACTIVE, RELEASE): vocabulary.RELEASING,
     (vocabulary.RELEASING, RELEASE): vocabulary.RELEASING,
 }
 
-# What becomes of an assignment's role while its instance moves. Giving back leaves the role as it is: the row's end
-# still belongs to the migration that it was taken or left for.
+# The role of an assignment while its instance moves. A release leaves the role as it is: it still belongs to the
+# migration that took or left the device.
 LEAVES: Final = 'leaves'                    # a migration moves the instance to other devices
 ARRIVED: Final = 'arrived'                  # the guest runs on it
 STAYS: Final = 'stays'                      # the migration is undone

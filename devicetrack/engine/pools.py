@@ -10,7 +10,7 @@ from devicetrack.engine.selection import Scope
 
 
 class Pools:
-    """Every pool that there ever was, and by (resource class, provider's UUID or None) the scope of the pools there.
+    """Every pool since the start, and by (resource class, provider's UUID or None) the scope of the pools there.
 
     :param policy: ``pack`` or ``spread``
     """
@@ -68,7 +68,7 @@ class Pools:
             pool.available -= 1
 
     def siblings_grew(self, pool: Pool) -> None:
-        """A pending device less leaves room for every type of the parent."""
+        """One pending device less: there is room for every type of the parent."""
         if pool.creatable:
             for other in self.of_parent(pool.parent):
                 if other.scopes:

@@ -1,8 +1,8 @@
-"""What a lost store had, by what the guests' definitions record of their devices.
+"""Finds the rows that a lost store had, by what the guests' definitions record of their devices.
 
-Pure: the records of guests, the hypervisor's word and the rows that there are go in; out comes for each device what is
-to become of it. A row is never taken from anybody: one that is there stays, and where two claim a device and nothing
-decides between them nobody gets it.
+Pure: it takes the guests' records, the hypervisor's usage and the rows that there are, and returns for each device what
+becomes of its row. A row that exists always stays. Where two guests claim a device and nothing decides between them,
+nobody gets it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from devicetrack import vocabulary
 from devicetrack.engine import reconcile
+from devicetrack.engine.views import domains_by_device
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestRecord
 from devicetrack.objects.values import Inventory
@@ -33,17 +34,16 @@ IN_DOUBT: Final = 'in doubt'
 UNREADABLE: Final = 'unreadable'
 FOREIGN: Final = 'foreign'
 UNRECORDED: Final = 'unrecorded'
-# In the order in which they are told. Those that are not well are for a person to look at.
+# In the order in which they are listed. A person must look at those that are not well.
 OUTCOMES: Final = (WRITE, WIPE, PRESENT, DIFFERS, CONTESTED, IN_DOUBT, UNREADABLE, FOREIGN, UNRECORDED)
 WELL: Final = (WRITE, WIPE, PRESENT)
 
 
-class Verdict(NamedTuple):
-    """What becomes of one device. ``row`` is the row to write, the one that is there, or None.
+class Rebuilt(NamedTuple):
+    """A device and what becomes of its row. ``row`` is the row to write, the one that is there, or None.
 
-    Nothing is wiped unless somebody asks for it: :func:`wiped` makes such a verdict of an unrecorded device.
-
-    A row to write has 0 for ``created_at``: who writes it knows the time.
+    Nothing is wiped unless somebody asks for it: see :func:`wiped`. A row to write has 0 for ``created_at``: the
+    writer knows the time.
     """
 
     outcome: str
@@ -70,17 +70,14 @@ def hosts_of(guests: Iterable[GuestRecord]) -> dict[str, int]:
 
 
 def rebuild(host_uuid: str, guests: Sequence[GuestRecord], usage: Usage, inventory: Inventory,
-            rows: Collection[Record]) -> list[Verdict]:
+            rows: Collection[Record]) -> list[Rebuilt]:
     """Say for every device that a guest records, a domain names or the host has what becomes of it.
 
     :param guests: what the definitions record, all of this host
     :param rows: of this host, as they are in the store
     :returns: each device once, in the order of :data:`OUTCOMES`
     """
-    users: dict[DeviceKey, set[str]] = {}
-    for use in usage.uses:
-        if use.identifier is not None:
-            users.setdefault(DeviceKey(use.kind, use.identifier), set()).add(use.domain_uuid)
+    users = domains_by_device(usage)
     claims: dict[DeviceKey, list[_Claim]] = {}
     for guest in guests:
         for device in guest.devices:
@@ -89,34 +86,34 @@ def rebuild(host_uuid: str, guests: Sequence[GuestRecord], usage: Usage, invento
             claims.setdefault(key, []).append(_Claim(guest, device, named))
     there = {record.key: record for record in rows}
     known = {record.instance_uuid for record in rows}
-    found = [_verdict(host_uuid, key, claimed, users.get(key, set()), usage, there, known)
+    found = [_rebuilt(host_uuid, key, claimed, users.get(key, set()), usage, there, known)
              for key, claimed in claims.items()]
-    found += [Verdict(FOREIGN, key, None, None, f'{_names(domains)} and records it in no definition: see whose it is')
+    found += [Rebuilt(FOREIGN, key, None, None, f'{_names(domains)} and records it in no definition: see whose it is')
               for key, domains in users.items() if key not in claims and key not in there]
-    found += [Verdict(UNRECORDED, device.key, None, None,
+    found += [Rebuilt(UNRECORDED, device.key, None, None,
                       'no guest records it: it may hold what an instance left, whose row was lost')
               for device in inventory.devices if device.adoptable
               and device.key not in claims and device.key not in there and device.key not in users]
-    return sorted(found, key=lambda verdict: (OUTCOMES.index(verdict.outcome), verdict.instance_uuid or '',
-                                              verdict.row.position if verdict.row else 0, verdict.device))
+    return sorted(found, key=lambda one: (OUTCOMES.index(one.outcome), one.instance_uuid or '',
+                                          one.row.position if one.row else 0, one.device))
 
 
-def wiped(verdict: Verdict, device: InventoryDevice, host_uuid: str, owner: str, provider_uuid: str) -> Verdict:
-    """The verdict that a device which no guest records is wiped before anybody gets it.
+def wiped(device: InventoryDevice, host_uuid: str, owner: str, provider_uuid: str) -> Rebuilt:
+    """Have a device that no guest records wiped before anybody gets it.
 
-    Its row is on its way back from the first moment on, so the manager that starts goes on with it, and asks the
-    hypervisor once more before it does.
+    Its row is releasing from the first moment on. So the manager that starts goes on with the release, and asks the
+    hypervisor once more before it wipes.
 
     :param owner: stands where an instance would
     """
     row = Record(host_uuid, device.kind, device.identifier, owner, None, vocabulary.CURRENT, vocabulary.RELEASING, 0,
                  'recover', 1, provider_uuid, device.resource_class, device.parent, device.numa_node, device.details, 0)
-    return Verdict(WIPE, verdict.device, None, row, 'no guest records it: it is wiped when the manager starts')
+    return Rebuilt(WIPE, device.key, None, row, 'no guest records it: it is wiped when the manager starts')
 
 
-def _verdict(host_uuid: str, key: DeviceKey, claims: Sequence[_Claim], users: Collection[str], usage: Usage,
-             there: Mapping[DeviceKey, Record], known: Collection[str]) -> Verdict:
-    """What becomes of a device that guests record."""
+def _rebuilt(host_uuid: str, key: DeviceKey, claims: Sequence[_Claim], users: Collection[str], usage: Usage,
+             there: Mapping[DeviceKey, Record], known: Collection[str]) -> Rebuilt:
+    """Decide what becomes of a device that guests record."""
     named = [claim for claim in claims if claim.named]
     claim = (named or claims)[0]
     uuid = claim.guest.instance_uuid
@@ -125,39 +122,35 @@ def _verdict(host_uuid: str, key: DeviceKey, claims: Sequence[_Claim], users: Co
         return _beside_row(key, there[key], row)
     if len(named or claims) > 1:
         owners = ', '.join(sorted({one.guest.instance_uuid for one in claims}))
-        return Verdict(CONTESTED, key, None, None, f'instances {owners} record it: stop all but its owner, and have '
+        return Rebuilt(CONTESTED, key, None, None, f'instances {owners} record it: stop all but its owner, and have '
                        'the definitions of the others without it')
     if not named and users:
-        return Verdict(CONTESTED, key, uuid, None, f'instance {uuid} records it as {claim.device.role}, and '
+        return Rebuilt(CONTESTED, key, uuid, None, f'instance {uuid} records it as {claim.device.role}, and '
                        f'{_names(users)}')
     if not reconcile.is_whole(claim.device):
-        return Verdict(UNREADABLE, key, uuid, None, f'what instance {uuid} records of it is no row that this release '
-                       'can write')
+        return Rebuilt(UNREADABLE, key, uuid, None,
+                       f'this release cannot write a row from the record of instance {uuid}')
     if claim.device.beside and uuid in known:
-        return Verdict(IN_DOUBT, key, uuid, None, f'the store knows instance {uuid} without it: it may have been given '
+        return Rebuilt(IN_DOUBT, key, uuid, None, f'the store knows instance {uuid} without it: it may have been given '
                        'back since its guest was defined')
     if not named and usage.unknown:
-        return Verdict(IN_DOUBT, key, uuid, None, f'the definition of instance {uuid} does not name it, and who else '
-                       f'does is not known: {usage.unknown[0].what}: {usage.unknown[0].reason}')
+        return Rebuilt(IN_DOUBT, key, uuid, None, f'the definition of instance {uuid} does not name it, and it is '
+                       f'unknown who else does: {usage.unknown[0].what}: {usage.unknown[0].reason}')
     others = sorted(set(users) - {uuid})
-    return Verdict(WRITE, key, uuid, row, f'{_names(others)} too' if others else _why(claim))
+    if others:
+        return Rebuilt(WRITE, key, uuid, row, f'{_names(others)} too')
+    return Rebuilt(WRITE, key, uuid, row, 'its guest records it' + (
+        ' and names it' if named else ' beside its own devices' if claim.device.beside
+        else ', though its definition does not name it any more'))
 
 
-def _why(claim: _Claim) -> str:
-    if claim.named:
-        return 'its guest records it and names it'
-    if claim.device.beside:
-        return 'its guest records it beside its own devices'
-    return 'its guest records it, though its definition names it no more'
-
-
-def _beside_row(key: DeviceKey, there: Record, row: Record) -> Verdict:
+def _beside_row(key: DeviceKey, there: Record, row: Record) -> Rebuilt:
     different = [f'{name} {getattr(there, name) or "-"} (recorded by the guest: {getattr(row, name) or "-"})'
                  for name in ('instance_uuid', 'role', 'migration_uuid', 'claim_id')
                  if getattr(there, name) != getattr(row, name)]
     if different:
-        return Verdict(DIFFERS, key, there.instance_uuid, there, f'the row stays: {", ".join(different)}')
-    return Verdict(PRESENT, key, there.instance_uuid, there, 'it has its row')
+        return Rebuilt(DIFFERS, key, there.instance_uuid, there, f'the row stays: {", ".join(different)}')
+    return Rebuilt(PRESENT, key, there.instance_uuid, there, 'it has its row')
 
 
 def _row(host_uuid: str, claim: _Claim, usage: Usage) -> Record:

@@ -1,7 +1,7 @@
-"""Views in, findings out: what the record, the hypervisor, the host and the service say differently.
+"""Compares the views of one host: the record, the hypervisor, the host and the compute service.
 
-A pure function. Each finding says what is held because of it, what could be done, and by ``repair`` whether
-:mod:`devicetrack.engine.repair` can do it.
+Pure: views go in, findings come out. Each finding says what is held because of it, and proposes a fix. ``repair`` names
+the repair if :mod:`devicetrack.engine.repair_plan` can do it.
 """
 
 from __future__ import annotations
@@ -17,15 +17,14 @@ from typing import NamedTuple
 
 from devicetrack import exception
 from devicetrack import vocabulary
-from devicetrack.engine import moves
+from devicetrack.engine import migrations
+from devicetrack.engine.views import Views
 from devicetrack.objects import details
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestRecord
-from devicetrack.objects.values import Inventory
 from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import Record
 from devicetrack.objects.values import RecordedDevice
-from devicetrack.objects.values import Usage
 from devicetrack.objects.values import Use
 
 CRITICAL: Final = vocabulary.CRITICAL
@@ -49,24 +48,24 @@ DETAILS_DIFFER: Final = 'details differ'
 FINDINGS: Final = (USED_UNRECORDED, RECORDED_UNUSED, WRONG_OWNER, SHARED, GONE, UNHEALTHY, RELEASE_PENDING, ABANDONED,
                    IN_DOUBT, VIEW_UNKNOWN, LEFT_OVER, STALE_MIGRATION, DETAILS_DIFFER)
 
-# The repairs that a finding may name; devicetrack.engine.repair says what each does.
+# The repairs that a finding may name; devicetrack.engine.repair_plan describes them.
 ADOPT: Final = 'adopt'
 UPDATE_DETAILS: Final = 'update details'
 RETRY_RELEASE: Final = 'retry release'
 GIVE_BACK: Final = 'give back'
 
-# What the compute service may say of an instance; anything else is unknown, and nothing is concluded from it.
-INSTANCE_HERE: Final = moves.HERE
-INSTANCE_ELSEWHERE: Final = moves.ELSEWHERE
+# The states of instances by the compute service. Any other state is unknown, and nothing is concluded from it.
+INSTANCE_HERE: Final = migrations.HERE
+INSTANCE_ELSEWHERE: Final = migrations.ELSEWHERE
 INSTANCE_DELETED: Final = 'deleted'
 INSTANCE_OFFLOADED: Final = 'offloaded'
 INSTANCE_OVER: Final = (INSTANCE_DELETED, INSTANCE_OFFLOADED)
 
-# Of the details of a device, whatever its kind: what makes it that device and no other, and what only its row knows,
-# because the claim chose it.
+# Fields of details, for every kind: those that identify the device, and those that only its row knows because the claim
+# chose them.
 ITSELF: Final = ('namespace_uuid', 'size_bytes', 'type', 'parent')
 OF_THE_ROW: Final = ('origin', 'label')
-# As the texts of details spell it: the host cannot tell who made a device, and its inventory says adopted.
+# Parts of the texts of details. The host does not know who made a device, so its inventory says adopted.
 _CREATED_TEXT: Final = f'"origin":"{vocabulary.CREATED}"'
 _ADOPTED_TEXT: Final = f'"origin":"{vocabulary.ADOPTED}"'
 
@@ -75,12 +74,12 @@ class Finding(NamedTuple):
     """One difference between views.
 
     ``device`` is '' in both parts when the finding is about a whole view. ``recorded_owner`` and ``users`` are the
-    owners by the record and by the hypervisor. ``generation`` is that of the row, 0 without one: a finding that a
-    second look shows with the same generation is no passing state.
+    owners by the record and by the hypervisor. ``generation`` is that of the row, 0 without one: if a second look shows
+    the finding with the same generation, it is no passing state.
 
-    ``service`` is the compute service's word on the recorded owner, None when it did not say. ``since`` is when it was
-    first seen, in seconds since the epoch, where somebody remembers; a label only. ``repair`` is the repair that can be
-    done, None when a person must decide or nothing needs to be done.
+    ``service`` is the recorded owner's state by the compute service, None when unknown. ``since`` is the time of the
+    first audit that saw the finding, in seconds since the epoch, if it is known; a label only. ``repair`` is the repair
+    that can be done, None when a person must decide or nothing needs to be done.
     """
 
     kind: str
@@ -99,28 +98,6 @@ class Finding(NamedTuple):
     def __str__(self) -> str:
         device = f'{self.device.kind} {self.device.identifier}: ' if self.device.kind else ''
         return f'{device}{self.kind}: {self.detail}'
-
-
-class Views(NamedTuple):
-    """What was read, innermost first.
-
-    ``instances`` is the service's word by instance, and ``migrations`` its migrations by UUID
-    (:class:`~devicetrack.engine.moves.Move`, or the service's own objects); None is unknown. ``host`` and ``node`` are
-    the host's names in the service, ``node`` '' where it is called like the host. ``boot_changed`` says that the host
-    booted and what a boot changes was not brought up to date yet. ``guests`` are what definitions record of themselves,
-    as far as it was read.
-    """
-
-    usage: Usage
-    inventory: Inventory
-    records: tuple[Record, ...]
-    instances: Mapping[str, str] | None
-    migrations: Mapping[str, Any] | None = None
-    host: str = ''
-    host_uuid: str = ''
-    boot_changed: bool = False
-    guests: tuple[GuestRecord, ...] = ()
-    node: str = ''
 
 
 NO_DEVICE = DeviceKey('', '')
@@ -144,9 +121,9 @@ def confirmed(first: Collection[Finding], second: Collection[Finding]) -> list[F
 
 
 def differences(recorded: str, found: str) -> dict[str, tuple[Any, Any]] | None:
-    """What two texts of details say differently, by field; what only the row knows is left out.
+    """The differences between two texts of details, by field, without the fields that only the row knows.
 
-    :returns: None when nobody can say: one of them cannot be read
+    :returns: None when one of them cannot be read
     """
     try:
         one, other = details.from_text(recorded), details.from_text(found)
@@ -168,11 +145,11 @@ def same_device(recorded: str, found: str) -> bool:
 
 
 def _alike(recorded: str, found: str) -> bool:
-    """Whether two texts of details say the same, by a look: nearly all do."""
+    """Whether two texts of details are equal, without parsing them: nearly all are."""
     return recorded == found or recorded.replace(_CREATED_TEXT, _ADOPTED_TEXT) == found
 
 
-# A device by a plain tuple, hashed as a DeviceKey is: a host has thousands, and nearly all of them are well.
+# A plain tuple with the hash of a DeviceKey, which is faster: a host has thousands, and nearly all are well.
 _Key = tuple[str, str | None]
 ByGuests = Mapping[_Key, Sequence[tuple[GuestRecord, RecordedDevice]]]
 
@@ -188,17 +165,17 @@ def by_guests(views: Views) -> ByGuests:
 
 
 def own_record(recorded: ByGuests, key: _Key, domain_uuid: str) -> RecordedDevice | None:
-    """A device as the guest that names it records it, and not as one beside it."""
+    """The record of a device by the guest that names it, unless it is recorded beside the guest's own devices."""
     return next((device for guest, device in recorded.get(key, ())
                  if guest.instance_uuid == domain_uuid and not device.beside), None)
 
 
 class _Comparison:
-    """The views of one host, gone over once. ``named`` are the devices that any domain names."""
+    """Compares the views of one host in one pass. ``named`` are the devices that any domain names."""
 
     def __init__(self, views: Views) -> None:
         self.views, self.usage, self.inventory = views, views.usage, views.inventory
-        self.words = views.instances or {}
+        self.states = views.instances or {}
         self.owners: dict[_Key, Record] = {(record.kind, record.identifier): record for record in views.records}
         self.devices: dict[_Key, InventoryDevice] = {
             (device.kind, device.identifier): device for device in views.inventory.devices}
@@ -227,27 +204,27 @@ class _Comparison:
         owner = self.owners.get(key)
         return Finding(kind, severity, DeviceKey(key[0], key[1] or ''), owner.instance_uuid if owner else None, users,
                        owner.generation if owner else 0, detail, 'the device', proposal,
-                       self.words.get(owner.instance_uuid) if owner else None, None, repair)
+                       self.states.get(owner.instance_uuid) if owner else None, None, repair)
 
     def _missed(self, key: _Key, record: Record) -> bool:
         """Whether a device that is not there may be what a domain names: its address leads to nothing then."""
         return bool(self._nowhere) and (key in self._nowhere or (key[0], record.instance_uuid) in self._nowhere)
 
     def _certain(self, key: _Key) -> bool:
-        """Whether both views of a device were read in full. Nothing is repaired without."""
+        """Whether both views of a device were read in full. Otherwise nothing is repaired."""
         return not self.usage.unknown and key[0] in self.inventory.known_kinds
 
     def unknown(self) -> Iterable[Finding]:
         for unknown in (*self.usage.unknown, *self.inventory.unknown):
             yield Finding(VIEW_UNKNOWN, WARNING, NO_DEVICE, None, (), 0, f'{unknown.what}: {unknown.reason}',
-                          'every free device that it may be about', 'mend what keeps it from being read')
-        told = {unknown.what for unknown in self.inventory.unknown}
-        for kind in sorted({key[0] for key in self.owners} - self.inventory.known_kinds - told):
+                          'every free device that it may be about', 'fix the error that keeps it from being read')
+        reported = {unknown.what for unknown in self.inventory.unknown}
+        for kind in sorted({key[0] for key in self.owners} - self.inventory.known_kinds - reported):
             yield Finding(VIEW_UNKNOWN, WARNING, NO_DEVICE, None, (), 0, f'{kind}: rows have devices of this kind, and '
                           'none of the installed device kinds knows it', 'the devices of these rows',
                           'install what provides the device kind again')
 
-    # -- what domains name --------------------------------------------------------------------------------------------
+    # -- devices that domains name -------------------------------------------------------------------------------------
 
     def used(self) -> Iterable[Finding]:
         if not self._strange:
@@ -276,7 +253,7 @@ class _Comparison:
         device = own_record(self._by_guests, key, domains[0]) if len(domains) == 1 else None
         if device is None:
             return self._finding(WRONG_OWNER, severity, key, detail, proposal, domains)
-        # The guest was given it by a store that knew more than this one does.
+        # The guest got the device from a store that was newer than this one.
         may = self._may_adopt(key, device)
         return self._finding(WRONG_OWNER, severity, key, f'{detail}, whose definition records it as its own',
                              'write its row from what the definition records, if the store is older than the guest'
@@ -309,18 +286,18 @@ class _Comparison:
         return (self._certain(key) and len(claims) == 1 and is_whole(device)
                 and (there is None or same_device(device.details, there.details)))
 
-    # -- what rows say ------------------------------------------------------------------------------------------------
+    # -- rows ---------------------------------------------------------------------------------------------------------
 
     def recorded(self) -> Iterable[Finding]:
         found: list[Finding] = []
-        devices, named, words = self.devices, self.named, self.words
+        devices, named, states = self.devices, self.named, self.states
         for key, record in self.owners.items():
-            word = words.get(record.instance_uuid)
-            if record.migration_uuid is not None or word == INSTANCE_ELSEWHERE:
+            state = states.get(record.instance_uuid)
+            if record.migration_uuid is not None or state == INSTANCE_ELSEWHERE:
                 self._suspects.add(record.instance_uuid)
             device = devices.get(key)
             alike = device is not None and _alike(record.details, device.details)
-            if alike and record.state == vocabulary.ACTIVE and key in named and word not in INSTANCE_OVER:
+            if alike and record.state == vocabulary.ACTIVE and key in named and state not in INSTANCE_OVER:
                 continue
             same = alike
             if device is not None and not alike:
@@ -331,24 +308,24 @@ class _Comparison:
         return found
 
     def _different(self, key: _Key, record: Record, different: Mapping[str, tuple[Any, Any]] | None) -> list[Finding]:
-        """What the row and the host say differently of one device."""
+        """The findings from differences between the row and the host about one device."""
         if different is None:
-            return [self._finding(DETAILS_DIFFER, NOTE, key, 'this release cannot read what the row or the host says '
-                                  'of it', 'see which release wrote the row')]
+            return [self._finding(DETAILS_DIFFER, NOTE, key, 'this release cannot read the details that the row '
+                                  'or the host has', 'see which release wrote the row')]
         itself = {name: values for name, values in different.items() if name in ITSELF}
         if itself:
             self._replaced.add(key)
-            # A namespace that is disabled says so, and of what it is only what it shows as long as it is.
+            # A disabled namespace shows only some of its details, and this text says that it is disabled.
             problem = self.devices[key].unhealthy
-            return [self._finding(UNHEALTHY, CRITICAL, key, f'another device has its name: {_told(itself)}; '
+            return [self._finding(UNHEALTHY, CRITICAL, key, f'another device has its name: {_as_text(itself)}; '
                                   f'{f"{problem}; " if problem else ""}owner {record.instance_uuid}',
                                   'bring the recorded device back; this one is neither handed out nor wiped')]
-        # Realizing the device writes what it finds. Until the guest runs, and after a boot, that is still to come; of a
-        # device that is to be given back nobody needs to know.
+        # Realizing the device updates its details, before the guest runs and after a boot. The details of a device that
+        # will be given back do not matter.
         if (not different or record.state != vocabulary.ACTIVE or self.views.boot_changed
-                or self.words.get(record.instance_uuid) in INSTANCE_OVER):
+                or self.states.get(record.instance_uuid) in INSTANCE_OVER):
             return []
-        return [self._finding(DETAILS_DIFFER, NOTE, key, _told(different), 'take over what the host says',
+        return [self._finding(DETAILS_DIFFER, NOTE, key, _as_text(different), 'write what the host shows into the row',
                               repair=UPDATE_DETAILS if self._certain(key) else None)]
 
     @functools.cached_property
@@ -364,14 +341,14 @@ class _Comparison:
                          if record.state == vocabulary.RELEASING and key in self.named)
 
     def _row(self, key: _Key, record: Record, there: bool, same: bool) -> Iterable[Finding]:
-        """What is to be said of one row.
+        """The findings about one row.
 
         :param same: the host has the device, and it is certainly the recorded one
         """
         uuid, usage = record.instance_uuid, self.usage
-        word = self.words.get(uuid)
+        state = self.states.get(uuid)
         used = key in self.named
-        # Giving a device back looks for it again; one that we make ourselves may be gone already.
+        # The release looks for the device again; one that we made ourselves may be gone already.
         free_of_guests = self._certain(key) and not used and (same or (not there and _is_made(record)))
         if record.state == vocabulary.RELEASING:
             yield self._finding(RELEASE_PENDING, NOTE, key, f'on its way back from {uuid}'
@@ -381,11 +358,11 @@ class _Comparison:
             if not there and not _is_made(record):
                 yield from self._gone(key, record, 'nothing proves what became of its bytes; ')
             return
-        if word in INSTANCE_OVER:
-            # One that was offloaded comes back by a new claim, and the service's word may be older than that.
+        if state in INSTANCE_OVER:
+            # An offloaded instance comes back by a new claim, and the service's answer may be older than that claim.
             may = (free_of_guests and uuid not in usage.domains
-                   and (word == INSTANCE_DELETED or record.state != vocabulary.CLAIMED))
-            yield self._finding(ABANDONED, WARNING, key, f'instance {uuid} is {word}'
+                   and (state == INSTANCE_DELETED or record.state != vocabulary.CLAIMED))
+            yield self._finding(ABANDONED, WARNING, key, f'instance {uuid} is {state}'
                                 + (', and its domain is still there' if uuid in usage.domains else ''),
                                 'give it back', repair=GIVE_BACK if may else None)
         elif (record.state == vocabulary.ACTIVE and record.migration_uuid is None and not used and not usage.unknown
@@ -407,13 +384,13 @@ class _Comparison:
                                 f'have it; {"a domain names a device that is not there; " if missed else ""}'
                                 f'{why}owner {record.instance_uuid}', 'bring it back, or forget it for good')
 
-    # -- what moves ---------------------------------------------------------------------------------------------------
+    # -- instances that move ------------------------------------------------------------------------------------------
 
     def moving(self) -> Iterable[Finding]:
-        """What an audit does not settle by itself. For after :meth:`recorded`, which finds whom to look at."""
+        """The moves that an audit does not settle by itself. For after :meth:`recorded`, which finds the suspects."""
         if not self._suspects or self.views.migrations is None or self.usage.unknown:
             return
-        known = {uuid: _move(uuid, migration) for uuid, migration in self.views.migrations.items()}
+        known = self.views.migrations
         rows: dict[str, list[Record]] = {}
         for record in self.views.records:
             if record.instance_uuid in self._suspects:
@@ -423,17 +400,17 @@ class _Comparison:
             if use.domain_uuid in self._suspects and use.identifier is not None:
                 uses.setdefault(use.domain_uuid, []).append(use)
         for uuid, records in rows.items():
-            if self.words.get(uuid) not in INSTANCE_OVER:
+            if self.states.get(uuid) not in INSTANCE_OVER:
                 yield from self._not_settled(uuid, records, uses.get(uuid, ()), known)
 
     def _not_settled(self, uuid: str, records: list[Record], uses: Iterable[Use],
-                     known: Mapping[str, moves.Move]) -> Iterable[Finding]:
-        views, usage, word = self.views, self.usage, self.words.get(uuid)
-        settlement = moves.settle(moves.Situation(
-            moves.Node(views.host, views.node or views.host), records, known, uuid in usage.domains,
+                     known: Mapping[str, migrations.Move]) -> Iterable[Finding]:
+        views, usage, state = self.views, self.usage, self.states.get(uuid)
+        settlement = migrations.settle(migrations.Situation(
+            migrations.Endpoint(views.host, views.node or views.host), records, known, uuid in usage.domains,
             uuid in usage.running and uuid not in usage.arriving,
             {DeviceKey(use.kind, use.identifier or '') for use in uses},
-            {DeviceKey(use.kind, use.identifier or '') for use in uses if use.live}, word))
+            {DeviceKey(use.kind, use.identifier or '') for use in uses if use.live}, state))
         settled = {record.key for record in (*settlement.settle, *settlement.give,
                                              *(record for record, _migration in settlement.leave))}
         for record in records:
@@ -441,16 +418,16 @@ class _Comparison:
             if record.state == vocabulary.RELEASING or record.key in settled:
                 continue
             if record.migration_uuid is None:
-                if (word == INSTANCE_ELSEWHERE and record.state == vocabulary.ACTIVE and uuid not in usage.domains
+                if (state == INSTANCE_ELSEWHERE and record.state == vocabulary.ACTIVE and uuid not in usage.domains
                         and key not in self.named):
                     yield self._finding(RECORDED_UNUSED, WARNING, key, f'the compute service says that {uuid} lives '
                                         'elsewhere, and no domain names it', 'see whether the instance still needs it')
                 continue
             move = known.get(record.migration_uuid)
             if move is None:
-                stale, status = word == INSTANCE_ELSEWHERE, 'does not know'
+                stale, status = state == INSTANCE_ELSEWHERE, 'does not know'
             else:
-                stale = move.verdict in (moves.DONE, moves.UNDONE)
+                stale = move.outcome in (migrations.DONE, migrations.UNDONE)
                 status = f'calls {move.status}'
             if stale:
                 yield self._finding(
@@ -458,7 +435,7 @@ class _Comparison:
                     f'which the compute service {status}; what else is known does not settle it',
                     'see where the instance runs, and set it and its migration right in the compute service')
 
-    # -- what the host has --------------------------------------------------------------------------------------------
+    # -- devices of the host ------------------------------------------------------------------------------------------
 
     def stock(self) -> Iterable[Finding]:
         for key, device in self.devices.items():
@@ -466,7 +443,7 @@ class _Comparison:
                 owner = self.owners.get(key)
                 yield self._finding(UNHEALTHY, WARNING, key, device.unhealthy
                                     + (f'; owner {owner.instance_uuid}' if owner is not None else ''),
-                                    'mend the device; it comes back by itself')
+                                    'fix the device; it comes back by itself')
             if not device.adoptable and key not in self.owners and key not in self.named and not self.usage.unknown:
                 yield self._finding(LEFT_OVER, NOTE, key, self._left_over(device),
                                     'none; it may be handed out if the options let devices that exist be adopted, and '
@@ -498,20 +475,10 @@ def is_whole(device: RecordedDevice) -> bool:
 
 
 def _is_made(record: Record) -> bool:
-    """Whether we make the device ourselves, so that it exists later than its row."""
+    """Whether we make the device ourselves, so that its row exists before it."""
     return _CREATED_TEXT in record.details
 
 
-def _move(uuid: str, migration: Any) -> moves.Move:
-    """A migration of the service; of one that cannot be read nothing is known but that it exists."""
-    if isinstance(migration, moves.Move):
-        return migration
-    try:
-        return moves.Move.of(migration)
-    except AttributeError:
-        return moves.Move(uuid, None, getattr(migration, 'status', None), None, (None, None), (None, None))
-
-
-def _told(different: Mapping[str, tuple[Any, Any]]) -> str:
+def _as_text(different: Mapping[str, tuple[Any, Any]]) -> str:
     return ', '.join(f'{name} is {found} and was recorded as {recorded}'
                      for name, (recorded, found) in different.items())

@@ -1,4 +1,4 @@
-"""Which device a claim gets: pools of equal devices, and their order.
+"""Selects the device for a claim: pools of equal devices, and their order.
 
 A pool holds the devices that a request cannot tell apart: same provider, resource class, parent and NUMA node. Within
 a pool the device that has been free for the longest time comes first (at start: by identifier), so that a device rests
@@ -6,10 +6,10 @@ between two owners. Over pools the policy decides: ``pack`` takes the first pare
 ``spread`` the one with the most room, and of equals the first by name. The same history gives the same choice.
 
 A scope is the set of pools that an item of a request may be served from. It keeps them in a heap with an entry for
-each pool's room as it was; an entry that no longer says the truth is put right when it comes to the top. That is
+each pool's room as it was; an outdated entry is corrected when it comes to the top. That is
 correct because room that shrank only makes an entry look better than it is (it comes up early and is corrected), and
 room that grew beyond its entry is pushed anew; the entry that this replaces is dropped when it comes to the top. A
-choice costs the same whatever the number of devices.
+choice costs the same for any number of devices.
 """
 
 from __future__ import annotations
@@ -17,12 +17,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 import heapq
-from typing import TYPE_CHECKING
+from typing import Final
 
 from devicetrack import vocabulary
+from devicetrack.engine.withholding import NO_REASON
+from devicetrack.objects.values import Candidate
+from devicetrack.objects.values import DeviceKey
 
-if TYPE_CHECKING:
-    from devicetrack.engine import ledger
+FREE: Final = 0
+HELD: Final = 1
+RELEASING: Final = 2
 
 
 class Parent:
@@ -53,7 +57,7 @@ class Pool:
         self.details = ''                       # what a device made here starts with, else those of a device of it
         self.creatable = False                  # whether the parent makes devices of this pool at all
         self.available = 0                      # how many more it could make when it was last read
-        self.free: deque[ledger.Unit] = deque()
+        self.free: deque[Unit] = deque()
         self.free_count = self.held_count = self.releasing_count = self.total = 0
         self.index = 0                          # place in the order of names
         self.scopes: tuple[Scope, ...] = ()
@@ -74,9 +78,47 @@ class Pool:
         return max(0, self.available - self.parent.pending) if self.creatable else 0
 
     def grew(self) -> None:
-        """Say to every scope that there may be more room than before."""
+        """Tell every scope that there may be more room than before."""
         for scope in self.scopes:
             scope.push(self)
+
+
+class Unit:
+    """One device. ``unborn`` is true while it is claimed and does not exist on the host yet."""
+
+    __slots__ = ('pool', 'identifier', 'details', 'state', 'unborn', 'queued', 'withheld', 'holding')
+
+    def __init__(self, pool: Pool, identifier: str, details: str) -> None:
+        self.pool, self.identifier, self.details = pool, identifier, details
+        self.state = FREE
+        self.unborn = False
+        self.queued = False                     # stands in its pool's line of free devices
+        self.withheld = NO_REASON               # the reasons why it may not be handed out
+        self.holding: Holding | None = None
+
+    @property
+    def key(self) -> DeviceKey:
+        return DeviceKey(self.pool.kind, self.identifier)
+
+    def candidate(self, identifier: str | None) -> Candidate:
+        pool = self.pool
+        return Candidate(pool.kind, identifier, pool.provider_uuid, pool.resource_class, pool.parent_name,
+                         pool.numa_node, self.details)
+
+
+class Holding:
+    """What one claim holds for one instance, in the order in which it was taken.
+
+    ``anywhere`` when the request left the choice of every provider to this host; ``affinity`` is the request's NUMA
+    nodes and policy, None when it has none; ``from_rows`` when it was made of rows and not by a take of this process.
+    """
+
+    __slots__ = ('instance_uuid', 'units', 'anywhere', 'affinity', 'from_rows')
+
+    def __init__(self, instance_uuid: str, units: tuple[Unit, ...]) -> None:
+        self.instance_uuid, self.units = instance_uuid, units
+        self.anywhere = self.from_rows = False
+        self.affinity: tuple[frozenset[int | None], str] | None = None
 
 
 class Scope:

@@ -1,8 +1,8 @@
-"""Why devices are withheld: the words for it, what holds though a device is not there, and what is to be stored.
+"""Reasons why devices are withheld: how they are written, which stand for absent devices, and which are stored.
 
-A device may have several reasons. What an operator said of it, or of its parent, stands until an operator takes it
-back, whether the device is there at the moment or not. All else is what the host and the hypervisor say, and ends when
-they are seen to say otherwise: a view that could not be read ends nothing.
+A device may have several reasons. An operator's reason for it, or for its parent, stands until an operator takes it
+back, whether the device is there or not. All other reasons come from the host and the hypervisor, and end when these
+show otherwise. A view that could not be read ends no reason.
 """
 
 from __future__ import annotations
@@ -20,28 +20,29 @@ from devicetrack.objects.values import DeviceKey
 # Every device that is well shares it.
 NO_REASON: Final[frozenset[str]] = frozenset()
 
-# What an audit sees by itself, and by whose word. An option says what is not to be adopted: it is read at every start.
+# The reasons that an audit sees by itself, and their sources. Devices not to be adopted come from an option instead,
+# which is read at every start.
 SEEN: Final = {vocabulary.UNHEALTHY: vocabulary.BY_HOST, vocabulary.FOREIGN: vocabulary.BY_AUDIT,
                vocabulary.IN_DOUBT: vocabulary.BY_AUDIT}
 
 _ORDER: Final = {reason: number for number, reason in enumerate(vocabulary.WITHHELD_REASONS)}
 
-UNREADABLE: Final = 'what the store says of it cannot be read'
+UNREADABLE: Final = 'its reasons in the store cannot be read'
 
 
-class Place(NamedTuple):
-    """What is withheld: the device of this name, or by ``scope`` all of the parent of this name."""
+class Target(NamedTuple):
+    """A device that is withheld or, by ``scope``, a parent with everything it has and could make."""
 
     kind: str
     scope: str
     name: str
 
     @classmethod
-    def of(cls, key: DeviceKey) -> Place:
+    def of(cls, key: DeviceKey) -> Target:
         return cls(key.kind, vocabulary.DEVICE, key.identifier)
 
     @classmethod
-    def named(cls, kind: str, name: str, parent: bool) -> Place:
+    def named(cls, kind: str, name: str, parent: bool) -> Target:
         return cls(kind, vocabulary.PARENT if parent else vocabulary.DEVICE, name)
 
     def __str__(self) -> str:
@@ -53,7 +54,7 @@ class Place(NamedTuple):
 
 
 class Cause(NamedTuple):
-    """More on one reason: since when, in seconds since the epoch and only a label; why; and by whose word."""
+    """More on one reason: since when, in seconds since the epoch and only a label; why; and who set it."""
 
     since: int
     detail: str
@@ -65,9 +66,9 @@ class Cause(NamedTuple):
         return self.by == vocabulary.BY_OPERATOR
 
 
-# The reasons of one place.
+# The reasons of one target.
 Causes = Mapping[str, Cause]
-Marks = Mapping[Place, Causes]
+Marks = Mapping[Target, Causes]
 
 
 def in_order(reasons: Iterable[str]) -> list[str]:
@@ -80,12 +81,12 @@ def text(reasons: Iterable[str]) -> str:
 
 
 def to_json(causes: Causes) -> str:
-    """The stored text of the reasons of one place."""
+    """The stored text of the reasons of one target."""
     return json.dumps({reason: cause._asdict() for reason, cause in causes.items()}, sort_keys=True)
 
 
 def from_json(stored: str, scope: str) -> dict[str, Cause]:
-    """The reasons of one place. What cannot be read withholds it all the same, until an operator has seen to it."""
+    """The reasons of one target. An unreadable text withholds it too, until an operator acts."""
     try:
         return {str(reason): Cause(int(cause['since']), str(cause['detail']), str(cause['by']))
                 for reason, cause in json.loads(stored).items()}
@@ -95,7 +96,7 @@ def from_json(stored: str, scope: str) -> dict[str, Cause]:
 
 
 class Standing:
-    """What stands, for a ledger: reasons by device, and parents that are drained. False when there is nothing."""
+    """The standing reasons of a ledger, by device, and the drained parents. False when there are none."""
 
     __slots__ = ('devices', 'parents')
 
@@ -121,27 +122,27 @@ class Standing:
 
 
 def after_audit(marks: Marks, withheld: Mapping[DeviceKey, Collection[str]], known: Collection[DeviceKey],
-                details: Mapping[tuple[DeviceKey, str], str], now: int) -> dict[Place, dict[str, Cause]]:
-    """What is to be stored after an audit: what was stored before it, as far as that still holds, and what is new.
+                details: Mapping[tuple[DeviceKey, str], str], now: int) -> dict[Target, dict[str, Cause]]:
+    """The reasons to store after an audit: those stored before it that still hold, and the new ones.
 
     :param withheld: the reasons of devices that have any
-    :param known: of devices with marks, those that the ledger has, or would have if they were there: of all others
-        nothing was seen
-    :param details: why, for a reason of a device, where the audit could see that
+    :param known: the devices with marks that the ledger has, or would have if they were there; the audit saw nothing
+        of the others
+    :param details: the cause of a reason of a device, where the audit could see it
     """
-    after: dict[Place, dict[str, Cause]] = {}
-    for place, causes in marks.items():
-        key = DeviceKey(place.kind, place.name)
-        seen = place.scope == vocabulary.DEVICE and key in known
+    after: dict[Target, dict[str, Cause]] = {}
+    for target, causes in marks.items():
+        key = DeviceKey(target.kind, target.name)
+        seen = target.scope == vocabulary.DEVICE and key in known
         kept = {reason: cause for reason, cause in causes.items()
                 if cause.stands or not seen or reason in withheld.get(key, ())}
         if kept:
-            after[place] = kept
+            after[target] = kept
     for key, reasons in withheld.items():
         for reason in reasons:
             if reason not in SEEN:
                 continue
-            causes = after.setdefault(Place.of(key), {})
+            causes = after.setdefault(Target.of(key), {})
             before = causes.get(reason)
             detail = details.get((key, reason))
             if before is None:

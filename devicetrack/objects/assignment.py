@@ -18,15 +18,15 @@ class DeviceAssignment(base.DeviceTrackObject):
     """One device held for one instance, as it was recorded.
 
     ``kind`` and ``identifier`` name the device on its host: a namespace by its name (``vpmem``), a mediated device by
-    its UUID (``mdev``). ``role`` says what it is to the instance: ``current``, or in a move ``incoming`` (claimed at
-    the destination, the guest does not run on it yet) or ``old`` (left, and kept until the move is over);
-    ``migration_uuid`` names that move. ``state`` says how far it is: ``claimed``, ``active`` (the guest runs on it) or
-    ``releasing`` (being given back). ``details`` is what only its kind knows, such as a label or an mdev type.
+    its UUID (``mdev``). ``role`` is ``current``, or in a move ``incoming`` (claimed at the destination; the guest does
+    not run on it yet) or ``old`` (the guest left it; it is kept until the move ends). ``migration_uuid`` names that
+    move. ``state`` is ``claimed``, ``active`` (the guest runs on it) or ``releasing`` (on its way back). ``details``
+    has the facts that only its kind knows, such as a label or an mdev type.
 
-    ``position`` counts from 0 in the order of the request and is the device's order in the guest. ``claim_id`` names
-    the claim that took it. ``generation`` counts the writes of its row. ``created_at`` is in seconds since the epoch
-    and only a label. ``seen`` is the highest migration version that the guest may have seen of the device since its
-    boot, or None when nobody knows.
+    ``position`` counts from 0 in the order of the request, which is the order of devices in the guest. ``claim_id``
+    names the claim that took it. ``generation`` counts the writes of its row. ``created_at`` is in seconds since the
+    epoch, and no decision uses it. ``seen`` is the highest migration version that the guest may have seen of the
+    device since its boot, or None when nobody knows.
 
     1.1 added ``seen``.
     """
@@ -51,14 +51,14 @@ class DeviceAssignment(base.DeviceTrackObject):
         'created_at': ovo_fields.NonNegativeIntegerField(),
         'seen': fields.or_none(ovo_fields.StringField),
     }
-    # For a peer that says which version of this it knows, and no more: the details of then.
+    # For a peer that names only the version of this class that it knows: the details of that release.
     obj_relationships = {'details': [('1.0', '1.0')]}
 
     _record: values.Record | None = None     # what ``details`` loads from
 
     @classmethod
     def from_record(cls, record: values.Record) -> DeviceAssignment:
-        """Make one of a row. Its details are parsed when somebody asks for them: a claim never does."""
+        """Make one from a row. Its details are parsed on first use, and a claim does not use them."""
         made = cls.__new__(cls)
         made._context = None
         made._changed_fields = set()
@@ -81,7 +81,7 @@ class DeviceAssignment(base.DeviceTrackObject):
             primitive.pop('seen', None)
 
     def obj_attr_is_set(self, attrname: str) -> bool:
-        # Whoever serializes, compares or copies the object asks this first, and must get all of it.
+        # Serializing, comparing and copying ask this first, and need the details too.
         if attrname == 'details' and self._record is not None:
             _ = self.details
         return bool(super().obj_attr_is_set(attrname))

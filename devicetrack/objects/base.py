@@ -1,8 +1,8 @@
 """What all versioned objects of devicetrack share.
 
-The registry of oslo.versionedobjects is one for the whole process and goes by class names: a class registered later
-replaces one of the same name and version, whoever wrote it. A compute service has a ``MigrationContext`` too. So our
-objects are registered, and travel, under a name that starts with our own: ``devicetrack.MigrationContext``.
+A process has one registry of oslo.versionedobjects, by class name. A class that is registered later replaces one of the
+same name and version, whoever wrote it, and a compute service has a ``MigrationContext`` too. So our objects have names
+with a prefix, in the registry and on the wire: ``devicetrack.MigrationContext``.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ def name_of(name: str) -> str:
 
 
 class DeviceTrackObject(base.VersionedObject, base.ComparableVersionedObject):
-    """Base of our objects. They do no I/O and know no manager."""
+    """Base of our objects. They do no I/O."""
 
     OBJ_PROJECT_NAMESPACE = NAMESPACE
 
     if TYPE_CHECKING:
-        # The fields are properties that the registry makes; a type checker cannot see them.
+        # The registry makes a property for each field, which a type checker cannot see.
         def __getattr__(self, name: str) -> Any: ...
 
     def __init__(self, context: Any = None, **values: Any) -> None:
@@ -45,10 +45,10 @@ class DeviceTrackObject(base.VersionedObject, base.ComparableVersionedObject):
 
     @classmethod
     def of_known(cls, **values: Any) -> Self:
-        """Make an object from values that this library wrote itself: nothing is coerced, nothing counts as changed.
+        """Make an object from values that this library wrote itself, without coercing them or counting them as changed.
 
-        A tenth of the price of the constructor. Fields that are left out load when they are asked for, where the
-        class knows how, and are unset otherwise.
+        It takes a tenth of the constructor's time. A field that is left out is loaded on first use, if the class can
+        load it, and is unset otherwise.
         """
         made = cls.__new__(cls)
         made._context = None
@@ -60,16 +60,16 @@ class DeviceTrackObject(base.VersionedObject, base.ComparableVersionedObject):
     def obj_to_primitive(self, target_version: Any = None, version_manifest: Any = None) -> Any:
         """The primitive without the list of changed fields.
 
-        Our objects are values: nobody saves one by its changes, and the same facts give the same primitive.
+        Our objects are values. Nobody saves them by their changes, and equal objects have equal primitives.
         """
         primitive = super().obj_to_primitive(target_version=target_version, version_manifest=version_manifest)
         primitive.pop('versioned_object.changes', None)
         return primitive
 
     def _obj_relationship_for(self, field: str, target_version: str) -> Any:
-        """Which version of a field's object a peer knows.
+        """The version of a field's object that a peer knows.
 
-        Where a field takes subclasses, the peer's manifest names the class of the object, not that of the field.
+        If a field takes subclasses, the peer's manifest names the class of the object, not that of the field.
         """
         value, manifest = getattr(self, field), getattr(self, '_obj_version_manifest', None)
         if manifest and isinstance(value, DeviceTrackObject) and value.obj_name() in manifest:
@@ -80,9 +80,8 @@ class DeviceTrackObject(base.VersionedObject, base.ComparableVersionedObject):
     def obj_from_primitive(cls, primitive: Any, context: Any = None) -> Any:
         """Read an object of ours from its primitive.
 
-        :raises UnknownObject: a class or version in it, at any depth, is newer than this release; all of it is
-            checked before the first object is made
-        :raises MalformedObject: it is not in the form of a versioned object
+        :raises UnknownObject: a class or version in it, at any depth, is newer than this release; no object was made
+        :raises MalformedObject: it is not the primitive of a versioned object
         """
         try:
             check_known(primitive)
@@ -100,9 +99,9 @@ _NAMESPACE = 'versioned_object.namespace'
 
 
 def check_known(primitive: Any, where: str = 'object') -> None:
-    """Refuse a primitive that holds, at any depth, an object of ours that this release cannot read.
+    """Refuse a primitive that contains, at any depth, an object of ours that this release cannot read.
 
-    :raises UnknownObject: names the first one and where it stands
+    :raises UnknownObject: names the first such object and its place
     """
     if isinstance(primitive, dict):
         if primitive.get(_NAMESPACE) == NAMESPACE:
@@ -118,7 +117,7 @@ def check_known(primitive: Any, where: str = 'object') -> None:
 
 
 def _readable(version: Any, ours: str) -> bool:
-    """A release reads its own major version up to its own minor one."""
+    """Whether a version has the major number of ours and no higher minor number."""
     try:
         major, minor = (int(part) for part in version.split('.'))
     except (AttributeError, ValueError):

@@ -1,8 +1,8 @@
-"""What only one device kind knows about a device.
+"""The facts about a device that only its device kind knows.
 
-A details object is stored as text beside its assignment: the primitive of the versioned object, as JSON. A text of an
-older version is converted when it is read, by the ``convert`` steps of its class; ``online-data-migrations`` writes
-the converted text back.
+A details object is stored as text beside its assignment: the primitive of the versioned object, as JSON. Reading
+converts a text of an older version with the ``convert`` of its class; ``online-data-migrations`` writes the converted
+text back.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from devicetrack.objects import base
 from devicetrack.objects import fields
 from devicetrack.objects import traits
 
-# By the driver that makes a device. One that is not here is of a vendor that nobody needed to tell from others yet.
+# Vendors by the name of the driver that makes the devices. Those of other drivers get no trait of a vendor.
 _VENDORS: Final = {'i915': 'INTEL', 'nvidia': 'NVIDIA'}
 
 _MADE = f'"origin":"{vocabulary.CREATED}"'
@@ -45,30 +45,30 @@ class DeviceDetails(base.DeviceTrackObject):
 
     @property
     def type_name(self) -> str:
-        """The type of the device as people know it; empty for a kind without types."""
+        """The name of the device's type for people; empty for a kind without types."""
         return ''
 
     @property
     def migration_type(self) -> str:
-        """What a device must be to take this one's place in a guest that moves while it runs.
+        """The type that a device must have to take this one's place in a live migration.
 
-        The name of a type within the kind, which hosts must spell alike. A kind that says nothing has one type.
+        Types are names within the kind, and hosts must spell them alike. A kind without an answer has a single type.
         """
         return ''
 
     @property
     def is_stateless(self) -> bool:
-        """Whether the device has no state of a driver to bring along: the hypervisor copies all of it."""
+        """Whether the hypervisor copies all of the device's state, so that no driver has any to transfer."""
         return False
 
     @property
     def traits(self) -> tuple[str, ...]:
-        """What placement may be asked about the device, as names of traits (:mod:`devicetrack.objects.traits`)."""
+        """The names of the traits that placement has for the device (:mod:`devicetrack.objects.traits`)."""
         return ()
 
     @classmethod
     def convert(cls, data: dict[str, Any], version: str) -> dict[str, Any]:
-        """Give the data of an older version the form of this one. The base changes nothing."""
+        """Convert the data of an older version to this one. The base changes nothing."""
         return data
 
 
@@ -76,8 +76,8 @@ class DeviceDetails(base.DeviceTrackObject):
 class VPMEMDetails(DeviceDetails):
     """A persistent-memory namespace in devdax mode, or a file that stands for one.
 
-    ``devpath`` is valid for this boot of the host only. Sizes are in bytes and are the usable size of the namespace,
-    as ndctl's ``size`` says it; ``label`` is the operator's name for namespaces of this size.
+    ``devpath`` is valid for this boot of the host only. ``size_bytes`` is the usable size of the namespace, ndctl's
+    ``size``. ``label`` is the operator's name for namespaces of this size.
     """
 
     VERSION = '1.0'
@@ -91,7 +91,7 @@ class VPMEMDetails(DeviceDetails):
 
     @property
     def device_api(self) -> str:
-        """What a guest's memory is backed by: libvirt lets no running guest go from a device to a file, or back."""
+        """What backs the guest's memory. libvirt migrates no running guest from a device to a file, or back."""
         return 'devdax' if self.devpath.startswith('/dev/dax') else 'file'
 
     @property
@@ -100,9 +100,9 @@ class VPMEMDetails(DeviceDetails):
 
     @property
     def migration_type(self) -> str:
-        # The guest's NVDIMM is as large as the namespace allows, its label area included, and libvirt compares the size
-        # of both and their alignment (virDomainMemoryDefCheckABIStability in its source). A larger namespace would do
-        # for the way there and not for the way back.
+        # The guest's NVDIMM, with its label area, is as large as the namespace allows. libvirt compares the sizes and
+        # alignments of both ends (virDomainMemoryDefCheckABIStability in its source). A larger namespace could take the
+        # guest, but the guest could not come back.
         return f'{self.label} {self.size_bytes} {self.align_bytes}'
 
     @property
@@ -114,8 +114,8 @@ class VPMEMDetails(DeviceDetails):
 class MdevDetails(DeviceDetails):
     """A mediated device (Linux: Documentation/driver-api/vfio-mediated-device.rst).
 
-    ``parent`` is the parent's node-device name as libvirt prints it, ``parent_address`` its PCI address (None for a
-    virtual parent), ``iommu_group`` is None until the device exists.
+    ``parent`` is libvirt's node-device name of the parent. ``parent_address`` is its PCI address, None for a virtual
+    parent. ``iommu_group`` is None until the device exists.
     """
 
     VERSION = '1.0'
@@ -151,10 +151,10 @@ class MdevDetails(DeviceDetails):
 
 @base.register
 class VFDetails(DeviceDetails):
-    """A virtual function with a vGPU type that is set in its vendor's own VFIO interface.
+    """A virtual function whose vGPU type is set through its vendor's own VFIO interface.
 
-    ``type`` is the number of the type. ``parent`` and ``parent_address`` are the physical function's, as for a mediated
-    device. Given back, what was created has no type and stays where it is.
+    ``type`` is the number of the type. ``parent`` and ``parent_address`` name the physical function, in the form that
+    they have for a mediated device. When a created device is given back, its type is cleared and the function stays.
     """
 
     VERSION = '1.0'
@@ -181,7 +181,7 @@ class VFDetails(DeviceDetails):
 
 
 def to_text(details: DeviceDetails) -> str:
-    """The stored form. The same details give the same text, so texts can be compared."""
+    """The stored text. Equal details give equal texts."""
     return json.dumps(details.obj_to_primitive(), separators=(',', ':'), sort_keys=True)
 
 
@@ -223,7 +223,9 @@ def from_text(text: str) -> DeviceDetails:
 
 
 def peek(text: str) -> DeviceDetails:
-    """Details to look at and not to keep: for who has thousands. Their values are as they are stored.
+    """Read details of the present version without the checks of :func:`from_text`; for callers with thousands.
+
+    The values are not coerced, so look at them and do not keep the object.
 
     :raises UnknownObject, MalformedObject: as :func:`from_text`
     """
@@ -236,12 +238,12 @@ def peek(text: str) -> DeviceDetails:
 
 
 def is_made(text: str) -> bool:
-    """Whether a stored text says that the device was made for its owner; by a look, for there may be thousands."""
+    """Whether the device of a stored text was made for its owner. It searches the text, and is fast for thousands."""
     return _MADE in text
 
 
 def is_current(text: str) -> bool:
-    """Whether a stored text has the version that this release writes."""
+    """Whether a stored text has the version of this release."""
     name, version, _data = _parse(text)
     classes = ovo_base.VersionedObjectRegistry.obj_classes().get(name)
     return classes is not None and classes[0].VERSION == version

@@ -13,9 +13,9 @@ from devicetrack.objects import values
 class Device(base.DeviceTrackObject):
     """One assignable unit of a host.
 
-    (host, ``kind``, ``identifier``) is its identity; everything else may change while it is owned. ``provider`` is
-    the stable name of the parent that placement counts it at, '' for the node. ``unhealthy`` is the reason why it
-    must not be handed out, or None.
+    Its identity is (host, ``kind``, ``identifier``). Everything else may change while it has an owner. ``provider`` is
+    the stable name of the parent that placement counts it at, '' for the node. ``unhealthy`` is the reason why it must
+    not be handed out, or None.
     """
 
     VERSION = '1.0'

@@ -1,4 +1,4 @@
-"""Which device of a destination stands for which device of the source, while a guest moves live."""
+"""Which device of the destination takes the place of which device of the source in a live migration."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from oslo_versionedobjects import fields as ovo_fields
 from devicetrack.objects import base
 from devicetrack.objects import fields
 
-# The kind whose devices a compute service's own messages know by name: they carry two maps of strings.
+# A compute service's own messages have two maps of strings for mediated devices, and none for other kinds.
 _MDEV = 'mdev'
 
 
 @base.register
 class DevicePair(base.DeviceTrackObject):
-    """One device of the source and its partner at the destination; both are named by their identifiers.
+    """One device of the source and its partner at the destination, by their identifiers.
 
-    ``type`` is the source's as people know it: an mdev type, or the label of a namespace. ``element`` is the element of
-    the destination's guest. ``seen`` is the highest migration version that the guest may have seen, by which the
-    destination decided; None when nobody knows.
+    ``type`` is the source's type for people: an mdev type, or the label of a namespace. ``element`` is the element for
+    the guest at the destination. ``seen`` is the highest migration version that the guest may have seen, which the
+    destination used to decide; None when nobody knows.
 
     1.1 added ``seen``.
     """
@@ -47,9 +47,9 @@ class DevicePair(base.DeviceTrackObject):
 class DeviceMap(base.DeviceTrackObject):
     """All pairs of one live migration, in the order of the source's positions.
 
-    The destination makes it and the source uses it. ``metadata`` is the element that the destination's definitions have
-    in the place of the source's. ``post_copy_allowed`` is false when there is any pair: a guest that runs at the
-    destination before all of its memory is there cannot come back, and an assigned device cannot wait for memory.
+    The destination makes it and the source uses it. ``metadata`` replaces the source's element in the metadata of the
+    guest's definitions. ``post_copy_allowed`` is false when there is any pair: with post-copy a guest runs at the
+    destination before all of its memory is there, so it cannot go back, and an assigned device cannot wait for memory.
 
     1.1 has pairs of 1.1.
     """
@@ -66,14 +66,14 @@ class DeviceMap(base.DeviceTrackObject):
 
     @classmethod
     def of(cls, instance_uuid: str, migration_uuid: str, pairs: Sequence[DevicePair], metadata: str) -> DeviceMap:
-        """Make one; whether post-copy is allowed follows from the pairs."""
+        """Make one. Post-copy is allowed only without pairs."""
         return cls(instance_uuid=instance_uuid, migration_uuid=migration_uuid, pairs=list(pairs), metadata=metadata,
                    post_copy_allowed=not pairs)
 
     def mdev_types(self) -> dict[str, str]:
-        """The type of every mediated device of the source, by its UUID."""
+        """The types of the source's mediated devices, by their UUIDs."""
         return {pair.source: pair.type for pair in self.pairs if pair.kind == _MDEV}
 
     def mdev_targets(self) -> dict[str, str]:
-        """The UUID of the destination's mediated device, by the UUID of the source's."""
+        """The UUIDs of the destination's mediated devices, by the UUIDs of the source's."""
         return {pair.source: pair.destination for pair in self.pairs if pair.kind == _MDEV}

@@ -1,8 +1,8 @@
-"""What a flavor's extra specs say about devices.
+"""What a flavor's extra specs ask of devices.
 
-``hw:pmem`` lists labels of persistent-memory namespaces in the order of the guest; ``resources:CLASS`` and the grouped
-``resources_GROUP:CLASS`` are amounts of resource classes; ``hw:pci_numa_affinity_policy`` is how strictly devices
-follow the guest's NUMA nodes. Everything else is not ours.
+``hw:pmem`` lists labels of persistent-memory namespaces in the order of the guest. ``resources:CLASS`` and the grouped
+``resources_GROUP:CLASS`` are amounts of resource classes. ``hw:pci_numa_affinity_policy`` says how strictly devices
+follow the guest's NUMA nodes. All other extra specs are ignored.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from typing import NamedTuple
 from devicetrack import exception
 from devicetrack import vocabulary
 
-# The compute service's own tracker counts these, on every host.
+# The compute service's own tracker counts these on every host.
 OF_THE_SERVICE = frozenset(('VCPU', 'PCPU', 'MEMORY_MB', 'DISK_GB'))
 
 _RESOURCES = re.compile(r'resources(?:\d+|_[A-Za-z0-9_-]{1,64})?:(?P<resource_class>.+)')
 _RESOURCE_CLASS = re.compile(r'[A-Z0-9_]{1,255}')
 _PMEM = 'hw:pmem'
 _POLICY = 'hw:pci_numa_affinity_policy'
-_DIGITS = 32                                # Python refuses to read thousands of them with an error of its own
+_DIGITS = 32                                # Python has an error of its own for numbers of thousands of digits
 
 
 class Needs(NamedTuple):
     """What a flavor needs.
 
-    ``order`` has one resource class for each namespace of ``hw:pmem``, in the order of the guest; ``amounts`` is by
-    resource class and includes them, and leaves out :data:`OF_THE_SERVICE`; ``policy`` is None when the flavor names
-    none.
+    ``order`` has one resource class for each namespace of ``hw:pmem``, in the order of the guest. ``amounts`` has the
+    amount of each resource class, these namespaces included, without :data:`OF_THE_SERVICE`. ``policy`` is None when
+    the flavor names none.
     """
 
     order: tuple[str, ...]
@@ -40,7 +40,7 @@ class Needs(NamedTuple):
 def read(extra_specs: Mapping[str, str]) -> Needs:
     """Read the needs of a flavor.
 
-    :raises BadRequest: a value cannot be understood; names the extra spec
+    :raises BadRequest: a value is not valid; the error names the extra spec
     """
     order: tuple[str, ...] = ()
     amounts: dict[str, int] = {}
@@ -74,7 +74,7 @@ def _labels(value: str) -> tuple[str, ...]:
 
 
 def _amount(name: str, value: str) -> int:
-    """``resources:CLASS=0`` is how a flavor says that it wants none."""
+    """The amount that a flavor asks for; with ``resources:CLASS=0`` it asks for none."""
     text = str(value)
     if not (text.isascii() and text.isdigit()):
         raise exception.BadRequest(name, value, 'must be a whole number, 0 or more')

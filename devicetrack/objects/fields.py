@@ -17,27 +17,27 @@ Field = TypeVar('Field')
 
 
 def or_none(field: Callable[..., Field]) -> Field:
-    """A field that may be None, and is None where nobody says.
+    """A field that may be None, and is None by default.
 
-    The library's own types know no None for a default, so they are not asked.
+    The types of oslo.versionedobjects do not declare that a default may be None, so the call is left untyped.
     """
     return field(nullable=True, default=None)
 
 
 class RoleField(fields.BaseEnumField):
-    """What an assignment is to its instance."""
+    """The role of an assignment in a move of its instance."""
 
     AUTO_TYPE = fields.Enum(valid_values=vocabulary.ROLES)
 
 
 class StateField(fields.BaseEnumField):
-    """Where an assignment is in its life."""
+    """The state of an assignment."""
 
     AUTO_TYPE = fields.Enum(valid_values=vocabulary.STATES)
 
 
 class OriginField(fields.BaseEnumField):
-    """Whether a device was made for its assignment or was there before."""
+    """Whether a device was made for its assignment, or existed before."""
 
     AUTO_TYPE = fields.Enum(valid_values=vocabulary.ORIGINS)
 
@@ -49,7 +49,7 @@ class NUMAAffinityPolicyField(fields.BaseEnumField):
 
 
 class Amount(fields.Integer):
-    """How many. What is no whole number is refused, where oslo.versionedobjects would cut 1.9 down to 1."""
+    """A number of devices. Only whole numbers are accepted; oslo.versionedobjects would cut 1.9 down to 1."""
 
     def coerce(self, obj: Any, attr: str, value: Any) -> int:
         if type(value) is not int:
@@ -61,14 +61,14 @@ class AmountField(fields.AutoTypedField):
     AUTO_TYPE = Amount()
 
     def coerce(self, obj: Any, attr: str, value: Any) -> Any:
-        return self._type.coerce(obj, attr, value)              # None too, which a field refuses in its own way
+        return self._type.coerce(obj, attr, value)              # None too: a field refuses it with a ValueError
 
 
 class ForeignObject(fields.FieldType):
-    """A versioned object of the compute service, which we carry and never look into.
+    """A versioned object of the compute service, which we transport and do not interpret.
 
-    Its primitive names its project (``nova_object.name``), and only a class of that project and version line may
-    read it: a class of ours, or of a third project, that has the same name is not the same class.
+    Its primitive names its project (``nova_object.name``). Only a class of that project may read it, and not a class of
+    the same name that is ours or a third project's.
     """
 
     def coerce(self, obj: Any, attr: str, value: Any) -> base.VersionedObject:

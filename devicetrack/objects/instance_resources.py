@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,8 +14,8 @@ from devicetrack.objects import values
 
 
 @base.register
-class InstanceResources(base.DeviceTrackObject):
-    """What one instance holds on one host, in the order of the request; empty when it holds nothing.
+class InstanceResources(base.DeviceTrackObject, Sequence[assignment.DeviceAssignment]):
+    """The assignments of one instance on one host, a sequence in the order of the request; empty when it has none.
 
     1.1 has assignments of 1.1.
     """
@@ -36,5 +37,13 @@ class InstanceResources(base.DeviceTrackObject):
     def __len__(self) -> int:
         return len(self.assignments)
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[assignment.DeviceAssignment]:
         return iter(self.assignments)
+
+    def __contains__(self, item: Any) -> bool:
+        # To a versioned object the name of a field is an item that it contains once it is set.
+        return item in self.assignments if isinstance(item, assignment.DeviceAssignment) else super().__contains__(item)
+
+    def __getitem__(self, index: Any) -> Any:
+        """One assignment, or a list of them for a slice."""
+        return self.assignments[index]

@@ -1,4 +1,4 @@
-"""What the two ends of a live migration tell each other before anything is claimed."""
+"""What the two ends of a live migration exchange before the claim."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class DeclaredDevice(base.DeviceTrackObject):
     """One device that a guest runs on, and what its host declares about it.
 
     The fields from ``type`` on are those of :class:`devicetrack.compatibility.facts.Facts`; ``version`` is a text of
-    the form ``version_form`` (:mod:`devicetrack.compatibility.facts_data`). ``seen`` is the highest migration version
+    the form ``version_form`` (:mod:`devicetrack.compatibility.facts`). ``seen`` is the highest migration version
     that the guest may have seen of the device since its boot, None when nobody knows.
     """
 
@@ -35,10 +35,10 @@ class DeclaredDevice(base.DeviceTrackObject):
 
 @base.register
 class LiveMigrationCheck(base.DeviceTrackObject):
-    """What goes from the destination of a live migration to the source and comes back.
+    """The message that the destination of a live migration sends to the source and gets back.
 
-    ``devices`` are those of the running guest, in its order; None until the source has said them. It holds facts about
-    a host: it is for compute services, and nothing of it for the owner of the guest.
+    ``devices`` are those of the running guest, in its order, or None until the source has filled them in. The message
+    describes a host, so show nothing of it to the owner of the guest.
     """
 
     VERSION = '1.0'

@@ -1,4 +1,4 @@
-"""What an instance has and gets while it moves."""
+"""The old and the new resources of an instance that moves."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from devicetrack.objects import fields
 
 @base.register
 class MigrationContext(base.DeviceTrackObject):
-    """The old and the new resources of an instance that is moving, for the service and the wire; rows decide.
+    """The old and the new resources of an instance that moves, for the service and the wire. The rows decide.
 
-    The NUMA topologies are the compute service's own versioned objects, carried and never looked into.
+    The NUMA topologies are the compute service's own versioned objects, which we transport and do not interpret.
 
     1.1 has resources of 1.1.
     """

@@ -1,4 +1,4 @@
-"""Where placement counts devices."""
+"""The resource providers at which placement counts devices."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from devicetrack.objects import base
 class Provider(base.DeviceTrackObject):
     """A resource provider of this host: the node, or a parent device under it.
 
-    ``parent_uuid`` is None for the node. ``totals`` is by resource class and counts what exists and what can still
-    be made; ``reserved`` is how many of them nobody may have and no instance holds. ``traits`` are sorted names that
-    say what the devices are.
+    ``parent_uuid`` is None for the node. ``totals`` counts by resource class the devices that exist and those that can
+    still be made. ``reserved`` counts those of them that no instance holds and none may get. ``traits`` are the sorted
+    names of the traits of the devices.
 
     1.1 added ``reserved`` and ``traits``.
     """

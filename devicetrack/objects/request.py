@@ -1,4 +1,4 @@
-"""What an instance needs."""
+"""The devices that an instance needs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from devicetrack.objects import fields
 
 @base.register
 class RequestedDevices(base.DeviceTrackObject):
-    """``amount`` devices of one resource class, from one provider when ``provider_uuid`` names it."""
+    """``amount`` devices of one resource class, all from the provider ``provider_uuid`` unless it is None."""
 
     VERSION = '1.0'
     fields = {
@@ -27,10 +27,10 @@ class RequestedDevices(base.DeviceTrackObject):
 
 @base.register
 class DeviceRequest(base.DeviceTrackObject):
-    """All devices that an instance needs; the order of ``wanted`` is their order in the guest.
+    """All devices that an instance needs. The order of ``wanted`` is their order in the guest.
 
-    ``numa_nodes`` are the host's nodes that the guest runs on, empty when it is not pinned; they count only together
-    with a policy other than ``none``.
+    ``numa_nodes`` are the host's nodes that the guest runs on, empty when it is not pinned. They matter only with a
+    policy other than ``none``.
     """
 
     VERSION = '1.0'
@@ -61,11 +61,11 @@ class DeviceRequest(base.DeviceTrackObject):
                          numa_affinity_policy: str | None = None) -> DeviceRequest:
         """Make a request from a flavor's extra specs: the namespaces of ``hw:pmem`` in their order, then the rest.
 
-        Every class of a ``resources`` extra spec is asked for, except those that the service's own tracker counts on
+        The request has every class of a ``resources`` extra spec, except those that the service's own tracker counts on
         every host (``VCPU``, ``PCPU``, ``MEMORY_MB``, ``DISK_GB``).
 
-        :param numa_affinity_policy: in the place of the flavor's
-        :raises BadRequest: a value cannot be understood; names the extra spec
+        :param numa_affinity_policy: replaces the flavor's policy
+        :raises BadRequest: a value is not valid; the error names the extra spec
         """
         needs = specs.read(extra_specs)
         rest = dict(needs.amounts)

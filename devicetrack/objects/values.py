@@ -1,9 +1,9 @@
-"""The facts of the versioned objects, in the form in which they are used inside one process.
+"""The facts of the versioned objects as plain tuples, for use inside one process.
 
-A versioned object costs tens of microseconds to make and to serialize, so it stands at the boundary: on the wire, in
-the caller's hands. Between the layers the same facts travel as these tuples. ``details`` is always the stored text of
-a :class:`~devicetrack.objects.details.DeviceDetails` object: made once, when the inventory is read, and handed on
-untouched.
+A versioned object takes tens of microseconds to make and to serialize, so callers and the wire get versioned objects,
+and the layers hand these tuples to one another. ``details`` is always the stored text of a
+:class:`~devicetrack.objects.details.DeviceDetails` object. It is made once, when the inventory is read, and never
+changed.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from typing import NamedTuple
 
 
 class DeviceKey(NamedTuple):
-    """What names a device on its host. Nothing else about a device is part of its identity."""
+    """The identity of a device on its host. Everything else about the device may change."""
 
     kind: str
     identifier: str
 
 
 class Record(NamedTuple):
-    """One assignment as it stands in the store: one row.
+    """One row of the store: one assignment.
 
     ``position`` counts from 0 in the order of the request. ``generation`` counts the writes of the row from 1.
-    ``created_at`` is in seconds since the epoch and only a label. ``seen`` is the highest migration version, as
-    major.minor.patch, that the guest may have seen of the device since its boot; None when nobody knows, as of a row
-    that was made again of what a guest records.
+    ``created_at`` is in seconds since the epoch, and no decision uses it. ``seen`` is the highest migration version, as
+    major.minor.patch, that the guest may have seen of the device since its boot. It is None when nobody knows, for
+    example in a row that was recovered from the record of a guest.
     """
 
     host_uuid: str
@@ -51,7 +51,7 @@ class Record(NamedTuple):
 
 
 class Leftover(NamedTuple):
-    """A migration whose allocations in placement must go, sooner or later."""
+    """A migration whose allocations in placement remain to be removed."""
 
     instance_uuid: str
     migration_uuid: str
@@ -72,10 +72,10 @@ class Candidate(NamedTuple):
 class InventoryDevice(NamedTuple):
     """One device that exists on the host.
 
-    ``provider`` is the stable name of the parent that placement counts it at, or '' for the node itself.
-    ``unhealthy`` is None, or the reason why the device must not be handed out. A device that is not ``adoptable`` was
-    made by somebody else for a purpose of his own: well, and not for us to hand out. ``details`` is what
-    :func:`devicetrack.objects.details.to_text` makes, never '': an assignment of the device is read with it.
+    ``provider`` is the stable name of the parent that placement counts the device at, or '' for the node itself.
+    ``unhealthy`` is None, or the reason why the device must not be handed out. A device that is not ``adoptable`` is
+    healthy, but somebody else made it for their own use, and we do not hand it out. ``details`` comes from
+    :func:`devicetrack.objects.details.to_text` and is never ''. Assignments of the device are read with it.
     """
 
     kind: str
@@ -94,10 +94,10 @@ class InventoryDevice(NamedTuple):
 
 
 class Capacity(NamedTuple):
-    """How many devices of one type a parent can still make, as it said when it was read.
+    """How many devices of one type a parent could still make when it was read.
 
-    The types of one parent share its capacity, and not linearly: creating one of a type may take any number of
-    another away. ``details`` is the text that every device made here starts with.
+    The types of one parent share its capacity, and not linearly: one device of a type may cost any number of devices of
+    another type. Every device that the parent makes starts with the text ``details``.
     """
 
     kind: str
@@ -120,7 +120,7 @@ class Unknown(NamedTuple):
 class Missing(NamedTuple):
     """A device that an option names and that the host does not have.
 
-    It is a mistake in the option, or a device that went away since: the rows tell which.
+    Either the option is wrong, or the device has gone since: the rows tell which.
     """
 
     key: DeviceKey
@@ -129,11 +129,11 @@ class Missing(NamedTuple):
 
 
 class Inventory(NamedTuple):
-    """What the host has: devices that exist, and what can still be made.
+    """The devices that exist on the host, and those that its parents can still make.
 
-    ``known_kinds`` are the device kinds whose part was read in full; for every other configured kind ``unknown``
-    says why it was not, and nothing is concluded from the absence of its devices. ``missing`` are devices that options
-    name.
+    ``known_kinds`` are the device kinds whose part was read in full. For every other configured kind ``unknown`` says
+    why it was not, and nobody may conclude anything from the absence of its devices. ``missing`` are devices that
+    options name and that the host does not have.
     """
 
     devices: tuple[InventoryDevice, ...]
@@ -144,15 +144,15 @@ class Inventory(NamedTuple):
 
     @property
     def providers(self) -> frozenset[str]:
-        """The stable names of the providers of what there is and of what can be made."""
+        """The stable names of the providers of all devices and capacities."""
         return frozenset((*(device.provider for device in self.devices),
                           *(capacity.provider for capacity in self.capacities)))
 
 
 class Attribute(NamedTuple):
-    """What a host says when it is asked for an attribute: its text, or why that cannot be told.
+    """An attribute of the host: its text, or the problem that kept it from being read.
 
-    With neither of them the host has no such attribute.
+    Without either, the host has no such attribute.
     """
 
     text: str | None = None
@@ -160,10 +160,10 @@ class Attribute(NamedTuple):
 
 
 class MigrationType(NamedTuple):
-    """What a parent says of a type of its devices, for guests that move with one of them while they run.
+    """What a parent declares for the live migration of its devices of one type.
 
-    ``version`` and ``aggregation`` are as the host has them, and nobody has looked at them. ``driver`` is the version
-    of the parent's driver, where it has one.
+    ``version`` and ``aggregation`` are the host's own text, not yet interpreted. ``driver`` is the version of the
+    parent's driver, if it has one.
     """
 
     kind: str
@@ -175,10 +175,10 @@ class MigrationType(NamedTuple):
 
 
 class Use(NamedTuple):
-    """A domain names a device, by the hypervisor's word.
+    """A domain of the hypervisor names a device.
 
     ``identifier`` is None when the address in the definition (a path) belongs to no device of this host's inventory.
-    ``running`` is about the domain, ``live`` and ``defined`` about which of its definitions names the device.
+    ``running`` says whether the domain runs. ``live`` and ``defined`` say which of its definitions name the device.
     """
 
     kind: str
@@ -191,10 +191,10 @@ class Use(NamedTuple):
 
 
 class Usage(NamedTuple):
-    """Who uses what on this host. Only with ``unknown`` empty does absence mean that nobody uses a device.
+    """Which domains of this host use which devices. A device without a use is unused only if ``unknown`` is empty.
 
-    ``arriving`` are domains, all of them in ``running`` too, that wait for an incoming migration: they use their
-    devices, and their guest does not run here yet.
+    ``arriving`` are the domains of ``running`` that wait for an incoming migration: they use their devices, but their
+    guest does not run here yet.
     """
 
     uses: tuple[Use, ...]
@@ -207,7 +207,8 @@ class Usage(NamedTuple):
 class GuestConfig(NamedTuple):
     """What a guest's definition needs for its devices.
 
-    One element for each device, in the order of the guest, and one for the definition's metadata, '' without devices.
+    ``devices`` has one element for each device, in the order of the guest. ``metadata`` is the element for the
+    definition's metadata, or '' when the guest has no devices.
     """
 
     devices: tuple[str, ...] = ()
@@ -215,7 +216,7 @@ class GuestConfig(NamedTuple):
 
 
 class Realized(NamedTuple):
-    """What realizing one assignment found: its details as they are now, and its parent's capacities read after it."""
+    """One realized assignment: the present details of its device, and its parent's capacities as read afterwards."""
 
     key: DeviceKey
     details: str
@@ -223,9 +224,9 @@ class Realized(NamedTuple):
 
 
 class RecordedDevice(NamedTuple):
-    """One device as the definition of its guest records it; ``details`` is the stored text of its details.
+    """One device in the record of a guest's definition; ``details`` is the stored text of its details.
 
-    One that is ``beside`` belongs to the instance and not to this definition: the guest has no element for it.
+    A device that is ``beside`` belongs to the instance, but the definition has no element for it.
     """
 
     kind: str
@@ -243,9 +244,9 @@ class RecordedDevice(NamedTuple):
 
 
 class GuestRecord(NamedTuple):
-    """All devices of one instance as the definition of its guest records them.
+    """The record of one instance's devices in the definition of its guest.
 
-    ``boot_id`` names the boot of the host whose addresses the definition has; None where it does not say.
+    The addresses in the definition are those of the boot ``boot_id`` of the host, or of an unknown boot if it is None.
     """
 
     instance_uuid: str
@@ -256,10 +257,10 @@ class GuestRecord(NamedTuple):
 
 
 class MigrationDefinitions(NamedTuple):
-    """The definitions that a live migration takes along, with the destination's devices in them.
+    """The definitions to migrate a guest with. They name the destination's devices.
 
-    ``persistent`` is None for a transient guest. They hold a guest's secrets: hand them to the hypervisor, and write
-    them nowhere.
+    ``persistent`` is None for a transient guest. Definitions hold secrets of the guest: hand them to the hypervisor,
+    and write them nowhere.
     """
 
     live: str

@@ -1,6 +1,6 @@
-"""Changes of what consumers hold, under their generations.
+"""Changes the allocations of consumers, under their generations.
 
-What an operation does when somebody else changed the same consumer is its policy::
+An operation's policy says what it does when somebody else changed the same consumer::
 
     allocations = AllocationClient(client, Policies(delete=Policy.RETRY), leftovers)
     try:
@@ -8,10 +8,10 @@ What an operation does when somebody else changed the same consumer is its polic
     except errors.NoCapacity:
         ...                                 # another host
     except errors.ConsumerConflict as conflict:
-        ...                                 # conflict.verdict says how it stands
+        ...                                 # conflict.result says how it stands
 
-Every operation may be called again: what happened already is recognized, and succeeds. All of them block, and none is
-called under the ledger's lock.
+Every operation may be called again: it recognizes what it did already, and succeeds. All of them block; never call one
+under the ledger's lock.
 """
 
 from __future__ import annotations
@@ -34,8 +34,6 @@ from devicetrack.placement import errors
 from devicetrack.placement import operations
 from devicetrack.placement import values
 from devicetrack.placement.client import Client
-from devicetrack.placement.operations import Operation
-from devicetrack.placement.operations import Views
 from devicetrack.placement.values import Consumer
 from devicetrack.placement.values import Resources
 
@@ -43,15 +41,15 @@ LOG = logging.getLogger(__name__)
 
 
 class Policy(enum.Enum):
-    """What an operation does when it finds something else than it believed."""
+    """How an operation goes on when a consumer holds something else than was believed."""
 
     FAIL = 'fail'               # the caller decides
-    RETRY = 'retry'             # read again, and repeat if what it is about to change is as it was believed to be
+    RETRY = 'retry'             # read again, and repeat if the part that it changes is as it was believed to be
     MERGE = 'merge'             # read again, and repeat with what others put there
 
 
 class Policies(NamedTuple):
-    """A policy for each operation. A spawn never merges; a delete or confirm that merges takes what it finds."""
+    """A policy for each operation. A spawn never merges; a delete or confirm that merges removes what it finds."""
 
     spawn: Policy = Policy.FAIL
     move: Policy = Policy.FAIL
@@ -69,32 +67,11 @@ class Policies(NamedTuple):
         return cls(*(Policy(group[options.ON_CONFLICT + name]) for name in cls._fields))
 
 
-class Outcome(enum.Enum):
-    """How things stand after an operation."""
-
-    DONE = 'done'
-    REPEATED = 'it was so already; nothing was written'
-    UNCHANGED = 'nothing was changed'
-    PENDING = 'the move stays as it is, neither ended nor lost: call again'
-    UNKNOWN = 'it may have happened, or may yet: call again, which finds out'
-
-
-class Verdict(NamedTuple):
-    """What became of an operation: returned when it succeeds, else the ``verdict`` of its error.
-
-    ``revert_possible`` is of a confirm that failed: whether the move can be reverted instead; None when nobody knows.
-    """
-
-    operation: str
-    outcome: Outcome
-    revert_possible: bool | None = None
-
-
 class Leftovers(Protocol):
-    """Where a confirm writes down what it must remove, until it is removed. It must outlive the process."""
+    """Keeps a note of each migration whose allocations a confirm must still remove. It must outlive the process."""
 
     def record(self, leftover: Leftover) -> None:
-        """Keep it; keeping it twice is keeping it."""
+        """Keep it. May be repeated; it is kept once."""
 
     def remove(self, leftover: Leftover) -> None:
         """Forget it, if it is there."""
@@ -104,20 +81,20 @@ class Leftovers(Protocol):
 
 
 class AllocationClient:
-    """What a compute service's operations do to allocations in placement.
+    """Changes allocations in placement as a compute service's operations need it.
 
     :param policies: for each operation, what it does about conflicts
-    :param leftovers: where confirms are written down until they are through; None: nowhere
+    :param leftovers: keeps a note of each confirm until it is done; None: nobody does
     :param attempts: how often an operation writes at most, for conflicts and lost answers together
 
     Errors of every operation, beside those that its docstring names:
 
-    - ConsumerConflict: somebody else changed a consumer, and the policy does not go on
-    - ProviderConflict: somebody else changed a provider, and the policy does not go on
+    - ConsumerConflict: somebody else changed a consumer, and by its policy the operation stops
+    - ProviderConflict: somebody else changed a provider, and by its policy the operation stops
     - UnknownProvider: placement has no such provider
     - PlacementUnavailable, PlacementTooOld, PlacementRefused
 
-    Unless the error's ``verdict`` says otherwise nothing was changed.
+    Unless the error's ``result`` says otherwise nothing was changed.
     """
 
     def __init__(self, client: Client, policies: Policies | None = None, leftovers: Leftovers | None = None,
@@ -139,19 +116,20 @@ class AllocationClient:
     # -- operations ---------------------------------------------------------------------------------------------------
 
     def get(self, consumer_uuid: str) -> Consumer:
-        """What a consumer holds now."""
+        """Read what a consumer holds now."""
         return self._client.get_allocations(consumer_uuid)
 
-    def spawn(self, instance_uuid: str, resources: Resources, project_id: str, user_id: str) -> Verdict:
+    def spawn(self, instance_uuid: str, resources: Resources, project_id: str, user_id: str) -> values.Result:
         """Give a new instance what it needs.
 
         :raises ConsumerExists: there is such a consumer, and this did not make it
         :raises NoCapacity: choose another host
         """
-        return self._carry_out(operations.Spawn(instance_uuid, resources, project_id, user_id))
+        return self._apply(operations.Spawn(instance_uuid, resources, project_id, user_id))
 
-    def move(self, instance_uuid: str, migration_uuid: str, new: Resources, own: Resources | None = None) -> Verdict:
-        """Let the migration hold what the instance holds, and give the instance what it needs where it goes.
+    def move(self, instance_uuid: str, migration_uuid: str, new: Resources,
+             own: Resources | None = None) -> values.Result:
+        """Let the migration hold what the instance holds, and give the instance what it needs at its destination.
 
         For resizes, cold and live migrations, also on one host.
 
@@ -160,43 +138,43 @@ class AllocationClient:
         :raises UnknownConsumer: the instance holds nothing
         :raises NoCapacity: choose another host
         """
-        return self._carry_out(operations.Move(instance_uuid, migration_uuid, new, own))
+        return self._apply(operations.Move(instance_uuid, migration_uuid, new, own))
 
-    def confirm(self, instance_uuid: str, migration_uuid: str) -> Verdict:
-        """Let go of what the migration holds. Also the end of a live migration.
+    def confirm(self, instance_uuid: str, migration_uuid: str) -> values.Result:
+        """Remove the migration's allocations. Also the end of a live migration.
 
-        What fails stays pending and written down; ``verdict.revert_possible`` of the error says whether the move can be
-        reverted instead. :meth:`remove_leftovers` goes on with it when the move is over for the service too.
+        A confirm that fails stays pending, and its note is kept; ``result.revert_possible`` of the error says whether
+        the move can be reverted instead. :meth:`remove_leftovers` goes on with it when the service calls the move over.
 
         :raises StoreError: of the leftovers; nothing was sent
         """
         leftover = Leftover(instance_uuid, migration_uuid)
-        if self._leftovers is not None:         # first, so that a process killed below leaves a note of it
+        if self._leftovers is not None:         # first, so that a process that is killed below leaves a note
             self._leftovers.record(leftover)
         try:
-            verdict = self._carry_out(operations.Confirm(migration_uuid))
+            result = self._apply(operations.Confirm(migration_uuid))
         except errors.PlacementError as error:
-            error.verdict = error.verdict._replace(revert_possible=self._is_revert_possible(leftover))
+            error.result = error.result._replace(revert_possible=self._is_revert_possible(leftover))
             raise
         self._forget(leftover)
-        return verdict
+        return result
 
-    def remove_leftover(self, leftover: Leftover) -> Verdict:
-        """End a confirm that was left pending, whatever the migration holds by now.
+    def remove_leftover(self, leftover: Leftover) -> values.Result:
+        """End a confirm that stayed pending, whatever the migration holds by now.
 
-        Only for a move that the service calls completed: nothing is left to revert to.
+        Only for a move that the service calls completed: it can no longer be reverted.
         """
-        verdict = self._carry_out(operations.Confirm(leftover.migration_uuid), Policy.MERGE)
+        result = self._apply(operations.Confirm(leftover.migration_uuid), Policy.MERGE)
         self._forget(leftover)
-        return verdict
+        return result
 
     def remove_leftovers(self, is_completed: Callable[[str], bool]) -> dict[Leftover, errors.PlacementError]:
-        """Go on with every confirm that was left pending. For a start and each periodic of the service.
+        """Go on with every confirm that stayed pending. Call it at each start and in a periodic task of the service.
 
-        What a migration that is not completed holds stays; where it holds nothing, the note of it goes.
+        A migration that is not completed keeps its allocations; when it has none, its note is removed.
 
         :param is_completed: whether the service calls the migration of this UUID completed; False when it cannot tell
-        :returns: what could not be removed; the next call tries again
+        :returns: the leftovers that could not be removed; the next call tries again
         :raises StoreError: the leftovers cannot be read
         """
         failed = {}
@@ -207,59 +185,59 @@ class AllocationClient:
                 elif not self._client.get_allocations(leftover.migration_uuid).exists:
                     self._forget(leftover)
             except errors.PlacementError as error:
-                LOG.warning('What migration %(migration)s holds in placement could not be removed: %(error)s',
+                LOG.warning('The allocations of migration %(migration)s could not be removed: %(error)s',
                             {'migration': leftover.migration_uuid, 'error': error})
                 failed[leftover] = error
         return failed
 
     def revert(self, instance_uuid: str, migration_uuid: str, old: Resources | None = None,
-               own: Resources | None = None) -> Verdict:
-        """Give back to the instance what the migration holds. Also the rollback of a live migration.
+               own: Resources | None = None) -> values.Result:
+        """Give the migration's allocations back to the instance. Also the rollback of a live migration.
 
-        :param old: at least what the instance holds then, as far as known; without it a revert that happened cannot be
-            told from a confirm, and calling again raises UnknownConsumer
+        :param old: at least what the instance holds then, as far as known; without it nobody can distinguish a revert
+            that happened from a confirm, and calling again raises UnknownConsumer
         :param own: what the move gave to the instance; None: whatever is found first
         :raises UnknownConsumer: the migration holds nothing, or the instance does not
         :raises NoCapacity: the source's provider has shrunk
         """
-        verdict = self._carry_out(operations.Revert(instance_uuid, migration_uuid, own, old))
+        result = self._apply(operations.Revert(instance_uuid, migration_uuid, own, old))
         self._forget(Leftover(instance_uuid, migration_uuid))
-        return verdict
+        return result
 
-    def delete(self, consumer_uuid: str, force: bool = False) -> Verdict:
-        """Take everything from a consumer.
+    def delete(self, consumer_uuid: str, force: bool = False) -> values.Result:
+        """Remove all allocations of a consumer.
 
-        An instance that moves has two: its own and the migration's.
+        An instance that moves has two consumers: its own and the migration's.
 
-        :param force: without asking whether somebody changed it
+        :param force: do so without asking whether somebody changed them
         """
         operation = operations.Delete(consumer_uuid)
         if not force:
-            return self._carry_out(operation)
+            return self._apply(operation)
         try:
             had = self._client.delete_allocations(consumer_uuid)
         except errors.PlacementError as error:
-            error.verdict = Verdict(operation.name, Outcome.UNKNOWN)
+            error.result = values.Result(operation.name, values.Outcome.UNKNOWN)
             raise
-        return Verdict(operation.name, Outcome.DONE if had else Outcome.REPEATED)
+        return values.Result(operation.name, values.Outcome.DONE if had else values.Outcome.REPEATED)
 
-    def evacuate(self, instance_uuid: str, new: Resources) -> Verdict:
-        """Let the instance hold the destination's too. Of a provider that both ends share, the larger amount suffices.
+    def evacuate(self, instance_uuid: str, new: Resources) -> values.Result:
+        """Let the instance hold the destination's too. Where both ends share a provider, the larger amount suffices.
 
         :raises UnknownConsumer: the instance holds nothing
         :raises NoCapacity: choose another host
         """
-        return self._carry_out(operations.Evacuate(instance_uuid, new))
+        return self._apply(operations.Evacuate(instance_uuid, new))
 
-    def finish_evacuation(self, instance_uuid: str, providers: Collection[str]) -> Verdict:
-        """Let go of what the instance holds of the source, when it is over.
+    def finish_evacuation(self, instance_uuid: str, providers: Collection[str]) -> values.Result:
+        """Remove what the instance holds of the source, when the evacuation is over.
 
         :param providers: those of the source's tree
         """
-        return self._carry_out(operations.FinishEvacuation(instance_uuid, providers))
+        return self._apply(operations.FinishEvacuation(instance_uuid, providers))
 
-    def change(self, consumer_uuid: str, generation: int, own: Resources, wanted: Resources) -> Verdict:
-        """Change our part of what a consumer holds, for a need that came from outside; what is beyond it stays.
+    def change(self, consumer_uuid: str, generation: int, own: Resources, wanted: Resources) -> values.Result:
+        """Change our part of what a consumer holds, because its need changed; what others put there stays.
 
         :param generation: the consumer's, from :meth:`get`, when our part was as ``own`` says
         :param own: our part as we know it; never what others hold
@@ -267,18 +245,18 @@ class AllocationClient:
         :raises UnknownConsumer: the consumer holds nothing
         :raises NoCapacity: there is no room for it
         """
-        return self._carry_out(operations.Change(consumer_uuid, generation, own, wanted))
+        return self._apply(operations.Change(consumer_uuid, generation, own, wanted))
 
     # -- how ----------------------------------------------------------------------------------------------------------
 
-    def _carry_out(self, operation: Operation, policy: Policy | None = None) -> Verdict:
-        """Read, write, and after a conflict or a lost answer read again and decide."""
+    def _apply(self, operation: operations.Operation, policy: Policy | None = None) -> values.Result:
+        """Read and write; after a conflict or a lost answer, read again and decide."""
         run = _Run(self._client, operation, policy or getattr(self._policies, operation.name), self._attempts)
         try:
-            return Verdict(operation.name, run())
+            return values.Result(operation.name, run())
         except errors.PlacementError as error:
-            outcome = Outcome.UNKNOWN if run.unsure else Outcome.UNCHANGED
-            error.verdict = Verdict(operation.name, Outcome.PENDING if operation.ends_move else outcome)
+            outcome = values.Outcome.UNKNOWN if run.unsure else values.Outcome.UNCHANGED
+            error.result = values.Result(operation.name, values.Outcome.PENDING if operation.ends_move else outcome)
             raise
 
     def _forget(self, leftover: Leftover) -> None:
@@ -287,7 +265,7 @@ class AllocationClient:
         try:
             self._leftovers.remove(leftover)
         except exception.StoreError as error:
-            # The move is over all the same; remove_leftovers finds that the migration holds nothing.
+            # The move is over all the same; remove_leftovers will see that the migration holds nothing.
             LOG.warning('The note of migration %(migration)s stays for now: %(error)s',
                         {'migration': leftover.migration_uuid, 'error': error})
 
@@ -299,13 +277,13 @@ class AllocationClient:
 
 
 class _Run:
-    """One operation on its way. ``unsure``: a write had no answer, and nothing proves what became of it."""
+    """Applies one operation. ``unsure``: a write had no answer, and nothing proves whether it happened."""
 
-    def __init__(self, client: Client, operation: Operation, policy: Policy, attempts: int) -> None:
+    def __init__(self, client: Client, operation: operations.Operation, policy: Policy, attempts: int) -> None:
         self._client, self._operation, self._policy, self._attempts = client, operation, policy, attempts
         self.unsure = False
 
-    def __call__(self) -> Outcome:
+    def __call__(self) -> values.Outcome:
         operation = self._operation
         views = {uuid: Consumer(uuid, {}, None) for uuid in operation.consumers} | self._read(operation.read_first)
         operation.begin(views)
@@ -317,19 +295,19 @@ class _Run:
             failure = self._write(writes)
             written += 1
             if failure is None:
-                return Outcome.DONE
+                return values.Outcome.DONE
             self.unsure = self.unsure or isinstance(failure, errors.PlacementUnavailable)
             before, views = views, self._read(operation.consumers)
             if any(operations.is_own_write(consumer, views[consumer.uuid]) for consumer in writes):
-                break                           # all or none were written, so one proves it
+                break                           # placement writes all or none, so one proves it
             failure = self._named(failure, writes, before, views)
             half_made = [consumer.uuid for consumer in writes if consumer.generation is None]
             if half_made and isinstance(failure, errors.ProviderConflict):
                 views |= {uuid: Consumer(uuid, {}, values.HALF_MADE) for uuid in half_made}
-                failure = None                  # one more attempt finds out
-        return Outcome.DONE if self.unsure else Outcome.REPEATED
+                failure = None                  # one more attempt will show
+        return values.Outcome.DONE if self.unsure else values.Outcome.REPEATED
 
-    def _check_policy(self, failure: errors.PlacementError | None, views: Views, written: int) -> None:
+    def _check_policy(self, failure: errors.PlacementError | None, views: operations.Views, written: int) -> None:
         """Raise unless the policy lets the operation write now."""
         if failure is not None:
             if written >= self._attempts or (
@@ -340,7 +318,7 @@ class _Run:
             raise failure or errors.ConsumerConflict(self._operation.name, self._operation.read_first)
 
     def _write(self, writes: Sequence[Consumer]) -> errors.PlacementError | None:
-        """Write; gives back the error that another attempt may mend."""
+        """Write; returns the error after which another attempt may succeed."""
         try:
             if len(writes) == 1:
                 self._client.put_allocations(writes[0])
@@ -349,7 +327,7 @@ class _Run:
         except (errors.GenerationConflict, errors.PlacementUnavailable) as error:
             return error
         except errors.PlacementRefused as error:
-            if error.status == 400:             # no code says of which of them, or whether it was another mistake
+            if error.status == 400:             # perhaps for an unknown provider; no code says so, or which
                 for provider in {provider for consumer in writes for provider in consumer.resources}:
                     self._client.get_provider(provider)
             raise
@@ -358,11 +336,11 @@ class _Run:
     def _read(self, consumers: Iterable[str]) -> dict[str, Consumer]:
         return {uuid: self._client.get_allocations(uuid) for uuid in consumers}
 
-    def _named(self, failure: errors.PlacementError, writes: Sequence[Consumer], before: Views,
-               after: Views) -> errors.PlacementError:
-        """Say who moved, now that both were read again."""
+    def _named(self, failure: errors.PlacementError, writes: Sequence[Consumer], before: operations.Views,
+               after: operations.Views) -> errors.PlacementError:
+        """Name the consumers that changed, or else the providers, now that all were read again."""
         moved = [uuid for uuid, view in after.items()
-                 if view.generation != (before[uuid].generation or None)]       # half made is as good as not there
+                 if view.generation != (before[uuid].generation or None)]       # half made counts as not there
         if moved:
             return errors.ConsumerConflict(self._operation.name, moved)
         if isinstance(failure, errors.GenerationConflict):

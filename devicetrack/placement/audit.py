@@ -1,9 +1,9 @@
-"""What placement and the record say differently of one host's devices, and what of it can be put right. Pure.
+"""Compares placement with the record of one host's devices, and plans the repairs that are certain. Pure.
 
-Only what is certain is put right: the host's own inventories; the allocation of an instance that is at rest here, whose
-guest has the very devices of its rows; and what a migration holds that somebody confirmed, when the record has nothing
-of it any more. While a move begins or ends, placement and the record differ for a while and neither is wrong, and a
-migration that the record does not know may be one that has just begun.
+Three repairs are certain: the host's own inventories; the allocation of an instance that is at rest here and whose
+guest has the very devices of its rows; and the allocations of a migration that somebody confirmed and of which the
+record has nothing any more. While a move begins or ends, placement and the record differ and neither is wrong, and a
+migration that the record does not know may have just begun.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ VIEW_UNKNOWN: Final = 'view unknown'
 KINDS: Final = (UNRECORDED, UNALLOCATED, WRONG_PROVIDER, WRONG_AMOUNT, LEFT_OVER_MIGRATION, INVENTORY_DIFFERS,
                 OTHER_LAYOUT, VIEW_UNKNOWN)
 
-# What can be done about a mismatch, in the order in which it is done: what makes room comes first.
-REMOVE: Final = 'remove'                    # take everything from a migration
+# The repairs, in the order in which they are done: those that make room come first.
+REMOVE: Final = 'remove'                    # remove all allocations of a migration
 SYNC: Final = 'sync'                        # report the host's inventories
 ALLOCATE: Final = 'allocate'                # let a consumer hold what its rows stand for, beside what others put there
 REPAIRS: Final = (REMOVE, SYNC, ALLOCATE)
 
 
 class Mismatch(NamedTuple):
-    """One difference, in the words of every finding.
+    """One difference, with the fields of every finding.
 
     ``consumer`` is None where it is about the tree, ``provider`` the name of a provider where it is about one.
     ``instance_uuid`` is the instance of the rows, ``generation`` the consumer's. ``repair`` is one of :data:`REPAIRS`,
-    None when a person must decide or nothing needs to be done.
+    or None when a person must decide or nothing needs to be done.
     """
 
     kind: str
@@ -76,16 +76,16 @@ class Mismatch(NamedTuple):
 
 
 class Views(NamedTuple):
-    """What was read.
+    """Everything that an audit read.
 
-    :param report: what a report would change, by its own reading of the tree
+    :param report: a dry report, with its own reading of the tree
     :param layout: the one that is wanted; ``report`` has the one that there is
     :param complete: False when a part of the host could not be read
     :param names: by UUID, the providers whose allocations are about this host's devices
     :param classes: the resource classes that count them
     :param records: the host's rows, each with the provider and class that its device is counted at now
     :param notes: confirms that have yet to remove something
-    :param consumers: those that hold any of it, and those that should and do not as far as they were asked about
+    :param consumers: those that hold any of these devices, and those that should and do not, as far as they were read
     """
 
     report: Report
@@ -100,7 +100,7 @@ class Views(NamedTuple):
 
 
 class Repair(NamedTuple):
-    """Something to do: ``before`` and ``after`` are the consumer's, None for the tree. ``why`` are the mismatches."""
+    """One repair. ``before`` and ``after`` are the consumer's, None for the tree. ``why`` are its mismatches."""
 
     verb: str
     before: Consumer | None
@@ -113,13 +113,13 @@ class Repair(NamedTuple):
 
 
 def compare(views: Views) -> list[Mismatch]:
-    """Everything that differs, each once, in a stable order."""
+    """Every mismatch once, in a stable order."""
     seen = _Comparison(views)
     return [*seen.unknown(), *seen.tree(), *seen.consumers()]
 
 
 def repairs(views: Views, mismatches: Iterable[Mismatch]) -> list[Repair]:
-    """What to do about mismatches of these views, in that order."""
+    """The repairs of mismatches of these views, in the order in which to do them."""
     seen = _Comparison(views)
     together: dict[tuple[str, str | None], list[Mismatch]] = {}
     for mismatch in mismatches:
@@ -162,7 +162,7 @@ class _Comparison:
                            else 'move the guests away, or set [placement] nested = at_start')
         for change in report.changes:
             facts = '; '.join(str(fact) for fact in tree.facts(tree.Difference((change,), ())))
-            name = change.node.name
+            name = change.provider.name
             if _says_more(change):
                 yield _of_tree(INVENTORY_DIFFERS, name, f'more is reserved, or marked, than can be seen from here: '
                                f'{facts}', 'what is reserved',
@@ -185,7 +185,7 @@ class _Comparison:
         moves = {record.migration_uuid for record in self._views.records}
         over = {uuid: notes[uuid].instance_uuid for uuid in wrong
                 if uuid in notes and uuid not in moves and notes[uuid].instance_uuid not in wrong}
-        # Also of one whose writer did not say what it is.
+        # A consumer whose writer gave no type may be a migration, too.
         begun = any(mismatch.kind in (LEFT_OVER_MIGRATION, UNRECORDED) and mismatch.consumer not in over
                     and self._views.consumers[str(mismatch.consumer)].type != values.INSTANCE for mismatch in unsure)
         found = []
@@ -249,7 +249,7 @@ class _Comparison:
                         consumer.uuid in self._views.usage.domains, consumer.generation or 0, detail, held, proposal)
 
     def _is_at_rest(self, uuid: str) -> bool:
-        """Whether an instance lives here by all views, and has nothing but active devices, those that its guest has."""
+        """Whether all views place an instance here, all its devices are active, and its guest has exactly those."""
         rows = [record for record in self._views.records if record.instance_uuid == uuid]
         named = {(use.kind, use.identifier) for use in self._views.usage.uses if use.domain_uuid == uuid}
         return (bool(rows) and not self._views.usage.unknown and self._is_placed_here(uuid)
@@ -257,16 +257,16 @@ class _Comparison:
                 and named == {record.key for record in rows})
 
     def _is_placed_here(self, uuid: str) -> bool:
-        """Whether placement has the consumer on this host, and no such devices of it anywhere else."""
+        """Whether placement has the consumer on this host, and none of its devices on another."""
         resources = self._views.consumers[uuid].resources if uuid in self._views.consumers else {}
         return bool(self._views.names.keys() & resources.keys()) and not any(
             self._views.classes & amounts.keys() for provider, amounts in resources.items()
             if provider not in self._views.names)
 
-    # -- what it should be --------------------------------------------------------------------------------------------
+    # -- what is right ------------------------------------------------------------------------------------------------
 
     def wanted(self, consumer: Consumer, classes: Collection[str | None]) -> Resources:
-        """What a consumer shall hold when what it holds of some classes is put right."""
+        """The allocations of a consumer after those of some classes are repaired."""
         share = self._shares[self._views.report.layout][consumer.uuid]
         wrong = {provider: {name: amount for name, amount in amounts.items() if name in classes}
                  for provider, amounts in self._ours(consumer.resources).items()}
@@ -294,10 +294,9 @@ def _of_tree(kind: str, provider: str | None, detail: str, held: str, proposal: 
 
 
 def _says_more(change: tree.Change) -> bool:
-    """Whether placement only reserves more, which is the careful side: a service knows more than its rows say.
+    """Whether placement only reserves more, which is safe: a service knows more than its rows say.
 
-    A heal leaves it so, with marks of classes that the node counts no more, and with what it told running guests of
-    their devices.
+    A heal leaves a tree so, with marks of classes that the node does not count any more, and with traits of migration.
     """
     before, after = change
     if before is None or after is None or before.inventories.keys() != after.inventories.keys():
@@ -305,8 +304,8 @@ def _says_more(change: tree.Change) -> bool:
     counted = {tree.mark(tree.COUNTS, name) for name in before.inventories}
     went = before.traits - after.traits
     marks = {trait for trait in went if trait.startswith(tree.COUNTS) and trait not in counted}
-    told = {trait for trait in went if marks and traits.is_of_migration(trait)}
-    if after.traits != before.traits - marks - told:
+    of_migration = {trait for trait in went if marks and traits.is_of_migration(trait)}
+    if after.traits != before.traits - marks - of_migration:
         return False
     return all(inventory._replace(reserved=0) == after.inventories[name]._replace(reserved=0)
                and inventory.reserved >= after.inventories[name].reserved
@@ -314,21 +313,15 @@ def _says_more(change: tree.Change) -> bool:
 
 
 def _growth(repair: Repair) -> int:
-    """How much more is allocated after it."""
+    """The amount that is allocated in addition after it."""
     if repair.before is None or repair.after is None:
         return 0
     return _sum(repair.after.resources) - _sum(repair.before.resources)
 
 
 def _fits(have: Resources, held: Resources, leaving: Resources) -> bool:
-    """Whether at each provider at least what is held is allocated, and at most what is leaving beside it."""
-    providers = {*have, *held, *leaving}
-    return all(_sum(_at(held, one)) <= _sum(_at(have, one)) <= _sum(_at(held, one)) + _sum(_at(leaving, one))
-               for one in providers)
-
-
-def _at(resources: Resources, provider: str) -> Resources:
-    return {provider: resources.get(provider, {})}
+    """Whether each provider has allocations for all that is held, and for nothing more than what is leaving beside."""
+    return merging.contains(have, held) and merging.contains(merging.merge({}, leaving, held), have)
 
 
 def _only(resources: Resources, name: str) -> Resources:

@@ -1,4 +1,4 @@
-"""Reads what placement and a host say of the host's devices, and puts right what is certain."""
+"""Reads a host's devices from placement and from the host, and repairs what is certain."""
 
 from __future__ import annotations
 
@@ -24,11 +24,10 @@ from devicetrack.placement.audit import Views
 from devicetrack.placement.client import Client
 from devicetrack.placement.reporter import PlacementReporter
 from devicetrack.placement.reporter import Report
-from devicetrack.placement.values import Consumer
 
 
 class HostView(NamedTuple):
-    """What a host says: its providers and whether they are all, and who has which device, as its manager gives them."""
+    """A host's providers and whether they are complete, its rows, and what guests use, as its manager gives them."""
 
     providers: Sequence[Provider]
     complete: bool
@@ -39,13 +38,13 @@ class HostView(NamedTuple):
 class Auditor:
     """Audits one node.
 
-    It looks twice. A look is two requests, one for each provider of the tree and two for each that changed since the
-    last one, and one for each consumer that differs.
+    It looks twice. A look takes two requests, one for each provider of the tree and two for each that changed since
+    the last look, and one for each consumer that differs.
 
     :param look: reads the host anew
     :param layout: the layout that is wanted
     :param classes: classes that count devices of this host although it has none now
-    :param leftovers: the notes of the host's confirms
+    :param leftovers: keeps the notes of the host's confirms
     """
 
     def __init__(self, client: Client, look: Callable[[], HostView], layout: str, classes: Collection[str],
@@ -55,26 +54,26 @@ class Auditor:
         self._reporter = PlacementReporter(client)
 
     def audit(self) -> list[Mismatch]:
-        """Look twice, and give what both looks show: what only passes by is no mismatch.
+        """Look twice, and return what both looks show: a difference that only passes is no mismatch.
 
         :raises PlacementUnavailable, HypervisorUnreachable, StoreError: no answer
         """
         return self._audit()[0]
 
     def plan(self) -> tuple[list[Repair], list[Mismatch]]:
-        """What can be put right, for :meth:`carry_out`, and what needs attention and cannot."""
+        """The repairs that are certain, for :meth:`repair`, and the mismatches that need attention and have none."""
         found, views = self._audit()
         return audit.repairs(views, found), [one for one in found if one.repair is None and one.needs_attention]
 
-    def carry_out(self, repairs: Sequence[Repair]) -> Iterator[tuple[Repair, str | None]]:
-        """Do it, one after the other; None, or why it was not done. What moved on since it was planned is not done."""
+    def repair(self, repairs: Sequence[Repair]) -> Iterator[tuple[Repair, str | None]]:
+        """Repair one after the other; each comes with None, or why it failed: something may have changed meanwhile."""
         for repair in repairs:
             try:
-                yield repair, self._carry_out(repair)
+                yield repair, self._repair(repair)
             except errors.PlacementError as error:
                 yield repair, str(error)
 
-    def _carry_out(self, repair: Repair) -> str | None:
+    def _repair(self, repair: Repair) -> str | None:
         if repair.before is None:
             report = self._report(self._look(), dry_run=False)
             return '; '.join(map(str, report.refused.values())) or None
@@ -85,7 +84,7 @@ class Auditor:
         else:
             assert repair.after is not None
             kind = repair.after.type
-            # Whoever wrote it did not say, and now it must be said.
+            # Its writer gave no type, and a write now must.
             self._client.put_allocations(repair.after._replace(
                 type=values.INSTANCE if kind == values.UNTYPED else kind))
         return None
@@ -97,17 +96,17 @@ class Auditor:
         return [mismatch for mismatch in audit.compare(views) if mismatch in first], views
 
     def _read(self) -> Views:
-        # The host first: who is allocated for meanwhile has no row yet, and that is said to need no repair.
+        # The host first: a consumer that comes meanwhile has no row in our view, and no repair follows from that.
         host = self._look()
         report = self._report(host, dry_run=True)
         classes = tree.counted(host.providers) | self._classes
         names = self._names(host.providers)
-        held: dict[str, Consumer] = {}
+        held: dict[str, values.Consumer] = {}
         for provider in names:
             for uuid, holding in self._client.get_provider_allocations(provider).consumers.items():
                 if classes & holding.resources.keys():
-                    before = held.get(uuid, Consumer(uuid, {}, holding.generation)).resources
-                    held[uuid] = Consumer(uuid, {**before, provider: holding.resources}, holding.generation)
+                    before = held.get(uuid, values.Consumer(uuid, {}, holding.generation)).resources
+                    held[uuid] = values.Consumer(uuid, {**before, provider: holding.resources}, holding.generation)
         views = Views(report, self._layout, host.complete, names, classes, host.records, host.usage,
                       self._leftovers.kept(), held)
         differ = {mismatch.consumer for mismatch in audit.compare(views)} - {None}
@@ -115,7 +114,7 @@ class Auditor:
             uuid: self._client.get_allocations(uuid) for uuid in differ if uuid is not None}})
 
     def _names(self, providers: Sequence[Provider]) -> dict[str, str]:
-        """The providers whose allocations are about this host's devices, by UUID: its own, and those that were."""
+        """The names of the providers that count devices of this host now, or once did, by UUID."""
         [root] = [provider for provider in providers if provider.parent_uuid is None]
         known = {provider.uuid for provider in providers}
         names = {}

@@ -21,14 +21,7 @@ from oslo_log import log as logging
 
 from devicetrack.placement import errors
 from devicetrack.placement import session
-from devicetrack.placement.values import Aggregates
-from devicetrack.placement.values import Consumer
-from devicetrack.placement.values import Holding
-from devicetrack.placement.values import Inventories
-from devicetrack.placement.values import Inventory
-from devicetrack.placement.values import Provider
-from devicetrack.placement.values import ProviderAllocations
-from devicetrack.placement.values import Traits
+from devicetrack.placement import values
 
 if TYPE_CHECKING:
     from keystoneauth1 import adapter as ks_adapter
@@ -48,7 +41,7 @@ Parsed = TypeVar('Parsed')
 
 
 class _Refusal(Exception):
-    """An answer that is neither a success nor a failure of the server; each call says what it means there."""
+    """An answer that is neither a success nor a failure of the server. Each call knows what it means."""
 
     def __init__(self, request: str, status: int, code: str, detail: str) -> None:
         super().__init__(request, status, code, detail)
@@ -64,8 +57,8 @@ class _Refusal(Exception):
 class Client:
     """Placement through a keystoneauth1 adapter, which brings authentication, endpoint, timeouts and retries.
 
-    :param adapter: a request that could not be delivered is sent again as often as the adapter says, except a write of
-        allocations: whether to send that again is for the caller to decide, after reading
+    :param adapter: it repeats a request that could not be delivered as often as it is set to, except a write of
+        allocations: the caller decides whether to repeat that, after reading
 
     Every method raises :class:`~devicetrack.placement.errors.PlacementUnavailable` when there is no usable answer,
     :class:`~devicetrack.placement.errors.PlacementTooOld`, and
@@ -85,20 +78,20 @@ class Client:
 
     # -- providers ----------------------------------------------------------------------------------------------------
 
-    def get_tree(self, root_uuid: str) -> list[Provider]:
-        """All providers of a tree, or none when there is no such provider. The UUID may be of any of them."""
+    def get_tree(self, root_uuid: str) -> list[values.Provider]:
+        """All providers of a tree, by the UUID of any of them; none when there is no such provider."""
         return self._get(f'/resource_providers?in_tree={root_uuid}', _providers)
 
-    def find_provider(self, name: str) -> Provider | None:
+    def find_provider(self, name: str) -> values.Provider | None:
         """The provider of this name, or None."""
         found = self._get(f'/resource_providers?name={parse.quote(name, safe="")}', _providers)
         return found[0] if found else None
 
-    def get_provider(self, uuid: str) -> Provider:
+    def get_provider(self, uuid: str) -> values.Provider:
         """:raises UnknownProvider: there is none"""
         return self._get(f'/resource_providers/{uuid}', _provider, uuid)
 
-    def create_provider(self, uuid: str, name: str, parent_uuid: str | None) -> Provider:
+    def create_provider(self, uuid: str, name: str, parent_uuid: str | None) -> values.Provider:
         """:raises ProviderExists: the name or the UUID is taken"""
         body: dict[str, Any] = {'uuid': uuid, 'name': name}
         if parent_uuid is not None:
@@ -111,10 +104,10 @@ class Client:
             raise refusal.plain() from None
 
     def delete_provider(self, uuid: str) -> None:
-        """Take a provider away.
+        """Delete a provider.
 
         :raises ProviderInUse: it has allocations or children
-        :raises UnknownProvider: it is gone already
+        :raises UnknownProvider: there is no such provider
         """
         try:
             self._send('DELETE', f'/resource_providers/{uuid}')
@@ -123,46 +116,47 @@ class Client:
                 raise errors.ProviderInUse(uuid, refusal.detail) from None
             raise _of_provider(refusal, uuid) from None
 
-    def get_inventories(self, uuid: str) -> Inventories:
+    def get_inventories(self, uuid: str) -> values.Inventories:
         """:raises UnknownProvider: there is no such provider"""
         return self._get(f'/resource_providers/{uuid}/inventories', _inventories, uuid)
 
-    def put_inventories(self, uuid: str, generation: int, inventories: Mapping[str, Inventory]) -> Inventories:
+    def put_inventories(self, uuid: str, generation: int,
+                        inventories: Mapping[str, values.Inventory]) -> values.Inventories:
         """Replace all inventories of a provider; the answer has its new generation.
 
-        :raises ProviderConflict: ``generation`` is not the one of now
-        :raises InventoryInUse: one that has allocations would have gone
+        :raises ProviderConflict: ``generation`` is not the present one
+        :raises InventoryInUse: it would remove an inventory that has allocations
         :raises UnknownProvider: there is no such provider
         """
-        body = _inventories_body(Inventories(generation, inventories))
+        body = _inventories_body(values.Inventories(generation, inventories))
         return self._put(f'/resource_providers/{uuid}/inventories', body, _inventories, uuid)
 
-    def get_traits(self, uuid: str) -> Traits:
+    def get_traits(self, uuid: str) -> values.Traits:
         """:raises UnknownProvider: there is no such provider"""
         return self._get(f'/resource_providers/{uuid}/traits', _traits, uuid)
 
-    def put_traits(self, uuid: str, generation: int, traits: Set[str]) -> Traits:
+    def put_traits(self, uuid: str, generation: int, traits: Set[str]) -> values.Traits:
         """Replace all traits of a provider; the answer has its new generation.
 
-        :raises ProviderConflict: ``generation`` is not the one of now
+        :raises ProviderConflict: ``generation`` is not the present one
         :raises UnknownProvider: there is no such provider
         """
         body = {'resource_provider_generation': generation, 'traits': sorted(traits)}
         return self._put(f'/resource_providers/{uuid}/traits', body, _traits, uuid)
 
-    def get_aggregates(self, uuid: str) -> Aggregates:
+    def get_aggregates(self, uuid: str) -> values.Aggregates:
         """:raises UnknownProvider: there is no such provider"""
         return self._get(f'/resource_providers/{uuid}/aggregates', _aggregates, uuid)
 
     def get_usages(self, uuid: str) -> dict[str, int]:
-        """How much of each resource class of a provider is allocated.
+        """Amounts that are allocated at a provider, by resource class.
 
         :raises UnknownProvider: there is no such provider
         """
         return self._get(f'/resource_providers/{uuid}/usages', lambda body: dict(body['usages']), uuid)
 
-    def get_provider_allocations(self, uuid: str) -> ProviderAllocations:
-        """Who holds what of a provider.
+    def get_provider_allocations(self, uuid: str) -> values.ProviderAllocations:
+        """All allocations of a provider, by consumer.
 
         :raises UnknownProvider: there is no such provider
         """
@@ -177,7 +171,7 @@ class Client:
         self._plain('PUT', f'/traits/{parse.quote(name, safe="")}')
 
     def find_traits(self, prefix: str) -> frozenset[str]:
-        """The names of all traits that begin so, whoever has them."""
+        """The names of all traits that begin so, whichever provider has them."""
         return self._get(f'/traits?name=startswith:{parse.quote(prefix, safe="")}',
                          lambda body: frozenset(map(str, body['traits'])))
 
@@ -186,35 +180,35 @@ class Client:
     def find_roots(self, query: Iterable[tuple[str, str]]) -> frozenset[str]:
         """The roots of the trees that have allocation candidates.
 
-        :param query: names and values, as placement documents them; a name may be there several times
+        :param query: names and values, as placement documents them; a name may occur several times
         """
         return self._get(f'/allocation_candidates?{parse.urlencode(tuple(query))}', lambda body: frozenset(
             str(summary['root_provider_uuid']) for summary in body['provider_summaries'].values()))
 
     # -- allocations --------------------------------------------------------------------------------------------------
 
-    def get_allocations(self, consumer_uuid: str) -> Consumer:
-        """What a consumer holds; one that does not exist holds nothing and has the generation None."""
+    def get_allocations(self, consumer_uuid: str) -> values.Consumer:
+        """A consumer with its allocations. One that does not exist has none, and the generation None."""
         return self._get(f'/allocations/{consumer_uuid}', lambda body: _consumer(consumer_uuid, body))
 
-    def put_allocations(self, consumer: Consumer) -> None:
-        """Replace what a consumer holds. Sent once.
+    def put_allocations(self, consumer: values.Consumer) -> None:
+        """Replace the allocations of a consumer. Sent once.
 
-        :raises GenerationConflict: of the consumer, or of a provider; reading both again tells which
+        :raises GenerationConflict: of the consumer or of a provider; reading both again shows which
         :raises NoCapacity: no room, or no inventory of a class
         """
         self._write('PUT', f'/allocations/{consumer.uuid}', _consumer_body(consumer))
 
-    def post_allocations(self, consumers: Iterable[Consumer]) -> None:
-        """Replace what several consumers hold, all of them or none. Sent once.
+    def post_allocations(self, consumers: Iterable[values.Consumer]) -> None:
+        """Replace the allocations of several consumers, or of none. Sent once.
 
-        :raises GenerationConflict: of one of the consumers, or of a provider; reading again tells which
+        :raises GenerationConflict: of a consumer or of a provider; reading again shows which
         :raises NoCapacity: no room, or no inventory of a class
         """
         self._write('POST', '/allocations', {consumer.uuid: _consumer_body(consumer) for consumer in consumers})
 
     def delete_allocations(self, consumer_uuid: str) -> bool:
-        """Take everything from a consumer, whatever its generation; False when it had nothing."""
+        """Remove all allocations of a consumer, whatever its generation; False when it had none."""
         try:
             self._send('DELETE', f'/allocations/{consumer_uuid}')
         except _Refusal as refusal:
@@ -223,26 +217,18 @@ class Client:
             raise refusal.plain() from None
         return True
 
-    def reshape(self, inventories: Mapping[str, Inventories], consumers: Iterable[Consumer]) -> None:
-        """Replace the inventories of providers and what consumers hold, all of it or nothing. Sent once.
+    def reshape(self, inventories: Mapping[str, values.Inventories], consumers: Iterable[values.Consumer]) -> None:
+        """Replace the inventories of providers and the allocations of consumers, all of it or nothing. Sent once.
 
-        Every consumer with allocations of an inventory that goes must be there. Asks for the role ``service``.
+        ``consumers`` must have every consumer of an inventory that goes. Placement demands the role ``service``.
 
-        :raises GenerationConflict: of a provider or a consumer; reading again tells which
+        :raises GenerationConflict: of a provider or a consumer; reading again shows which
         :raises InventoryInUse: a consumer was left out
         :raises NoCapacity: the allocations do not fit the new inventories
         """
         self._write('POST', '/reshaper', {
             'inventories': {uuid: _inventories_body(wanted) for uuid, wanted in inventories.items()},
             'allocations': {consumer.uuid: _consumer_body(consumer) for consumer in consumers}})
-
-    # -- the server ---------------------------------------------------------------------------------------------------
-
-    def check_version(self) -> None:
-        """Raise PlacementTooOld unless the server has :data:`MICROVERSION`. Any other call would too."""
-        found: str = self._get('/', lambda body: str(body['versions'][0]['max_version']))
-        if _version(found) < _version(MICROVERSION):
-            raise errors.PlacementTooOld(MICROVERSION, found)
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
@@ -287,11 +273,11 @@ class Client:
         try:
             return parsed(answer.json())
         except (ValueError, LookupError, TypeError, AttributeError) as error:
-            # Some other program listens there, or one between it and us answered. Unknown is not empty.
+            # Another program listens there, or a proxy answered. Unknown is not empty.
             raise errors.PlacementUnavailable(f'{method} {path}', 'the answer is not one of placement') from error
 
     def _send(self, method: str, path: str, body: Any = None, again: bool = True) -> requests.Response:
-        """:param again: let the adapter repeat what could not be delivered"""
+        """:param again: let the adapter repeat a request that could not be delivered"""
         request = f'{method} {path}'
         options: dict[str, Any] = {'log': False}        # bodies name projects and users
         if not again:
@@ -320,7 +306,7 @@ def _of_provider(refusal: _Refusal, provider: str | None) -> errors.PlacementErr
 
 
 def _reason(answer: requests.Response) -> tuple[str, str]:
-    """The code and the text of an error; whoever answers may also be a proxy that knows neither."""
+    """The code and the text of an error. A proxy that answers in placement's stead has neither."""
     try:
         error = answer.json()['errors'][0]
         return str(error.get('code', _UNDEFINED)), ' '.join(str(error.get('detail', '')).split())
@@ -328,55 +314,52 @@ def _reason(answer: requests.Response) -> tuple[str, str]:
         return 'none', str(answer.reason)
 
 
-def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split('.'))
-
-
 # -- bodies -----------------------------------------------------------------------------------------------------------
 
 
-def _provider(body: Any) -> Provider:
-    return Provider(body['uuid'], body['name'], body['generation'], body['parent_provider_uuid'],
+def _provider(body: Any) -> values.Provider:
+    return values.Provider(body['uuid'], body['name'], body['generation'], body['parent_provider_uuid'],
                     body['root_provider_uuid'])
 
 
-def _providers(body: Any) -> list[Provider]:
+def _providers(body: Any) -> list[values.Provider]:
     return [_provider(provider) for provider in body['resource_providers']]
 
 
-def _inventories(body: Any) -> Inventories:
-    return Inventories(body['resource_provider_generation'], {
-        name: Inventory(*(given[field] for field in Inventory._fields)) for name, given in body['inventories'].items()})
+def _inventories(body: Any) -> values.Inventories:
+    return values.Inventories(body['resource_provider_generation'], {
+        name: values.Inventory(*(given[field] for field in values.Inventory._fields))
+        for name, given in body['inventories'].items()})
 
 
-def _inventories_body(wanted: Inventories) -> dict[str, Any]:
+def _inventories_body(wanted: values.Inventories) -> dict[str, Any]:
     return {'resource_provider_generation': wanted.generation,
             'inventories': {name: inventory._asdict() for name, inventory in wanted.inventories.items()}}
 
 
-def _traits(body: Any) -> Traits:
-    return Traits(body['resource_provider_generation'], frozenset(body['traits']))
+def _traits(body: Any) -> values.Traits:
+    return values.Traits(body['resource_provider_generation'], frozenset(body['traits']))
 
 
-def _aggregates(body: Any) -> Aggregates:
-    return Aggregates(body['resource_provider_generation'], frozenset(body['aggregates']))
+def _aggregates(body: Any) -> values.Aggregates:
+    return values.Aggregates(body['resource_provider_generation'], frozenset(body['aggregates']))
 
 
-def _provider_allocations(body: Any) -> ProviderAllocations:
-    return ProviderAllocations(body['resource_provider_generation'], {
-        uuid: Holding(held['consumer_generation'], dict(held['resources']))
+def _provider_allocations(body: Any) -> values.ProviderAllocations:
+    return values.ProviderAllocations(body['resource_provider_generation'], {
+        uuid: values.Holding(held['consumer_generation'], dict(held['resources']))
         for uuid, held in body['allocations'].items()})
 
 
-def _consumer(uuid: str, body: Any) -> Consumer:
+def _consumer(uuid: str, body: Any) -> values.Consumer:
     allocations = {provider: dict(held['resources']) for provider, held in body['allocations'].items()}
     if not allocations:
-        return Consumer(uuid, {}, None)
-    return Consumer(uuid, allocations, body['consumer_generation'], body['project_id'], body['user_id'],
+        return values.Consumer(uuid, {}, None)
+    return values.Consumer(uuid, allocations, body['consumer_generation'], body['project_id'], body['user_id'],
                     body['consumer_type'])
 
 
-def _consumer_body(consumer: Consumer) -> dict[str, Any]:
+def _consumer_body(consumer: values.Consumer) -> dict[str, Any]:
     return {'allocations': {provider: {'resources': dict(resources)}
                             for provider, resources in consumer.resources.items() if resources},
             'consumer_generation': consumer.generation, 'consumer_type': consumer.type,

@@ -6,23 +6,30 @@ passed on for people to read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Collection
+from collections.abc import Sequence
+from typing import ClassVar
 
 from devicetrack.exception import DeviceTrackError
-
-if TYPE_CHECKING:
-    from devicetrack.placement.allocations import Verdict
+from devicetrack.placement.values import Result
 
 
 class PlacementError(DeviceTrackError):
     """Base of every error about placement.
 
-    ``verdict`` is what an operation of :class:`~devicetrack.placement.allocations.AllocationClient` says with it; an
-    error that was raised elsewhere has none.
+    ``result`` is what an operation of :class:`~devicetrack.placement.allocations.AllocationClient` reports with its
+    error; an error that was raised elsewhere has none.
     """
 
-    verdict: Verdict
+    _result: ClassVar[Result]
+
+    @property
+    def result(self) -> Result:
+        return self._result
+
+    @result.setter
+    def result(self, result: Result) -> None:
+        vars(self)['_result'] = result
 
 
 class PlacementUnavailable(PlacementError):
@@ -30,44 +37,27 @@ class PlacementUnavailable(PlacementError):
 
     Nothing is known about what was asked. If it was a write, it may have happened.
     """
-
-    def __init__(self, request: str, reason: str) -> None:
-        super().__init__(request, reason)
-        self.request, self.reason = request, reason
-
-    def __str__(self) -> str:
-        return f'placement gave no usable answer to {self.request}: {self.reason}'
+    request: str
+    reason: str
+    template = 'placement gave no usable answer to {request}: {reason}'
 
 
 class PlacementTooOld(PlacementError):
     """The server does not have the microversion that is spoken here. Nothing was done; upgrade placement."""
-
-    def __init__(self, wanted: str, found: str) -> None:
-        super().__init__(wanted, found)
-        self.wanted, self.found = wanted, found
-
-    def __str__(self) -> str:
-        return f'placement must have microversion {self.wanted}; it has {self.found}'
+    wanted: str
+    found: str
+    template = 'placement must have microversion {wanted}; it has {found}'
 
 
 class GenerationConflict(PlacementError):
-    """A generation that the request named is not the one of now. Nothing was changed; read again, decide again."""
-
-    def __init__(self, request: str) -> None:
-        super().__init__(request)
-        self.request = request
-
-    def __str__(self) -> str:
-        return f'{self.request}: something moved on since it was read'
+    """A generation that the request named is not the present one. Nothing was changed; read again, decide again."""
+    request: str
+    template = '{request}: something moved on since it was read'
 
 
 class ConsumerConflict(GenerationConflict):
     """Somebody else changed what a consumer holds. Nothing was changed; ``consumers`` names those that moved."""
-
-    def __init__(self, request: str, consumers: Iterable[str]) -> None:
-        self.consumers = tuple(consumers)
-        super().__init__(request)
-        self.args = (request, self.consumers)
+    consumers: Collection[str]
 
     def __str__(self) -> str:
         return f'{self.request}: somebody else changed the allocations of {", ".join(self.consumers)}'
@@ -75,11 +65,7 @@ class ConsumerConflict(GenerationConflict):
 
 class ProviderConflict(GenerationConflict):
     """Somebody else changed a provider. Nothing was changed; ``providers`` names those that it may be."""
-
-    def __init__(self, request: str, providers: Iterable[str]) -> None:
-        self.providers = tuple(providers)
-        super().__init__(request)
-        self.args = (request, self.providers)
+    providers: Collection[str]
 
     def __str__(self) -> str:
         return f'{self.request}: somebody else changed a provider, one of {", ".join(self.providers)}'
@@ -87,87 +73,54 @@ class ProviderConflict(GenerationConflict):
 
 class NoCapacity(PlacementError):
     """A provider has no room for the allocation, or no such inventory. Nothing was changed; choose another host."""
-
-    def __init__(self, request: str, detail: str) -> None:
-        super().__init__(request, detail)
-        self.request, self.detail = request, detail
-
-    def __str__(self) -> str:
-        return f'{self.request}: no capacity: {self.detail}'
+    request: str
+    detail: str
+    template = '{request}: no capacity: {detail}'
 
 
 class UnknownConsumer(PlacementError):
     """The consumer holds nothing, so there is nothing to work on. Nothing was changed."""
-
-    def __init__(self, consumer: str) -> None:
-        super().__init__(consumer)
-        self.consumer = consumer
-
-    def __str__(self) -> str:
-        return f'consumer {self.consumer} has no allocations'
+    consumer: str
+    template = 'consumer {consumer} has no allocations'
 
 
 class ConsumerExists(PlacementError):
     """A consumer that is to be new holds something that this call did not put there. Nothing was changed."""
-
-    def __init__(self, consumer: str) -> None:
-        super().__init__(consumer)
-        self.consumer = consumer
-
-    def __str__(self) -> str:
-        return f'consumer {self.consumer} has allocations already, and not those that it is to get'
+    consumer: str
+    template = 'consumer {consumer} has allocations already, and not those that it is to get'
 
 
 class UnknownProvider(PlacementError):
     """Placement has no such provider. Nothing was changed; report the provider first, or choose another host."""
-
-    def __init__(self, provider: str) -> None:
-        super().__init__(provider)
-        self.provider = provider
-
-    def __str__(self) -> str:
-        return f'placement has no provider {self.provider}'
+    provider: str
+    template = 'placement has no provider {provider}'
 
 
 class ProviderExists(PlacementError):
     """Another provider has this name or this UUID. Nothing was made; read it."""
-
-    def __init__(self, provider: str, name: str) -> None:
-        super().__init__(provider, name)
-        self.provider, self.name = provider, name
-
-    def __str__(self) -> str:
-        return f'placement has another provider of the name {self.name} or the UUID {self.provider}'
+    provider: str
+    name: str
+    template = 'placement has another provider of the name {name} or the UUID {provider}'
 
 
 class ProviderInUse(PlacementError):
     """The provider has allocations, or children. It stays."""
-
-    def __init__(self, provider: str, detail: str) -> None:
-        super().__init__(provider, detail)
-        self.provider, self.detail = provider, detail
-
-    def __str__(self) -> str:
-        return f'provider {self.provider} cannot go: {self.detail}'
+    provider: str
+    detail: str
+    template = 'provider {provider} cannot go: {detail}'
 
 
 class InventoryInUse(PlacementError):
     """An inventory that has allocations would have gone. Nothing was changed; move the allocations too, or reserve."""
-
-    def __init__(self, request: str, detail: str) -> None:
-        super().__init__(request, detail)
-        self.request, self.detail = request, detail
-
-    def __str__(self) -> str:
-        return f'{self.request}: inventory in use: {self.detail}'
+    request: str
+    detail: str
+    template = '{request}: inventory in use: {detail}'
 
 
 class StillFlat(PlacementError):
-    """Consumers hold of the node itself what is to be counted below it. Nothing was changed; heal the node."""
-
-    def __init__(self, node: str, consumers: Iterable[str]) -> None:
-        self.node, self.consumers = node, tuple(consumers)
-        super().__init__(node, self.consumers)
+    """Consumers hold devices of the node itself that must be counted below it. Nothing was changed; heal the node."""
+    node: str
+    consumers: Sequence[str]
 
     def __str__(self) -> str:
         some = ', '.join(self.consumers[:3]) + (', …' if self.consumers[3:] else '')
@@ -177,10 +130,8 @@ class StillFlat(PlacementError):
 
 class PlacementRefused(PlacementError):
     """Placement does not take the request, for a reason that has no class here. Nothing was changed."""
-
-    def __init__(self, request: str, status: int, code: str, detail: str) -> None:
-        super().__init__(request, status, code, detail)
-        self.request, self.status, self.code, self.detail = request, status, code, detail
-
-    def __str__(self) -> str:
-        return f'placement refused {self.request}: {self.status} {self.code}: {self.detail}'
+    request: str
+    status: int
+    code: str
+    detail: str
+    template = 'placement refused {request}: {status} {code}: {detail}'

@@ -1,7 +1,7 @@
-"""What consumers should hold of a host's devices, by the record. Pure.
+"""Computes what consumers should hold of a host's devices, by the record. Pure.
 
-The consumer of a device is its instance, and for one that the instance moves away from, its migration: the move gave
-the migration what the instance held, and the instance the new. A device counts one of its row's resource class.
+A device's consumer is its instance, or its migration where the instance moves away from it: the move gave the old
+allocations to the migration, and new ones to the instance. A device counts one of its row's resource class.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from devicetrack.placement.values import Resources
 
 
 class Share(NamedTuple):
-    """What one consumer should hold of a host's devices.
+    """The part of a host's devices that one consumer should hold.
 
-    ``leaving`` is of devices on their way back: the consumer may hold it still beside ``held``, all or some of it, and
-    need not. ``instance_uuid`` is the consumer's own UUID unless it is a migration.
+    ``leaving`` counts devices that are being released: the consumer may still hold all or some of it beside ``held``,
+    and need not. ``instance_uuid`` is the consumer's own UUID unless it is a migration.
     """
 
     instance_uuid: str
@@ -29,14 +29,14 @@ class Share(NamedTuple):
 
 
 def consumer_of(record: Record) -> str:
-    """Who holds the device of a row in placement."""
+    """The UUID of the consumer that holds the device of a row."""
     if record.role == vocabulary.OLD and record.migration_uuid is not None:
         return record.migration_uuid
     return record.instance_uuid
 
 
 def shares(records: Iterable[Record], root_uuid: str, layout: str) -> dict[str, Share]:
-    """By consumer, what it should hold.
+    """Each consumer's share, by its UUID.
 
     :param records: rows of one host, each with the provider and resource class that its device is counted at now
     :param root_uuid: the node's provider, where everything is counted unless the layout is nested

@@ -1,4 +1,4 @@
-"""Brings a node's allocations to the providers of their devices, by one request that changes all of it or nothing."""
+"""Moves a node's allocations to the providers of their devices, by one request that moves all of them or none."""
 
 from __future__ import annotations
 
@@ -18,44 +18,39 @@ from devicetrack.objects.values import Usage
 from devicetrack.placement import errors
 from devicetrack.placement import healing
 from devicetrack.placement import tree
+from devicetrack.placement import values
 from devicetrack.placement.client import Client
-from devicetrack.placement.healing import Obstacle
-from devicetrack.placement.healing import Plan
 from devicetrack.placement.reporter import PlacementReporter
-from devicetrack.placement.values import Consumer
-from devicetrack.placement.values import Holding
-from devicetrack.placement.values import Inventories
-from devicetrack.placement.values import ProviderAllocations
 
 LOG = logging.getLogger(__name__)
 
-# How devices are counted, for whoever counts them otherwise one day: at providers of their parents.
+# Recorded with a host whose devices are counted at the providers of their parents.
 VERSION: Final = 1
 
-# What became of a node.
+# The outcomes of a heal.
 HEALED: Final = 'healed'
 NOTHING: Final = 'nothing to move'
 LEFT: Final = 'left as it is'
 
-# How a node stands before anybody heals it.
+# The standings of a node before anybody heals it.
 NESTED: Final = 'healed'
 EMPTY: Final = 'flat and empty'
 GUESTS: Final = 'flat with guests'
 DRIFTED: Final = 'drifted'
 
-# How many consumers of a node have been read, and of how many.
+# Gets how many consumers of a node have been read, and of how many.
 Progress = Callable[[int, int], None]
 
 
-class Node(NamedTuple):
-    """What a heal has to know of a node; :meth:`of_host` for one that can be looked at.
+class NodeToHeal(NamedTuple):
+    """A hypervisor node with what a heal needs to know of it; :meth:`of_host` for one whose host can be read.
 
     :param uuid: of its provider
-    :param look: gives the host's rows and what guests use, as ``ClaimManager.placed`` does; None for the second where
-        nobody can look, and the record alone counts
-    :param providers: those of the host, as ``ClaimManager.providers`` gives them. What placement does not have of them
-        is announced to it. Without them all that consumers need must be there.
-    :param complete: False when a part of the host could not be read: then nothing is moved
+    :param look: gives the host's rows and what guests use, as ``ClaimManager.placed`` does; or None for the second
+        where the hypervisor cannot be asked, and the record alone counts
+    :param providers: the host's, as ``ClaimManager.providers`` gives them. A heal announces those that placement does
+        not have. Without them placement must have all that consumers need.
+    :param complete: False when a part of the host could not be read: then nothing moves
     """
 
     uuid: str
@@ -65,47 +60,47 @@ class Node(NamedTuple):
 
     @classmethod
     def of_host(cls, look: Callable[[], tuple[Sequence[Record], Usage | None]], providers: Sequence[Provider],
-                complete: bool) -> Node:
+                complete: bool) -> NodeToHeal:
         [root] = [provider.uuid for provider in providers if provider.parent_uuid is None]
         return cls(root, look, providers, complete)
 
 
 class Healing(NamedTuple):
-    """What became of a node, or with ``dry_run`` would become: the consumers that moved, or what stood against it."""
+    """The result of a heal, also of a dry one: the consumers that moved, or the obstacles."""
 
     outcome: str
     consumers: tuple[str, ...] = ()
-    obstacles: tuple[Obstacle, ...] = ()
+    obstacles: tuple[healing.Obstacle, ...] = ()
 
 
 class Healer:
-    """Heals nodes one by one. Where it is interrupted it can be run again: a node is healed or it is not.
+    """Heals nodes one by one. After an interruption it can be run again: a node is healed as a whole or not at all.
 
     A node takes one request for each consumer, one for each provider that any of them goes to, and three more. When
-    others write to it at the same time, what they changed is read again.
+    others write to it at the same time, the heal reads again what they changed.
 
-    :param attempts: how often a node is written to at most when others change it at the same time
+    :param attempts: how often it writes to a node at most when others change it at the same time
     """
 
     def __init__(self, client: Client, attempts: int = 20) -> None:
         self._client, self._attempts = client, attempts
 
-    def at_node(self, node: Node) -> list[str]:
-        """The consumers that hold of the node itself what is counted below it. One request."""
+    def at_node(self, node: NodeToHeal) -> list[str]:
+        """The consumers that hold at the node what is to be counted below it. One request."""
         records = node.look()[0]
-        return healing.misplaced(node.uuid, self._listed(node), records,
+        return healing.misplaced(node.uuid, _listed(self._client, node).consumers, records,
                                  healing.classes_below(node.uuid, records, node.providers))
 
-    def standing(self, node: Node, nested: bool) -> str:
-        """How a node stands, by its record alone. Two requests.
+    def standing(self, node: NodeToHeal, nested: bool) -> str:
+        """The standing of a node, by its record alone. Two requests.
 
         :param nested: whether its host's row says that it was healed
         """
         records = node.look()[0]
-        listed = self._listed(node)
+        listed = _listed(self._client, node).consumers
         classes = set(healing.classes_below(node.uuid, records))
         if listed:
-            # Of which no row says where it is counted: whose record is missing may hold it.
+            # Classes of which no row says where they are counted: a consumer without a record may hold them.
             known = classes | {record.resource_class for record in records}
             traits = self._client.get_traits(node.uuid).traits
             classes |= {name for holding in listed.values() for name in holding.resources
@@ -114,16 +109,16 @@ class Healer:
             return DRIFTED if nested else GUESTS
         return NESTED if nested else EMPTY
 
-    def heal(self, node: Node, dry_run: bool = False, progress: Progress | None = None) -> Healing:
-        """Move every consumer of a node to the providers of its devices, unless anything stands against it.
+    def heal(self, node: NodeToHeal, dry_run: bool = False, progress: Progress | None = None) -> Healing:
+        """Move every consumer of a node to the providers of its devices, unless there is an obstacle.
 
-        :raises PlacementUnavailable: no usable answer; all was moved or nothing was: run it again
-        :raises GenerationConflict, InventoryInUse: others changed the node as often as we tried; nothing was moved
-        :raises NoCapacity, PlacementRefused: placement does not take it; nothing was moved
+        :raises PlacementUnavailable: no usable answer; all have moved or none has: run it again
+        :raises GenerationConflict, InventoryInUse: others changed the node as often as we tried; none has moved
+        :raises NoCapacity, PlacementRefused: placement does not accept the request; none has moved
         """
         run = _Run(self._client, node, dry_run, progress)
         lost: tuple[str, ...] = ()
-        before: tuple[Obstacle, ...] = ()
+        before: tuple[healing.Obstacle, ...] = ()
         announced = False
         failures = 0
         while True:
@@ -134,7 +129,7 @@ class Healer:
                     announced = True
                     PlacementReporter(self._client).sync(node.providers, tree.ANNOUNCED)
                 elif set(before).isdisjoint(plan.obstacles) and failures < self._attempts:
-                    before = plan.obstacles         # what only passes by is none
+                    before = plan.obstacles         # an obstacle counts when a second look shows it again
                     failures += 1
                 else:
                     return Healing(LEFT, obstacles=plan.obstacles)
@@ -153,84 +148,82 @@ class Healer:
                     raise
                 LOG.info('%s; reading again', error)
                 if isinstance(error, errors.PlacementUnavailable):
-                    lost = moved                    # perhaps only the answer
+                    lost = moved                    # perhaps only the answer was lost
                 run.read_below()
             else:
                 return Healing(HEALED, moved)
 
-    def attempt(self, node: Node, dry_run: bool = False, progress: Progress | None = None) -> Healing:
-        """Heal, and take whatever went wrong for an obstacle of this node."""
+    def attempt(self, node: NodeToHeal, dry_run: bool = False, progress: Progress | None = None) -> Healing:
+        """Heal, and return an error of it as an obstacle of this node."""
         try:
             return self.heal(node, dry_run, progress)
         except exception.DeviceTrackError as error:
-            return Healing(LEFT, obstacles=(Obstacle(None, healing.FAILED, ' '.join(str(error).split())),))
-
-    def _listed(self, node: Node) -> Mapping[str, Holding]:
-        return _listed(self._client, node).consumers
+            return Healing(LEFT, obstacles=(healing.Obstacle(None, healing.FAILED, ' '.join(str(error).split())),))
 
 
 class _Run:
-    """What was read of a node: what has the generation that it had is not read again."""
+    """Reads a node, and remembers consumers under their generations."""
 
-    def __init__(self, client: Client, node: Node, dry_run: bool, progress: Progress | None) -> None:
+    def __init__(self, client: Client, node: NodeToHeal, dry_run: bool, progress: Progress | None) -> None:
         self._client, self._node, self._dry_run, self._progress = client, node, dry_run, progress
-        self._consumers: dict[str, Consumer] = {}
-        self._below: dict[str, Inventories | None] = {}
+        self._consumers: dict[str, values.Consumer] = {}
+        self._below: dict[str, values.Inventories | None] = {}
 
     def read_below(self) -> None:
         """Read the providers below again.
 
-        Before the node: the less is read between its allocations and the write, the less others write in between.
+        Before the node: the fewer reads stand between its allocations and our write, the fewer writes of others do.
         """
         for provider in self._below:
             self._below[provider] = self._inventories(provider)
 
-    def plan(self) -> Plan:
+    def plan(self) -> healing.Plan:
         node = self._node
         listed = _listed(self._client, node)
-        # After placement: who was allocated for has its row by now, if it has one; what changes after that changes the
-        # node's generation, too.
+        # After placement: every consumer listed there has its row by now, if it ever gets one; a later allocation
+        # changes the node's generation, too.
         records, usage = node.look()
         classes = healing.classes_below(node.uuid, records, node.providers)
         if not healing.misplaced(node.uuid, listed.consumers, records, classes):
-            return Plan()
+            return healing.Plan()
         if not node.complete:
-            return Plan(obstacles=(Obstacle(None, healing.UNREAD, 'a part of the host could not be read'),))
+            unread = healing.Obstacle(None, healing.UNREAD, 'a part of the host could not be read')
+            return healing.Plan(obstacles=(unread,))
         uuids = sorted(uuid for uuid, holding in listed.consumers.items() if classes & holding.resources.keys())
         self._read_consumers(uuids, listed.consumers)
         beside = [self._client.get_allocations(uuid) for uuid in healing.companions(node.uuid, uuids, records)]
         for provider in sorted(healing.targets(node.uuid, uuids, records) - self._below.keys()):
             self._below[provider] = self._inventories(provider)
         root = self._client.get_inventories(node.uuid)
-        # The older generation: who came to the node after it was listed makes our write a conflict.
+        # The older generation: a consumer that came after the listing makes our write conflict.
         inventories = {node.uuid: root._replace(generation=min(root.generation, listed.generation)),
                        **{provider: there for provider, there in self._below.items() if there is not None}}
         return healing.plan(node.uuid, inventories, [*(self._consumers[uuid] for uuid in uuids), *beside], records,
                             usage, classes)
 
-    def _read_consumers(self, uuids: Sequence[str], listed: Mapping[str, Holding]) -> None:
+    def _read_consumers(self, uuids: Sequence[str], listed: Mapping[str, values.Holding]) -> None:
         for number, uuid in enumerate(uuids, 1):
             if uuid not in self._consumers or self._consumers[uuid].generation != listed[uuid].generation:
                 self._consumers[uuid] = self._client.get_allocations(uuid)
             if self._progress is not None:
                 self._progress(number, len(uuids))
 
-    def _inventories(self, provider: str) -> Inventories | None:
-        """What a provider has, None for one that is not there; dry, what it would have once it was announced."""
+    def _inventories(self, provider: str) -> values.Inventories | None:
+        """A provider's inventories, None where there is no provider; dry, with those that would be announced."""
         found = None
         with contextlib.suppress(errors.UnknownProvider):
             found = self._client.get_inventories(provider)
         if not self._dry_run or not self._node.providers:
             return found
-        wanted = tree.desired(self._node.providers, tree.ANNOUNCED).nodes.get(provider)
+        wanted = tree.desired(self._node.providers, tree.ANNOUNCED).providers.get(provider)
         if wanted is None:
             return found
         generation, there = found or (0, {})
-        return Inventories(generation, {**wanted.inventories, **there})
+        return values.Inventories(generation, {**wanted.inventories, **there})
 
 
-def _listed(client: Client, node: Node) -> ProviderAllocations:
+def _listed(client: Client, node: NodeToHeal) -> values.ProviderAllocations:
     try:
         return client.get_provider_allocations(node.uuid)
     except errors.UnknownProvider:
-        return ProviderAllocations(0, {})
+        return values.ProviderAllocations(0, {})

@@ -1,8 +1,8 @@
-"""What brings a node's allocations from the node's provider to those of their devices. Pure.
+"""Plans how allocations move from a node's provider to the providers of their devices. Pure.
 
-The record says which devices a consumer has, and so where its allocations belong; the hypervisor is asked whether the
-guest has the same. Whatever does not agree is an obstacle, and a node with an obstacle is left as it is: an allocation
-that went to the wrong provider would let two guests be scheduled to one device.
+The record says which devices a consumer has, and so where its allocations belong; the hypervisor says whether the guest
+has the same. Every disagreement is an obstacle, and a node with an obstacle stays as it is: with an allocation at the
+wrong provider, two guests would be scheduled to one device.
 """
 
 from __future__ import annotations
@@ -24,9 +24,6 @@ from devicetrack.placement import merging
 from devicetrack.placement import tree
 from devicetrack.placement import values
 from devicetrack.placement.expected import Share
-from devicetrack.placement.values import Consumer
-from devicetrack.placement.values import Holding
-from devicetrack.placement.values import Inventories
 from devicetrack.placement.values import Resources
 
 NO_RECORD: Final = 'no record'
@@ -40,7 +37,7 @@ FAILED: Final = 'failed'
 
 
 class Obstacle(NamedTuple):
-    """Why a node is left as it is. ``consumer`` is None for what is about no consumer."""
+    """A reason to leave a node as it is. ``consumer`` is None where it is about no consumer."""
 
     consumer: str | None
     what: str
@@ -52,24 +49,24 @@ class Obstacle(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What one request to the reshaper replaces, all of it or nothing; with obstacles nothing is to be done."""
+    """One request to the reshaper, which replaces all of this or nothing; with obstacles none is to be sent."""
 
-    inventories: Mapping[str, Inventories] = {}
-    consumers: tuple[Consumer, ...] = ()
+    inventories: Mapping[str, values.Inventories] = {}
+    consumers: tuple[values.Consumer, ...] = ()
     obstacles: tuple[Obstacle, ...] = ()
 
 
 def classes_below(root_uuid: str, records: Iterable[Record], providers: Iterable[Provider] = ()) -> frozenset[str]:
-    """The resource classes that are counted below the node, as far as rows and the host's own providers tell."""
+    """The resource classes that are counted below the node, as far as rows and the host's own providers show."""
     return frozenset((*(record.resource_class for record in records if record.provider_uuid != root_uuid),
                       *(name for provider in providers if provider.uuid != root_uuid for name in provider.totals)))
 
 
-def misplaced(root_uuid: str, listed: Mapping[str, Holding], records: Iterable[Record],
+def misplaced(root_uuid: str, listed: Mapping[str, values.Holding], records: Iterable[Record],
               classes: Collection[str]) -> list[str]:
-    """The consumers that hold more of the node itself than its own devices stand for.
+    """The consumers that hold more at the node than they have devices that are counted there.
 
-    :param listed: by consumer, what it holds of the node
+    :param listed: what each consumer holds at the node
     """
     shares = expected.shares(records, root_uuid, tree.NESTED)
     return sorted(uuid for uuid, holding in listed.items() if any(
@@ -81,16 +78,16 @@ _NOTHING: Final = Share('', {}, {})
 
 
 def targets(root_uuid: str, consumers: Iterable[str], records: Iterable[Record]) -> frozenset[str]:
-    """The providers below the node that these consumers have devices of."""
+    """The providers below the node that count devices of these consumers."""
     found = expected.shares(records, root_uuid, tree.NESTED)
     return frozenset(provider for consumer in consumers if consumer in found
                      for part in (found[consumer].held, found[consumer].leaving) for provider in part) - {root_uuid}
 
 
 def companions(root_uuid: str, consumers: Collection[str], records: Iterable[Record]) -> list[str]:
-    """What else the record says of the instances of these consumers: who holds their other devices while they move.
+    """The other consumers of the same instances: each holds a part of an instance's devices while that moves.
 
-    An instance and its migration change places when a move is reverted, and the record learns of it before or after:
+    A revert exchanges the allocations of an instance and its migration, and the record changes before or after that:
     each of the two may seem right alone.
     """
     shares = expected.shares(records, root_uuid, tree.NESTED)
@@ -99,25 +96,26 @@ def companions(root_uuid: str, consumers: Collection[str], records: Iterable[Rec
                   if share.instance_uuid in moving and consumer not in consumers)
 
 
-def plan(root_uuid: str, inventories: Mapping[str, Inventories], consumers: Collection[Consumer],
+def plan(root_uuid: str, inventories: Mapping[str, values.Inventories], consumers: Collection[values.Consumer],
          records: Sequence[Record], usage: Usage | None, classes: Collection[str]) -> Plan:
-    """Say what brings consumers to their devices' own providers, and what stands against it.
+    """Plan how consumers move to the providers of their devices, or name the obstacles.
 
-    Inventories change only as far as that takes: a class that nobody holds of the node any more goes from there, and a
-    provider gets room for what its devices' owners hold. The host's next report says the rest.
+    Inventories change only as far as that takes: the node loses a class that nobody holds there any more, and a
+    provider gets room for what the owners of its devices hold. The host's next report does the rest.
 
-    :param inventories: those of the node and of :func:`targets`, as far as they are there
-    :param consumers: all that hold one of ``classes`` of the node, and their :func:`companions`
+    :param inventories: those of the node and of :func:`targets`, as far as placement has them
+    :param consumers: all that hold one of ``classes`` at the node, and their :func:`companions`
     :param records: the host's rows, each with the provider and class that its device is counted at now
-    :param usage: the hypervisor's word, None when it cannot be asked
+    :param usage: the devices that guests use; None when the hypervisor cannot be asked
     :param classes: from :func:`classes_below`
     """
     shares = expected.shares(records, root_uuid, tree.NESTED)
     providers = {root_uuid, *inventories, *(record.provider_uuid for record in records)}
-    obstacles = list(_unread(usage))
+    obstacles = [Obstacle(None, UNREAD, f'what guests use could not be read: {unknown.what}: {unknown.reason}')
+                 for unknown in (usage.unknown if usage is not None else ())]
     guests = None if usage is None else _Guests(records, usage)
-    after: list[Consumer] = []
-    changed: list[Consumer] = []
+    after: list[values.Consumer] = []
+    changed: list[values.Consumer] = []
     for consumer in sorted(consumers):
         share = shares.get(consumer.uuid)
         if share is None:
@@ -142,12 +140,7 @@ def plan(root_uuid: str, inventories: Mapping[str, Inventories], consumers: Coll
 # -- obstacles --------------------------------------------------------------------------------------------------------
 
 
-def _unread(usage: Usage | None) -> Iterator[Obstacle]:
-    for unknown in usage.unknown if usage is not None else ():
-        yield Obstacle(None, UNREAD, f'what guests use could not be read: {unknown.what}: {unknown.reason}')
-
-
-def _amounts(consumer: Consumer, share: Share, providers: Collection[str],
+def _amounts(consumer: values.Consumer, share: Share, providers: Collection[str],
              classes: Collection[str]) -> Iterator[Obstacle]:
     for name in sorted(classes):
         have, held, leaving = (_sum(view, providers, name) for view in (consumer.resources, share.held, share.leaving))
@@ -157,7 +150,7 @@ def _amounts(consumer: Consumer, share: Share, providers: Collection[str],
 
 
 class _Guests:
-    """By instance, its rows and the devices that its guest names."""
+    """Each instance's rows, and the devices that its guest names."""
 
     def __init__(self, records: Iterable[Record], usage: Usage) -> None:
         self.domains = usage.domains
@@ -170,9 +163,9 @@ class _Guests:
 
 
 def _guest(consumer: str, instance: str, guests: _Guests) -> Iterator[Obstacle]:
-    """A guest has what is current and active, and nothing that is not recorded for its instance.
+    """A guest must have every device that is current and active, and none without a row of its instance.
 
-    What is claimed has no guest yet, what is old may have none any more.
+    A claimed device has no guest yet, and an old one may have none any more.
     """
     rows, named = guests.rows[instance], guests.named.get(instance, set())
     here = {record.key for record in rows
@@ -187,9 +180,9 @@ def _guest(consumer: str, instance: str, guests: _Guests) -> Iterator[Obstacle]:
                        f'says: {names}')
 
 
-def _places(inventories: Mapping[str, Inventories], changed: Iterable[Consumer], below: Collection[str],
+def _places(inventories: Mapping[str, values.Inventories], changed: Iterable[values.Consumer], below: Collection[str],
             classes: Collection[str]) -> Iterator[Obstacle]:
-    """Where consumers are to go there must be an inventory, and room in it."""
+    """The providers that consumers move to must have an inventory, and room in it."""
     needed: dict[tuple[str, str], int] = {}
     for consumer in changed:
         for provider in consumer.resources.keys() & below:
@@ -204,11 +197,12 @@ def _places(inventories: Mapping[str, Inventories], changed: Iterable[Consumer],
             yield Obstacle(None, NO_ROOM, f'provider {provider} has {there.total} {name}, and guests have {amount}')
 
 
-# -- what it becomes --------------------------------------------------------------------------------------------------
+# -- the request ------------------------------------------------------------------------------------------------------
 
 
-def _moved(consumer: Consumer, share: Share, providers: Collection[str], classes: Collection[str]) -> Consumer:
-    """The consumer with what it holds of the classes at the providers of its devices."""
+def _moved(consumer: values.Consumer, share: Share, providers: Collection[str],
+           classes: Collection[str]) -> values.Consumer:
+    """The consumer with its amounts of the classes at the providers of its devices."""
     resources = {provider: {name: amount for name, amount in amounts.items()
                             if provider not in providers or name not in classes}
                  for provider, amounts in consumer.resources.items()}
@@ -220,19 +214,19 @@ def _moved(consumer: Consumer, share: Share, providers: Collection[str], classes
                     there = resources.setdefault(provider, {})
                     there[name] = there.get(name, 0) + amounts[name]
     kind = consumer.type
-    if kind == values.UNTYPED:                  # whoever wrote it did not say, and now it must be said
+    if kind == values.UNTYPED:                  # its writer gave no type, and a write now must
         kind = values.INSTANCE if share.instance_uuid == consumer.uuid else values.MIGRATION
     return consumer._replace(resources=merging.plain(resources), type=kind)
 
 
-def _inventories(root_uuid: str, before: Mapping[str, Inventories], after: Iterable[Consumer],
-                 shares: Mapping[str, Share], classes: Collection[str]) -> dict[str, Inventories]:
-    """The inventories with which the consumers fit, of the providers where they change."""
+def _inventories(root_uuid: str, before: Mapping[str, values.Inventories], after: Iterable[values.Consumer],
+                 shares: Mapping[str, Share], classes: Collection[str]) -> dict[str, values.Inventories]:
+    """The inventories that change so that the consumers fit."""
     stays: dict[str, int] = {}
     for consumer in after:
         for name, amount in consumer.resources.get(root_uuid, {}).items():
             stays[name] = stays.get(name, 0) + amount
-    wanted: dict[str, Inventories] = {}
+    wanted: dict[str, values.Inventories] = {}
     for provider, (generation, found) in before.items():
         inventories = {}
         for name, inventory in found.items():
@@ -245,8 +239,8 @@ def _inventories(root_uuid: str, before: Mapping[str, Inventories], after: Itera
                            for part in (share.held, share.leaving))
                 inventory = inventory._replace(reserved=max(0, min(inventory.reserved, inventory.total - held)))
             inventories[name] = inventory
-        if inventories != found or provider == root_uuid:       # named for its generation, against who comes just now
-            wanted[provider] = Inventories(generation, inventories)
+        if inventories != found or provider == root_uuid:       # the node's generation refuses one who comes just now
+            wanted[provider] = values.Inventories(generation, inventories)
     return wanted
 
 

@@ -1,8 +1,8 @@
-"""Views of what a consumer holds, put together. Pure.
+"""Combines views of a consumer's allocations. Pure.
 
 Several parties write one consumer's allocations: the service its CPU and memory, a network service a port's bandwidth,
-this library its devices. Placement keeps one amount for each provider and resource class, and nobody's name on it. So
-a party's part is what it says itself, its own view, and what is there beyond that belongs to others.
+this library its devices. Placement keeps one amount for each provider and resource class, without its owner's name. So
+each party must know its own part, and the rest belongs to others.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from devicetrack.placement.values import Resources
 
 
 def merge(own: Resources, current: Resources, wanted: Resources) -> Resources:
-    """What a consumer shall hold when our part of it becomes another one.
+    """Put ``wanted`` in the place of ``own``, which is our part of ``current``; what others put there stays.
 
-    What is held beyond our own view stays; our part is what is wanted, also where somebody took some of it away: it
-    follows what we have recorded, and nobody else gives that back.
+    The result has all that is wanted, also where somebody removed some of our part: it follows our record, and nobody
+    else would give it back.
     """
     return _combined(lambda provider, name: _amount(wanted, provider, name) + max(
         0, _amount(current, provider, name) - _amount(own, provider, name)), own, current, wanted)
 
 
 def common(first: Resources, second: Resources) -> Resources:
-    """What both have: the smaller amount of each."""
+    """Give the smaller amount of each, which both have."""
     return _combined(lambda provider, name: min(_amount(first, provider, name), _amount(second, provider, name)), first)
 
 
 def either(first: Resources, second: Resources) -> Resources:
-    """What suffices for each: the larger amount of each, so that doing it again adds nothing."""
+    """Give the larger amount of each, which suffices for both; repeating it adds nothing."""
     return _combined(lambda provider, name: max(_amount(first, provider, name), _amount(second, provider, name)),
                      first, second)
 
 
 def without(resources: Resources, providers: Container[str]) -> Resources:
-    """What is held of other providers than these."""
+    """Leave out the allocations at these providers."""
     return _combined(lambda provider, name: 0 if provider in providers else resources[provider][name], resources)
 
 
@@ -46,13 +46,13 @@ def contains(resources: Resources, part: Resources) -> bool:
 
 
 def agree(first: Resources, second: Resources, *named: Resources) -> bool:
-    """Whether of everything that is named both hold the same."""
+    """Whether both hold the same amount of everything that ``named`` has."""
     return all(_amount(first, provider, name) == _amount(second, provider, name)
                for view in named for provider, name in _keys(view))
 
 
 def plain(resources: Resources) -> Resources:
-    """The same without amounts of nothing: placement knows none, and two views compare."""
+    """Leave out amounts of zero, which placement never returns, so that two views compare equal."""
     return _combined(lambda provider, name: resources[provider][name], resources)
 
 
@@ -65,7 +65,7 @@ def _amount(resources: Resources, provider: str, name: str) -> int:
 
 
 def _combined(amount: Callable[[str, str], int], *views: Resources) -> Resources:
-    """What ``amount`` says of everything that the views name."""
+    """Ask ``amount`` about everything that the views have."""
     combined: dict[str, dict[str, int]] = {}
     for view in views:
         for provider, name in _keys(view):

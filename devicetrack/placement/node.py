@@ -1,10 +1,10 @@
-"""What a service tells placement of its host, when it starts and after each audit."""
+"""Reports a service's host to placement, when the service starts and after each audit."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from collections.abc import Sequence
 import time
-from typing import Any
 from typing import NamedTuple
 from typing import Protocol
 
@@ -28,37 +28,56 @@ from devicetrack.placement.reporter import Report
 LOG = logging.getLogger(__name__)
 
 
-class Manager(Protocol):
-    """What is asked of a claim manager."""
+class Host(Protocol):
+    """The facts of a host that a report needs. A ``ClaimManager`` that is ready has them."""
 
     host: str
     nodename: str
-    complete: bool
-    store: Any
 
     @property
     def classes(self) -> Collection[str]: ...
 
-    def providers(self) -> list[Provider]: ...
+    @property
+    def complete(self) -> bool: ...
 
-    def placed(self) -> tuple[list[Record], Usage]: ...
+    def providers(self) -> Sequence[Provider]: ...
+
+    def placed(self) -> tuple[Sequence[Record], Usage]: ...
+
+
+class HostRow(Protocol):
+    """A host's row, as far as a report needs it."""
+
+    @property
+    def uuid(self) -> str: ...
+
+    @property
+    def nested_version(self) -> int | None: ...
+
+
+class HostRows(Protocol):
+    """The store, as far as it records whether a host's node is nested."""
+
+    def host(self, name: str) -> HostRow | None: ...
+
+    def set_nested(self, host_uuid: str, version: int | None, at: int | None) -> None: ...
 
 
 class Start(NamedTuple):
-    """What came of a start: ``healing`` is None unless it healed, ``report`` None when placement gave no answer."""
+    """The results of a start: ``healing`` is None unless it healed, ``report`` None when placement gave no answer."""
 
     healing: Healing | None
     report: Report | None
 
 
-def keep_layout(store: Any, host: Any, wanted: str, report: Report) -> None:
-    """Record with a host whether its node is nested now, or flat.
+def record_layout(store: HostRows, host: HostRow, wanted: str, report: Report) -> None:
+    """Record whether a host's node is nested or flat after this report.
 
-    :param wanted: the layout that was to be reported
+    :param wanted: the layout that the report was to reach
     :raises StoreError: the store cannot keep it
     """
     if report.layout != wanted:
-        return                                  # devices are allocated where they were
+        return                                  # allocations keep the layout that there is
     if wanted == tree.NESTED and host.nested_version != healer.VERSION:
         store.set_nested(host.uuid, healer.VERSION, int(time.time()))
     elif wanted == tree.FLAT and host.nested_version is not None:
@@ -66,70 +85,71 @@ def keep_layout(store: Any, host: Any, wanted: str, report: Report) -> None:
 
 
 class NodeReporter:
-    """Reports a manager's node as ``[placement] nested`` says. Nothing of it is called under the ledger's lock.
+    """Reports a host's node as ``[placement] nested`` says. Never call it under the ledger's lock.
 
-    :param manager: a ``ClaimManager`` that is ready
+    :param host: a ``ClaimManager`` that is ready
+    :param store: the store of that manager
     :param nested: the option's value
     """
 
-    def __init__(self, client: Client, manager: Manager, nested: str) -> None:
-        self._manager, self._nested = manager, nested
+    def __init__(self, client: Client, host: Host, store: HostRows, nested: str) -> None:
+        self._host, self._store, self._nested = host, store, nested
         self._reporter, self._healer = PlacementReporter(client), Healer(client)
 
     @classmethod
-    def from_conf(cls, conf: cfg.ConfigOpts, manager: Manager) -> NodeReporter:
+    def from_conf(cls, conf: cfg.ConfigOpts, host: Host, store: HostRows) -> NodeReporter:
         """As ``[placement]`` says.
 
         :raises InvalidConfiguration: the options cannot be used
         """
         options.register(conf)
-        return cls(Client.from_conf(conf), manager, conf[options.GROUP].nested)
+        return cls(Client.from_conf(conf), host, store, conf[options.GROUP].nested)
 
     def start(self) -> Start:
-        """Once, when the manager is ready, before instances come. Blocks.
+        """Report for the first time. Call it once, when the manager is ready and before instances come. Blocks.
 
-        ``at_start`` heals. What keeps it from that is logged and in the answer: the node stays flat until the next
-        start or a heal by hand, and the service starts, for guests must not be trapped on a host that cannot come up.
+        ``at_start`` heals first. Obstacles are logged and in the answer: the node stays flat until the next start or a
+        heal by hand. The service starts all the same, or guests would be trapped on a host that cannot come up.
 
-        :raises StillFlat: with ``refuse``: consumers hold of the node itself what is counted below it
-        :raises PlacementError: with ``refuse``: nobody knows whether they do
+        :raises StillFlat: with ``refuse``: consumers hold at the node what is to be counted below it
+        :raises PlacementError: with ``refuse``: nobody knows whether any do
         """
         healing = None
         if self._nested == 'refuse':
             consumers = self._healer.at_node(self._node())
             if consumers:
-                raise errors.StillFlat(self._manager.nodename, consumers)
+                raise errors.StillFlat(self._host.nodename, consumers)
         elif self._nested == 'at_start':
             healing = self._heal()
         try:
             return Start(healing, self.report())
         except exception.DeviceTrackError as error:
-            LOG.warning('Placement was told nothing of %(node)s: %(error)s',
-                        {'node': self._manager.nodename, 'error': error})
+            LOG.warning('Node %(node)s was not reported to placement: %(error)s',
+                        {'node': self._host.nodename, 'error': error})
             return Start(healing, None)
 
     def report(self) -> Report:
-        """After each ``update_available_resource``. Blocks for as long as placement takes.
+        """Report again. Call it after each ``update_available_resource``. Blocks for as long as placement takes.
 
         :raises PlacementError: as :meth:`PlacementReporter.sync`; the next report goes on
         :raises StoreError: the store does not say whether the host is nested, or cannot keep it
         """
-        manager = self._manager
-        host = manager.store.host(manager.host)
-        layout = tree.wanted_layout(self._nested, host.nested_version is not None)
-        report = self._reporter.sync(manager.providers(), layout, manager.classes, manager.complete)
-        keep_layout(manager.store, host, layout, report)
+        row = self._store.host(self._host.host)
+        assert row is not None                  # the manager is ready
+        layout = tree.wanted_layout(self._nested, row.nested_version is not None)
+        report = self._reporter.sync(self._host.providers(), layout, self._host.classes, self._host.complete)
+        record_layout(self._store, row, layout, report)
         return report
 
-    def _node(self) -> healer.Node:
-        return healer.Node.of_host(self._manager.placed, self._manager.providers(), self._manager.complete)
+    def _node(self) -> healer.NodeToHeal:
+        return healer.NodeToHeal.of_host(self._host.placed, self._host.providers(), self._host.complete)
 
     def _heal(self) -> Healing:
         healing = self._healer.attempt(self._node())
         for obstacle in healing.obstacles:
             LOG.warning('Node %(node)s is not healed: %(obstacle)s',
-                        {'node': self._manager.nodename, 'obstacle': obstacle})
+                        {'node': self._host.nodename, 'obstacle': obstacle})
         if healing.consumers:
             LOG.info('Node %(node)s is healed; consumers that moved: %(count)s',
-                     {'node': self._manager.nodename, 'count': len(healing.consumers)})
+                     {'node': self._host.nodename, 'count': len(healing.consumers)})
         return healing

@@ -1,6 +1,6 @@
-"""What each operation on allocations writes, and how it is known that it happened. Pure.
+"""Decides what each operation on allocations writes, and recognizes one that happened. Pure.
 
-An operation is told what is there and says what shall be. :mod:`devicetrack.placement.allocations` reads, writes and
+An operation gets what is there and answers what shall be. :mod:`devicetrack.placement.allocations` reads, writes and
 repeats.
 """
 
@@ -19,15 +19,15 @@ from devicetrack.placement import values
 from devicetrack.placement.values import Consumer
 from devicetrack.placement.values import Resources
 
-# What consumers hold, by their UUID.
+# Consumers by UUID, with their allocations.
 Views: TypeAlias = Mapping[str, Consumer]
 
 
 class Operation(abc.ABC):
     """A change of what some consumers hold.
 
-    ``name`` is that of its policy. ``read_first`` names the consumers without which nothing can be said; the others are
-    taken for new until a conflict says that they are not. :meth:`begin` is called once, with the first views.
+    ``name`` is that of its policy. ``read_first`` names the consumers that must be read before anything is decided; the
+    others count as new until a conflict shows that they are not. :meth:`begin` is called once, with the first views.
     """
 
     name: ClassVar[str]
@@ -37,27 +37,27 @@ class Operation(abc.ABC):
         self.consumers, self.read_first = tuple(consumers), tuple(read_first)
 
     def begin(self, views: Views) -> None:
-        """Take what is there for what is believed, where the caller did not say."""
+        """Believe what is there, where the caller did not say what to believe."""
 
     @abc.abstractmethod
     def is_done(self, views: Views) -> bool:
-        """Whether what this is for is there already, by an earlier call whose answer was lost, or by anybody."""
+        """Whether the purpose is reached already, by an earlier call whose answer was lost, or by anybody."""
 
     @abc.abstractmethod
     def is_as_believed(self, views: Views) -> bool:
-        """Whether what this is about to change is as it was believed to be."""
+        """Whether the part that this changes is as it was believed to be."""
 
     @abc.abstractmethod
     def plan(self, views: Views) -> list[Consumer]:
-        """What to write, under the generations of the views.
+        """Say what to write, under the generations of the views.
 
-        :raises UnknownConsumer: there is nothing to work on
-        :raises ConsumerExists: there is something where nothing may be
+        :raises UnknownConsumer: a consumer that must hold something does not
+        :raises ConsumerExists: a consumer that must be new is not
         """
 
 
 def is_own_write(written: Consumer, found: Consumer) -> bool:
-    """Whether a consumer is exactly as our write made it. One that holds nothing proves nothing: anybody could."""
+    """Whether a consumer is exactly as our write made it. One without allocations proves nothing."""
     return found.exists and found == written._replace(
         resources=merging.plain(written.resources), generation=(written.generation or 0) + 1)
 
@@ -102,8 +102,7 @@ class Move(Operation):
             self._own = views[self._instance].resources
 
     def is_done(self, views: Views) -> bool:
-        # Nobody but a move writes a migration's consumer, and it is written as new: one of the first generation is
-        # what a move made of it.
+        # Only a move writes a migration's consumer, and as a new one: the first generation comes from a move.
         migration = views[self._migration]
         return migration.generation == 1 and views[self._instance].resources == self._new
 
@@ -123,7 +122,7 @@ class Move(Operation):
 
 
 class Confirm(Operation):
-    """What the migration holds goes."""
+    """The migration's allocations are removed."""
 
     name = 'confirm'
     ends_move = True
@@ -147,7 +146,7 @@ class Confirm(Operation):
 
 
 class Delete(Confirm):
-    """All that a consumer holds goes."""
+    """All allocations of a consumer are removed."""
 
     name = 'delete'
     ends_move = False
@@ -206,7 +205,7 @@ class Part(Operation):
 
     @abc.abstractmethod
     def changed(self, resources: Resources) -> Resources:
-        """What it shall hold when it holds this."""
+        """Say what the consumer shall hold when it holds this."""
 
     def is_done(self, views: Views) -> bool:
         consumer = views[self._consumer]
@@ -236,7 +235,7 @@ class Evacuate(Part):
 
 
 class FinishEvacuation(Part):
-    """What the instance holds of the source's providers goes."""
+    """The instance's allocations at the source's providers are removed."""
 
     name = 'evacuate'
 
@@ -260,7 +259,7 @@ class FinishEvacuation(Part):
 class Change(Part):
     """Our part of what a consumer holds becomes another.
 
-    :param generation: the consumer's when our part was as ``own`` says; tells a change that happened from one of others
+    :param generation: the consumer's when our part was as ``own`` says; distinguishes our change from one of others
     """
 
     name = 'change'

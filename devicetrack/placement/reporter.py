@@ -20,25 +20,25 @@ from devicetrack.placement.client import Client
 
 LOG = logging.getLogger(__name__)
 
-# What a report does at the moment, how many providers it has done that with, and with how many it will.
+# The step that a report is at, how many providers it has done that with, and with how many it will.
 Progress = Callable[[str, int, int], None]
 READING: Final = 'read'
 WRITING: Final = 'written'
 
-# Somebody else was there between our reading and our writing: what is right now may be something else.
+# Somebody else changed the tree between our reading and our writing: read it again, and compare again.
 _MOVED: Final = (errors.ProviderConflict, errors.InventoryInUse, errors.ProviderInUse, errors.ProviderExists,
                  errors.UnknownProvider)
 
 
 class Report(NamedTuple):
-    """What a report did, or with ``dry_run`` what it would do.
+    """The changes that a report made, or with ``dry_run`` would make.
 
-    ``left`` ought to go and cannot yet. ``refused`` are errors by the UUID of the provider that could not be reported;
-    the next report tries again. ``layout`` may be another than was asked for: see
+    ``left`` are inventories that ought to go and cannot yet. ``refused`` has errors by the UUID of the provider that
+    could not be reported; the next report tries again. ``layout`` may differ from the one that was asked for: see
     :func:`devicetrack.placement.tree.possible`.
     """
 
-    root: tree.Node
+    root: tree.ProviderState
     changes: tuple[tree.Change, ...]
     left: tuple[tree.Left, ...]
     refused: Mapping[str, errors.PlacementError]
@@ -50,41 +50,42 @@ class Report(NamedTuple):
 
 
 class PlacementReporter:
-    """Reports the providers of one node. Threads may share it; reports are made one after the other.
+    """Reports the providers of one node. Threads may share it; it makes one report after the other.
 
-    It remembers what it read by the providers' generations. So a report that finds nothing changed is one request, and
-    one that finds providers changed, by allocations for example, reads those again.
+    It remembers each provider under its generation. So a report that finds nothing changed takes one request; it reads
+    again the providers that changed, by allocations for example.
 
-    :param attempts: how often a provider is written to in one report when others change it at the same time
+    :param attempts: how often a report writes to one provider at most when others change it at the same time
     """
 
     def __init__(self, client: Client, attempts: int = 5) -> None:
         self._client, self._attempts = client, attempts
         self._lock = threading.Lock()
-        self._seen: dict[str, tree.Node] = {}
-        self._strangers: set[str] = set()       # providers of the tree that have nothing to do with us
-        self._names: set[str] = set()           # classes and traits that placement has
+        self._seen: dict[str, tree.ProviderState] = {}
+        self._strangers: set[str] = set()       # others' providers in the tree
+        self._names: set[str] = set()           # custom classes and traits that placement has
         self._left: frozenset[tree.Left] = frozenset()
 
     def sync(self, providers: Collection[Provider], layout: str = tree.NESTED, classes: Collection[str] = (),
              complete: bool = True, dry_run: bool = False, progress: Progress | None = None) -> Report:
-        """Have placement say what these providers say. Blocks for as long as placement takes.
+        """Make placement's tree agree with these providers. Blocks for as long as placement takes.
 
-        A provider that placement refuses, or that others change as often as we write, keeps none of the others from
-        being reported.
+        When placement refuses one provider, or others change it as often as we write, the rest is reported all the
+        same.
 
         :param providers: the node and everything below it, as ``ClaimManager.providers()`` gives them
         :param layout: where devices are counted: ``flat``, ``nested`` or ``announced``
         :param classes: classes that count devices of this host although it has none now
-        :param complete: False when a part of the host could not be read: nothing is taken away for being missing
-        :param dry_run: only say what would be done
-        :raises PlacementUnavailable: no usable answer; what was written until then stays, the next report goes on
+        :param complete: False when a part of the host could not be read: nothing is deleted because it is missing
+        :param dry_run: only say what would change
+        :raises PlacementUnavailable: no usable answer; everything written so far stays, and the next report goes on
         :raises ProviderExists: placement has another provider of the node's name
         """
         with self._lock:
             report = self._sync(providers, layout, tree.counted(providers) | frozenset(classes), complete, dry_run,
-                                progress or _quietly)
-            self._log(report, dry_run)
+                                progress or (lambda *_progress: None))
+            if not dry_run:
+                self._log(report)
         return report
 
     def _sync(self, providers: Collection[Provider], layout: str, classes: frozenset[str], complete: bool,
@@ -95,13 +96,13 @@ class PlacementReporter:
         while True:
             actual, wanted, now = self._compared(providers, layout, classes, progress)
             difference = tree.diff(actual, wanted, classes, complete)
-            root = actual.nodes.get(wanted.root, wanted.nodes[wanted.root])
+            root = actual.providers.get(wanted.root, wanted.providers[wanted.root])
             if dry_run:
                 return Report(root, *difference, {}, now)
-            changes = [change for change in difference.changes if change.node.uuid not in refused]
+            changes = [change for change in difference.changes if change.provider.uuid not in refused]
             of = len(written) + len(changes)
             for change in changes:
-                uuid = change.node.uuid
+                uuid = change.provider.uuid
                 try:
                     self._write(change)
                 except _MOVED as error:
@@ -109,9 +110,9 @@ class PlacementReporter:
                     conflicts[uuid] += 1
                     if conflicts[uuid] >= self._attempts:
                         if uuid == wanted.root and change.before is None:
-                            raise               # and there is nothing that the others could stand below
+                            raise               # the others have no parent without it
                         refused[uuid] = error
-                    # What comes after may count on it: devices that move have to leave before they arrive.
+                    # Later changes may need this one: devices that move leave before they arrive.
                     break
                 except errors.PlacementRefused as error:
                     self._names.clear()
@@ -122,24 +123,22 @@ class PlacementReporter:
             else:
                 return Report(root, tuple(written), difference.left, refused, now)
 
-    def _log(self, report: Report, dry_run: bool) -> None:
-        if dry_run:
-            return
+    def _log(self, report: Report) -> None:
         for uuid, error in report.refused.items():
             LOG.warning('Provider %(uuid)s was not reported: %(error)s', {'uuid': uuid, 'error': error})
         for left in report.left:
-            if left not in self._left:          # every report finds it again
+            if left not in self._left:          # one warning, though each report finds it again
                 LOG.warning('%s', left)
         self._left = frozenset(report.left)
         if report.changes:
-            LOG.info('Placement was told of changes of %(node)s; providers that changed: %(count)s', {
+            LOG.info('Node %(node)s was reported to placement; providers that changed: %(count)s', {
                 'node': report.root.name, 'count': len(report.changes)})
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def _compared(self, providers: Collection[Provider], layout: str, classes: frozenset[str],
                   progress: Progress) -> tuple[tree.Tree, tree.Tree, str]:
-        """What placement says, what it should say, and the layout of that."""
+        """The tree that placement has, the one that is wanted, and the layout of that."""
         wanted = tree.desired(providers, layout)
         self._seen = self._read(wanted, progress)
         actual = self._asked(wanted, classes)
@@ -149,55 +148,55 @@ class PlacementReporter:
             actual = self._asked(wanted, classes)
         return actual, wanted, possible
 
-    def _read(self, wanted: tree.Tree, progress: Progress) -> dict[str, tree.Node]:
-        """All providers of the tree; one whose generation is the one that we saw is as we saw it."""
+    def _read(self, wanted: tree.Tree, progress: Progress) -> dict[str, tree.ProviderState]:
+        """All providers of the tree. One that has the generation that we saw is as we saw it."""
         listed = self._client.get_tree(wanted.root)
-        nodes = {}
+        states = {}
         changed = []
         for provider in listed:
             seen = self._seen.get(provider.uuid)
             if provider.uuid in self._strangers - wanted.known:
-                nodes[provider.uuid] = _node(provider)
+                states[provider.uuid] = _state(provider)
             elif (seen is not None and seen.generation == provider.generation
                   and provider.uuid not in self._strangers):
-                nodes[provider.uuid] = seen
+                states[provider.uuid] = seen
             else:
                 changed.append(provider)
         for number, provider in enumerate(changed, 1):
             try:
-                nodes[provider.uuid] = self._read_one(provider, wanted)
+                states[provider.uuid] = self._read_one(provider, wanted)
             except errors.UnknownProvider:
-                continue                        # somebody took it away just now
+                continue                        # somebody deleted it just now
             progress(READING, number, len(changed))
-        return nodes
+        return states
 
-    def _read_one(self, provider: values.Provider, wanted: tree.Tree) -> tree.Node:
+    def _read_one(self, provider: values.Provider, wanted: tree.Tree) -> tree.ProviderState:
         traits = self._client.get_traits(provider.uuid)
-        node = _node(provider)._replace(traits=frozenset(traits.traits))
-        if not tree.is_ours(node, wanted):
+        state = _state(provider)._replace(traits=frozenset(traits.traits))
+        if not tree.is_ours(state, wanted):
             self._strangers.add(provider.uuid)
-            return _node(provider)
+            return _state(provider)
         self._strangers.discard(provider.uuid)
         inventories = self._client.get_inventories(provider.uuid)
-        # The older one: what was written between the two makes our write a conflict, and the next look a new one.
-        return node._replace(inventories=inventories.inventories,
+        # The older generation: a write between the two reads makes our own write conflict, and we read again.
+        return state._replace(inventories=inventories.inventories,
                              generation=min(traits.generation, inventories.generation))
 
     def _asked(self, wanted: tree.Tree, classes: frozenset[str]) -> tree.Tree:
-        """The tree with what else has to be known where something is to go."""
-        nodes = {}
-        for uuid, node in self._seen.items():
+        """The tree with usages and aggregates of the providers where something is to go."""
+        states = {}
+        for uuid, state in self._seen.items():
             try:
-                if node.aggregated is None and uuid not in wanted.nodes and tree.MADE in node.traits:
-                    node = self._seen[uuid] = node._replace(
+                if state.aggregated is None and uuid not in wanted.providers and tree.MADE in state.traits:
+                    state = self._seen[uuid] = state._replace(
                         aggregated=bool(self._client.get_aggregates(uuid).aggregates))
-                # Never remembered: where an allocation went, the provider has the generation that it had before.
-                if tree.to_ask(node, wanted, classes):
-                    node = node._replace(used=self._client.get_usages(uuid))
+                # Never remembered: a provider keeps its generation when one of its allocations is removed.
+                if tree.to_ask(state, wanted, classes):
+                    state = state._replace(used=self._client.get_usages(uuid))
             except errors.UnknownProvider:
-                pass                            # whoever writes to it will be told
-            nodes[uuid] = node
-        return tree.Tree(wanted.root, nodes)
+                pass                            # a write to it will fail
+            states[uuid] = state
+        return tree.Tree(wanted.root, states)
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
@@ -209,10 +208,10 @@ class PlacementReporter:
             del self._seen[before.uuid]
             return
         if before is None:
-            before = _node(self._client.create_provider(after.uuid, after.name, after.parent_uuid))
+            before = _state(self._client.create_provider(after.uuid, after.name, after.parent_uuid))
             self._seen[after.uuid] = before
         self._ensure(before, after)
-        # The traits that mark an inventory as ours are there before it, and go after it: a later process knows it.
+        # An inventory's mark comes before it and goes after it, so that a later process always recognizes it.
         if before.inventories != after.inventories:
             before = self._write_traits(before, before.traits | after.traits)
             assert before.generation is not None
@@ -221,29 +220,27 @@ class PlacementReporter:
             self._seen[after.uuid] = before
         self._write_traits(before, after.traits)
 
-    def _write_traits(self, node: tree.Node, traits: frozenset[str]) -> tree.Node:
-        if traits != node.traits:
-            assert node.generation is not None
-            answer = self._client.put_traits(node.uuid, node.generation, traits)
-            node = self._seen[node.uuid] = node._replace(traits=traits, generation=answer.generation)
-        return node
+    def _write_traits(self, state: tree.ProviderState, traits: frozenset[str]) -> tree.ProviderState:
+        if traits != state.traits:
+            assert state.generation is not None
+            answer = self._client.put_traits(state.uuid, state.generation, traits)
+            state = self._seen[state.uuid] = state._replace(traits=traits, generation=answer.generation)
+        return state
 
-    def _ensure(self, before: tree.Node, after: tree.Node) -> None:
-        """Make classes and traits that placement does not have."""
+    def _ensure(self, before: tree.ProviderState, after: tree.ProviderState) -> None:
+        """Make the classes and traits that placement does not have. It has all whose names are not custom."""
+        if not self._names:
+            self._names |= self._client.find_traits(_CUSTOM)
         for ensure, names in ((self._client.ensure_class, after.inventories.keys() - before.inventories.keys()),
                               (self._client.ensure_trait, after.traits - before.traits)):
             for name in sorted(names - self._names):
                 if name.startswith(_CUSTOM):
                     ensure(name)
-                self._names.add(name)
+                    self._names.add(name)
 
 
 _CUSTOM: Final = 'CUSTOM_'
 
 
-def _node(provider: values.Provider) -> tree.Node:
-    return tree.Node(provider.uuid, provider.name, provider.parent_uuid, generation=provider.generation)
-
-
-def _quietly(what: str, done: int, of: int) -> None:
-    """Tell nobody."""
+def _state(provider: values.Provider) -> tree.ProviderState:
+    return tree.ProviderState(provider.uuid, provider.name, provider.parent_uuid, generation=provider.generation)

@@ -9,19 +9,20 @@ from devicetrack.placement.client import Client
 
 
 class ProvidersByName:
-    """A resolver for ``ClaimManager``: the UUIDs that placement has, by the providers' names.
+    """A resolver for ``ClaimManager``: it looks up the providers' UUIDs in placement by their names.
 
-    The node's provider is called like the node, the others ``<node>_<stable name of the parent device>``. One that
-    placement does not have gets a UUID that is derived from the node's, as without this resolver; a report makes it.
+    The node's provider has the node's name, the others ``<node>_<stable name of the parent device>``. For one that
+    placement does not have, it derives a UUID from the node's, as a manager without this resolver does; a report
+    creates it.
 
     :param node: the hypervisor node's name
-    :param node_uuid: the UUID of the node's provider when placement has none of its name; without it that is an error,
-        for a node whose provider the service makes
+    :param node_uuid: the UUID of the node's provider when placement has none of its name. Without it that is an error;
+        leave it out where the service creates the node's provider.
     """
 
     def __init__(self, client: Client, node: str, node_uuid: str | None = None) -> None:
         self._client, self._node, self._node_uuid = client, node, node_uuid
-        self._found: dict[str, str] = {}        # by name; a UUID stays, so whoever asks for many asks placement once
+        self._found: dict[str, str] = {}        # by name; a UUID never changes, so one request serves many names
 
     def uuid_of(self, name: str) -> str:
         """The UUID of the provider for the parent device with this stable name; '' is the node. Blocks.

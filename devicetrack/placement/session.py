@@ -1,6 +1,6 @@
-"""How placement is reached: ``[placement]``, as operators of compute services know it from keystoneauth1.
+"""Reaches placement as ``[placement]`` says, with the options of keystoneauth1 that operators know.
 
-Authentication is whatever plugin ``auth_type`` names. Options that a service registered itself are read as it did.
+``auth_type`` names the authentication plugin. Options that a service registered itself keep its definition.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from devicetrack import conf as registry
 from devicetrack import exception
 from devicetrack.conf.placement import GROUP
 
-# Where the options of keystoneauth1 say nothing: it would wait forever, and try once.
+# Where the options are not set, keystoneauth1 would wait forever, and try once.
 _TIMEOUT_S: Final = 60
 _CONNECT_RETRIES: Final = 3
 
@@ -27,12 +27,12 @@ def _options() -> list[cfg.Opt]:
 
 
 def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
-    """For the sample: what keystoneauth1 reads, with the options of its ``password`` plugin."""
+    """The options that keystoneauth1 reads, with those of its ``password`` plugin, for the sample configuration."""
     return [(GROUP, [*_options(), *ks_loading.get_auth_plugin_conf_options('password')])]
 
 
 def is_configured(conf: cfg.ConfigOpts) -> bool:
-    """Whether ``[placement]`` says how to reach one."""
+    """Whether ``[placement]`` says how to reach a placement service."""
     registry.register(conf, GROUP, _options())
     return conf[GROUP].auth_type is not None
 
@@ -40,10 +40,10 @@ def is_configured(conf: cfg.ConfigOpts) -> bool:
 def open_adapter(conf: cfg.ConfigOpts) -> ks_adapter.Adapter:
     """Make the adapter that ``[placement]`` describes. It connects to nothing yet.
 
-    Requests time out after ``timeout`` seconds, 60 if that is not set, and are sent again ``connect_retries`` times,
-    3 if that is not set, with growing pauses.
+    A request times out after ``timeout`` seconds, by default 60, and is repeated ``connect_retries`` times, by default
+    3, with growing pauses.
 
-    :raises InvalidConfiguration: there is no such plugin, or the options do not go together
+    :raises InvalidConfiguration: there is no such plugin, or the options contradict one another
     """
     registry.register(conf, GROUP, _options())
     group = conf[GROUP]

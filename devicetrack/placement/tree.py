@@ -1,20 +1,20 @@
-"""What placement should say of a host's devices, what it says, and the difference. No I/O.
+"""Compares the tree of providers that a host should have with the one that placement has. No I/O.
 
 A tree has the node as its root, and below it a provider for each parent device. Others report on the same providers:
-the compute service its processors on the node, an operator traits of his own. So what is written here is marked by
-traits, by which any later process knows it again:
+the compute service its processors on the node, an operator traits of his own. So we mark what we write by traits, by
+which any later process recognizes it:
 
 - every trait that starts with ``CUSTOM_DEVICETRACK_`` is ours, and every ``CUSTOM_MIG_…`` of the form that
   :mod:`devicetrack.compatibility.traits` gives them;
 - ``…_COUNTS_<CLASS>`` says that the inventory of this class is ours;
-- ``…_SETS_<TRAIT>`` says that this trait is ours, whose own name does not tell;
-- ``…_PROVIDER`` says that we made the provider, and may take it away.
+- ``…_SETS_<TRAIT>`` says that this trait is ours, whose own name does not say so;
+- ``…_PROVIDER`` says that we made the provider, and may delete it.
 
 A class that counts devices of this host now is ours on every provider of its devices, whoever wrote the inventory
-before. Whatever is not ours by these rules stays as it is.
+before. We leave everything else as it is.
 
-What ought to go stays for as long as it is allocated, reserved in full: nothing more is scheduled to it, and nobody
-loses an allocation.
+An inventory that ought to go stays for as long as it is allocated, reserved in full: nothing more is scheduled to it,
+and nobody loses an allocation.
 """
 
 from __future__ import annotations
@@ -34,16 +34,15 @@ from devicetrack.placement.values import Inventory
 FLAT: Final = 'flat'                            # all of them at the node
 NESTED: Final = 'nested'                        # each at its own provider
 ANNOUNCED: Final = 'announced'                  # at the node; their own providers are there too, reserved in full
-LAYOUTS: Final = (FLAT, NESTED, ANNOUNCED)
 
 # By what the option ``[placement] nested`` says, for a node whose devices nobody has moved yet.
 LAYOUT_OF: Final = {'off': FLAT, 'manual': ANNOUNCED, 'at_start': NESTED, 'refuse': NESTED}
 
 
 def wanted_layout(nested: str, healed: bool) -> str:
-    """Where devices of a node are to be counted.
+    """The layout in which devices of a node are to be counted.
 
-    :param nested: what the option ``[placement] nested`` says
+    :param nested: the value of the option ``[placement] nested``
     :param healed: whether they are counted at their own providers already, by the host's row
     """
     return NESTED if healed and nested == 'manual' else LAYOUT_OF[nested]
@@ -54,11 +53,11 @@ COUNTS: Final = names.PREFIX + 'COUNTS_'
 SETS: Final = names.PREFIX + 'SETS_'
 
 
-class Node(NamedTuple):
-    """One provider.
+class ProviderState(NamedTuple):
+    """One provider as placement has it, or should have it.
 
-    ``generation`` is None for one that placement does not have. ``used`` is what is allocated by class, ``aggregated``
-    whether it is in an aggregate; both are None where nobody asked, which never means nothing.
+    ``generation`` is None for one that placement does not have. ``used`` has the allocated amounts by class, and
+    ``aggregated`` says whether it is in an aggregate; both are None where nobody asked.
     """
 
     uuid: str
@@ -78,21 +77,21 @@ class Tree(NamedTuple):
     """
 
     root: str
-    nodes: Mapping[str, Node]
+    providers: Mapping[str, ProviderState]
     known: frozenset[str] = frozenset()
 
 
 class Change(NamedTuple):
-    """What becomes of one provider. ``before`` is None for one to be made, ``after`` for one to be taken away."""
+    """A change of one provider. ``before`` is None for one to be made, ``after`` for one to be deleted."""
 
-    before: Node | None
-    after: Node | None
+    before: ProviderState | None
+    after: ProviderState | None
 
     @property
-    def node(self) -> Node:
-        node = self.after or self.before
-        assert node is not None
-        return node
+    def provider(self) -> ProviderState:
+        provider = self.after or self.before
+        assert provider is not None
+        return provider
 
 
 class Left(NamedTuple):
@@ -117,39 +116,39 @@ class Left(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """What has to change, in the order in which to do it, and what cannot go yet."""
+    """The changes, in the order in which to make them, and the inventories that cannot go yet."""
 
     changes: tuple[Change, ...]
     left: tuple[Left, ...]
 
 
-# -- what it should be ------------------------------------------------------------------------------------------------
+# -- the tree that is wanted ------------------------------------------------------------------------------------------
 
 
 def desired(providers: Iterable[Provider], layout: str = NESTED) -> Tree:
     """The tree that reports these providers, one of which is the node."""
-    nodes = {provider.uuid: _node(provider) for provider in providers}
-    [root] = [node for node in nodes.values() if node.parent_uuid is None]
-    known = frozenset(nodes)
+    states = {provider.uuid: _state(provider) for provider in providers}
+    [root] = [state for state in states.values() if state.parent_uuid is None]
+    known = frozenset(states)
     if layout == NESTED:
-        return Tree(root.uuid, nodes, known)
+        return Tree(root.uuid, states, known)
     everything: dict[str, Inventory] = {}
-    for node in nodes.values():
-        for name, inventory in node.inventories.items():
+    for state in states.values():
+        for name, inventory in state.inventories.items():
             other = everything.get(name, Inventory(0))
             everything[name] = _inventory(other.total + inventory.total, other.reserved + inventory.reserved)
-    # Where a device is counted, there it is asked what running guest may have it.
+    # The scheduler asks for the traits of a migration at the provider that counts the device.
     at_node = root._replace(inventories=everything, traits=root.traits.union(
-        trait for node in nodes.values() for trait in node.traits if names.is_of_migration(trait)))
+        trait for state in states.values() for trait in state.traits if names.is_of_migration(trait)))
     if layout == FLAT:
         return Tree(root.uuid, {root.uuid: at_node}, known)
-    announced = {node.uuid: node._replace(inventories={
-        name: _in_full(inventory) for name, inventory in node.inventories.items()}) for node in nodes.values()}
+    announced = {state.uuid: state._replace(inventories={
+        name: _in_full(inventory) for name, inventory in state.inventories.items()}) for state in states.values()}
     return Tree(root.uuid, {**announced, root.uuid: at_node}, known)
 
 
-def _node(provider: Provider) -> Node:
-    return Node(provider.uuid, provider.name, provider.parent_uuid, {
+def _state(provider: Provider) -> ProviderState:
+    return ProviderState(provider.uuid, provider.name, provider.parent_uuid, {
         name: _inventory(total, provider.reserved.get(name, 0))
         for name, total in provider.totals.items() if total > 0}, frozenset(provider.traits))
 
@@ -171,36 +170,37 @@ def counted(providers: Iterable[Provider]) -> frozenset[str]:
 def possible(actual: Tree, providers: Collection[Provider], layout: str) -> str:
     """The layout that can be reported now.
 
-    A report moves no allocation. While devices are allocated at the node, their own providers are announced only, or
-    what a guest has would count as free there; while they are allocated at their own providers, the tree stays nested.
+    A report moves no allocation. While devices are allocated at the node, their own providers are only announced, or
+    they would count a guest's devices as free; while devices are allocated at their own providers, the tree stays
+    nested.
     """
     nested = desired(providers)
-    root = nested.nodes[nested.root]
-    below = [node for node in nested.nodes.values() if node is not root]
-    moved = {name for node in below for name in node.inventories} - root.inventories.keys()
+    root = nested.providers[nested.root]
+    below = [state for state in nested.providers.values() if state is not root]
+    moved = {name for state in below for name in state.inventories} - root.inventories.keys()
     if any(_used(actual, root.uuid, name) for name in moved):
         return ANNOUNCED if layout == NESTED else layout
-    return NESTED if any(_used(actual, node.uuid, name) for node in below for name in node.inventories) else layout
+    return NESTED if any(_used(actual, state.uuid, name) for state in below for name in state.inventories) else layout
 
 
 def _used(tree: Tree, uuid: str, name: str) -> int:
-    node = tree.nodes.get(uuid)
-    return 0 if node is None or node.used is None else node.used.get(name, 0)
+    state = tree.providers.get(uuid)
+    return 0 if state is None or state.used is None else state.used.get(name, 0)
 
 
-# -- whose is what ----------------------------------------------------------------------------------------------------
+# -- ours and others' -------------------------------------------------------------------------------------------------
 
 
 def mark(prefix: str, name: str) -> str:
-    """The trait that says of something that it is ours. A name that is too long to stand in it is known by a digest."""
+    """The trait that marks the class or trait of this name as ours; it has a digest of a name that is too long."""
     if len(prefix) + len(name) <= names.LONGEST:
         return prefix + name
     return prefix + hashlib.sha256(name.encode()).hexdigest().upper()
 
 
-def is_ours(node: Node, wanted: Tree) -> bool:
+def is_ours(state: ProviderState, wanted: Tree) -> bool:
     """Whether a provider counts devices of this host, or did so, or was made by us."""
-    return node.uuid in wanted.known or is_marked(node.traits)
+    return state.uuid in wanted.known or is_marked(state.traits)
 
 
 def is_marked(traits: Iterable[str]) -> bool:
@@ -208,42 +208,42 @@ def is_marked(traits: Iterable[str]) -> bool:
     return any(trait == MADE or trait.startswith(COUNTS) for trait in traits)
 
 
-def to_ask(node: Node, wanted: Tree, classes: Collection[str]) -> bool:
-    """Whether it matters what of a provider is allocated: something of ours is to go, or all of it to be reserved."""
-    want = wanted.nodes.get(node.uuid)
-    closes = want is not None and any(_room(node, name) > 0 >= _room(want, name) for name in want.inventories)
-    return closes or bool(to_go(node, wanted, classes))
+def to_ask(state: ProviderState, wanted: Tree, classes: Collection[str]) -> bool:
+    """Whether a provider's usage matters: something of ours is to go, or is to be reserved in full."""
+    want = wanted.providers.get(state.uuid)
+    closes = want is not None and any(_room(state, name) > 0 >= _room(want, name) for name in want.inventories)
+    return closes or bool(to_go(state, wanted, classes))
 
 
-def to_go(node: Node, wanted: Tree, classes: Collection[str]) -> frozenset[str]:
-    """The classes of ours that a provider has and is not to count any more.
+def to_go(state: ProviderState, wanted: Tree, classes: Collection[str]) -> frozenset[str]:
+    """The classes of ours that a provider has and shall not count any more.
 
     :param classes: those that count devices of this host now
     """
-    if not is_ours(node, wanted):
+    if not is_ours(state, wanted):
         return frozenset()
-    stay = wanted.nodes[node.uuid].inventories if node.uuid in wanted.nodes else {}
-    return frozenset(name for name in node.inventories
-                     if name not in stay and (name in classes or mark(COUNTS, name) in node.traits))
+    stay = wanted.providers[state.uuid].inventories if state.uuid in wanted.providers else {}
+    return frozenset(name for name in state.inventories
+                     if name not in stay and (name in classes or mark(COUNTS, name) in state.traits))
 
 
 # -- the difference ---------------------------------------------------------------------------------------------------
 
 
 def diff(actual: Tree, wanted: Tree, classes: Collection[str], complete: bool = True) -> Difference:
-    """What has to change for placement to say what it should.
+    """The difference between the tree that placement has and the one that is wanted.
 
     :param classes: those that count devices of this host now
-    :param complete: False when a part of the host could not be read: what is missing then stays, reserved in full
+    :param complete: False when a part of the host could not be read: missing devices then stay, reserved in full
     """
     changes: list[Change] = []
     left: list[Left] = []
-    parents = {node.parent_uuid for node in actual.nodes.values()}
-    for uuid, want in wanted.nodes.items():
-        if uuid not in actual.nodes:
+    parents = {state.parent_uuid for state in actual.providers.values()}
+    for uuid, want in wanted.providers.items():
+        if uuid not in actual.providers:
             bare = want._replace(inventories={}, traits=frozenset(), generation=0)
             changes.append(Change(None, _merged(bare, want, frozenset(), frozenset(), complete)))
-    for uuid, before in actual.nodes.items():
+    for uuid, before in actual.providers.items():
         if not is_ours(before, wanted):
             continue
         going = to_go(before, wanted, classes)
@@ -251,16 +251,18 @@ def diff(actual: Tree, wanted: Tree, classes: Collection[str], complete: bool = 
                 for name in sorted(going)}
         stays = {name: used for name, used in held.items() if used != 0}
         left += [Left(uuid, before.name, name, used) for name, used in stays.items()]
-        after = _merged(before, wanted.nodes.get(uuid), going, stays.keys(), complete)
-        if uuid not in wanted.nodes and complete and uuid not in parents and _is_bare(after):
+        after = _merged(before, wanted.providers.get(uuid), going, stays.keys(), complete)
+        if uuid not in wanted.providers and complete and uuid not in parents and _is_bare(after):
             changes.append(Change(before, None))
         elif after != before:
             changes.append(Change(before, after))
-    return Difference(tuple(sorted(changes, key=lambda change: (_turn(change, wanted), change.node.name))), tuple(left))
+    changes.sort(key=lambda change: (_turn(change, wanted), change.provider.name))
+    return Difference(tuple(changes), tuple(left))
 
 
-def _merged(before: Node, want: Node | None, going: Collection[str], stays: Collection[str], complete: bool) -> Node:
-    """A provider as it becomes: what is wanted, what cannot go yet, and what is not ours."""
+def _merged(before: ProviderState, want: ProviderState | None, going: Collection[str], stays: Collection[str],
+            complete: bool) -> ProviderState:
+    """The provider after the change: everything wanted, everything that cannot go yet, and all that is not ours."""
     inventories = {name: _in_full(inventory) if name in stays else inventory
                    for name, inventory in before.inventories.items() if name in stays or name not in going}
     own = frozenset(trait for trait in before.traits
@@ -274,29 +276,29 @@ def _merged(before: Node, want: Node | None, going: Collection[str], stays: Coll
                    if not names.is_ours(trait) and trait not in before.traits - own}
         traits |= want.traits
     traits |= {mark(COUNTS, name) for name in counts}
-    # One that nobody has written to since it was made is ours too: we were interrupted before we could say so.
+    # One that nobody has written to since it was made is ours too: we were interrupted before we marked it.
     if before.parent_uuid is not None and (MADE in before.traits or before.generation == 0):
         traits.add(MADE)
     return before._replace(inventories=inventories, traits=frozenset(traits))
 
 
-def _is_bare(node: Node) -> bool:
-    """Whether we made a provider on which nobody has anything any more."""
-    return not node.inventories and node.traits == {MADE} and node.aggregated is False
+def _is_bare(state: ProviderState) -> bool:
+    """Whether we made a provider that has nothing of anybody any more."""
+    return not state.inventories and state.traits == {MADE} and state.aggregated is False
 
 
 def _turn(change: Change, wanted: Tree) -> int:
-    """Room goes before it comes: devices that move from one provider to another are never counted at both."""
+    """The turn of a change. Room goes before it comes: devices that move to another provider never count at both."""
     before, after = change
     if before is None:
-        return 0 if change.node.uuid == wanted.root else 2
+        return 0 if change.provider.uuid == wanted.root else 2
     if after is None:
         return 1
     return 2 if any(_room(after, name) > _room(before, name) for name in after.inventories) else 1
 
 
-def _room(node: Node, name: str) -> int:
-    inventory = node.inventories.get(name)
+def _room(state: ProviderState, name: str) -> int:
+    inventory = state.inventories.get(name)
     return 0 if inventory is None else inventory.total - inventory.reserved
 
 
@@ -309,9 +311,9 @@ LEFT: Final = 'left'
 
 
 class Fact(NamedTuple):
-    """One thing of a provider that changes or, with ``what`` LEFT, that cannot.
+    """One provider, inventory or trait that changes or, with ``what`` LEFT, an inventory that cannot go.
 
-    ``name`` is that of the provider, class or trait; ``before`` is None for what is new, ``after`` for what goes.
+    ``name`` is that of the provider, class or trait. ``before`` is None for a new one, ``after`` for one that goes.
     """
 
     provider_uuid: str
@@ -331,27 +333,24 @@ def facts(difference: Difference) -> list[Fact]:
     """Everything in a difference, change by change."""
     found = []
     for change in difference.changes:
-        node = change.node
-        nothing = node._replace(inventories={}, traits=frozenset())
+        state = change.provider
+        nothing = state._replace(inventories={}, traits=frozenset())
         old, new = change.before or nothing, change.after or nothing
         if change.before is None or change.after is None:
-            found.append(Fact(node.uuid, node.name, PROVIDER, node.name, _there(change.before), _there(change.after)))
+            there = [None if one is None else '' for one in change]
+            found.append(Fact(state.uuid, state.name, PROVIDER, state.name, *there))
         for name in sorted({*old.inventories, *new.inventories}):
             before, after = old.inventories.get(name), new.inventories.get(name)
             if before != after:
-                found.append(Fact(node.uuid, node.name, INVENTORY, name, _described(before), _described(after)))
-        found += [Fact(node.uuid, node.name, TRAIT, name, '' if name in old.traits else None,
+                found.append(Fact(state.uuid, state.name, INVENTORY, name, _described(before), _described(after)))
+        found += [Fact(state.uuid, state.name, TRAIT, name, '' if name in old.traits else None,
                        '' if name in new.traits else None) for name in sorted(old.traits ^ new.traits)]
     return found + [Fact(left.provider_uuid, left.provider, LEFT, left.resource_class, None, left.why)
                     for left in difference.left]
 
 
-def _there(node: Node | None) -> str | None:
-    return None if node is None else ''
-
-
 def _described(inventory: Inventory | None) -> str | None:
-    """What differs from an inventory of ours is said too: an operator may have allowed overcommit."""
+    """Names also the fields in which it differs from an inventory of ours: an operator may have allowed overcommit."""
     if inventory is None:
         return None
     usual = _inventory(inventory.total, inventory.reserved)
@@ -359,8 +358,8 @@ def _described(inventory: Inventory | None) -> str | None:
     return f'{inventory.total}, {inventory.reserved} reserved{"".join(others)}'
 
 
-def render(root: Node, difference: Difference) -> str:
-    """The difference as a tree: each provider with what changes there, or '' when nothing does."""
+def render(root: ProviderState, difference: Difference) -> str:
+    """The difference as a tree: each provider with its changes, or '' when there are none."""
     by_provider: dict[str, list[Fact]] = {root.uuid: []}
     for fact in facts(difference):
         by_provider.setdefault(fact.provider_uuid, []).append(fact)

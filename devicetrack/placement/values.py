@@ -1,22 +1,24 @@
-"""What placement says and is told, as plain values."""
+"""Placement's answers and requests, and the results of operations on allocations, as plain values."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Set
+import enum
 from typing import Final
 from typing import NamedTuple
 from typing import TypeAlias
 
 INSTANCE: Final = 'INSTANCE'
 MIGRATION: Final = 'MIGRATION'
-# What is read as the type of a consumer that was written by microversions before 1.38; no write takes it.
+# The type that placement returns for a consumer written with a microversion before 1.38; no write may contain it.
 UNTYPED: Final = 'unknown'
 
-# The generation of a consumer that a server was making when it was killed: refused as new, and not shown when read.
+# The generation of a consumer that a server was making when it was killed. Placement refuses it as new, and does not
+# show it.
 HALF_MADE: Final = 0
 
-# By provider UUID and resource class, how much.
+# Amounts by provider UUID and resource class.
 Resources: TypeAlias = Mapping[str, Mapping[str, int]]
 
 
@@ -31,7 +33,7 @@ class Provider(NamedTuple):
 
 
 class Inventory(NamedTuple):
-    """How much of a resource class a provider has; what is not given is placement's own default."""
+    """How much of a resource class a provider has. The defaults are placement's own."""
 
     total: int
     reserved: int = 0
@@ -63,7 +65,7 @@ class Aggregates(NamedTuple):
 
 
 class Holding(NamedTuple):
-    """What one consumer holds of one provider: amounts by resource class; the generation is the consumer's."""
+    """One consumer's allocations at one provider: amounts by resource class. The generation is the consumer's."""
 
     generation: int
     resources: Mapping[str, int]
@@ -77,11 +79,11 @@ class ProviderAllocations(NamedTuple):
 
 
 class Consumer(NamedTuple):
-    """What a consumer holds, all of it.
+    """A consumer with all its allocations.
 
-    ``generation`` is the one that was read, and None for a consumer that does not exist: it holds nothing, and its
-    project, user and type are empty. A write names the generation and replaces all that the consumer holds; written
-    with nothing, a consumer is forgotten.
+    ``generation`` is the one that was read. It is None for a consumer that does not exist, which holds nothing and has
+    an empty project, user and type. A write names the generation and replaces all allocations; placement forgets a
+    consumer that is written without any.
     """
 
     uuid: str
@@ -94,3 +96,24 @@ class Consumer(NamedTuple):
     @property
     def exists(self) -> bool:
         return bool(self.generation)
+
+
+class Outcome(enum.Enum):
+    """How things stand after an operation on allocations."""
+
+    DONE = 'done'
+    REPEATED = 'it was so already; nothing was written'
+    UNCHANGED = 'nothing was changed'
+    PENDING = 'the move stays as it is, neither ended nor lost: call again'
+    UNKNOWN = 'it may have happened, or may yet: call again, which finds out'
+
+
+class Result(NamedTuple):
+    """How an operation on allocations ended: returned when it succeeds, else the ``result`` of its error.
+
+    A confirm that failed sets ``revert_possible``: whether the move can be reverted instead, None when nobody knows.
+    """
+
+    operation: str
+    outcome: Outcome
+    revert_possible: bool | None = None

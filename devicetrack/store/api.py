@@ -18,9 +18,10 @@ from devicetrack.objects.values import Record
 class Host(NamedTuple):
     """One host as the store knows it.
 
-    ``machine_id`` is a digest, never the machine id itself. ``boot_id`` is of the boot in which a manager of this host
-    last set it; None when none did. ``nested_version`` and ``nested_at`` are None unless the host's devices are counted
-    at providers of their own: the version of how they are, and since when, in seconds since the epoch and only a label.
+    ``machine_id`` is a digest, never the machine id itself. ``boot_id`` names the boot in which a manager of this host
+    last set it, or is None. When placement counts the host's devices at providers of their own, ``nested_version`` is
+    the version of that layout and ``nested_at`` says since when, in seconds since the epoch and only as a label; else
+    both are None.
     """
 
     uuid: str
@@ -32,12 +33,12 @@ class Host(NamedTuple):
 
     @property
     def identity(self) -> tuple[str, str, str]:
-        """What stays the same for as long as it is this host."""
+        """What tells this host from every other."""
         return self.uuid, self.name, self.machine_id
 
 
 class Update(NamedTuple):
-    """One row as it was read and as it shall be: same host, kind and identifier, one generation on."""
+    """A row as it was read and as it is to become: same host, kind and identifier, one generation later."""
 
     before: Record
     after: Record
@@ -56,7 +57,7 @@ class StoredContext(NamedTuple):
 
 
 class ContextChange(NamedTuple):
-    """What takes the place of an instance's migration context on a host: another one, or None for "nothing moves"."""
+    """The new migration context of an instance on a host; None when it does not move any more."""
 
     host_uuid: str
     instance_uuid: str
@@ -83,9 +84,9 @@ class Changes(NamedTuple):
                      (*self.insert, *(update.before for update in self.update), *self.delete))
 
     def check_contexts(self) -> None:
-        """See that contexts come with rows, and each with its migration.
+        """Check that contexts come with rows, and each with its migration.
 
-        :raises ValueError: they do not; this is a mistake of the caller
+        :raises ValueError: they do not, which is a mistake of the caller
         """
         if self.contexts and not (self.insert or self.update or self.delete):
             raise ValueError('a migration context is written together with rows of its instance, never alone')
@@ -112,7 +113,7 @@ class Order(NamedTuple):
 class WithheldRow(NamedTuple):
     """A device or a parent of a host that is withheld (``scope``, ``name``).
 
-    ``reasons`` is JSON text, by reason since when, why and by whose word; the store does not look into it.
+    ``reasons`` is JSON text: for each reason since when, why and who said so. The store does not look into it.
     ``generation`` counts the writes of the row, ``updated_at`` is in seconds since the epoch and only a label.
     """
 
@@ -126,7 +127,7 @@ class WithheldRow(NamedTuple):
 
 
 class StoredDeclaration(NamedTuple):
-    """What a host declares of the devices of one type at one parent, for guests that move with one while they run.
+    """What a host declares about the devices of one type at one parent, for live migrations of guests that have one.
 
     ``parent`` is '' for devices without one. ``document`` is JSON text; the store does not look into it.
     """
@@ -148,7 +149,7 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def check(self) -> None:
-        """See that the store can be used by this release.
+        """Check that this release can use the store.
 
         :raises SchemaMismatch: its schema is missing, older or newer, or it is no store of ours
         :raises StoreUnavailable: it cannot be reached or written
@@ -171,7 +172,7 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def set_boot_id(self, host_uuid: str, boot_id: str) -> None:
-        """Record the boot for which a host's manager has seen to its devices. May be repeated.
+        """Record the boot for which a host's manager has prepared the devices. May be repeated.
 
         :raises UnknownHost: the store has no such host
         :raises StoreUnavailable: nothing was written
@@ -180,9 +181,9 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def set_nested(self, host_uuid: str, version: int | None, at: int | None) -> None:
-        """Record that a host's devices are counted at providers of their own, and since when. May be repeated.
+        """Record that placement counts a host's devices at providers of their own, and since when. May be repeated.
 
-        None and None say that they are counted at the node again.
+        None and None mean that placement counts them at the node again.
 
         :raises UnknownHost: the store has no such host
         :raises StoreUnavailable: nothing was written
@@ -191,14 +192,14 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def replace_host(self, before: Host, after: Host) -> None:
-        """Put another machine in the place of one that holds nothing. May be repeated.
+        """Replace a host that holds nothing by another one. May be repeated.
 
-        The migration contexts and the orders of the one that goes, if there are any left, go with it. What is withheld
-        there stays withheld: it may be the same machine. Its leftovers are the new one's. What it declares goes too:
-        the next start declares it anew. Its manager must not run: what it recorded after this would belong to no host.
+        The old host's migration contexts, orders and declarations are deleted. What is withheld there stays withheld,
+        since it may be the same machine; that and the leftovers belong to the new host. The old host's manager must not
+        run: what it recorded after this would belong to no host.
 
         :raises HostHoldsDevices: it has rows; nothing was written
-        :raises HostIdentityChanged: the store knows the host as neither of the two; nothing was written
+        :raises HostIdentityChanged: the store knows neither of the two; nothing was written
         :raises StoreUnavailable: nothing was written
         :raises OutcomeUnknown: it may have happened; call again
         """
@@ -206,21 +207,21 @@ class Store(abc.ABC):
     @abc.abstractmethod
     def records(self, host_uuid: str | None = None, instance_uuid: str | None = None,
                 keys: Iterable[DeviceKey] | None = None) -> list[Record]:
-        """The rows that match all that is given, by instance and then position. One query.
+        """The rows that match everything given, ordered by instance and position. One query.
 
         :param keys: at most some hundreds
         """
 
     @abc.abstractmethod
     def contexts(self, host_uuid: str, instance_uuid: str | None = None) -> list[StoredContext]:
-        """The migration contexts on a host, by instance. One query; what is not listed does not move."""
+        """The migration contexts on a host, ordered by instance. One query. An instance without one does not move."""
 
     @abc.abstractmethod
     def write(self, changes: Changes) -> None:
         """Carry out one transaction. Blocks for one commit.
 
-        Updates and deletes count only on rows that still have the generation and claim of their ``before``. A context
-        takes the place of whatever its instance has on its host.
+        An updated or deleted row must still have the generation and the claim with which it was read. A context
+        replaces the one that its instance has on its host.
 
         :raises ValueError: contexts without rows, or without their migration; nothing was written
         :raises DeviceTaken: an inserted device has a row; nothing was written
@@ -233,9 +234,9 @@ class Store(abc.ABC):
     def settle(self, changes: Changes) -> bool:
         """Find out what became of a commit whose answer was lost.
 
-        Writes the same keys in a transaction that is then undone. That waits for the lost one, wherever it still
-        runs: a read would see the time before it and prove nothing. The rows decide: contexts are only ever written
-        together with them, in one transaction, so what the rows say holds for the contexts too.
+        Writes the same keys in a transaction that it then undoes. That transaction waits for the lost one, wherever it
+        still runs; a read would show the rows as they were before, and prove nothing. The rows decide: contexts are
+        written only together with rows, in one transaction, so what the rows say holds for the contexts too.
 
         :returns: True when the changes happened, False when they did not and cannot any more
         :raises StoreUnavailable: no answer yet (not reachable, or the lost transaction is still open); ask again
@@ -243,9 +244,9 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def add_order(self, order: Order) -> None:
-        """Leave an order for the manager of a host. The same order may be added again; it is added once.
+        """Store an order for the manager of a host. May be repeated; the order is stored once.
 
-        Of a host's answered orders only the newest are kept.
+        The store keeps only the newest of a host's answered orders.
 
         :raises ValueError: another order has this UUID; nothing was written
         :raises StoreUnavailable: nothing was written
@@ -254,31 +255,31 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def orders(self, host_uuid: str | None = None, waiting: bool = False) -> list[Order]:
-        """Orders, in the order in which they were added.
+        """Orders, the oldest first.
 
-        :param host_uuid: of this host; None means of all
-        :param waiting: only those that have no answer yet
+        :param host_uuid: only those of this host; None means those of all hosts
+        :param waiting: only those without an answer
         """
 
     @abc.abstractmethod
     def answer_order(self, uuid: str, answered_at: int, answer: str) -> bool:
         """Answer an order. The first answer stays; a second one changes nothing.
 
-        :returns: False when it has an answer already, or is gone
+        :returns: False when the order has an answer already, or is gone
         :raises StoreUnavailable: nothing was written
         :raises OutcomeUnknown: it may have been written; call again
         """
 
     @abc.abstractmethod
     def withheld(self, host_uuid: str) -> list[WithheldRow]:
-        """What is withheld on a host, by kind, scope and name. One query."""
+        """What is withheld on a host, ordered by kind, scope and name. One query."""
 
     @abc.abstractmethod
     def set_withheld(self, write: Sequence[WithheldRow], delete: Sequence[WithheldRow] = ()) -> None:
         """Write and delete rows of what is withheld on a host, in one transaction. May be repeated.
 
-        A row takes the place of whatever there is of its kind, scope and name. For the host's manager alone, and for
-        who stands in for it.
+        A row replaces the one of its kind, scope and name. Only the host's manager calls this, or a command that holds
+        the host's lock in its place.
 
         :raises StoreUnavailable: nothing was written
         :raises OutcomeUnknown: it may have been written; call again
@@ -286,27 +287,27 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def declarations(self, host_uuid: str | None = None) -> list[StoredDeclaration]:
-        """What hosts declare, by host, kind, parent and type. One query.
+        """What hosts declare, ordered by host, kind, parent and type. One query.
 
-        :param host_uuid: what this host declares; None means every one
+        :param host_uuid: only what this host declares; None means what all hosts declare
         """
 
     @abc.abstractmethod
     def set_declarations(self, host_uuid: str, declarations: Sequence[StoredDeclaration]) -> None:
-        """Put these in the place of all that a host declares, in one transaction. May be repeated.
+        """Replace all that a host declares by these, in one transaction. May be repeated.
 
-        :raises ValueError: one of them is of another host; nothing was written
+        :raises ValueError: one of them belongs to another host; nothing was written
         :raises StoreUnavailable: nothing was written
         :raises OutcomeUnknown: it may have been written; call again
         """
 
     @abc.abstractmethod
     def leftovers(self, host_uuid: str) -> list[Leftover]:
-        """What a host's confirms of moves have yet to remove from placement, by migration. One query."""
+        """What a host has yet to remove from placement after it confirmed moves, ordered by migration. One query."""
 
     @abc.abstractmethod
     def add_leftover(self, host_uuid: str, leftover: Leftover) -> None:
-        """Keep a leftover until it is removed. May be repeated; it is kept once.
+        """Store a leftover until it is removed. May be repeated; it is stored once.
 
         :raises StoreUnavailable: nothing was written
         :raises OutcomeUnknown: it may have been written; call again
@@ -314,7 +315,7 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def remove_leftover(self, host_uuid: str, leftover: Leftover) -> None:
-        """Forget a leftover, if it is there. May be repeated.
+        """Delete a leftover, if it is there. May be repeated.
 
         :raises StoreUnavailable: nothing was written
         :raises OutcomeUnknown: it may have been written; call again

@@ -1,4 +1,4 @@
-"""The leftovers of one host's confirms, kept in its store."""
+"""What one host has yet to remove from placement after it confirmed moves, kept in its store."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from devicetrack.store.api import Store
 
 
 class HostLeftovers:
-    """What an ``AllocationClient`` is handed for its confirms to leave nothing behind. Every method may block.
+    """The leftovers of a host, for the ``AllocationClient`` that confirms its moves. Every method may block.
 
     :param host_uuid: the host whose service confirms moves, as ``ClaimManager.host_uuid`` says
 
-    Each raises StoreUnavailable when nothing was written, and OutcomeUnknown when nobody knows; it may be repeated.
+    A method raises StoreUnavailable when nothing was written, and OutcomeUnknown when nobody knows. It may be repeated.
     """
 
     def __init__(self, store: Store, host_uuid: str) -> None:
         self._store, self._host_uuid = store, host_uuid
 
     def record(self, leftover: Leftover) -> None:
-        """Keep it; keeping it twice is keeping it."""
+        """Keep it. May be repeated."""
         self._store.add_leftover(self._host_uuid, leftover)
 
     def remove(self, leftover: Leftover) -> None:
@@ -26,5 +26,5 @@ class HostLeftovers:
         self._store.remove_leftover(self._host_uuid, leftover)
 
     def kept(self) -> list[Leftover]:
-        """Everything that was recorded and not removed."""
+        """Everything that was recorded and has not been removed."""
         return self._store.leftovers(self._host_uuid)

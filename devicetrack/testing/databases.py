@@ -8,11 +8,17 @@ Each fixture gives a test a store of its own, empty and with the current schema:
         def test_...(self):
             store = self.useFixture(self.database()).store
 
-The servers are the distribution's. One of a kind is started for a test process when it is first needed, in a temporary
-directory, on a unix socket, with full durability, and stopped when the process ends. A test that stops or kills a
-server starts one for itself: ``self.useFixture(databases.PostgreSQLServer())``.
+The migrations run once for each server of a test process; every test gets a copy of what they made.
 
-A server that is not installed makes the test fail and say what to install; it never skips.
+The servers are the distribution's. A test process starts one of each kind when it first needs it, in a temporary
+directory and on a unix socket, and stops it when it ends. A test that stops or kills a server starts one of its own:
+``self.useFixture(databases.PostgreSQLServer())``.
+
+A commit survives the end of the server and of the test process, but not a power failure: the servers write every commit
+and do not wait for the disk, and their data is in memory where the machine has room there. ``durable=True`` asks for
+the disk and for every wait, as production has them.
+
+A test whose server is not installed fails and says what to install; it never skips.
 """
 
 from __future__ import annotations
@@ -20,6 +26,7 @@ from __future__ import annotations
 import abc
 import atexit
 import collections
+import functools
 import glob
 import os
 import pwd
@@ -27,7 +34,6 @@ import secrets
 import shutil
 import signal
 import subprocess
-import tempfile
 import threading
 from typing import Any
 from typing import ClassVar
@@ -42,45 +48,50 @@ from devicetrack.conf import opts
 from devicetrack.store import sql
 from devicetrack.store.sql import schema
 from devicetrack.store.sql.store import SQLStore
+from devicetrack.testing import scratch
 
-_START_TIMEOUT_S: Final = 120
-_STOP_TIMEOUT_S: Final = 30
-
-# Not the test's temporary directory, which other users may not enter; and not /tmp, which may be in memory, where
-# durability would cost nothing and measure nothing.
-_DIRECTORY: Final = '/var/tmp'
+# For hanging, not for slowness.
+_START_TIMEOUT_S: Final = 900
+_STOP_TIMEOUT_S: Final = 900
+_BUSY_TIMEOUT_S: Final = 600
 
 
 class ServerFailed(Exception):
-    """A database server is not installed or did not start; the text says what to do."""
+    """A database server is not installed or did not start. The text says what to do."""
 
 
 # -- servers ----------------------------------------------------------------------------------------------------------
 
 
-# Who runs the servers when the tests run as root, which they refuse. The servers' own accounts are made by packages
-# that tests do not need, and this one is on every Debian.
+# The servers refuse to run as root, so they run as this user when the tests run as root. Every Debian has it; the
+# servers' own accounts come with packages that the tests do not need.
 _UNPRIVILEGED: Final = 'nobody'
 
 
 class Server(fixtures.Fixture, abc.ABC):
     """A database server of this test, or with :meth:`shared` the one of this process.
 
-    ``socket`` is the path of its unix socket and ``password`` that of its only user, ``devicetrack``. :meth:`kill`
-    ends it as a crash would, :meth:`stop` in order; :meth:`start` starts it again on the same data.
+    ``socket`` is the path of its unix socket, and ``password`` is the password of its only user, ``devicetrack``.
+    :meth:`kill` ends the server as a crash would, :meth:`stop` in order; :meth:`start` starts it again on its data.
 
-    The server gets a signal when the thread that started it ends, so a killed test process leaves none behind; start
-    servers from the main thread.
+    The server gets a signal when the thread that started it ends, so a killed test process leaves no server behind.
+    Start servers from the main thread.
+
+    :param durable: a commit waits for the disk, and survives a power failure
     """
 
     user: Final = 'devicetrack'
     kind: ClassVar[str]
-    package: ClassVar[str]                  # what has the programs
-    ready: ClassVar[str]                    # what the server writes when it answers
+    package: ClassVar[str]                  # the distribution's package with the programs
+    ready: ClassVar[str]                    # part of a line that the server logs when it answers
     stop_signal: ClassVar[signal.Signals]
     orphan_signal: ClassVar[str]            # as setpriv takes it
 
     _shared: ClassVar[dict[type[Server], Server]] = {}
+
+    def __init__(self, durable: bool = False) -> None:
+        super().__init__()
+        self.durable = durable
 
     @classmethod
     def shared(cls) -> Server:
@@ -101,13 +112,15 @@ class Server(fixtures.Fixture, abc.ABC):
         self.password = secrets.token_hex(8)
         self.log: collections.deque[str] = collections.deque(maxlen=200)
         self._process: subprocess.Popen[str] | None = None
+        self._template: str | None = None
         self._account = pwd.getpwnam(_UNPRIVILEGED) if os.geteuid() == 0 else pwd.getpwuid(os.geteuid())
-        self.directory = tempfile.mkdtemp(prefix=f'devicetrack-{self.kind}-', dir=_DIRECTORY)
+        self.directory = scratch.make(self.kind, self.durable)
         self.addCleanup(shutil.rmtree, self.directory, ignore_errors=True)
         self.data = os.path.join(self.directory, 'data')
         if os.geteuid() == 0:
             os.chown(self.directory, self._account.pw_uid, self._account.pw_gid)
         self._initialize()
+        self._administrator = self._administrator_engine()
         self.addCleanup(self.kill)              # a test has no use for an orderly end
         self.start()
 
@@ -128,18 +141,59 @@ class Server(fixtures.Fixture, abc.ABC):
     def url(self, database: str, host: str | None = None, port: int | None = None) -> sa.URL:
         """The URL of a database: through the unix socket, or through ``host`` and ``port``."""
 
+    @property
     @abc.abstractmethod
-    def administer(self, statement: str) -> list[Any]:
-        """Run one statement as the server's administrator, outside of a transaction; gives its rows."""
+    def _administration(self) -> str:
+        """The database that an administrator connects to."""
+
+    def _administrator_engine(self) -> sa.Engine:
+        # One connection is kept, since the servers take longer for a new one than for most statements.
+        return sa.create_engine(self.url(self._administration), isolation_level='AUTOCOMMIT', pool_pre_ping=True)
+
+    def administer(self, *statements: str) -> list[Any]:
+        """Run statements as the server's administrator, each in a transaction of its own.
+
+        :returns: the rows of the last one
+        """
+        with self._administrator.connect() as connection:
+            for statement in statements:
+                result = connection.exec_driver_sql(statement)
+            return list(result) if result.returns_rows else []
 
     def create_database(self) -> str:
-        """Make an empty database and give its name."""
+        """Make an empty database.
+
+        :returns: its name
+        """
         name = f'test_{uuid.uuid4().hex}'
         self.administer(f'CREATE DATABASE {name}')
         return name
 
+    def create_store(self) -> str:
+        """Make a database with the current schema: a copy of the one in which the migrations ran.
+
+        :returns: its name
+        """
+        if self._template is None:
+            template = self.create_database()
+            store = sql.open_store(configuration(connection=self.text_url(template)))
+            schema.sync(store)
+            store.close()
+            self._template = template
+        name = f'test_{uuid.uuid4().hex}'
+        self._copy(self._template, name)
+        return name
+
+    @abc.abstractmethod
+    def _copy(self, template: str, name: str) -> None:
+        """Make a database that has the tables and the rows of another one."""
+
     def drop_database(self, name: str) -> None:
         self.administer(f'DROP DATABASE {name}')
+
+    def text_url(self, database: str, host: str | None = None, port: int | None = None) -> str:
+        """The same with its password, as ``[devicetrack_database] connection`` takes it."""
+        return self.url(database, host, port).render_as_string(hide_password=False)
 
     def start(self) -> None:
         """Start the server and wait until it answers."""
@@ -163,7 +217,7 @@ class Server(fixtures.Fixture, abc.ABC):
         answers.set()
 
     def stop(self) -> None:
-        """Stop the server in order: it says goodbye to its clients."""
+        """Stop the server in order: it tells its clients."""
         self._end(self.stop_signal)
 
     def kill(self) -> None:
@@ -230,9 +284,11 @@ class PostgreSQLServer(Server):
                    '--auth', 'scram-sha-256', '--encoding', 'UTF8', '--locale', 'C', '--no-sync'])
 
     def _command(self) -> list[str]:
-        settings = {'listen_addresses': '', 'unix_socket_directories': self.directory, 'fsync': 'on',
-                    'synchronous_commit': 'on', 'full_page_writes': 'on', 'max_connections': '200',
-                    'shared_buffers': '32MB', 'lc_messages': 'C'}
+        settings = {'listen_addresses': '', 'unix_socket_directories': self.directory,
+                    'fsync': 'on' if self.durable else 'off', 'synchronous_commit': 'on', 'full_page_writes': 'on',
+                    'max_connections': '200', 'shared_buffers': '32MB', 'lc_messages': 'C',
+                    # In files of the data directory: a killed server leaves nothing else behind.
+                    'dynamic_shared_memory_type': 'mmap'}
         return [self._program('postgres', *self._PLACES), '-D', self.data,
                 *(part for name, value in settings.items() for part in ('-c', f'{name}={value}'))]
 
@@ -240,11 +296,18 @@ class PostgreSQLServer(Server):
         return sa.URL.create('postgresql+psycopg2', self.user, self.password, host, port, database,
                              {} if host else {'host': self.directory})
 
-    def administer(self, statement: str) -> list[Any]:
-        return _administer(self.url('postgres'), statement)
+    _administration = 'postgres'
+
+    def _copy(self, template: str, name: str) -> None:
+        self.administer(f'CREATE DATABASE {name} TEMPLATE {template}')
 
     def drop_database(self, name: str) -> None:
         self.administer(f'DROP DATABASE {name} WITH (FORCE)')
+
+
+# Each commit is written, so it survives the server; nothing waits for the disk.
+_WITHOUT_THE_DISK: Final = ['--innodb-flush-log-at-trx-commit=2', '--innodb-flush-method=nosync', '--debug-no-sync',
+                            '--innodb-log-file-size=16M']
 
 
 class MariaDBServer(Server):
@@ -260,9 +323,14 @@ class MariaDBServer(Server):
     def socket(self) -> str:
         return os.path.join(self.directory, 'socket')
 
+    @property
+    def _temporary(self) -> str:
+        # Not /tmp: a server that starts removes the temporary tables there, those of other servers too.
+        return f'--tmpdir={self.directory}'
+
     def _initialize(self) -> None:
         self._run([self._program('mariadb-install-db'), '--no-defaults', f'--datadir={self.data}', '--skip-test-db',
-                   '--auth-root-authentication-method=normal', '--skip-name-resolve'])
+                   '--auth-root-authentication-method=normal', '--skip-name-resolve', self._temporary])
         self._first_statements = os.path.join(self.directory, 'first.sql')
         with open(self._first_statements, 'w') as written:
             written.write(f"CREATE USER IF NOT EXISTS {self.user}@'%' IDENTIFIED BY '{self.password}';\n"
@@ -271,31 +339,33 @@ class MariaDBServer(Server):
 
     def _command(self) -> list[str]:
         return [self._program('mariadbd'), '--no-defaults', f'--datadir={self.data}', f'--socket={self.socket}',
+                self._temporary,
                 f'--pid-file={self.directory}/pid', f'--init-file={self._first_statements}', '--skip-networking',
-                '--innodb-flush-log-at-trx-commit=1', '--innodb-doublewrite=1', '--innodb-buffer-pool-size=32M',
-                '--max-connections=200', '--skip-name-resolve',
-                '--skip-ssl']               # which 11.8 makes up certificates for; a proxy must see what passes
+                *(['--innodb-flush-log-at-trx-commit=1'] if self.durable else _WITHOUT_THE_DISK),
+                '--innodb-doublewrite=1', '--innodb-buffer-pool-size=32M', '--max-connections=200',
+                '--skip-name-resolve',
+                '--skip-ssl']               # 11.8 makes up certificates; a proxy must see what passes
 
     def url(self, database: str, host: str | None = None, port: int | None = None) -> sa.URL:
+        # Else PyMySQL reads all certificates of the system for each connection: 45 ms.
+        query = {'ssl_disabled': 'true'}
         return sa.URL.create('mysql+pymysql', self.user, self.password, host, port, database,
-                             {} if host else {'unix_socket': self.socket})
+                             query if host else {**query, 'unix_socket': self.socket})
 
-    def administer(self, statement: str) -> list[Any]:
-        return _administer(self.url('mysql'), statement)
+    _administration = 'mysql'
 
-
-def _administer(url: sa.URL, statement: str) -> list[Any]:
-    engine = sa.create_engine(url, poolclass=sa.pool.NullPool, isolation_level='AUTOCOMMIT')
-    with engine.connect() as connection:
-        result = connection.exec_driver_sql(statement)
-        return list(result) if result.returns_rows else []
+    def _copy(self, template: str, name: str) -> None:
+        tables = [table for table, in self.administer(f'SHOW TABLES FROM {template}')]
+        self.administer(f'CREATE DATABASE {name}',
+                        *[f'CREATE TABLE {name}.{table} LIKE {template}.{table}' for table in tables],
+                        *[f'INSERT INTO {name}.{table} SELECT * FROM {template}.{table}' for table in tables])
 
 
 # -- stores -----------------------------------------------------------------------------------------------------------
 
 
 def configuration(**options: Any) -> cfg.ConfigOpts:
-    """A configuration of this library's options with their defaults; ``options`` are of ``[devicetrack_database]``."""
+    """This library's options with their defaults; ``options`` set some of ``[devicetrack_database]``."""
     conf = cfg.ConfigOpts()
     opts.register_options(conf)
     conf([], default_config_files=[], default_config_dirs=[])
@@ -304,31 +374,55 @@ def configuration(**options: Any) -> cfg.ConfigOpts:
     return conf
 
 
+def open_store(conf: cfg.ConfigOpts) -> SQLStore:
+    """Open a store as :func:`devicetrack.store.sql.open_store` does, with what others of this process have compiled."""
+    store = sql.open_store(conf)
+    store.engine.update_execution_options(compiled_cache=_compiled)
+    return store
+
+
+class _Compiled(sa.util.LRUCache[Any, Any]):
+    """SQLAlchemy's cache of compiled statements, for the stores of all tests.
+
+    SQLAlchemy keeps one for each engine, and tells statements apart by the dialect object too. The engines of tests
+    are thousands, and their dialects are alike when they are of one class.
+    """
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        return super().get((type(key[0]), *key[1:]), default)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        super().__setitem__((type(key[0]), *key[1:]), value)
+
+
+_compiled: Final = _Compiled(500)
+
+
 class StoreFixture(fixtures.Fixture, abc.ABC):
     """A store of one test: ``conf`` names it, ``store`` is opened on it. Empty, with the current schema.
 
     :param synced: False leaves the database without a schema (and an SQLite store without its file)
-    :param options: further options of ``[devicetrack_database]``
+    :param durable: a commit waits for the disk, and survives a power failure
+    :param options: options of ``[devicetrack_database]``; a transaction waits ten minutes for a lock if none says less
     """
 
-    def __init__(self, synced: bool = True, **options: Any) -> None:
+    def __init__(self, synced: bool = True, durable: bool = False, **options: Any) -> None:
         super().__init__()
         self._synced = synced
-        self._options = options
+        self._durable = durable
+        self._options = {'busy_timeout_s': _BUSY_TIMEOUT_S, **options}
 
     def _setUp(self) -> None:
         self.conf = self._make(self._options)
         self.store = self.open()
-        if self._synced:
-            schema.sync(self.store)
 
     @abc.abstractmethod
     def _make(self, options: dict[str, Any]) -> cfg.ConfigOpts:
-        """Make the empty database and name it."""
+        """Make the database and name it."""
 
     def open(self) -> SQLStore:
         """Open the store once more, as another process would; closed with the fixture."""
-        store = sql.open_store(self.conf)
+        store = open_store(self.conf)
         self.addCleanup(store.close)
         return store
 
@@ -337,32 +431,53 @@ class SQLiteStore(StoreFixture):
     """A store in a file of its own."""
 
     def _make(self, options: dict[str, Any]) -> cfg.ConfigOpts:
-        self.directory = tempfile.mkdtemp(prefix='devicetrack-sqlite-', dir=_DIRECTORY)
+        self.directory = scratch.make('SQLite', self._durable)
         self.addCleanup(shutil.rmtree, self.directory, ignore_errors=True)
         self.path = os.path.join(self.directory, 'state', 'devicetrack.sqlite')
         conf = configuration(**options)
         conf.set_override('state_path', os.path.dirname(self.path), 'devicetrack')
+        if self._synced:
+            os.mkdir(os.path.dirname(self.path), 0o700)
+            write_empty_sqlite(self.path)
         return conf
+
+
+def write_empty_sqlite(path: str) -> None:
+    """Write the file of an empty SQLite store with the current schema. The migrations run once in a process."""
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), 'wb') as file:
+        file.write(_empty_sqlite())
+
+
+@functools.cache
+def _empty_sqlite() -> bytes:
+    with SQLiteStore(synced=False) as made:
+        schema.sync(made.store)
+        made.store.close()
+        with open(made.path, 'rb') as file:
+            return file.read()
 
 
 class ServerStore(StoreFixture):
     """A store in a database of its own on a server.
 
-    :param server: the server; None means the one that the tests of this process share
+    :param server: the server; None means the one that the tests of this process share, or a new one if ``durable``
     """
 
     of: ClassVar[type[Server]]
 
-    def __init__(self, synced: bool = True, server: Server | None = None, **options: Any) -> None:
-        super().__init__(synced, **options)
+    def __init__(self, synced: bool = True, durable: bool = False, server: Server | None = None,
+                 **options: Any) -> None:
+        super().__init__(synced, durable, **options)
         self._server = server
 
     def _make(self, options: dict[str, Any]) -> cfg.ConfigOpts:
+        if self._durable and self._server is None:
+            self._server = self.useFixture(self.of(durable=True))
         server = self.server = self._server or self.of.shared()
-        self.database = server.create_database()
-        if self._server is None:                # else the test's own server, which may be gone by then
+        self.database = server.create_store() if self._synced else server.create_database()
+        if self._server is None:                # else the server is of one test, and may be gone by then
             self.addCleanup(server.drop_database, self.database)
-        return configuration(**{'connection': self.url().render_as_string(hide_password=False), **options})
+        return configuration(**{'connection': server.text_url(self.database), **options})
 
     def url(self, host: str | None = None, port: int | None = None) -> sa.URL:
         """The database's URL, directly or through a proxy that listens at an address."""
@@ -370,8 +485,8 @@ class ServerStore(StoreFixture):
 
     def open_through(self, host: str, port: int, **options: Any) -> SQLStore:
         """Open the store through a proxy (:mod:`devicetrack.testing.proxy`); closed with the fixture."""
-        store = sql.open_store(configuration(**{
-            **self._options, 'connection': self.url(host, port).render_as_string(hide_password=False), **options}))
+        store = open_store(configuration(**{
+            **self._options, 'connection': self.server.text_url(self.database, host, port), **options}))
         self.addCleanup(store.close)
         return store
 

@@ -19,10 +19,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
-import dataclasses
-import itertools
 import os
-import tempfile
 from typing import Any
 from typing import TypeVar
 import uuid
@@ -30,20 +27,30 @@ import uuid
 import fixtures
 from oslo_config import cfg
 
+from devicetrack import exception
 from devicetrack.claims.claim import Claim
 from devicetrack.claims.manager import ClaimManager
+from devicetrack.claims.providers import ProviderResolver
+from devicetrack.claims.running import Running
 from devicetrack.conf import opts
-from devicetrack.engine import ledger as ledgers
+from devicetrack.engine import selection
 from devicetrack.engine import withholding
 from devicetrack.objects import details
 from devicetrack.objects import DeviceRequest
 from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import GuestConfig
 from devicetrack.objects.values import InventoryDevice
 from devicetrack.store import api as store_api
-from devicetrack.store.sql import open_store
-from devicetrack.store.sql import schema
+from devicetrack.testing import compute_service
+from devicetrack.testing import databases
+from devicetrack.testing.compute_service import Flavor
+from devicetrack.testing.compute_service import Instance
+from devicetrack.testing.compute_service import Migration
 from devicetrack.testing.staged_store import StagedStore
 from devicetrack.virt import fake
+
+__all__ = ['a_request', 'Configuration', 'Flavor', 'FREE', 'HELD', 'Host', 'Instance', 'Migration', 'path_of', 'PMEM',
+           'Service', 'SQLiteStore', 'VGPU', 'WITHHELD']
 
 FREE = 'free'
 HELD = 'held'                                   # in the ledger, without a row
@@ -53,78 +60,31 @@ PMEM = 'CUSTOM_PMEM_NAMESPACE_4GB'
 VGPU = 'VGPU'
 
 
-@dataclasses.dataclass
-class Flavor:
-    extra_specs: dict[str, str] = dataclasses.field(default_factory=dict)
+class Service(compute_service.View):
+    """The compute service's view, whose answers a test can set: a value, None for unknown, or an error to raise.
 
+    ``known`` answers ``instances``, ``moves`` are the migrations, ``evacuated`` the instances that were evacuated from
+    here.
 
-@dataclasses.dataclass
-class Instance:
-    """What a manager reads from and sets on a compute service's instance, and nothing else."""
-
-    uuid: str = dataclasses.field(default_factory=lambda: str(uuid.uuid4()))
-    flavor: Flavor | None = None
-    host: str | None = None
-    node: str | None = None
-    old_flavor: Flavor | None = None
-    new_flavor: Flavor | None = None
-    resources: Any = None
-    migration_context: Any = None
-
-
-@dataclasses.dataclass
-class Migration:
-    """What a manager reads from a compute service's migration, and nothing else. Nodes are named like their hosts."""
-
-    source_compute: str | None = None
-    dest_compute: str | None = None
-    instance_uuid: str | None = None
-    status: str = 'pre-migrating'
-    uuid: str = dataclasses.field(default_factory=lambda: str(uuid.uuid4()))
-    id: int = dataclasses.field(default_factory=itertools.count(1).__next__)
-
-    @property
-    def source_node(self) -> str | None:
-        return self.source_compute
-
-    @property
-    def dest_node(self) -> str | None:
-        return self.dest_compute
-
-
-class Service:
-    """The compute service's view; None, or an error to raise, is an unknown view.
-
-    ``known`` is its word by instance UUID, ``moves`` has its migrations, which hosts may share, ``evacuated`` the
-    instances that were evacuated from here.
+    :param data: gives the answers that are not set; without it they are unknown
     """
 
-    def __init__(self) -> None:
+    def __init__(self, data: compute_service.ServiceData | None = None, host: str = '') -> None:
+        super().__init__(data or compute_service.ServiceData(), host)
+        self._tells = data is not None
         self.known: Mapping[str, str] | BaseException | None = None
-        self.moves: list[Migration] | BaseException | None = []
+        self.moves: list[Migration] | BaseException | None = self.data.migrations
         self.evacuated: list[str] | BaseException | None = None
 
     def instances(self) -> Mapping[str, str] | None:
-        return _said(self.known)
+        return super().instances() if self._tells and self.known is None else _said(self.known)
 
     def migrations(self, uuids: Sequence[str]) -> Mapping[str, Migration] | None:
         moves = _said(self.moves)
         return None if moves is None else {move.uuid: move for move in moves}
 
     def evacuated_from_here(self) -> Collection[str] | None:
-        return _said(self.evacuated)
-
-    def create_migration(self, context: Any, instance: Any, nodename: str, move_type: str) -> Migration:
-        created = Migration(instance.host, nodename, instance.uuid)
-        moves = _said(self.moves)
-        assert moves is not None
-        moves.append(created)
-        return created
-
-    def fail_migration(self, migration_uuid: str) -> None:
-        for move in _said(self.moves) or ():
-            if move.uuid == migration_uuid:
-                move.status = 'error'
+        return super().evacuated_from_here() if self._tells and self.evacuated is None else _said(self.evacuated)
 
 
 Answer = TypeVar('Answer')
@@ -162,38 +122,23 @@ class Configuration(fixtures.Fixture):
 
 
 class SQLiteStore(fixtures.Fixture):
-    """An empty SQLite store with its schema, in the file that ``conf`` names.
-
-    The schema is made once a process and copied.
-    """
-
-    _template: bytes | None = None
+    """An empty SQLite store with its schema, in the file that ``conf`` names."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self.conf = conf
 
     def _setUp(self) -> None:
-        self.store = open_store(self.conf)
+        self.store = databases.open_store(self.conf)
         self.addCleanup(self.store.close)
         path = str(self.store.path)
         if not os.path.exists(path):
-            with open(path, 'wb') as file:
-                file.write(self._empty())
-
-    @classmethod
-    def _empty(cls) -> bytes:
-        if cls._template is None:
-            with tempfile.TemporaryDirectory() as directory, Configuration(directory) as made:
-                store = open_store(made.conf)
-                schema.sync(store)
-                store.close()
-                with open(str(store.path), 'rb') as file:
-                    cls._template = file.read()
-        return cls._template
+            databases.write_empty_sqlite(path)
 
 
-class Host(fixtures.Fixture):
+class Host(fixtures.Fixture, compute_service.Compute):
     """One compute host: its machine in memory, its store, and a claim manager that is ready.
+
+    It does what a compute service does there: see :class:`~devicetrack.testing.compute_service.Compute`.
 
     :param devices: so many namespaces ``d0``, ``d1``, … of class :data:`PMEM`
     :param parents: mdev parents by name: how many devices of type ``nvidia-35``, class :data:`VGPU`, each can make
@@ -212,13 +157,14 @@ class Host(fixtures.Fixture):
     def __init__(self, devices: int = 0, parents: Mapping[str, int] | None = None, policy: str = 'pack',
                  name: str = 'host', configuration: Configuration | None = None,
                  store: store_api.Store | None = None, ready: bool = True) -> None:
-        self.name = name
+        self.name = self.host = name
         self.machine = fake.FakeHost()
         for number in range(devices):
             self.machine.add_namespace(f'd{number}')
         for parent, units in (parents or {}).items():
             self.machine.add_parent(parent, units=units)
         self.service = Service()
+        self.providers: ProviderResolver | None = None
         self.context = object()
         self._policy, self._configuration, self._store, self._ready = policy, configuration, store, ready
 
@@ -237,13 +183,13 @@ class Host(fixtures.Fixture):
 
     def another_manager(self) -> ClaimManager:
         """A manager of this host that is not ready; it is closed when the test ends."""
-        manager = ClaimManager(self.name, fake.FakeDriver(self.name, self.conf, self.configuration.state_path,
-                                                          self.machine), self.store, self.conf, self.service)
+        self.driver = fake.FakeDriver(self.name, self.conf, self.configuration.state_path, self.machine)
+        manager = ClaimManager(self.name, self.driver, self.store, self.conf, self.service, self.providers)
         self.addCleanup(manager.close)
         return manager
 
     def restart(self) -> list[Any]:
-        """Put a new manager in the place of the one there is, which says goodbye to nobody.
+        """Replace the manager by a new one, as after a kill of its process.
 
         Memory is lost, rows and machine are not; what was staged in the store and the machine stays staged.
 
@@ -268,54 +214,46 @@ class Host(fixtures.Fixture):
         return self.manager.instance_claim(self.context, instance, self.name, request)
 
     def spawn(self, instance: Instance | None = None, request: Any = None, pmem: int = 0, vgpu: int = 0) -> Instance:
-        """Claim, realize, start the guest and say so."""
-        instance = instance or Instance()
-        self.claim(instance, request, pmem, vgpu)
-        self.boot(instance)
-        instance.host = instance.node = self.name
-        return instance
+        """Boot an instance with what ``request`` says, or with so many namespaces and vGPUs."""
+        spawned: Instance = super().spawn(instance or Instance(), request or a_request(pmem=pmem, vgpu=vgpu))
+        return spawned
 
-    def boot(self, instance: Instance, before_move: bool = False) -> None:
-        """Make the instance's devices ready, start its guest on them and say so."""
-        self.manager.realize(self.context, instance, before_move)
-        config = self.manager.guest_config(instance, before_move)
-        self.machine.start_guest(instance.uuid, config.devices, metadata=config.metadata)
-        self.manager.started(self.context, instance, before_move)
+    def start_guest(self, instance_uuid: str, config: GuestConfig) -> None:
+        self.machine.start_guest(instance_uuid, config.devices, metadata=config.metadata)
+
+    def stop_guest(self, instance_uuid: str) -> None:
+        self.machine.stop_guest(instance_uuid)
+
+    def delete_guest(self, instance_uuid: str) -> None:
+        self.machine.delete_guest(instance_uuid)
 
     def resize(self, instance: Instance, pmem: int = 0, vgpu: int = 0, migration: Migration | None = None,
                request: Any = None) -> Migration:
-        """Claim here what an instance is to have after a resize from where it is, which may be here.
+        """Claim here for a resize of an instance, which may be on this host.
 
         :returns: the migration, pending
         """
         if migration is None:
-            migration = Migration(instance.host, self.name, instance.uuid)
-            _said(self.service.moves or []).append(migration)
-        self.manager.resize_claim(self.context, instance, instance.flavor, self.name, migration,
-                                  request or a_request(pmem=pmem, vgpu=vgpu))
+            migration = self.service.create_migration(self.context, instance, self.name, compute_service.RESIZE)
+        self.manager.resize_claim(self.context, instance, self.name, request or a_request(pmem=pmem, vgpu=vgpu),
+                                  migration, instance.flavor)
         return migration
-
-    def delete(self, instance: Instance) -> None:
-        """Remove the guest and give back what it had."""
-        self.machine.delete_guest(instance.uuid)
-        self.manager.release(self.context, instance)
 
     # -- what is asked in tests ---------------------------------------------------------------------------------------
 
     def states(self) -> dict[str, str]:
-        """What every device is, by identifier.
+        """The state of every device, by identifier.
 
-        The state of its row, or else what the ledger says: :data:`FREE`, :data:`HELD`, or :data:`WITHHELD` and the
-        reasons.
+        The row says it, or else the ledger: :data:`FREE`, :data:`HELD`, or :data:`WITHHELD` and the reasons.
         """
         states = {record.identifier: record.state for record in self.records()}
-        for unit in self._units():
-            if unit.state != ledgers.FREE:
-                states.setdefault(unit.identifier or 'not named yet', HELD)
-            elif unit.withheld:
-                states.setdefault(str(unit.identifier), WITHHELD + withholding.text(unit.withheld))
+        for device in self.running.ledger.devices():
+            if device.state != selection.FREE:
+                states.setdefault(device.identifier or 'not named yet', HELD)
+            elif device.withheld:
+                states.setdefault(str(device.identifier), WITHHELD + withholding.text(device.withheld))
             else:
-                states.setdefault(str(unit.identifier), FREE)
+                states.setdefault(str(device.identifier), FREE)
         return states
 
     def owners(self) -> dict[str, str]:
@@ -324,8 +262,8 @@ class Host(fixtures.Fixture):
 
     def held(self) -> dict[str, str]:
         """By identifier, the instance that the ledger holds it for."""
-        return {unit.identifier or 'not named yet': unit.holding.instance_uuid for unit in self._units()
-                if unit.holding is not None}
+        return {device.identifier or 'not named yet': device.instance_uuid
+                for device in self.running.ledger.devices() if device.instance_uuid is not None}
 
     def mdevs(self) -> list[str]:
         """Mediated devices that exist on the machine."""
@@ -333,20 +271,26 @@ class Host(fixtures.Fixture):
 
     def records(self, instance: Instance | None = None) -> list[Any]:
         """Rows of this host, read past everything that is staged."""
-        return self.store.store.records(self.manager.host_uuid, instance.uuid if instance else None)
+        host = self.store.store.host(self.name)
+        return [] if host is None else self.store.store.records(host.uuid, instance.uuid if instance else None)
 
     def free(self) -> int:
         """How many more devices can be had, by the ledger."""
-        with self.manager.lock:
-            return sum({id(pool): pool.room() for pool in self.manager.ledger.pools()}.values())
+        return sum(pool.room for pool in self.running.ledger.pools_and_devices(())[0])
 
-    def _units(self) -> list[ledgers.Unit]:
-        """Under no lock: for tests at rest."""
-        with self.manager.lock:
-            units = {id(unit): unit for unit in self.manager.ledger.units()}
-            for holding in self.manager.ledger.holdings():
-                units.update((id(unit), unit) for unit in holding.units)
-        return list(units.values())
+    @property
+    def is_ready(self) -> bool:
+        """Whether the manager works, in this process."""
+        try:
+            return self.running is not None
+        except (exception.NotReady, exception.ForkedManager):
+            return False
+
+    @property
+    def running(self) -> Running:
+        """What the manager's host consists of, for tests that stage what no call does."""
+        running: Running = self.manager._started()
+        return running
 
     def disagreements(self) -> list[str]:
         """Rows whose devices the ledger does not hold for their owner, and guests on devices without a row of theirs.
@@ -355,9 +299,8 @@ class Host(fixtures.Fixture):
         """
         wrong = []
         records = {record.key: record for record in self.records()}
-        for key, record in records.items():
-            if not self.manager.ledger.holds(record):
-                wrong.append(f'{key.identifier} has a row for {record.instance_uuid} and is not held for it')
+        for record in self.running.ledger.not_held(list(records.values())) if self.is_ready else ():
+            wrong.append(f'{record.identifier} has a row for {record.instance_uuid} and is not held for it')
         placed = {record.instance_uuid for record in records.values()}
         for use in self.machine.usage().uses:
             if use.domain_uuid in placed and use.identifier is not None:
@@ -367,12 +310,7 @@ class Host(fixtures.Fixture):
         return wrong
 
     def _check_at_end(self) -> None:
-        try:
-            self.manager.check_ready()
-        except Exception:
-            return
-        wrong = self.disagreements()
-        if wrong:
+        if self.is_ready and (wrong := self.disagreements()):
             raise AssertionError('; '.join(wrong))
 
 

@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 from typing import Any
+from typing import Final
 import uuid as uuids
 
 import fixtures
@@ -31,6 +32,8 @@ from lxml import etree
 
 from devicetrack.objects.values import GuestConfig
 from devicetrack.testing import private_libvirtd
+
+_HANGS_S: Final = 900
 
 _NODE = """
   <cpu><mhz>2600</mhz><model>x86_64</model><active>8</active><nodes>2</nodes>
@@ -155,7 +158,7 @@ class Libvirtd(fixtures.Fixture):
                 ('unshare', '--mount', '--propagation', 'private', sys.executable, private_libvirtd.__file__,
                  self.path),
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + _HANGS_S
         while True:
             try:
                 self.connect().close()
@@ -166,7 +169,7 @@ class Libvirtd(fixtures.Fixture):
                 time.sleep(0.1)
 
     def stop(self, how: int = signal.SIGTERM) -> None:
-        """Stop the daemon; its guests go on, as they do in life."""
+        """Stop the daemon. Its guests go on, as they do on a real host."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(how)

@@ -8,8 +8,8 @@ would make every claim of the host wait. :class:`NoIOUnderTheLock` enforces that
             super().setUp()
             self.useFixture(no_io.NoIOUnderTheLock())
 
-Whoever does I/O under the lock gets an :class:`IOUnderTheLock` where it happens, and because somebody may swallow that,
-the fixture raises it again when it is cleaned up. What is seen:
+I/O under the lock raises :class:`IOUnderTheLock` where it happens, and again when the fixture is cleaned up, in case
+somebody caught the first. The fixture sees I/O by:
 
 - an audit hook (PEP 578) for what the interpreter itself reports: files that are opened, listed, made, renamed or
   removed, sockets, subprocesses, sqlite3 connections, locks on files;
@@ -41,7 +41,7 @@ from typing import Any
 
 import fixtures
 
-from devicetrack.claims import ledger_lock
+from devicetrack.claims import locks
 
 # Events of the audit hook, by their whole name or by what stands before the first dot.
 _EVENTS = frozenset((
@@ -81,7 +81,7 @@ class _Watch:
 
     def see(self, what: str) -> None:
         """Fail the calling thread if it holds a ledger's lock."""
-        if not self.wanted or not ledger_lock.held_by_this_thread() or getattr(self.inside, 'now', False):
+        if not self.wanted or not locks.ledger_is_held() or getattr(self.inside, 'now', False):
             return
         if _collected():
             return
@@ -109,9 +109,9 @@ class _Watch:
 
 
 def _collected() -> bool:
-    """Whether a finalizer is what calls: the garbage collector runs it in whichever thread is at hand.
+    """Whether a finalizer calls: the garbage collector runs it in any thread.
 
-    What it closes belongs to somebody who is gone, and says nothing about the thread that holds the lock.
+    It closes an object that nobody uses any more, whatever thread holds the lock.
     """
     frame: types.FrameType | None = sys._getframe(2)
     while frame is not None:
@@ -134,7 +134,7 @@ def _is_plain(arguments: tuple[Any, ...]) -> bool:
 
 
 def _wrap(owner: Any, names: Iterator[str] | tuple[str, ...], what: str) -> None:
-    """Put a function in the place of each attribute that asks the watch first."""
+    """Replace each attribute by a function that asks the watch first."""
     for name in names:
         plain = getattr(owner, name, None)
         if plain is None:
@@ -159,13 +159,13 @@ def _wrap_libvirt() -> None:
 
 
 def _wrap_requests() -> None:
-    """Also seen when a test puts an adapter of its own in the place of the network."""
+    """A request is seen even when a test has replaced the network by an adapter of its own."""
     if importlib.util.find_spec('requests') is not None:
         _wrap(importlib.import_module('requests').Session, ('send',), 'HTTP')
 
 
 def _wrap_sql() -> None:
-    """The store's backends speak to their drivers directly; whatever else uses SQLAlchemy is heard by its events."""
+    """The store's backends call their drivers directly. Other users of SQLAlchemy are seen by its events."""
     if importlib.util.find_spec('sqlalchemy') is None:
         return
     sa = importlib.import_module('sqlalchemy')
@@ -187,18 +187,23 @@ def _wrap_sql() -> None:
 class NoIOUnderTheLock(fixtures.Fixture):
     """While it is in use, I/O of a thread that holds any ledger's lock in this process fails that thread.
 
+    So does a lock that is asked for against the order in :mod:`devicetrack.claims.locks`.
+
     The fixture fails too, when it is cleaned up, in case somebody caught the first failure. ``seen`` has every
     :class:`IOUnderTheLock` since it was set up; a test that provokes one takes it out with :meth:`expect`.
     """
 
     def _setUp(self) -> None:
         _WATCH.install()
+        self.traced = locks.traced()
+        self.traced.__enter__()
         self._from = len(_WATCH.seen)
         _WATCH.wanted += 1
         self.addCleanup(self._stop)
 
     def _stop(self) -> None:
         _WATCH.wanted -= 1
+        self.traced.__exit__(None, None, None)
         seen = self.seen
         del _WATCH.seen[self._from:]
         if seen:
@@ -209,7 +214,7 @@ class NoIOUnderTheLock(fixtures.Fixture):
         return _WATCH.seen[self._from:]
 
     def expect(self) -> list[IOUnderTheLock]:
-        """Take out and return what was seen up to now: it was meant."""
+        """Take out and return the I/O that was seen up to now, because the test meant it."""
         seen = self.seen
         del _WATCH.seen[self._from:]
         return seen

@@ -4,13 +4,13 @@
 
     class TestReports(base.TestCase):
         def test_...(self):
-            placement = self.useFixture(placements.Placement())         # of the server that all tests share
+            placement = self.useFixture(placements.Placement())         # on the server that all tests share
             root = placement.provider(VCPU=8)
             placement.client.get_inventories(root)
             self.assertEqual([('GET', f'/resource_providers/{root}/inventories')], placement.requests)
 
-The server is placement's own WSGI application, unmodified, in a process of its own on a loopback port. What is missing
-to run it makes the test fail and say what to install; it never skips.
+The server is placement's own WSGI application, unmodified, in a process of its own on a loopback port. A test without
+what it needs to run fails and names what to install; it never skips.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 from typing import ClassVar
 from typing import Final
@@ -34,29 +33,31 @@ import fixtures
 from keystoneauth1 import adapter as ks_adapter
 from keystoneauth1 import session as ks_session
 from keystoneauth1 import token_endpoint
+import requests
 
 from devicetrack.placement import values
 from devicetrack.placement.client import Client
 from devicetrack.testing import databases
 from devicetrack.testing import http_proxy
+from devicetrack.testing import scratch
 
-TOKEN: Final = 'admin'                      # the user that noauth2 takes for the administrator
+TOKEN: Final = 'admin'                      # noauth2's name for the administrator
 
-_START_TIMEOUT_S: Final = 120
-_REQUEST_TIMEOUT_S: Final = 60
-_READY: Final = 'placement is ready'        # as the program says it
+# For hanging, not for slowness.
+_START_TIMEOUT_S: Final = 900
+_REQUEST_TIMEOUT_S: Final = 900
+_READY: Final = 'placement is ready'        # from placement_server
 
 
 class PlacementServer(fixtures.Fixture):
     """A placement server of this test, or with :meth:`shared` one of this process, with an empty database.
 
-    :param database: None for SQLite, where requests run one at a time; or a server of databases, such as
+    :param database: None for SQLite in memory, where requests run one at a time; or a server of databases, such as
         ``databases.PostgreSQLServer.shared()``
     :param options: options of the section ``[placement]`` of its configuration
 
-    ``database_url`` is that of its database. ``address`` and ``url`` stay the same when the server is stopped and
-    started again, and so do its data. The server gets a signal when the thread that started it ends; start it from the
-    main thread.
+    ``database_url`` names its database. ``address``, ``url`` and the data stay the same when the server is stopped and
+    started again. The system kills the server when the thread that started it ends; start it from the main thread.
     """
 
     _shared: ClassVar[dict[str, PlacementServer]] = {}
@@ -67,13 +68,18 @@ class PlacementServer(fixtures.Fixture):
 
     @classmethod
     def shared(cls, database: databases.Server | None = None, **options: object) -> PlacementServer:
-        """The server of this kind that the tests of this process share; started at the first call."""
+        """The server of this kind that the tests of this process share, started when it does not run.
+
+        A test may stop it and start it again; what others made there is not its own.
+        """
         kind = f'{database.kind if database is not None else "SQLite"} {sorted(options.items())}'
         server = cls._shared.get(kind)
         if server is None or server.process_id != os.getpid():
             server = cls._shared[kind] = cls(database, **options)
             server.setUp()
             atexit.register(server._stop_at_exit)
+        elif server._process is None:
+            server.start()
         return server
 
     def _stop_at_exit(self) -> None:
@@ -87,10 +93,10 @@ class PlacementServer(fixtures.Fixture):
         self.process_id = os.getpid()
         self.log: collections.deque[str] = collections.deque(maxlen=200)
         self._process: subprocess.Popen[str] | None = None
-        self.directory = tempfile.mkdtemp(prefix='devicetrack-placement-', dir='/var/tmp')
+        self.directory = scratch.make('placement')
         self.addCleanup(shutil.rmtree, self.directory, ignore_errors=True)
         self._configure()
-        # Bound and never listened on: while the server is down its port refuses connections and nobody else gets it.
+        # Bound, and nobody listens: while the server is down, its port refuses connections and nobody else gets it.
         kept = socket.socket()
         kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         kept.bind(('127.0.0.1', 0))
@@ -106,10 +112,11 @@ class PlacementServer(fixtures.Fixture):
         else:
             name = self._database.create_database()
             self.addCleanup(self._database.drop_database, name)
-            self.database_url = self._database.url(name).render_as_string(hide_password=False)
-        lines = ['[api]', 'auth_strategy = noauth2',
+            self.database_url = self._database.text_url(name)
+        lines = ['[DEFAULT]', 'default_log_levels = placement.requestlog=WARNING',
+                 '[api]', 'auth_strategy = noauth2',
                  '[placement_database]', f'connection = {self.database_url}', 'sync_on_startup = true',
-                 'sqlite_synchronous = false',          # a killed process loses nothing by that
+                 'sqlite_synchronous = false',          # a process that is killed loses nothing by that
                  'max_overflow = 100',                  # a request takes two connections, and waits 30 s for the second
                  '[placement]', *(f'{name} = {value}' for name, value in self._options.items())]
         with open(os.path.join(self.directory, 'placement.conf'), 'w', encoding='utf-8') as file:
@@ -140,7 +147,7 @@ class PlacementServer(fixtures.Fixture):
         answers.set()
 
     def stop(self) -> None:
-        """Kill the server: what it has committed is in its database, and a request under way gets no answer."""
+        """Kill the server. Its database keeps what was committed, and a request under way gets no answer."""
         process, self._process = self._process, None
         if process is not None:
             process.send_signal(signal.SIGKILL)
@@ -148,7 +155,7 @@ class PlacementServer(fixtures.Fixture):
 
 
 class Placement(fixtures.Fixture):
-    """One test's way to a placement server: what passes is counted and can be lost, or raced against.
+    """One test's way to a placement server. It counts requests, and a test can lose them or race against them.
 
     :param server: the server; None means the one on SQLite that the tests of this process share
 
@@ -174,13 +181,15 @@ class Placement(fixtures.Fixture):
 
     def open(self, url: str) -> Client:
         """A client of a session of its own, as another process would have."""
-        session = ks_session.Session(token_endpoint.Token(url, TOKEN), timeout=_REQUEST_TIMEOUT_S)
-        self.addCleanup(session.session.close)
+        http = requests.Session()
+        http.trust_env = False              # looks for a proxy before every request
+        self.addCleanup(http.close)
+        session = ks_session.Session(token_endpoint.Token(url, TOKEN), session=http, timeout=_REQUEST_TIMEOUT_S)
         return Client(ks_adapter.Adapter(session, service_type='placement', connect_retries=1,
                                          connect_retry_delay=0.01))
 
     def provider(self, parent: str | None = None, name: str | None = None, **totals: int) -> str:
-        """Make a provider with inventories and give its UUID."""
+        """Make a provider with inventories and return its UUID."""
         made = str(uuid.uuid4())
         created = self.direct.create_provider(made, name or f'provider-{made}', parent)
         self.direct.put_inventories(made, created.generation, {

@@ -10,7 +10,7 @@
     ...
     proxy.deliver()                                                         # now it does
 
-It understands just as much of the protocols of PostgreSQL and MariaDB as it takes to find the text of a query.
+It understands of the protocols of PostgreSQL and MariaDB just what it needs to find the text of a query.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ import fixtures
 
 from devicetrack.testing import databases
 
-_TIMEOUT_S: Final = 30
+# For hanging, not for slowness.
+_TIMEOUT_S: Final = 900
 
 
 class Action(enum.Enum):
@@ -41,8 +42,8 @@ class Action(enum.Enum):
 class CommitProxy(fixtures.Fixture):
     """Listens on a loopback port (``address``) and passes connections on to a server's unix socket.
 
-    An action is for one COMMIT or statement, of whichever connection sends it first; all else passes unchanged.
-    Clients must not ask for TLS: the servers of :mod:`devicetrack.testing.databases` refuse it on a unix socket.
+    An action is for one COMMIT or statement, on the connection that sends it first; all else passes unchanged. Clients
+    must not ask for TLS: the servers of :mod:`devicetrack.testing.databases` refuse it on a unix socket.
     """
 
     def __init__(self, server: databases.Server) -> None:
@@ -67,7 +68,7 @@ class CommitProxy(fixtures.Fixture):
             self._at_commit = action
 
     def cut_at_next(self, word: str) -> None:
-        """Cut both ends when a query with this word in it arrives, and pass nothing of it on."""
+        """Cut both ends when a query arrives that has this word in it. The server gets nothing of the query."""
         with self._lock:
             self._at_statement = word.encode()
 
@@ -79,14 +80,14 @@ class CommitProxy(fixtures.Fixture):
             session.deliver()
 
     def cut_idle(self) -> None:
-        """Cut every connection that there is, as a restart of the database would."""
+        """Cut every open connection, as a restart of the database would."""
         with self._lock:
             sessions, self._sessions = self._sessions, []
         for session in sessions:
             session.cut()
 
     def action_for(self, session: _Session, query: bytes) -> Action | None:
-        """Take the action that is for this query, if there is one."""
+        """The action for this query, which is then done with; None if there is none."""
         with self._lock:
             if self._at_statement is not None and self._at_statement in query:
                 self._at_statement = None
@@ -222,7 +223,7 @@ class _Parser:
         return messages
 
     def _size(self, pending: bytes) -> int:
-        """The size of the first message, or 0 when that cannot be told yet."""
+        """The size of the first message, or 0 while too little of it has arrived."""
         raise NotImplementedError
 
     def _query(self, message: bytes) -> bytes | None:
@@ -230,7 +231,7 @@ class _Parser:
 
 
 class _PostgreSQLParser(_Parser):
-    """A connection starts with messages that have a length and a code; those that follow have a type before it."""
+    """The first messages have a length and a code; the later ones have a type before these."""
 
     _BEFORE_START: Final = (80877103, 80877104)     # SSLRequest, GSSENCRequest
 

@@ -18,10 +18,10 @@ Action = BaseException | Callable[[], object]
 
 
 class StagedStore(api.Store):
-    """Passes every call on to a real store, and fails where it was told to.
+    """Passes every call on to a real store, and fails where a test has staged a failure.
 
-    The real store does the real work: what is staged is when a caller hears of an error. ``calls`` counts calls by
-    name, ``written`` has the changes of every transaction that was asked for, in order::
+    The real store does the real work; the test stages when a caller hears of an error. ``calls`` counts calls by name,
+    ``written`` has the changes of every transaction that a caller asked for, in order::
 
         store.before('write', exception.StoreUnavailable('store', 'gone'))      # nothing is written
         store.lose_answer()                     # the next write happens, and its caller hears OutcomeUnknown
@@ -39,9 +39,9 @@ class StagedStore(api.Store):
     # -- staging ------------------------------------------------------------------------------------------------------
 
     def before(self, call: str, action: Action, times: int | None = 1, skip: int = 0) -> None:
-        """Raise an error or call a function before the next ``times`` calls (None: every one).
+        """Raise an error or call a function before the next ``times`` calls (None: before every call).
 
-        The first ``skip`` calls are left out.
+        The first ``skip`` calls are not counted.
         """
         self._before.setdefault(call, []).append([action, times, skip])
 
@@ -50,11 +50,11 @@ class StagedStore(api.Store):
         self._after.setdefault(call, []).append([action, times, skip])
 
     def lose_answer(self, skip: int = 0) -> None:
-        """Let the next write happen and tell its caller that nobody knows."""
+        """Let the next write happen, and tell its caller that the outcome is unknown."""
         self.after('write', exception.OutcomeUnknown(self.name), skip=skip)
 
     def lose_commit(self, skip: int = 0) -> None:
-        """Let the next write not happen and tell its caller that nobody knows."""
+        """Let the next write not happen, and tell its caller that the outcome is unknown."""
         self.before('write', exception.OutcomeUnknown(self.name), skip=skip)
 
     def clear(self) -> None:

@@ -1,8 +1,15 @@
 """The tests of devicetrack."""
 
 import os
+import tempfile
 
 import hypothesis
+
+from devicetrack.testing import scratch
+
+# Most tests write files, and each file that is in memory saves a wait for the disk.
+if 'TMPDIR' not in os.environ and scratch.directory() != scratch.DISK:
+    tempfile.tempdir = scratch.directory()
 
 # How long an example takes says something about the machine, and nothing about the code.
 hypothesis.settings.register_profile('devicetrack', deadline=None,

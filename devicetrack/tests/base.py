@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 import threading
 from typing import Any
+from typing import Final
 from typing import TYPE_CHECKING
 
 import fixtures
@@ -13,6 +14,9 @@ import testscenarios
 
 from devicetrack.testing import fixtures as our_fixtures
 from devicetrack.testing import no_io
+
+# How long a test waits for what may hang. Nothing that works takes so long on the slowest and busiest machine.
+HANGS_S: Final = 900
 
 
 class TestCase(testscenarios.WithScenarios, base.BaseTestCase):

@@ -36,6 +36,9 @@ class VirtDriver(abc.ABC):
     :raises InvalidConfiguration: an option cannot be used
     """
 
+    takes_connection = False
+    """Whether the constructor has an argument ``connect``, with which a service opens the driver's connection."""
+
     def __init__(self, host: str, conf: Any, state_path: str) -> None:
         self.host, self.conf, self.state_path = host, conf, state_path
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import os
 import socket
 from typing import Any
@@ -19,25 +20,35 @@ NAMESPACE = 'devicetrack.virt_drivers'
 OPTION = f'[{manager_options.GROUP}] virt_driver'
 
 
-def load_driver(conf: cfg.ConfigOpts, host: str | None = None) -> driver.VirtDriver:
+def load_driver(conf: cfg.ConfigOpts, host: str | None = None,
+                connect: Callable[[], Any] | None = None) -> driver.VirtDriver:
     """Make the driver that ``[devicetrack] virt_driver`` names. It connects to nothing yet.
 
     The state directory is made, with mode 0700, when it is missing.
 
     :param host: the host's name for messages; by default the machine's
-    :raises InvalidConfiguration: there is no such driver, its code cannot be loaded (the error of that is the
-        cause), the state directory cannot be made, or the driver refuses one of its own options
+    :param connect: returns an open ``libvirt.virConnect`` for the driver to use in place of a connection of its own to
+        ``[libvirt] connection_uri``. Any thread may call it: when the driver first needs the hypervisor, after
+        ``driver.close()``, and after the connection was lost, when it must not return the lost one. The driver closes
+        no connection that it got so. A ``libvirt.libvirtError`` that it raises becomes a ``HypervisorUnreachable``.
+    :raises InvalidConfiguration: there is no such driver, its code cannot be loaded (that error is the cause), it has
+        no use for ``connect``, the state directory cannot be made, or the driver refuses one of its own options
     """
     manager_options.register(conf)
     group = conf[manager_options.GROUP]
     cls = _find(group.virt_driver)
+    if connect is not None and not cls.takes_connection:
+        # Ignored, it would let devices be placed on another hypervisor than the one that the service means.
+        raise exception.InvalidConfiguration(
+            OPTION, group.virt_driver, 'this driver uses no libvirt connection, and the service hands one in')
     try:
         os.makedirs(group.state_path, mode=0o700, exist_ok=True)
     except OSError as error:
         raise exception.InvalidConfiguration(
             f'[{manager_options.GROUP}] state_path', group.state_path,
             f'cannot be made: {error.strerror}') from error
-    return cls(host or socket.gethostname(), conf, group.state_path)
+    options = {} if connect is None else {'connect': connect}
+    return cls(host or socket.gethostname(), conf, group.state_path, **options)
 
 
 def _find(name: str) -> type[driver.VirtDriver]:

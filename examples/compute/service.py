@@ -80,12 +80,13 @@ class ComputeService:
                 self.manager.realize(None, instance)
                 try:
                     self._start_guest(instance)
-                    self.manager.started(None, instance)
                 except Exception:
                     self._remove_guest(instance)        # before the claim gives back what it had
                     raise
+                self.manager.started(None, instance)
         except Exception:
-            self._save(instance, 'deleted')
+            if not self._domains(instance):             # else the guest runs, and the audit settles it
+                self._save(instance, 'deleted')
             raise
 
     def delete(self, instance: Instance) -> None:
@@ -95,7 +96,7 @@ class ComputeService:
         self._save(instance, 'deleted')
 
     def instances(self) -> dict[str, str]:
-        """What the library asks a service: what became of the instances that this host may know."""
+        """Answer the library: what became of the instances that this host may know."""
         return {known: facts['state'] for known, facts in self._load().items()}
 
     def find(self, name: str) -> Instance:
@@ -110,11 +111,14 @@ class ComputeService:
             virt_type=self._virt_type, instance=instance, config=config, devices=''.join(config.devices))).create()
 
     def _remove_guest(self, instance: Instance) -> None:
-        for domain in self._hypervisor.listAllDomains():
-            if domain.UUIDString() == instance.uuid:
-                if domain.isActive():
-                    domain.destroy()
-                domain.undefine()
+        for domain in self._domains(instance):
+            if domain.isActive():
+                domain.destroy()
+            domain.undefine()
+
+    def _domains(self, instance: Instance) -> list[libvirt.virDomain]:
+        """The guest of the instance, as long as it is defined."""
+        return [domain for domain in self._hypervisor.listAllDomains() if domain.UUIDString() == instance.uuid]
 
     def _load(self) -> dict[str, dict[str, Any]]:
         return json.loads(self._database.read_text()) if self._database.exists() else {}

@@ -28,7 +28,7 @@ def repaired(stage: Stage) -> None:
 
 
 def _an_old_copy_of_the_record(stage: Stage, new: str) -> tuple[list[record.Row], str]:
-    """Let an instance be built and another be deleted of which the record then knows nothing.
+    """Build an instance and delete another, of which the old copy of the record then knows nothing.
 
     :returns: the rows as they were, and the instance that was deleted
     """

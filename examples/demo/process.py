@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
 import signal
 import subprocess
 import sys
+import time
 from typing import Any
 from typing import NamedTuple
 
 import machine
 import page
 
-# Of commands: nothing needs attention; something does.
+# Exit statuses of commands: nothing needs attention, or something does.
 OK = 0
 ATTENTION = 3
 
 
 class Answer(NamedTuple):
-    """What a command printed, and its exit status."""
+    """The output of a command, and its exit status."""
 
     told: str
     status: int
@@ -73,8 +75,19 @@ class Process:
         answer: dict[str, Any] = json.loads(line)
         return answer
 
+    def wait_for_wiper(self, namespace: str) -> int:
+        """Wait until a process that the service started works on a namespace, and return its id."""
+        while True:
+            for listed in pathlib.Path(f'/proc/{self._process.pid}/task').glob('*/children'):
+                for child in listed.read_text().split():
+                    with contextlib.suppress(OSError):      # it has ended
+                        if namespace in (os.path.basename(os.readlink(file))
+                                         for file in pathlib.Path(f'/proc/{child}/fd').iterdir()):
+                            return int(child)
+            time.sleep(0.01)
+
     def kill(self) -> int:
-        """Kill it as nothing can be killed more suddenly, and return its status."""
+        """Kill it with SIGKILL, and return its status."""
         self._process.send_signal(signal.SIGKILL)
         return self._ended()
 

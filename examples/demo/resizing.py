@@ -17,7 +17,7 @@ from stage import make_room
 from stage import reported
 from stage import Stage
 
-# What the one flavor has in common with the other: a namespace of 16 MiB.
+# Flavors that both have a namespace of 16 MiB.
 OTHER_FLAVOR = {'m1.small': 'g1.small', 'g1.small': 'm1.small'}
 
 

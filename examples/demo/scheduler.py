@@ -17,7 +17,7 @@ Resources = dict[str, dict[str, int]]       # by provider's UUID and resource cl
 
 
 class Line(NamedTuple):
-    """What placement says of one resource class at one provider."""
+    """One resource class at one provider, as placement reports it."""
 
     provider: str
     resource_class: str
@@ -55,7 +55,7 @@ class Scheduler:
         return _resources(found[0]['allocations']) if found else None
 
     def allocations(self, consumer: str) -> Resources:
-        """What an instance or a migration holds."""
+        """The allocations of an instance or a migration."""
         return _resources(self._ask(f'/allocations/{consumer}')['allocations'])
 
     def touch(self, consumer: str) -> None:

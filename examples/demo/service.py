@@ -66,12 +66,12 @@ class Service:
         self._manager = devicetrack.ClaimManager(NAME, driver, self._store, conf, service=self)
 
     def instances(self) -> Mapping[str, str]:
-        """What the library asks of a service: what became of the instances of this host."""
+        """Answer the library: what became of the instances of this host."""
         return {instance.uuid: 'deleted' if instance.state == DELETED else 'here'
                 for instance in self._instances.all()}
 
     def migrations(self, uuids: Sequence[str]) -> Mapping[str, Migration]:
-        """And where their migrations stand."""
+        """Answer the library: where their migrations stand."""
         return {migration.uuid: migration for migration in self._instances.migrations()}
 
     # -- orders -------------------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ class Service:
 
     def _resize(self, migration: Migration, stopped: bool = False, chosen: Chosen | None = None) -> None:
         instance, flavor = self._instances.get(migration.name), Flavor(migration.new_flavor)
-        with self._manager.resize_claim(CONTEXT, instance, flavor, NAME, migration, _request(flavor, chosen)):
+        with self._manager.resize_claim(CONTEXT, instance, NAME, _request(flavor, chosen), migration, flavor):
             self._stop_guest(instance)
             self._start_guest(self._with_flavor(instance, flavor.name))
             if not stopped:
@@ -188,6 +188,7 @@ class Service:
                 self._instances.set_status(migration, FINISHED)
 
     def _boot(self, instance: Instance) -> None:
+        """Start the guest. After an error of ``started`` it runs: its devices stay, and the audit settles it."""
         self._start_guest(instance)
         self._manager.started(CONTEXT, instance)
         self._instances.set_state(instance.name, RUNNING)
@@ -219,14 +220,14 @@ class Service:
 
 
 def _request(flavor: Flavor, chosen: Chosen | None) -> Any:
-    """What is asked of the library: what a scheduler chose for an instance, or what its flavor says."""
+    """The request to the library: what a scheduler chose for an instance, or what its flavor says."""
     if chosen is None:
         return devicetrack.DeviceRequest.from_extra_specs(flavor.extra_specs)
     return {provider: {'resources': amounts} for provider, amounts in chosen.items()}
 
 
 class Race:
-    """What the threads of a race tell one another."""
+    """The state that the threads of a race share."""
 
     def __init__(self, runners: int, to_stop: int) -> None:
         self._runners, self._to_stop = runners, to_stop

@@ -1,4 +1,4 @@
-"""What the chapters share: the machine, the service that is running, and eyes of their own."""
+"""The stage that all chapters share: the machine, the running service, and the observer."""
 
 from __future__ import annotations
 

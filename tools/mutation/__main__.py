@@ -23,8 +23,8 @@ import mutants
 import yaml
 
 MODULES = tuple(f'devicetrack.{name}' for name in (
-    'engine.ledger', 'engine.pools', 'engine.selection', 'engine.moves', 'engine.lifecycle', 'engine.reconcile',
-    'store.sql.committer', 'claims.steps', 'claims.doubt'))
+    'engine.ledger', 'engine.pools', 'engine.selection', 'engine.migrations', 'engine.lifecycle', 'engine.reconcile',
+    'store.sql.committer', 'claims.life', 'claims.locked_ledger', 'claims.rows', 'claims.moves'))
 # The packages of the tests that judge. Whatever of them needs a server is left out.
 TESTS = ('unit.engine', 'unit.store', 'unit.claims', 'functional.store')
 

@@ -3,9 +3,9 @@
 A backend knows how to carry out changes on one connection of its driver, and what the errors of that driver mean.
 It holds no connection and no state of a transaction.
 
-Writing goes past SQLAlchemy's connections to the driver: building, compiling and running one INSERT costs SQLAlchemy
-more client time than the driver needs for all of it, at every commit. The statements are still SQLAlchemy's, compiled
-once for each store. Reading goes the usual way.
+The committer writes by the driver itself, not by SQLAlchemy's connections: at every commit SQLAlchemy would take longer
+to build, compile and run one INSERT than the driver takes for all of it. SQLAlchemy still makes the statements, once
+for all stores of a kind. Readers use SQLAlchemy's connections.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 import enum
+import functools
 from typing import Any
 from typing import ClassVar
 from typing import Final
@@ -29,12 +30,15 @@ from devicetrack.store import api
 from devicetrack.store.sql import convert
 from devicetrack.store.sql import models
 
-# One statement carries so many rows at most; more become several statements of the same transaction.
+# One statement has at most so many rows; more rows become several statements of the same transaction.
 ROWS_A_STATEMENT: Final = 500
+
+# How often a transaction that had to give way to another one is tried.
+ATTEMPTS: Final = 10
 
 
 class Cause(enum.Enum):
-    """What an error of a driver means to us."""
+    """What an error of a driver means to a store."""
 
     DUPLICATE = 'a row with this key exists'
     STALE = 'a row moved on'
@@ -50,7 +54,7 @@ class Cause(enum.Enum):
 
 
 class Fault(NamedTuple):
-    """An error, understood. ``reason`` is our own sentence: it quotes no value, no user name and no password."""
+    """An error with its cause. ``reason`` is a sentence of ours: it quotes no value, no user name and no password."""
 
     cause: Cause
     reason: str
@@ -62,10 +66,9 @@ class StaleRows(Exception):
 
 
 class Merged(NamedTuple):
-    """The changes of one transaction, put together from all of its members and in the order of their keys.
+    """The changes of all members of one transaction, in the order of their keys.
 
-    Everybody who writes several rows takes their locks in the same order, so two transactions that meet seldom
-    deadlock.
+    Every transaction locks its rows in this order, so two transactions that meet seldom deadlock.
     """
 
     insert: Sequence[Record]
@@ -94,7 +97,7 @@ def _key_before(update: api.Update) -> tuple[str, ...]:
 
 
 def _last_of_each(contexts: Sequence[api.ContextChange]) -> Sequence[api.ContextChange]:
-    """What is left of several changes to the context of one instance when they are made one after the other."""
+    """The last change to the context of each instance, in the order of their keys."""
     if not contexts:
         return ()
     last = {change[:2]: change for change in contexts}
@@ -105,9 +108,21 @@ Row = TypeVar('Row')
 
 
 def chunks(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
-    """The rows in portions that fit into one statement."""
+    """The rows in portions that each fit into one statement."""
     for start in range(0, len(rows), ROWS_A_STATEMENT):
         yield rows[start:start + ROWS_A_STATEMENT]
+
+
+class _Statements(NamedTuple):
+    """Texts of statements, and functions that make their parameters."""
+
+    insert_one: str
+    update_one: str
+    of_update: Callable[[api.Update], tuple[Any, ...]]
+    delete_one: str
+    of_delete: Callable[[Record], tuple[Any, ...]]
+    put_context: str
+    drop_context: str
 
 
 class Backend(abc.ABC):
@@ -124,34 +139,42 @@ class Backend(abc.ABC):
     def __init__(self, engine: sa.Engine, busy_timeout_s: int) -> None:
         self.busy_timeout_s = busy_timeout_s
         self.Error: type[Exception] = engine.dialect.loaded_dbapi.Error
-        # Positional parameters, so that a Record is its own parameters.
         make_dialect: Callable[..., sa.Dialect] = type(engine.dialect)
-        self._dialect = make_dialect(paramstyle=self.paramstyle)
-        table = models.assignments
-        self.insert_one, _ = self._compile(sa.insert(table).values(
-            {name: sa.bindparam(convert.new(name)) for name in Record._fields}))
+        (self.insert_one, self.update_one, self.of_update, self.delete_one, self.of_delete, self._put_context,
+         self._drop_context) = self._statements(make_dialect)
+
+    @classmethod
+    @functools.cache
+    def _statements(cls, make_dialect: Callable[..., sa.Dialect]) -> _Statements:
+        """Compile what the committer runs, once for all stores of this kind."""
+        # Positional parameters, so that a Record is its own parameters.
+        dialect = make_dialect(paramstyle=cls.paramstyle)
+
+        def compiled(statement: sa.sql.ClauseElement) -> tuple[str, tuple[str, ...]]:
+            text = statement.compile(dialect=dialect)
+            return str(text), tuple(getattr(text, 'positiontup', ()))
+
+        table, contexts = models.assignments, models.migration_contexts
         version = [table.c[name] == sa.bindparam(convert.old(name)) for name in models.READ_AT]
-        self.update_one, names = self._compile(sa.update(table).where(*version).values(
+        insert_one, _ = compiled(sa.insert(table).values(
+            {name: sa.bindparam(convert.new(name)) for name in Record._fields}))
+        update_one, updated = compiled(sa.update(table).where(*version).values(
             {name: sa.bindparam(convert.new(name)) for name in convert.CHANGEABLE}))
-        self.of_update: Callable[[api.Update], tuple[Any, ...]] = convert.parameters_of_update(names)
-        self.delete_one, names = self._compile(sa.delete(table).where(*version))
-        self.of_delete: Callable[[Record], tuple[Any, ...]] = convert.parameters_of_delete(names)
-        contexts = models.migration_contexts
-        self._put_context, _ = self._compile(self._insert_or_replace(
+        delete_one, deleted = compiled(sa.delete(table).where(*version))
+        put_context, _ = compiled(cls._insert_or_replace(
             contexts, models.CONTEXT_KEY, [name for name in contexts.c.keys() if name not in models.CONTEXT_KEY]))
-        self._drop_context, _ = self._compile(sa.delete(contexts).where(
+        drop_context, _ = compiled(sa.delete(contexts).where(
             *[contexts.c[name] == sa.bindparam(convert.old(name)) for name in models.CONTEXT_KEY]))
+        return _Statements(insert_one, update_one, convert.parameters_of_update(updated), delete_one,
+                           convert.parameters_of_delete(deleted), put_context, drop_context)
 
-    def _compile(self, statement: sa.sql.ClauseElement) -> tuple[str, tuple[str, ...]]:
-        compiled = statement.compile(dialect=self._dialect)
-        return str(compiled), tuple(getattr(compiled, 'positiontup', ()))
-
+    @staticmethod
     @abc.abstractmethod
-    def _insert_or_replace(self, table: sa.Table, key: Sequence[str], others: Sequence[str]) -> sa.Insert:
+    def _insert_or_replace(table: sa.Table, key: Sequence[str], others: Sequence[str]) -> sa.Insert:
         """A statement that inserts a row, all columns in their order, or replaces the one with this key.
 
-        One statement: with a DELETE and an INSERT, a lost transaction of ours that is still open would make a key
-        exist, which reads as a device that somebody else has.
+        It is one statement: after a DELETE, an INSERT could meet the key of a lost transaction that was still open, and
+        the store would report a device that somebody else has.
         """
 
     def of_contexts(self, contexts: Sequence[api.ContextChange]) -> list[tuple[str, tuple[Any, ...]]]:
@@ -163,14 +186,14 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def prepare(self, connection: Any) -> None:
-        """Give a new connection of the driver the settings that every one of ours has. No transaction is left open."""
+        """Give a new connection of the driver the settings of a store. Leaves no transaction open."""
 
     def prepare_to_write(self, connection: Any) -> None:
         """Further settings of the one connection that writes."""
 
     @abc.abstractmethod
     def ping(self, connection: Any) -> None:
-        """See that an idle connection still has its server. One round trip; raises the driver's error."""
+        """Check that an idle connection still has its server. One round trip; raises the driver's error."""
 
     # -- one transaction -----------------------------------------------------------------------------------------------
 
@@ -195,7 +218,7 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def cause_of(self, error: BaseException) -> Cause:
-        """What an error of the driver means, by its code: messages come in the language of the server."""
+        """What an error of the driver means, by its code: its message is in the language of the server."""
 
     @abc.abstractmethod
     def code_of(self, error: BaseException) -> str:
@@ -203,12 +226,12 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def undone_in_commit(self, error: BaseException) -> bool:
-        """Whether an error that COMMIT ended with proves that nothing of the transaction lasts."""
+        """Whether an error of COMMIT proves that the database has undone the transaction."""
 
     def fault(self, error: BaseException) -> Fault:
-        """Understand an error of the driver, of SQLAlchemy or of oslo.db."""
+        """What an error of the driver, of SQLAlchemy or of oslo.db means."""
         origin = origin_of(error)
-        # Not the driver's: the operating system's (a socket, a file), else a mistake of ours.
+        # An error that is not the driver's comes from the operating system (a socket, a file), or is a mistake of ours.
         cause = (self.cause_of(origin) if isinstance(origin, self.Error)
                  else Cause.GONE if isinstance(origin, OSError) else Cause.OTHER)
         code = self.code_of(origin) if isinstance(origin, self.Error) else ''
@@ -217,7 +240,7 @@ class Backend(abc.ABC):
 
 
 def origin_of(error: BaseException) -> BaseException:
-    """The driver's own error inside of one that SQLAlchemy or oslo.db made of it."""
+    """The driver's own error, inside one that SQLAlchemy or oslo.db made of it."""
     while True:
         inner = getattr(error, 'inner_exception', None) or getattr(error, 'orig', None)
         if not isinstance(inner, BaseException):

@@ -1,11 +1,11 @@
-"""Commits together what waits together.
+"""Group commit: changes that wait at the same time are committed in one transaction.
 
-A commit costs a wait for the disk, whatever it holds. So callers queue their changes; whoever has the turn carries out
-everything that waits in one transaction and answers all. There is no thread for it, and a single caller pays next to
-nothing: it finds nobody waiting, has the turn and commits.
+Every commit waits for the disk, however little it holds. So callers queue their changes, and the caller that has the
+turn carries out everything that waits in one transaction, and answers all. No thread does it, and a single caller pays
+next to nothing: nobody waits before it, so it has the turn and commits.
 
-The committer keeps one connection for itself. Every transaction is explicit: statements, their answers, then COMMIT.
-Only so is a lost answer to COMMIT the one case in which the outcome is unknown.
+The committer has a connection of its own. Every transaction is explicit: statements, their answers, then COMMIT. So the
+outcome is unknown in one case alone: when the answer to COMMIT is lost.
 """
 
 from __future__ import annotations
@@ -26,17 +26,14 @@ from devicetrack.store.sql import backend as backends
 from devicetrack.store.sql.backend import Cause
 from devicetrack.store.sql.backend import Fault
 
-# Bounds of one transaction, so that the first in it does not wait for ever for the others.
+# The bound of one transaction, so that its first member does not wait for ever for the others.
 MEMBERS_A_BATCH: Final = 64
-
-# How often a transaction that had to give way to another one is tried.
-ATTEMPTS: Final = 10
 
 
 class Refused(Exception):
-    """The store has a reason of its own against these changes: their key exists, or a row moved on.
+    """The store refuses these changes: a key exists, or a row moved on. Nothing was written.
 
-    Nothing was written. Which row it was is for the caller to find out: reading must not keep the others waiting.
+    The caller finds out which row it was: the others do not wait for its reading.
     """
 
     def __init__(self, fault: Fault) -> None:
@@ -44,7 +41,7 @@ class Refused(Exception):
         self.fault = fault
 
 
-# Where a ticket stands. It is changed under the mutex alone.
+# The places of a ticket. A ticket changes its place under the mutex alone.
 _WAITING: Final = 'waiting'
 _LEADS: Final = 'leads'                     # has the turn
 _CARRIED: Final = 'carried'                 # another thread has it in its transaction
@@ -69,9 +66,9 @@ class Committer:
     :param name: the store, for messages
     :param connect: opens a connection of the driver, prepared for writing
     :param disconnect: closes it
-    :param unavailable: makes the error of a fault that is the store's
-    :param ping_after_s: a connection that lay idle for longer is tried before anything of the work is sent, so that
-        the first write after a restart of the database does not fail
+    :param unavailable: makes the error for a fault of the whole store
+    :param ping_after_s: the committer tries a connection that was idle for longer before it sends any work, so that the
+        first write after a restart of the database does not fail
     """
 
     def __init__(self, name: str, backend: backends.Backend, connect: Callable[[], Any],
@@ -95,7 +92,7 @@ class Committer:
         self._used = 0.0
 
     def abandon(self) -> Any:
-        """Forget everything without touching it, in a forked child: it belongs to the parent.
+        """In a forked child, forget the connection and the queue without touching them: they belong to the parent.
 
         :returns: the connection, which the caller must keep from the garbage collector
         """
@@ -104,7 +101,7 @@ class Committer:
         return connection
 
     def close(self) -> None:
-        """Close the connection, now or when who has the turn is done. The next write opens another."""
+        """Close the connection, now or when the caller that has the turn is done. The next write opens another."""
         with self._mutex:
             self._closing = True
             if self._busy:
@@ -162,9 +159,9 @@ class Committer:
             self._hand_over(batch)
 
     def _hand_over(self, batch: Sequence[_Ticket]) -> None:
-        """Answer the batch and give the turn to who waits longest.
+        """Answer the batch, and give the turn to the caller that has waited longest.
 
-        Members that have no answer (the leader was interrupted) go back to the head of the queue.
+        Members without an answer (the leader was interrupted) go back to the head of the queue.
         """
         unanswered = [ticket for ticket in batch if ticket.place is _CARRIED]
         answered = [ticket for ticket in batch if ticket.place is _ANSWERED and ticket.wake is not None]
@@ -188,9 +185,9 @@ class Committer:
                 ticket.wake.release()
 
     def _interrupted(self, ticket: _Ticket, interrupt: BaseException) -> None:
-        """Leave the queue after an exception that is none of the store's, in a state that can be told.
+        """Leave the queue after an interrupt (KeyboardInterrupt), with an outcome that the caller can rely on.
 
-        Raises the interrupt when nothing was written, OutcomeUnknown because of it when something was.
+        Raises the interrupt when nothing was written, and OutcomeUnknown because of it when something may have been.
         """
         while ticket.place is not _ANSWERED:
             with self._mutex:
@@ -213,12 +210,12 @@ class Committer:
     # -- the transaction -----------------------------------------------------------------------------------------------
 
     def _carry(self, batch: Sequence[_Ticket]) -> None:
-        """Give every ticket its answer, in one transaction or else in one for each."""
+        """Give every ticket its answer: in one transaction, or in one for each when that one is refused."""
         fault = self._transact(batch)
         if fault is None or len(batch) == 1 or self._is_of_all(fault):
             self._answer(batch, fault)
             return
-        # One of them has a reason of its own, and nothing was written: each by itself.
+        # The store refuses one of them, and nothing was written: each is tried by itself.
         for index, ticket in enumerate(batch):
             fault = self._transact((ticket,))
             if fault is not None and self._is_of_all(fault) and fault.cause is not Cause.IN_DOUBT:
@@ -227,8 +224,8 @@ class Committer:
             self._answer((ticket,), fault)
 
     def _transact(self, batch: Sequence[_Ticket]) -> Fault | None:
-        """One transaction; a single member that had to give way to another transaction is tried again."""
-        for _attempt in range(1 if len(batch) > 1 else ATTEMPTS):
+        """Run one transaction, and again when its single member had to give way to another transaction."""
+        for _attempt in range(1 if len(batch) > 1 else backends.ATTEMPTS):
             fault = self._attempt(batch)
             if fault is None or fault.cause is not Cause.CONFLICT:
                 break
@@ -262,14 +259,14 @@ class Committer:
                 self._undo()
             return fault
         except BaseException as interrupt:
-            # The driver may have been in the middle of an answer: the connection is of no use any more.
+            # The driver may have been in the middle of an answer, so the connection cannot be used any more.
             self._drop()
             if committing:
                 self._answer(batch, None if committed else Fault(Cause.IN_DOUBT, Cause.IN_DOUBT.value, interrupt))
             raise
 
     def _ready(self) -> Any:
-        """The connection, with somebody at its other end as far as that can be known beforehand."""
+        """The connection, tried when it was idle, opened when there is none."""
         if self._connection is not None and time.monotonic() - self._used > self._ping_after_s:
             try:
                 self._backend.ping(self._connection)
@@ -284,20 +281,20 @@ class Committer:
     def _undo(self) -> None:
         try:
             self._backend.rollback(self._connection)
-        except Exception:                   # closing undoes it as well
+        except Exception:                   # closing the connection undoes the transaction too
             self._drop()
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            # A lost connection has nothing left to lose.
+            # Closing a lost connection may fail, and that changes nothing.
             with contextlib.suppress(Exception):
                 self._disconnect(connection)
 
     # -- answers -------------------------------------------------------------------------------------------------------
 
     def _is_of_all(self, fault: Fault) -> bool:
-        """Whether a fault would meet every member of a batch just the same, or did meet them all."""
+        """Whether a fault is the store's, and so meets every member of a batch."""
         return fault.cause in _OF_ALL or (fault.cause is Cause.LOCKED and self._backend.locks_whole_store)
 
     def _answer(self, batch: Sequence[_Ticket], fault: Fault | None) -> None:
@@ -318,6 +315,6 @@ class Committer:
         return error
 
 
-# Faults of the store, not of one member's changes.
+# Faults of the store, and not of one member's changes.
 _OF_ALL: Final = frozenset((Cause.GONE, Cause.READ_ONLY, Cause.FULL, Cause.NO_SCHEMA, Cause.NOT_A_STORE,
                             Cause.IN_DOUBT))

@@ -1,4 +1,4 @@
-"""Between a row and what it becomes: they have the same fields in the same order."""
+"""Makes tuples of rows, and parameters of tuples: both have the same fields in the same order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from devicetrack.objects.values import Record
 from devicetrack.store import api
 from devicetrack.store.sql import models
 
-# Record._make without the count of the fields, which models.py has compared with the columns. A host has thousands.
+# Record._make without its check of the width, which models.py has made for the table. A host has thousands of rows.
 _record: Callable[[Sequence[Any]], Record] = functools.partial(tuple.__new__, Record)
 
 _PREFIX_NEW = 'new_'
@@ -58,12 +58,12 @@ def leftovers(rows: Iterable[Sequence[Any]]) -> list[Leftover]:
 
 
 def new(column: str) -> str:
-    """The name of the parameter that carries what a column shall become."""
+    """The name of the parameter with the new value of a column."""
     return _PREFIX_NEW + column
 
 
 def old(column: str) -> str:
-    """The name of the parameter that carries what a column was when it was read."""
+    """The name of the parameter with the value that a column had when it was read."""
     return _PREFIX_OLD + column
 
 
@@ -74,7 +74,7 @@ def parameters_of_update(names: Sequence[str]) -> Callable[[api.Update], tuple[A
 
 
 def parameters_of_delete(names: Sequence[str]) -> Callable[[Record], tuple[Any, ...]]:
-    """The same for a deleted record: all of its parameters are old ones."""
+    """The same for a deleted record, which has old values alone."""
     pick = operator.itemgetter(*[_index(name) - _WIDTH for name in names])
     return lambda record: pick(record)
 
@@ -85,5 +85,5 @@ def _index(name: str) -> int:
     return _WIDTH + Record._fields.index(name.removeprefix(_PREFIX_OLD))
 
 
-# Of a row that is updated, everything may change but what names it.
+# An update may change every column but those that name the row.
 CHANGEABLE = tuple(name for name in Record._fields if name not in models.KEY)

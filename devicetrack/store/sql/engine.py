@@ -1,7 +1,7 @@
 """Makes the engine of a store from its options, on oslo.db.
 
-Nothing is shared between stores and nothing is global: no enginefacade, no default transaction context. One process
-may have several stores open.
+Stores share nothing, and nothing is global: no enginefacade, no default transaction context. One process may have
+several stores open.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FILE_NAME: Final = 'devicetrack.sqlite'
 # An execution option of connections whose transactions will write.
 WRITES: Final = 'devicetrack_writes'
 
-# A server that vanishes without a word (power, network) must not hold a thread for ever.
+# A thread must not wait for ever for a server that has lost its power or its network.
 _CONNECT_TIMEOUT_S: Final = 10
 _SILENCE_S: Final = 30
 
@@ -53,7 +53,7 @@ class Place(NamedTuple):
 def place(conf: cfg.ConfigOpts) -> Place:
     """Read the options.
 
-    :raises InvalidConfiguration: the URL is malformed, or of a database that this library does not know
+    :raises InvalidConfiguration: the URL is malformed, or names a database that this library does not know
     """
     connection = conf[store_conf.GROUP].connection
     if not connection:
@@ -61,7 +61,7 @@ def place(conf: cfg.ConfigOpts) -> Place:
     try:
         url = sa.make_url(connection)
     except (sa_exc.ArgumentError, ValueError):
-        # Neither shown nor chained: what is malformed may hold a password.
+        # The URL is neither shown nor chained: it may hold a password.
         raise exception.InvalidConfiguration(OPTION, '(not shown)', 'it is no SQLAlchemy URL') from None
     shown = url.set(username=None, password=None, query={}).render_as_string(hide_password=True)
     driver = url.drivername
@@ -100,7 +100,7 @@ def _postgresql_url(url: sa.URL) -> sa.URL:
 
 
 def _mariadb_url(url: sa.URL, conf: cfg.ConfigOpts) -> sa.URL:
-    # Waiting for a lock is no silence.
+    # A server that waits for a lock is silent and well.
     patience = str(conf[store_conf.GROUP].busy_timeout_s + _SILENCE_S)
     defaults = {'charset': 'utf8mb4', 'connect_timeout': str(_CONNECT_TIMEOUT_S), 'read_timeout': patience,
                 'write_timeout': patience, 'client_flag': str(mariadb.MULTI_STATEMENTS)}
@@ -161,9 +161,8 @@ _BACKENDS: Final[dict[str, Callable[[sa.Engine, int], backends.Backend]]] = {
 
 # -- SQLite -----------------------------------------------------------------------------------------------------------
 
-# The open connections of this process to each file, by the process that opened them. SQLite keeps books on its locks
-# in memory, by file. A forked child inherits the books but not the locks, so it must not open a file that was open
-# when it was forked.
+# How many connections to each file are open, by the process that opened them. SQLite notes in memory which locks it has
+# on a file. A forked child inherits the notes and not the locks, so it must not open a file that was open at the fork.
 _open_files: dict[str, dict[int, int]] = {}
 _open_files_lock = threading.Lock()
 os.register_at_fork(before=_open_files_lock.acquire, after_in_parent=_open_files_lock.release,
@@ -171,7 +170,7 @@ os.register_at_fork(before=_open_files_lock.acquire, after_in_parent=_open_files
 
 
 def file_closed(path: str) -> None:
-    """Take note that a connection to an SQLite file was closed."""
+    """Note that a connection to an SQLite file was closed."""
     with _open_files_lock:
         owners = _open_files.get(path, {})
         left = owners.get(os.getpid(), 0) - 1
@@ -186,10 +185,10 @@ class OpenInParent(OSError):
 
 
 class KeptConnections(sa_engine.CreateEnginePlugin):
-    """Keeps the connections to an SQLite file open, as many as a pool of a server's has.
+    """Keeps connections to an SQLite file open, as a server's pool does.
 
-    oslo.db opens a file for each use, whatever it is told of a pool; opening costs more than the reading. A plugin that
-    the URL names is SQLAlchemy's way to have a word in how an engine is made by somebody else.
+    oslo.db opens the file for each use, whatever pool it is asked for, and opening takes longer than reading. A plugin
+    that the URL names is SQLAlchemy's way to change an engine that somebody else makes.
     """
 
     name: Final = 'devicetrack_kept'
@@ -204,7 +203,7 @@ class KeptConnections(sa_engine.CreateEnginePlugin):
             pool_size=int(str(url.query[self.size])),
             max_overflow=0,
             pool_timeout=float(str(url.query[self.timeout_s])),
-            pool_pre_ping=False)                # there is no server that could be gone; for the file see below
+            pool_pre_ping=False)                # no server can be gone; for the file see _watch_file
 
     def update_url(self, url: sa.URL) -> sa.URL:
         return url.difference_update_query([self.size, self.timeout_s])
@@ -230,7 +229,7 @@ def _watch_file(made: sa.Engine, path: str) -> None:
             owners = _open_files.setdefault(path, {})
             if any(pid != os.getpid() for pid in owners):
                 raise OpenInParent(f'{path} was open when this process was forked')
-        # Before it is opened: a file that takes its place in between makes one connection too many, not a wrong one.
+        # Noted before the file is opened: if another takes its place in between, the pool connects once too often.
         record.info[_FILE] = _file_at(path)
 
     @sa.event.listens_for(made, 'checkout')
@@ -248,12 +247,12 @@ def _watch_file(made: sa.Engine, path: str) -> None:
     def closed(*_args: Any) -> None:
         file_closed(path)
 
-    # oslo.db begins with a plain BEGIN, once for each transaction, which it marks. A transaction that will write must
-    # take the lock at once: one that read first and wrote then would be refused without waiting.
+    # oslo.db starts each transaction with a plain BEGIN, and marks it. A transaction that will write must take the lock
+    # at once: if it read first, SQLite would refuse its first write instead of waiting.
     @sa.event.listens_for(made, 'begin')
     def begin_immediate(connection: sa.Connection) -> None:
         if connection.get_execution_options().get(WRITES):
             driver_connection: Any = connection.connection.dbapi_connection
-            driver_connection.rollback()        # the plain one, in which nothing has happened
+            driver_connection.rollback()        # of the plain BEGIN, after which nothing has happened
             connection.exec_driver_sql('BEGIN IMMEDIATE')
             connection.info['in_transaction'] = True

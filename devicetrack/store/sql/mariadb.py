@@ -43,7 +43,7 @@ _CAUSES: Final = {
     1969: Cause.GONE,
 }
 
-# Refusals of a whole transaction that a server gives to COMMIT; everything else in COMMIT stays in doubt.
+# With these a server refuses a COMMIT and undoes the transaction. After any other error of COMMIT we do not know.
 _UNDONE_IN_COMMIT: Final = (Cause.CONFLICT, Cause.LOCKED, Cause.READ_ONLY, Cause.DUPLICATE)
 
 
@@ -58,14 +58,15 @@ class MariaDB(backend.Backend):
         prefix, self._insert_row = self.insert_one.split(' VALUES ')
         self._insert_rows = prefix + ' VALUES '
 
-    def _insert_or_replace(self, table: sa.Table, key: Sequence[str], others: Sequence[str]) -> sa.Insert:
+    @staticmethod
+    def _insert_or_replace(table: sa.Table, key: Sequence[str], others: Sequence[str]) -> sa.Insert:
         insert = mysql.insert(table)
         return insert.on_duplicate_key_update({name: insert.inserted[name] for name in others})
 
     def prepare(self, connection: Any) -> None:
         with connection.cursor() as cursor:
-            # READ COMMITTED locks the rows that are written and no gaps between them. A wait that ends with an error
-            # must leave no half of a transaction behind that somebody could commit: we undo it, always.
+            # READ COMMITTED locks the rows that are written, and no gaps between them. A wait for a lock that ends with
+            # an error leaves half of a transaction behind, which we always undo.
             cursor.execute(f'SET SESSION innodb_lock_wait_timeout = {self.busy_timeout_s},'
                            f' lock_wait_timeout = {self.busy_timeout_s}')
             cursor.execute('SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED')
@@ -101,7 +102,7 @@ class MariaDB(backend.Backend):
     def cause_of(self, error: BaseException) -> Cause:
         number = _number(error)
         if number is None:
-            # PyMySQL's own: a closed connection (number 0) or a stream out of step.
+            # An error of PyMySQL's own: a closed connection (number 0), or answers out of step.
             return Cause.GONE
         return _CAUSES.get(number, Cause.GONE if 2000 <= number < 3000 else Cause.OTHER)
 
@@ -113,10 +114,9 @@ class MariaDB(backend.Backend):
 
 
 def _run_each(cursor: Any, statement: str, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Run a statement for each row, in one round trip for all of them; each must meet its row.
+    """Run a statement for each row, in one round trip for all; each must meet its row.
 
-    One statement over many keys would leave it to the optimizer whether it walks the whole table, and with it over
-    other hosts' rows and into their locks.
+    For one statement with many keys the optimizer might walk the whole table, and wait for the locks of other hosts.
     """
     cursor.execute(';'.join([statement] * len(rows)), tuple(itertools.chain.from_iterable(rows)))
     met = cursor.rowcount

@@ -22,11 +22,11 @@ metadata: Final = sa.MetaData()
 # Identifiers are compared byte by byte everywhere. MariaDB would otherwise take 'ns0' and 'NS0' for one device.
 _MARIADB: Final[dict[str, Any]] = {'mysql_engine': 'InnoDB', 'mysql_charset': 'utf8mb4', 'mysql_collate': 'utf8mb4_bin'}
 
-# Documents: MariaDB's own TEXT ends at 64 KiB, where that of the others has no end that matters.
+# For documents: MariaDB's TEXT ends at 64 KiB. TEXT of the others is as long as it has to be.
 _DOCUMENT: Final = sa.Text().with_variant(mysql.MEDIUMTEXT(), 'mysql', 'mariadb')
 
-# The columns of every table stand in the order of the fields of what they become: a record is a row and a row is a
-# record. Those of orders and leftovers have one more, which comes first.
+# The columns of a table have the names and the order of the fields of its tuples, so a record is a row and a row is a
+# record. Orders and leftovers have one column more, the first.
 hosts: Final = sa.Table(
     'hosts', metadata,
     sa.Column('uuid', sa.String(36), primary_key=True),
@@ -38,7 +38,7 @@ hosts: Final = sa.Table(
     sa.UniqueConstraint('name', name='uniq_hosts0name'),
     **_MARIADB)
 
-# The identity of a device is the primary key: there is no way to write a second owner for it.
+# The identity of a device is the primary key, so nobody can write a second owner for it.
 assignments: Final = sa.Table(
     'assignments', metadata,
     sa.Column('host_uuid', sa.String(36), primary_key=True),
@@ -72,7 +72,7 @@ migration_contexts: Final = sa.Table(
     sa.Index('ix_migration_contexts_migration_uuid', 'migration_uuid'),
     **_MARIADB)
 
-# The number tells which order came first: several may come within a second, and a clock may be set back.
+# The number tells which order came first: several may come in one second, and a clock may be set back.
 orders: Final = sa.Table(
     'orders', metadata,
     sa.Column('number', sa.Integer, primary_key=True, autoincrement=True),
@@ -87,7 +87,7 @@ orders: Final = sa.Table(
     sa.Index('ix_orders_host_uuid', 'host_uuid'),
     **_MARIADB)
 
-# What is free of any reason has no row here. The name is of a device or of a parent, as the scope says.
+# A device or a parent (the scope says which) that nothing withholds has no row here.
 withheld: Final = sa.Table(
     'withheld', metadata,
     sa.Column('host_uuid', sa.String(36), primary_key=True),
@@ -99,7 +99,7 @@ withheld: Final = sa.Table(
     sa.Column('updated_at', sa.BigInteger, nullable=False),
     **_MARIADB)
 
-# What a host declares anew at every start. A key has no NULL: what has no parent has ''.
+# A host declares this anew at every start. The key allows no NULL, so a device without a parent has ''.
 declarations: Final = sa.Table(
     'declarations', metadata,
     sa.Column('host_uuid', sa.String(36), primary_key=True),
@@ -109,7 +109,7 @@ declarations: Final = sa.Table(
     sa.Column('document', _DOCUMENT, nullable=False),
     **_MARIADB)
 
-# What a confirm of a host has yet to remove from placement.
+# What a host has yet to remove from placement after it confirmed a move.
 leftovers: Final = sa.Table(
     'leftovers', metadata,
     sa.Column('host_uuid', sa.String(36), primary_key=True),

@@ -43,9 +43,9 @@ _CAUSES_OF_CLASSES: Final = {
 class PostgreSQL(backend.Backend):
     """One round trip for BEGIN and the statement together, one for COMMIT.
 
-    psycopg2 would send BEGIN by itself and wait for its answer first. So the writing connection is in what the driver
-    calls autocommit: it adds nothing. Every transaction is an explicit one all the same; in the server's own
-    autocommit a broken connection would leave the outcome of every statement unknown, not of COMMIT alone.
+    psycopg2 would send BEGIN by itself and wait for its answer first. So the writing connection is in the driver's
+    autocommit mode, in which it adds nothing. Every transaction is explicit all the same: in the server's autocommit a
+    broken connection would leave the outcome of every statement unknown, and not of COMMIT alone.
     """
 
     kind = 'PostgreSQL'
@@ -61,14 +61,15 @@ class PostgreSQL(backend.Backend):
             [*map(convert.old, models.READ_AT), *map(convert.new, convert.CHANGEABLE)])
         self._values_of_delete = convert.parameters_of_delete([convert.old(name) for name in models.READ_AT])
 
-    def _insert_or_replace(self, table: sa.Table, key: Sequence[str], others: Sequence[str]) -> sa.Insert:
+    @staticmethod
+    def _insert_or_replace(table: sa.Table, key: Sequence[str], others: Sequence[str]) -> sa.Insert:
         insert = postgresql.insert(table)
         return insert.on_conflict_do_update(index_elements=key, set_={name: insert.excluded[name] for name in others})
 
     def prepare(self, connection: Any) -> None:
         with connection.cursor() as cursor:
             cursor.execute(f"SET lock_timeout = '{self.busy_timeout_s}s'")
-            # Whatever the database's default is: a stricter level refuses more and gains nothing here.
+            # Set whatever the database's default is: a stricter level refuses more and gains nothing here.
             cursor.execute('SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED')
         connection.commit()
 
@@ -122,7 +123,7 @@ class PostgreSQL(backend.Backend):
     def cause_of(self, error: BaseException) -> Cause:
         code = getattr(error, 'pgcode', None)
         if code is None:
-            # The client library's own errors have no code: what is no mistake of ours is a lost connection.
+            # The client library's own errors have no code. They are mistakes of ours, or a lost connection.
             mistakes = ('ProgrammingError', 'NotSupportedError', 'DataError')
             return Cause.OTHER if type(error).__name__ in mistakes else Cause.GONE
         return _CAUSES.get(code) or _CAUSES_OF_CLASSES.get(code[:2], Cause.OTHER)
@@ -131,7 +132,7 @@ class PostgreSQL(backend.Backend):
         return getattr(error, 'pgcode', None) or ''
 
     def undone_in_commit(self, error: BaseException) -> bool:
-        # The server answered with an error of its own and stays: then it has undone the transaction.
+        # A server that answers with an error, and goes on, has undone the transaction.
         return getattr(error, 'pgcode', None) is not None and self.cause_of(error) not in (Cause.GONE, Cause.IN_DOUBT)
 
 
@@ -146,7 +147,7 @@ def _flat(rows: Iterable[Iterable[Any]]) -> tuple[Any, ...]:
 def _update_rows() -> tuple[str, str]:
     """An UPDATE of many rows: its text with a place for them, and the text of one.
 
-    An unset column makes a parameter a bare NULL, which PostgreSQL takes for text; hence the casts of integers.
+    The casts are for columns without a value: PostgreSQL takes a parameter that is NULL for text.
     """
     columns = [*models.READ_AT, *(convert.new(name) for name in convert.CHANGEABLE)]
     integers = {column.name for column in models.assignments.c if isinstance(column.type, sa.Integer)}

@@ -1,7 +1,6 @@
 """The schema of a store: making it, telling its revision, and bringing stored texts up to date.
 
-alembic is loaded by what needs it. It keeps the migration that runs in a global of its own, so one thread at a time
-uses it.
+Functions that need alembic load it. alembic keeps the migration that runs in a global, so one thread at a time uses it.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import threading
 from typing import Any
 from typing import Final
 from typing import NamedTuple
-from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
@@ -23,26 +21,23 @@ from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Record
 from devicetrack.store.sql import convert
 from devicetrack.store.sql import models
-
-if TYPE_CHECKING:
-    from devicetrack.store.sql.store import SQLStore
+from devicetrack.store.sql.database import Database
+from devicetrack.store.sql.database import MAKE
+from devicetrack.store.sql.database import SYNC
 
 LOG = logging.getLogger(__name__)
 
-SYNC: Final = "run devicetrack-manage db sync with the service's --config-file"
-# A store that was there once must not begin anew, empty: its guests have devices.
-MAKE: Final = f'{SYNC}; if the store was lost, run devicetrack-manage recover --from-hypervisor --host NAME instead'
 MIGRATIONS: Final = os.path.join(os.path.dirname(__file__), 'migrations')
 
 _alembic = threading.Lock()
 
-# Names the lock that keeps two processes from migrating one database at once.
+# The names of the lock that keeps two processes from migrating one database at once.
 _LOCK_NUMBER: Final = 0x6465_7674
 _LOCK_NAME: Final = 'devicetrack_db_sync'
 
 
-def revision(store: SQLStore) -> str | None:
-    """The revision that the store has, or None when it has no schema of ours."""
+def revision(store: Database) -> str | None:
+    """The revision of the store's schema, or None when it has none of ours."""
     with store.reading() as connection:
         if not sa.inspect(connection).has_table('alembic_version'):
             return None
@@ -50,8 +45,8 @@ def revision(store: SQLStore) -> str | None:
         return found
 
 
-def check(store: SQLStore) -> None:
-    """See that the store has the schema of this release. Reads only.
+def check(store: Database) -> None:
+    """Check that the store has the schema of this release. Reads only.
 
     :raises SchemaMismatch: its schema is missing, older or newer
     :raises StoreUnavailable: it cannot be reached
@@ -63,7 +58,7 @@ def check(store: SQLStore) -> None:
 
 
 def remedy(found: str | None) -> str:
-    """What to do about a store of another revision than this release's."""
+    """What to do about a store whose schema is not of this release."""
     if found is None:
         return MAKE
     if is_known(found):
@@ -72,7 +67,7 @@ def remedy(found: str | None) -> str:
 
 
 def is_known(found: str) -> bool:
-    """Whether this release has the migration that led to a revision: then it can lead on from there."""
+    """Whether this release has the migration that made a revision, and so can migrate from it."""
     with _alembic:
         from alembic import script
         known = {step.revision for step in script.ScriptDirectory(MIGRATIONS).walk_revisions()}
@@ -87,11 +82,11 @@ def config() -> Any:
     return made
 
 
-def sync(store: SQLStore) -> str:
-    """Bring the store's schema to this release's revision; make the file of an SQLite store when it is missing.
+def sync(store: Database) -> str:
+    """Migrate the store's schema to this release's revision, and make the file of an SQLite store that has none.
 
-    The directory is made with mode 0700 and the file with 0600; SQLite gives its log and its index the file's mode.
-    A store that is up to date is not changed. Of two processes that do this at once, one waits for the other.
+    The directory gets mode 0700 and the file 0600; SQLite gives its log and its index the file's mode. A store that is
+    up to date is not changed. When two processes do this at once, one waits for the other.
 
     :returns: the revision that the store has now
     :raises SchemaMismatch: the store is newer than this release, or it is no store; nothing was changed
@@ -108,7 +103,7 @@ def sync(store: SQLStore) -> str:
     return models.REVISION
 
 
-def _make_file(store: SQLStore) -> None:
+def _make_file(store: Database) -> None:
     path = store.path or ''
     try:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
@@ -116,16 +111,17 @@ def _make_file(store: SQLStore) -> None:
     except OSError as error:
         raise exception.StoreUnavailable(
             store.name, f'it cannot be made or opened ({error.strerror}): let this process write to it') from error
-    with store.reading() as connection:         # lasts in the file; not possible inside of a transaction
+    with store.reading() as connection:         # the setting stays in the file; a transaction could not make it
         store.backend.prepare_to_write(connection.connection.dbapi_connection)
 
 
-def _upgrade(store: SQLStore, connection: sa.Connection) -> None:
+def _upgrade(store: Database, connection: sa.Connection) -> None:
     from alembic import command
     if connection.dialect.name == 'postgresql':
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK_NUMBER)))
     elif connection.dialect.name == 'mysql':
-        # A lock of the session, because DDL ends transactions here; of the server, hence with the database's name.
+        # The session holds the lock, because DDL ends transactions here. The lock is the server's, so its name has the
+        # database's.
         lock = f'{_LOCK_NAME} {connection.engine.url.database}'[:64]
         if not connection.execute(sa.select(sa.func.get_lock(lock, store.backend.busy_timeout_s))).scalar():
             raise exception.StoreUnavailable(store.name, 'another process brings its schema up to date: wait for it')
@@ -135,7 +131,7 @@ def _upgrade(store: SQLStore, connection: sa.Connection) -> None:
             alembic_config.attributes['connection'] = connection
             command.upgrade(alembic_config, 'head')
         if connection.dialect.name == 'mysql':
-            # Before the lock goes: who waits for it must see the version, or makes the tables again.
+            # Before the lock goes: the next one must see the version, or it makes the tables again.
             connection.commit()
     finally:
         if connection.dialect.name == 'mysql':
@@ -143,9 +139,9 @@ def _upgrade(store: SQLStore, connection: sa.Connection) -> None:
 
 
 class Migrated(NamedTuple):
-    """What became of stored details of older versions.
+    """How many rows were converted to this release's version of their details, and how many are left.
 
-    ``unreadable`` rows come from a newer release or are damaged; they were left as they are.
+    ``unreadable`` rows come from a newer release or are damaged; they stay as they are.
     """
 
     converted: int
@@ -153,11 +149,11 @@ class Migrated(NamedTuple):
     unreadable: tuple[DeviceKey, ...]
 
 
-def migrate_details(store: SQLStore, max_rows: int | None = None, rows_a_batch: int = 100) -> Migrated:
+def migrate_details(store: Database, max_rows: int | None = None, rows_a_batch: int = 100) -> Migrated:
     """Convert stored details of older versions to this release's, in transactions of ``rows_a_batch`` rows.
 
-    A row counts only when it is still of the generation at which it was read. Its generation stays, so a manager that
-    runs meanwhile is not disturbed: it may write the older text back, which the next run converts again.
+    A row is written only while it has the generation at which it was read. Its generation stays the same, so a manager
+    may run meanwhile; if it writes the older text back, the next run converts that.
 
     :param max_rows: convert at most so many; None means all
     :raises StoreUnavailable: the batch at hand was not written, those before it were
@@ -189,7 +185,7 @@ def migrate_details(store: SQLStore, max_rows: int | None = None, rows_a_batch: 
     return Migrated(converted, left, tuple(unreadable))
 
 
-def _page(store: SQLStore, after: tuple[str, ...] | None, size: int) -> list[Record]:
+def _page(store: Database, after: tuple[str, ...] | None, size: int) -> list[Record]:
     key = [models.assignments.c[name] for name in models.KEY]
     statement = sa.select(models.assignments).order_by(*key).limit(size)
     if after is not None:

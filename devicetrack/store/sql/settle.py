@@ -9,7 +9,7 @@ is undone itself. A plain read would see the time before and prove nothing.
 - A row that it changed or deleted is waited for by reading it for update, which locks as a write does.
 - SQLite has one lock for all, which BEGIN IMMEDIATE takes.
 
-One of them ended, everything about it is decided: it was one transaction, and every row of it says the same.
+When the lost transaction has ended, every row of it says the same: they were written by one transaction.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ def wait_and_compare(connection: sa.Connection, changes: api.Changes) -> bool:
             try:
                 connection.execute(sa.insert(models.assignments), [record._asdict() for record in changes.insert])
             except db_exc.DBDuplicateEntry:
-                pass                    # somebody's; whose it is, the comparison says
+                pass                    # the comparison says whose row it is
         undone.rollback()
     with connection.begin() as undone:
-        # For update: what is newest counts, in every isolation level.
+        # For update, because that reads the newest row in every isolation level.
         found = _lock(connection, [*changes.insert, *(update.before for update in changes.update), *changes.delete])
         undone.rollback()
     return happened(changes, found)
@@ -65,9 +65,9 @@ def _lock(connection: sa.Connection, rows: Iterable[Record]) -> dict[_Key, Recor
 def happened(changes: api.Changes, found: Mapping[Any, Record]) -> bool:
     """Compare the rows that the changes name with those that were found, by claim and generation.
 
-    First what only the lost transaction can have left behind, then what it cannot have left as it is. Somebody may
-    have gone on from there since: a later generation of the same claim was built upon ours, because a row has one
-    writer at a time and each names the generation that it read.
+    First look for rows that only the lost transaction can have written, then for rows that it cannot have left as they
+    are. Others may have changed rows since: a later generation of the same claim was made from ours, because a row has
+    one writer at a time and each names the generation that it read.
     """
     for inserted in changes.insert:
         row = found.get(inserted[:3])
@@ -81,5 +81,5 @@ def happened(changes: api.Changes, found: Mapping[Any, Record]) -> bool:
         row = found.get(before[:3])
         if row is not None and row.claim_id == before.claim_id and row.generation == before.generation:
             return False
-    # What is left: inserted rows that are not there, deleted rows that are gone, rows that others own by now.
+    # Inserted rows that are missing, deleted rows that are gone, and rows that others own by now are left.
     return bool(changes.delete)

@@ -46,7 +46,8 @@ class SQLite(backend.Backend):
     paramstyle = 'qmark'
     locks_whole_store = True
 
-    def _insert_or_replace(self, table: sa.Table, key: Sequence[str], others: Sequence[str]) -> sa.Insert:
+    @staticmethod
+    def _insert_or_replace(table: sa.Table, key: Sequence[str], others: Sequence[str]) -> sa.Insert:
         insert = sqlite.insert(table)
         return insert.on_conflict_do_update(index_elements=key, set_={name: insert.excluded[name] for name in others})
 

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Iterable
-from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
-import os
-import threading
 from typing import Any
 from typing import Final
-from typing import TypeVar
 
 from oslo_config import cfg
 from oslo_db import exception as db_exc
 import sqlalchemy as sa
-from sqlalchemy import exc as sa_exc
 
 from devicetrack import exception
 from devicetrack.objects.values import DeviceKey
@@ -27,63 +22,47 @@ from devicetrack.store import api
 from devicetrack.store.sql import backend as backends
 from devicetrack.store.sql import committer
 from devicetrack.store.sql import convert
-from devicetrack.store.sql import engine as engines
+from devicetrack.store.sql import database
 from devicetrack.store.sql import models
-from devicetrack.store.sql import rare
 from devicetrack.store.sql import schema
 from devicetrack.store.sql import settle
 from devicetrack.store.sql.backend import Cause
-from devicetrack.store.sql.backend import Fault
 
-_REMEDIES: Final = {
-    Cause.GONE: 'see that the database runs, and that [devicetrack_database] connection names it and a user of it',
-    Cause.READ_ONLY: 'let this process write to it',
-    Cause.FULL: 'make room for it',
-    Cause.LOCKED: 'look for the transaction that stays open, or raise [devicetrack_database] busy_timeout_s',
-    Cause.CONFLICT: 'try again',
-}
-
-# Connections that a forked child must not even close: that would end the session of its parent. They are kept here.
-_of_parents: list[Any] = []
-_leaving = threading.Lock()
+# For each host. An order that waits is never dropped.
+ANSWERED_ORDERS_KEPT: Final = 100
 
 # So many fields of an order are the question; the others are the answer.
 _ASKED: Final = api.Order._fields.index('answered_at')
 
-Result = TypeVar('Result')
+_KEY_OF_WITHHELD: Final = ('host_uuid', 'kind', 'scope', 'name')
 
 
-class SQLStore(api.Store):
+class SQLStore(database.Database, api.Store):
     """Rows in SQLite, PostgreSQL or MariaDB. Opened by :func:`devicetrack.store.sql.open_store`.
 
-    Reads take a connection from the pool; writes go through the committer's own. Nothing connects before it is asked
-    something. In a forked child the store opens connections of its own; an SQLite store that was in use when the
-    process was forked says StoreUnavailable there.
+    Reads take a connection from the pool; the rows of claims go through the committer's own connection, and all else
+    that is written goes the plain way, by SQLAlchemy.
     """
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
-        self._place = engines.place(conf)
-        self.engine, self.backend = engines.create(self._place, conf)
-        self._committer = committer.Committer(self.name, self.backend, self._open_writing, self._close_writing,
+        super().__init__(conf)
+        self._committer = committer.Committer(self.name, self.backend, self.open_writing, self.close_writing,
                                              self.unavailable)
-        self._pid = os.getpid()
-        self._foreign = (sa_exc.SQLAlchemyError, db_exc.DBError, self.backend.Error, OSError)
         self._selects = _selects()
-
-    @property
-    def name(self) -> str:
-        return self._place.name
-
-    @property
-    def path(self) -> str | None:
-        """The file of an SQLite store."""
-        return self._place.path
-
-    # -- interface -----------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
         schema.check(self)
         self.transact(_try_to_write)
+
+    def close(self) -> None:
+        self.notice_fork()
+        self._committer.close()
+        self.engine.dispose()
+
+    def _abandon(self) -> Any:
+        return self._committer.abandon()
+
+    # -- hosts ---------------------------------------------------------------------------------------------------------
 
     def host(self, name: str) -> api.Host | None:
         with self.reading() as connection:
@@ -96,10 +75,10 @@ class SQLStore(api.Store):
 
     def add_host(self, host: api.Host) -> None:
         try:
-            self.transact(lambda connection: connection.execute(sa.insert(models.hosts).values(host._asdict())))
+            self._execute(sa.insert(models.hosts).values(host._asdict()))
         except db_exc.DBDuplicateEntry as error:
             known = self.host(host.name)
-            if known is None or known.identity != host.identity:    # else it is ours, of a lost answer
+            if known is None or known.identity != host.identity:    # else it is ours, and its answer was lost
                 raise exception.HostIdentityChanged(host.name) from error
 
     def set_boot_id(self, host_uuid: str, boot_id: str) -> None:
@@ -109,14 +88,16 @@ class SQLStore(api.Store):
         self._set_of_host(host_uuid, nested_version=version, nested_at=at)
 
     def _set_of_host(self, host_uuid: str, **values: Any) -> None:
-        if not self.transact(lambda connection: rare.set_of_host(connection, host_uuid, values)):
+        if not self._execute(sa.update(models.hosts).where(models.hosts.c.uuid == host_uuid).values(**values)):
             raise exception.UnknownHost(host_uuid, [host.name for host in self.hosts()])
 
     def replace_host(self, before: api.Host, after: api.Host) -> None:
         try:
-            self.transact(lambda connection: rare.replace_host(connection, before, after))
+            self.transact(lambda connection: _replace_host(connection, before, after))
         except db_exc.DBDuplicateEntry as error:
             raise exception.HostIdentityChanged(after.name) from error
+
+    # -- assignments and the contexts of moves -------------------------------------------------------------------------
 
     def records(self, host_uuid: str | None = None, instance_uuid: str | None = None,
                 keys: Iterable[DeviceKey] | None = None) -> list[Record]:
@@ -151,8 +132,7 @@ class SQLStore(api.Store):
     def write(self, changes: api.Changes) -> None:
         if changes.contexts:
             changes.check_contexts()
-        if os.getpid() != self._pid:
-            self._leave_parent()
+        self.notice_fork()
         try:
             self._committer.commit(changes)
         except committer.Refused as refused:
@@ -163,161 +143,6 @@ class SQLStore(api.Store):
     def settle(self, changes: api.Changes) -> bool:
         changes.check_contexts()
         return self.transact(lambda connection: settle.wait_and_compare(connection, changes))
-
-    def add_order(self, order: api.Order) -> None:
-        try:
-            self.transact(lambda connection: rare.add_order(connection, order))
-        except db_exc.DBDuplicateEntry as error:
-            with self.reading() as connection:
-                known = rare.order(connection, order.uuid)
-            if known is not None and known[:_ASKED] != order[:_ASKED]:     # else it is ours, of a lost answer
-                raise ValueError(f'order {order.uuid} is there already and asks for something else') from error
-
-    def orders(self, host_uuid: str | None = None, waiting: bool = False) -> list[api.Order]:
-        with self.reading() as connection:
-            return rare.orders(connection, host_uuid, waiting)
-
-    def answer_order(self, uuid: str, answered_at: int, answer: str) -> bool:
-        return self.transact(lambda connection: rare.answer_order(connection, uuid, answered_at, answer))
-
-    def withheld(self, host_uuid: str) -> list[api.WithheldRow]:
-        with self.reading() as connection:
-            return rare.withheld(connection, host_uuid)
-
-    def set_withheld(self, write: Sequence[api.WithheldRow], delete: Sequence[api.WithheldRow] = ()) -> None:
-        if write or delete:
-            self._replace(lambda connection: rare.set_withheld(connection, write, delete))
-
-    def declarations(self, host_uuid: str | None = None) -> list[api.StoredDeclaration]:
-        with self.reading() as connection:
-            return rare.declarations(connection, host_uuid)
-
-    def set_declarations(self, host_uuid: str, declarations: Sequence[api.StoredDeclaration]) -> None:
-        for declaration in declarations:
-            if declaration.host_uuid != host_uuid:
-                raise ValueError(f'host {declaration.host_uuid} declares for itself, and not for {host_uuid}')
-        self._replace(lambda connection: rare.set_declarations(connection, host_uuid, declarations))
-
-    def _replace(self, work: Callable[[sa.Connection], None]) -> None:
-        """Run ``work``, which deletes rows and inserts others with their keys."""
-        for left in reversed(range(committer.ATTEMPTS)):
-            try:
-                self.transact(work)
-                return
-            except db_exc.DBDuplicateEntry as error:        # of a commit that was lost, and happened just now
-                if not left:
-                    raise self.unavailable(self.backend.fault(error)) from error
-
-    def leftovers(self, host_uuid: str) -> list[Leftover]:
-        with self.reading() as connection:
-            return rare.leftovers(connection, host_uuid)
-
-    def add_leftover(self, host_uuid: str, leftover: Leftover) -> None:
-        with contextlib.suppress(db_exc.DBDuplicateEntry):      # it is kept already
-            self.transact(lambda connection: rare.add_leftover(connection, host_uuid, leftover))
-
-    def remove_leftover(self, host_uuid: str, leftover: Leftover) -> None:
-        self.transact(lambda connection: rare.remove_leftover(connection, host_uuid, leftover))
-
-    def close(self) -> None:
-        if os.getpid() != self._pid:
-            self._leave_parent()
-        self._committer.close()
-        self.engine.dispose()
-
-    # -- transactions --------------------------------------------------------------------------------------------------
-
-    @contextlib.contextmanager
-    def reading(self) -> Iterator[sa.Connection]:
-        """A connection to read from; errors are translated.
-
-        :raises StoreUnavailable, SchemaMismatch: it cannot be read
-        """
-        try:
-            with self._connect() as connection:
-                yield connection
-        except self._foreign as error:
-            raise self.unavailable(self.backend.fault(error)) from error
-
-    def transact(self, work: Callable[[sa.Connection], Result]) -> Result:
-        """Run ``work`` on a connection and commit. It may run several times, when it has to give way to others.
-
-        For what is rare; the rows of claims go through the committer.
-
-        :raises DBDuplicateEntry: oslo.db's; nothing was written
-        :raises StoreUnavailable, SchemaMismatch: nothing was written
-        :raises OutcomeUnknown: COMMIT was not answered
-        """
-        for left in reversed(range(committer.ATTEMPTS)):
-            committing = False
-            try:
-                with self._connect(execution_options={engines.WRITES: True}) as connection:
-                    result = work(connection)
-                    committing = True
-                    connection.commit()
-                    return result
-            except db_exc.DBDuplicateEntry:
-                raise
-            except self._foreign as error:
-                if committing and not self.backend.undone_in_commit(backends.origin_of(error)):
-                    raise exception.OutcomeUnknown(self.name) from error
-                fault = self.backend.fault(error)
-                if fault.cause is not Cause.CONFLICT or not left:
-                    raise self.unavailable(fault) from error
-        raise AssertionError('the last attempt returns or raises')
-
-    def _connect(self, execution_options: Mapping[str, Any] | None = None) -> sa.Connection:
-        if os.getpid() != self._pid:
-            self._leave_parent()
-        connection = self.engine.connect()
-        return connection.execution_options(**execution_options) if execution_options else connection
-
-    def _open_writing(self) -> Any:
-        """A connection of the driver for the committer, which is none of the pool's any more."""
-        pooled = self.engine.raw_connection()
-        connection = pooled.dbapi_connection
-        pooled.detach()
-        try:
-            self.backend.prepare_to_write(connection)
-        except BaseException:
-            self._close_writing(connection)
-            raise
-        return connection
-
-    def _close_writing(self, connection: Any) -> None:
-        # Not by way of the pool's wrapper: that would first say ROLLBACK, to a server that may be gone.
-        if self.path is not None:
-            engines.file_closed(self.path)
-        connection.close()
-
-    def _leave_parent(self) -> None:
-        """Start anew in a forked child, without touching anything of the parent's."""
-        with _leaving:
-            if self._pid == os.getpid():
-                return
-            _of_parents.append((self._committer.abandon(), self.engine.pool))
-            self.engine.dispose(close=False)
-            self._pid = os.getpid()
-
-    # -- errors --------------------------------------------------------------------------------------------------------
-
-    def unavailable(self, fault: Fault) -> exception.NothingWritten:
-        """The error for a fault of the store after which nothing was written."""
-        if fault.cause is Cause.NO_SCHEMA:
-            return exception.SchemaMismatch(self.name, None, models.REVISION, schema.MAKE)
-        if fault.cause is Cause.NOT_A_STORE:
-            return exception.SchemaMismatch(
-                self.name, 'unreadable', models.REVISION,
-                'it is damaged or no database at all: move it away and restore it, or rebuild it from the guests')
-        reason = fault.reason
-        if isinstance(backends.origin_of(fault.error or Exception()), engines.OpenInParent):
-            reason, remedy = 'its file was open when this process was forked', 'use it in a process of its own'
-        elif self.path is not None and fault.cause is Cause.GONE:
-            missing = not os.path.exists(self.path)
-            remedy = 'the file is missing: restore it' if missing else 'see to the file and its directory'
-        else:
-            remedy = _REMEDIES.get(fault.cause, '')
-        return exception.StoreUnavailable(self.name, f'{reason}: {remedy}' if remedy else reason)
 
     def _taken(self, changes: api.Changes) -> exception.NothingWritten:
         """The error for a key that exists. Who has it may have given it back meanwhile: then all are named."""
@@ -342,6 +167,90 @@ class SQLStore(api.Store):
             before = read[0]
         return exception.StaleAssignment(before.kind, before.identifier, before.generation)
 
+    # -- orders --------------------------------------------------------------------------------------------------------
+
+    def add_order(self, order: api.Order) -> None:
+        try:
+            self.transact(lambda connection: _add_order(connection, order))
+        except db_exc.DBDuplicateEntry as error:
+            with self.reading() as connection:
+                known = convert.orders(connection.execute(
+                    sa.select(models.orders).where(models.orders.c.uuid == order.uuid)))
+            if known and known[0][:_ASKED] != order[:_ASKED]:           # else it is ours, and its answer was lost
+                raise ValueError(f'order {order.uuid} is there already and asks for something else') from error
+
+    def orders(self, host_uuid: str | None = None, waiting: bool = False) -> list[api.Order]:
+        table = models.orders
+        statement = sa.select(table).order_by(table.c.number)
+        if host_uuid is not None:
+            statement = statement.where(table.c.host_uuid == host_uuid)
+        if waiting:
+            statement = statement.where(table.c.answered_at.is_(None))
+        with self.reading() as connection:
+            return convert.orders(connection.execute(statement))
+
+    def answer_order(self, uuid: str, answered_at: int, answer: str) -> bool:
+        table = models.orders
+        return bool(self._execute(sa.update(table).where(table.c.uuid == uuid, table.c.answered_at.is_(None))
+                                  .values(answered_at=answered_at, answer=answer)))
+
+    # -- what is withheld, and what hosts declare ----------------------------------------------------------------------
+
+    def withheld(self, host_uuid: str) -> list[api.WithheldRow]:
+        table = models.withheld
+        with self.reading() as connection:
+            return convert.withheld(connection.execute(sa.select(table).where(table.c.host_uuid == host_uuid)
+                                                       .order_by(table.c.kind, table.c.scope, table.c.name)))
+
+    def set_withheld(self, write: Sequence[api.WithheldRow], delete: Sequence[api.WithheldRow] = ()) -> None:
+        if write or delete:
+            self._replace(lambda connection: _set_withheld(connection, write, delete))
+
+    def declarations(self, host_uuid: str | None = None) -> list[api.StoredDeclaration]:
+        table = models.declarations
+        statement = sa.select(table).order_by(*table.primary_key)
+        if host_uuid is not None:
+            statement = statement.where(table.c.host_uuid == host_uuid)
+        with self.reading() as connection:
+            return convert.declarations(connection.execute(statement))
+
+    def set_declarations(self, host_uuid: str, declarations: Sequence[api.StoredDeclaration]) -> None:
+        for declaration in declarations:
+            if declaration.host_uuid != host_uuid:
+                raise ValueError(f'host {declaration.host_uuid} declares for itself, and not for {host_uuid}')
+        self._replace(lambda connection: _set_declarations(connection, host_uuid, declarations))
+
+    def _replace(self, work: Callable[[sa.Connection], None]) -> None:
+        """Run ``work``, which deletes rows and inserts others with their keys."""
+        for left in reversed(range(backends.ATTEMPTS)):
+            try:
+                self.transact(work)
+                return
+            except db_exc.DBDuplicateEntry as error:        # a commit whose answer was lost has happened just now
+                if not left:
+                    raise self.unavailable(self.backend.fault(error)) from error
+
+    # -- leftovers -----------------------------------------------------------------------------------------------------
+
+    def leftovers(self, host_uuid: str) -> list[Leftover]:
+        table = models.leftovers
+        with self.reading() as connection:
+            return convert.leftovers(connection.execute(sa.select(table).where(table.c.host_uuid == host_uuid)
+                                                        .order_by(table.c.migration_uuid)))
+
+    def add_leftover(self, host_uuid: str, leftover: Leftover) -> None:
+        with contextlib.suppress(db_exc.DBDuplicateEntry):      # it is kept already
+            self._execute(sa.insert(models.leftovers).values(host_uuid=host_uuid, **leftover._asdict()))
+
+    def remove_leftover(self, host_uuid: str, leftover: Leftover) -> None:
+        table = models.leftovers
+        self._execute(sa.delete(table).where(table.c.host_uuid == host_uuid,
+                                             table.c.migration_uuid == leftover.migration_uuid))
+
+    def _execute(self, statement: sa.Insert | sa.Update | sa.Delete) -> int:
+        """Run one statement in a transaction of its own; says how many rows it met. Raises what transact raises."""
+        return self.transact(lambda connection: connection.execute(statement).rowcount)
+
 
 def _selects() -> Mapping[tuple[str, ...], sa.Select[Any]]:
     """A query for the rows of assignments for each choice of columns that name what is wanted, as its parameters.
@@ -360,3 +269,68 @@ def _try_to_write(connection: sa.Connection) -> None:
     connection.execute(sa.update(models.hosts).where(sa.false()).values(name=models.hosts.c.name))
     for table in (models.assignments, models.migration_contexts, models.orders, models.withheld, models.leftovers):
         connection.execute(sa.delete(table).where(sa.false()))
+
+
+# -- transactions of several statements -------------------------------------------------------------------------------
+
+
+def _replace_host(connection: sa.Connection, before: api.Host, after: api.Host) -> None:
+    """Delete a host and all that is left of it, and insert another.
+
+    :raises HostHoldsDevices, HostIdentityChanged: nothing was written
+    :raises DBDuplicateEntry: a third host has the name or the UUID of the new one
+    """
+    table = models.hosts
+    # For update: when two replace one machine, the second sees what the first has done.
+    found = [host.identity for host in convert.hosts(connection.execute(
+        sa.select(table).where(table.c.uuid.in_((before.uuid, after.uuid))).with_for_update()))]
+    if before.identity not in found:
+        if after.identity in found:          # an earlier call did it, and its answer was lost
+            return
+        raise exception.HostIdentityChanged(before.name)
+    rows = connection.execute(sa.select(sa.func.count()).select_from(models.assignments).where(
+        models.assignments.c.host_uuid == before.uuid)).scalar_one()
+    if rows:
+        raise exception.HostHoldsDevices(before.name, rows)
+    for left in (models.migration_contexts, models.orders, models.declarations):
+        connection.execute(sa.delete(left).where(left.c.host_uuid == before.uuid))
+    for kept in (models.withheld, models.leftovers):
+        connection.execute(sa.update(kept).where(kept.c.host_uuid == before.uuid).values(host_uuid=after.uuid))
+    connection.execute(sa.delete(table).where(table.c.uuid == before.uuid))
+    connection.execute(sa.insert(table).values(after._asdict()))
+
+
+def _add_order(connection: sa.Connection, order: api.Order) -> None:
+    """Insert an order, and delete the answered ones of its host that nobody will ask for any more.
+
+    :raises DBDuplicateEntry: the UUID is there already
+    """
+    table = models.orders
+    connection.execute(sa.insert(table).values(order._asdict()))
+    # Two statements: MariaDB takes no LIMIT in a subquery of IN.
+    old = connection.execute(
+        sa.select(table.c.number).where(table.c.host_uuid == order.host_uuid, table.c.answered_at.is_not(None))
+        .order_by(table.c.number.desc()).offset(ANSWERED_ORDERS_KEPT)).scalars().all()
+    if old:
+        connection.execute(sa.delete(table).where(table.c.number.in_(old)))
+
+
+def _set_withheld(connection: sa.Connection, write: Sequence[api.WithheldRow],
+                  delete: Sequence[api.WithheldRow]) -> None:
+    table = models.withheld
+    # Deleted and inserted: each of the three databases has another form of "insert or update".
+    connection.execute(
+        sa.delete(table).where(*[table.c[name] == sa.bindparam(f'of_{name}') for name in _KEY_OF_WITHHELD]),
+        [{f'of_{name}': getattr(row, name) for name in _KEY_OF_WITHHELD} for row in (*write, *delete)])
+    if write:
+        connection.execute(sa.insert(table), [row._asdict() for row in write])
+
+
+def _set_declarations(connection: sa.Connection, host_uuid: str,
+                      declarations: Sequence[api.StoredDeclaration]) -> None:
+    table, hosts = models.declarations, models.hosts
+    # One at a time for each host: a lost transaction that is still open would add its rows to these.
+    connection.execute(sa.select(hosts.c.uuid).where(hosts.c.uuid == host_uuid).with_for_update())
+    connection.execute(sa.delete(table).where(table.c.host_uuid == host_uuid))
+    if declarations:
+        connection.execute(sa.insert(table), [declaration._asdict() for declaration in declarations])

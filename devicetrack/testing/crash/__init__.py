@@ -24,10 +24,10 @@ from devicetrack.testing.crash.explore import Report
 from devicetrack.testing.crash.explore import Result
 from devicetrack.testing.crash.explore import VARIANTS
 from devicetrack.testing.crash.process import ComputeProcess
-from devicetrack.testing.crash.process import Place
+from devicetrack.testing.crash.process import Parts
 from devicetrack.testing.crash.world import Crashed
 from devicetrack.testing.crash.world import Machine
 from devicetrack.testing.crash.world import World
 
-__all__ = ['ComputeProcess', 'Crashed', 'Explorer', 'Machine', 'Operation', 'Place', 'Report', 'Result', 'VARIANTS',
+__all__ = ['ComputeProcess', 'Crashed', 'Explorer', 'Machine', 'Operation', 'Parts', 'Report', 'Result', 'VARIANTS',
            'World']

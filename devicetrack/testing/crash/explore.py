@@ -7,17 +7,16 @@ from collections.abc import Sequence
 import dataclasses
 import gc
 import hashlib
-import os
 import pickle
 import re
 import shutil
-import tempfile
 import traceback
 from typing import Any
 from typing import Final
 
 from devicetrack import exception
 from devicetrack.testing import fixtures
+from devicetrack.testing import scratch
 from devicetrack.testing.crash import invariant
 from devicetrack.testing.crash import moments
 from devicetrack.testing.crash.moments import Course
@@ -26,7 +25,7 @@ from devicetrack.testing.crash.moments import Moment
 from devicetrack.testing.crash.process import ComputeProcess
 from devicetrack.testing.crash.process import LedgerView
 from devicetrack.testing.crash.process import MEND
-from devicetrack.testing.crash.process import Place
+from devicetrack.testing.crash.process import Parts
 from devicetrack.testing.crash.process import VIEW
 from devicetrack.testing.crash.stores import rows_of
 from devicetrack.testing.crash.stores import Stores
@@ -57,7 +56,7 @@ class Operation:
 
     name = ''
     # Makes the compute service's process of a host, in it.
-    process: Callable[[Place], ComputeProcess] = ComputeProcess
+    process: Callable[[Parts], ComputeProcess] = ComputeProcess
 
     def machines(self) -> dict[str, Machine]:
         """The machines, by the names of their hosts."""
@@ -83,17 +82,17 @@ class Operation:
         raise NotImplementedError
 
     def owners(self, world: World) -> invariant.Owners:
-        """What the service's data says: by host and instance, how many devices of each class."""
+        """Who owns what by the service's data: by host and instance, how many devices of each class."""
         raise NotImplementedError
 
     def check(self, world: World) -> list[str]:
-        """What else is wrong when all is over."""
+        """Anything else that is wrong when all is over."""
         return []
 
 
 @dataclasses.dataclass
 class Result:
-    """What became of one run. ``wrong`` is empty when it was survived; ``courses`` are of the run and its restarts."""
+    """The result of one run. ``wrong`` is empty when it was survived; ``courses`` are of the run and its restarts."""
 
     faults: tuple[Fault, ...]
     wrong: list[str]
@@ -127,7 +126,7 @@ class _Run:
         self._courses: list[Course] = []
         self._room: dict[str, dict[str, int]] = {}
         self._state = ''
-        # What was looked at last: of what outlives a process, and of the process.
+        # The last look: at what outlives a process, and at the process.
         self._seen = b''
         self._view: tuple[str, LedgerView | None] | None = None
         self.world = World(operation.machines(), operation.data(), stores, seats, operation.process)
@@ -178,7 +177,7 @@ class _Run:
         self._finish(how)
         world.audit()
         world.audit()                           # a host hears from another one's changes at its next audit alone
-        findings = world.audit()                # and what an audit mends it reports once more
+        findings = world.audit()                # and an audit reports once more what it has repaired
         wrong += invariant.at_the_end(world, self._views(), findings, self._room, operation.owners(world))
         return wrong + operation.check(world)
 
@@ -256,7 +255,7 @@ class _Run:
                 for host in self.world}
 
     def _canonical(self, dying: Host | None = None) -> str:
-        """A digest of all that a restart can see, with names that are drawn by lot replaced by numbers.
+        """A digest of all that a restart can see, with random names replaced by numbers.
 
         :param dying: the host whose process is in the middle of something, and would be dead
         """
@@ -282,7 +281,7 @@ _DRAWN: Final = re.compile(r'[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-
 
 @dataclasses.dataclass
 class Report:
-    """What an operation survived on one kind of store.
+    """The runs that an operation survived on one kind of store.
 
     ``points`` is the number of points of the operation, ``restarts`` that of all its restarts together, and ``states``
     how many different things were left behind at all of them. ``runs`` and ``failures`` are by variant, ``first`` is
@@ -328,7 +327,7 @@ class Explorer:
     def __init__(self, stores: Stores) -> None:
         self._stores = stores
         self._restarts: dict[tuple[Fault, ...], Sequence[Moment]] = {}
-        self._seats = Seats(tempfile.mkdtemp(prefix='devicetrack-crash-', dir=memory()))
+        self._seats = Seats(scratch.make('crash'))
 
     def close(self) -> None:
         self._stores.close()
@@ -417,6 +416,3 @@ def warm_up() -> None:
     gc.freeze()
 
 
-def memory() -> str | None:
-    """A directory in memory, if there is one: a process that is killed loses nothing that it wrote to a file."""
-    return '/dev/shm' if os.access('/dev/shm', os.W_OK | os.X_OK) else None

@@ -1,6 +1,6 @@
-"""What has to be so: at every moment, when nothing is under way, and when the operation is over.
+"""What must hold at every moment, when nothing is under way, and when the operation is over.
 
-Each function gives what is wrong, in words; nothing is good.
+Each function returns what is wrong, in words; an empty list is good.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _held(rows: Mapping[DeviceKey, Record], view: LedgerView) -> list[str]:
 
 
 def at_rest(world: World, views: Mapping[str, LedgerView]) -> list[str]:
-    """After a start and an audit, nothing being under way: besides the above, nothing is half done or forgotten."""
+    """After a start and an audit, with nothing under way: besides the above, nothing is half done or forgotten."""
     wrong = at_a_moment(world, views)
     records = world.records()
     for host in world:
@@ -103,7 +103,7 @@ def at_the_end(world: World, views: Mapping[str, LedgerView], findings: Mapping[
 
     :param findings: what the last audit of each host found
     :param room: by host and resource class, how many devices could be had before there was any instance
-    :param owners: what the service's data says
+    :param owners: who owns what by the service's data
     """
     wrong = at_rest(world, views)
     records = world.records()

@@ -26,7 +26,7 @@ DATA: Final = 'data'
 # Inside a driver's call: a child process is about to change a device, and has its lock.
 CHILD_WORKS: Final = 'wipe'
 
-# What is done to a run.
+# The faults of a run.
 KILL: Final = 'kill'
 ORPHAN: Final = 'orphan'
 LOST: Final = 'lost'
@@ -55,17 +55,17 @@ class Moment(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """What is done (a key of :data:`FAULTS`) at which moment of a phase."""
+    """A fault (``how`` is a key of :data:`FAULTS`) at a moment of a phase."""
 
     number: int
     how: str
 
 
 class Attention(NamedTuple):
-    """Which moments a process must tell of at once, ``number`` being the next one's.
+    """The moments that a process must report at once; ``number`` is that of the next moment.
 
-    A process that tells of every moment spends its time with that. One whose moments do not count does not even note
-    them; one that waits for a fault tells of the two moments at which something can be done, and the others later.
+    To report every moment would take most of a run. A process whose moments do not count does not note them. One that
+    waits for a fault reports two moments at once, that of the fault and the one before, and the others with them.
     """
 
     counts: bool = False
@@ -74,7 +74,7 @@ class Attention(NamedTuple):
     fault: int | None = None
 
     def wants(self, passed: int) -> bool:
-        """Whether to tell of the next moment, ``passed`` moments after the last one that was told."""
+        """Whether to report the next moment, ``passed`` moments after the last report."""
         return self.recording or (self.fault is not None and self.number + passed in (self.fault - 1, self.fault))
 
 
@@ -87,8 +87,7 @@ class Course:
     """The moments of one phase of a run, as they pass.
 
     With ``recording`` it learns which calls change something, and what a kill would leave behind at each moment, as a
-    digest in ``states``. ``recorded`` are the moments of an earlier run that this
-    one has to pass up to its fault.
+    digest in ``states``. ``recorded`` are the moments of an earlier run, which this run must pass up to its fault.
     """
 
     fault: Fault | None = None
@@ -101,14 +100,14 @@ class Course:
     _open: dict[str, list[tuple[Moment, object]]] = dataclasses.field(default_factory=dict)
 
     def attention(self) -> Attention:
-        """What a process has to know now."""
+        """The moments that a process must report now."""
         return Attention(self.recording or self.fault is not None, self.recording, len(self.moments),
                          self.fault.number if self.fault is not None else None)
 
     def reach(self, host: str, kind: str, call: str, when: str, state: object = None) -> str | None:
         """Pass a moment; ``state`` is what its call may change.
 
-        :returns: what to do there, or None
+        :returns: the fault to act out there, or None
         """
         moment = Moment(len(self.moments), host, kind, call, when)
         self.moments.append(moment)
@@ -144,7 +143,7 @@ class Course:
             chosen = [moment for moment in self.moments if (moment.kind, moment.call) == (MACHINE, CHILD_WORKS)]
         else:
             store = [moment for moment in self.moments if moment.kind == STORE]
-            # Before each call, for there it makes a difference; and after each commit, whose answer is lost then.
+            # Before each call of the store, and after each commit, whose answer is lost then.
             chosen = [moment for moment in store
                       if (moment.number in self.changing if moment.when == AFTER else how != LOST)]
         return [Fault(moment.number, how) for moment in chosen]

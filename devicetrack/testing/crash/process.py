@@ -1,4 +1,4 @@
-"""What runs in the process of one host: a compute service, and proxies for all that it can change.
+"""The process of one host: a compute service, and proxies for all that it can change.
 
 The process is forked and makes its manager itself. The machine and the service's data outlive it: they are in the
 process that forked it, at the other end of a line.
@@ -27,21 +27,22 @@ from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.claims.manager import ClaimManager
 from devicetrack.engine import ledger as ledgers
+from devicetrack.engine import selection
 from devicetrack.engine import withholding
 from devicetrack.store import api
 from devicetrack.testing.crash import moments
 from devicetrack.virt import driver as virt_driver
 
-# What travels on the line. From the process: that it is at a moment, a call of something at the other end, the answer
-# of what it was told to do. To it: what to do, and answers.
+# Messages on the line. The process sends that it is at a moment, or that it calls something at the other end, or the
+# answer to what it was told to do. It is sent what to do, and the answers to its calls.
 MOMENT = 'moment'
 CALL = 'call'
 ANSWER = 'answer'
 ERROR = 'error'
 
 
-class Place(NamedTuple):
-    """What a compute service's process is given.
+class Parts(NamedTuple):
+    """The parts that a compute service's process is given.
 
     ``driver`` and ``store`` are for its manager. ``hypervisor`` starts and stops guests
     (:class:`~devicetrack.testing.crash.world.Hypervisor`), ``data`` is the service's own data (what the operation's
@@ -64,11 +65,10 @@ class ComputeProcess:
 
     manager: ClaimManager
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
-        self.host = place.host
-        self.driver, self.store, self.conf = place.driver, place.store, place.conf
-        self.hypervisor, self.data = place.hypervisor, place.data
+    def __init__(self, parts: Parts) -> None:
+        self.host = parts.host
+        self.driver, self.store, self.conf = parts.driver, parts.store, parts.conf
+        self.hypervisor, self.data = parts.hypervisor, parts.data
         self.context: Any = None
 
     def start(self) -> None:
@@ -103,27 +103,24 @@ class LedgerView(NamedTuple):
 
 def view_of(manager: ClaimManager) -> LedgerView | None:
     """What the manager's ledger says, or None before it is ready. Takes no lock: everything else stands still."""
-    try:
-        manager.check_ready()
-    except exception.DeviceTrackError:
+    running = vars(manager)['_running']
+    if running is None:
         return None
-    ledger = manager.ledger
-    units = {id(unit): unit for unit in ledger.units()}
-    for holding in ledger.holdings():
-        units.update((id(unit), unit) for unit in holding.units)
+    ledger: ledgers.Ledger = vars(running.ledger)['_ledger']
     room: collections.Counter[str] = collections.Counter()
     drained: collections.Counter[str] = collections.Counter()
     for pool in ledger.pools():
-        room[pool.resource_class] += pool.room()
-        drained[pool.resource_class] += pool.free_count + pool.makes() - pool.room()
-    for unit in units.values():
-        if unit.state == ledgers.FREE and unit.withheld == {vocabulary.DRAINED}:
-            drained[unit.pool.resource_class] += 1
+        room[pool.resource_class] += pool.room
+        drained[pool.resource_class] += pool.free + pool.makes - pool.room
+    devices = ledger.devices()
+    for device in devices:
+        if device.state == selection.FREE and device.withheld == {vocabulary.DRAINED}:
+            drained[device.resource_class] += 1
     return LedgerView(
-        tuple(UnitView(unit.pool.kind, unit.identifier,
-                       None if unit.state == ledgers.FREE or unit.holding is None else unit.holding.instance_uuid,
-                       withholding.text(unit.withheld)) for unit in units.values()),
-        dict(room), len(manager.doubts), dict(drained))
+        tuple(UnitView(device.kind, device.identifier,
+                       None if device.state == selection.FREE else device.instance_uuid,
+                       withholding.text(device.withheld)) for device in devices),
+        dict(room), len(running.rows.doubts), dict(drained))
 
 
 # -- the line ---------------------------------------------------------------------------------------------------------
@@ -145,9 +142,9 @@ class Line:
         return self._attention.recording
 
     def wait(self) -> tuple[str, tuple[Any, ...]]:
-        """What to do next.
+        """Receive what to do next.
 
-        :raises EOFError: nothing any more
+        :raises EOFError: there is nothing more to do
         """
         name, args, self._attention = self._connection.recv()
         return name, args
@@ -164,13 +161,13 @@ class Line:
             return answer
 
     def reach(self, kind: str, call: str, when: str, state: object = None) -> str | None:
-        """Be at a moment; die if that is to be.
+        """Pass a moment; the process is killed here if the run says so.
 
-        :returns: what else is to happen, or None
+        :returns: another fault to act out, or None
         """
         if not self._attention.wants(len(self._passed)):
             if self._attention.counts:
-                self._passed.append((kind, call, when))         # and told with whatever is told next
+                self._passed.append((kind, call, when))         # sent with the next message
             return None
         view = self.view() if self.recording else None
         action: str | None = self.ask(MOMENT, kind, call, when, state, view)
@@ -179,7 +176,7 @@ class Line:
         return action
 
     def view(self) -> LedgerView | None:
-        """What the process's ledger says, without a moment passing."""
+        """Look at the process's ledger without passing a moment."""
         if self.process is None:
             return None
         with self._inside(moments.LEDGER):
@@ -196,7 +193,7 @@ class Line:
 
     @contextlib.contextmanager
     def around(self, kind: str, call: str, state: Callable[[], object] = lambda: None) -> Iterator[None]:
-        """A call with a moment before and one after it. A call inside a call of its kind is a part of that."""
+        """Pass a moment before a call and one after it. A call inside one of the same kind passes none of its own."""
         if getattr(self._calls, kind, False):
             yield
             return
@@ -217,7 +214,7 @@ class Line:
 
 
 class Remote:
-    """Whatever is at the other end, by its methods."""
+    """An object at the other end of the line, by its methods."""
 
     def __init__(self, line: Line, kind: str) -> None:
         self._line, self._kind = line, kind
@@ -320,9 +317,9 @@ def watch_ledgers(line: Line) -> None:
 # -- the process ------------------------------------------------------------------------------------------------------
 
 
-def run(connection: Any, make: Callable[[Place], ComputeProcess], host: str, conf: cfg.ConfigOpts, opened: api.Store,
+def run(connection: Any, make: Callable[[Parts], ComputeProcess], host: str, conf: cfg.ConfigOpts, opened: api.Store,
         log: str) -> None:
-    """Be the process: do what the line says until it ends. Does not return."""
+    """Serve the line until it ends, as the process of a host. Does not return."""
     status = 1
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)            # the one who forked us ends us
@@ -332,7 +329,7 @@ def run(connection: Any, make: Callable[[Place], ComputeProcess], host: str, con
         line = Line(connection)
         watch_ledgers(line)
         store = watched_store(line, opened)
-        line.process = make(Place(host, remote_driver(line, host, conf), store, conf,
+        line.process = make(Parts(host, remote_driver(line, host, conf), store, conf,
                                   Remote(line, moments.HYPERVISOR), Remote(line, moments.DATA)))
         _obey(line, line.process, store)
         status = 0
@@ -363,13 +360,13 @@ def _obey(line: Line, process: ComputeProcess, store: Any) -> None:
             line.answer(ANSWER, answer)
 
 
-# Commands that are none of a service's.
+# Commands of the kit. They are not methods of a service.
 VIEW = '(view)'
 MEND = '(mend)'
 
 
 class Failed(Exception):
-    """An error of the process that does not travel, as text."""
+    """An error of the process that cannot be pickled, as text."""
 
 
 def _that_travels(error: Exception) -> Exception:

@@ -1,6 +1,6 @@
 """The stores of a run: emptied before it, looked at from outside, cut off from the processes that use them.
 
-All of it is done by an attendant, a process of its own: whoever forks processes that use a store must not have it open.
+An attendant, a process of its own, does all of it, because a process that forks users of a store must not have it open.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ import sqlalchemy as sa
 from devicetrack.store.sql import models
 from devicetrack.store.sql import open_store
 from devicetrack.testing import databases
-from devicetrack.testing import fixtures
 from devicetrack.testing import proxy as proxies
 
-# What stands in every store, by its name ('' for the one that all hosts share) and then by table.
+# The rows of every store, by its name ('' for the one that all hosts share) and then by table.
 Contents = dict[str, dict[str, list[tuple[Any, ...]]]]
 
 
@@ -51,11 +50,11 @@ class Stores(abc.ABC):
 
     @abc.abstractmethod
     def url(self) -> str | None:
-        """What [devicetrack_database] connection is for a process that starts now; None for its default."""
+        """The value of [devicetrack_database] connection for a process that starts now; None for its default."""
 
     @abc.abstractmethod
     def read(self) -> Contents:
-        """Everything that stands in the stores now."""
+        """Every row of every store now."""
 
     def lose_answer(self) -> None:
         """Cut the next COMMIT's connection after the server has done it."""
@@ -79,7 +78,6 @@ class SQLiteStores(Stores):
     kind = 'SQLite'
 
     def __init__(self) -> None:
-        self._empty = fixtures.SQLiteStore._empty()
         self._paths: dict[str, str] = {}
         self._attendant = _Attendant(_read_files)
 
@@ -89,8 +87,7 @@ class SQLiteStores(Stores):
             for ending in ('-wal', '-shm'):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(path + ending)
-            with open(path, 'wb') as file:
-                file.write(self._empty)
+            databases.write_empty_sqlite(path)
 
     def url(self) -> None:
         return None
@@ -115,7 +112,7 @@ class ServerStores(Stores):
         host, port = self._attendant.ask('address')
         self._proxied = server.proxied.replace('HOST:1/', f'{host}:{port}/')
         self._through_proxy = False
-        # Nothing is connected by this. The processes that are forked will have all that it takes.
+        # This connects to nothing. Forked processes have the modules that a connection needs.
         open_store(databases.configuration(connection=server.url)).close()
 
     def reset(self, state_paths: dict[str, str]) -> None:
@@ -148,7 +145,7 @@ class ServerStores(Stores):
 
 
 class _Attendant:
-    """A process that answers what it is asked, until nobody is left who could ask."""
+    """A process that answers questions until the line to it is closed."""
 
     def __init__(self, answer: Callable[[Any], Any]) -> None:
         self._line, theirs = multiprocessing.Pipe()
@@ -207,7 +204,7 @@ _NOWHERE: Final = '/nowhere'
 
 
 class _ServerSide:
-    """What the attendant of a server's database keeps: a connection, and a proxy for connections that will be cut."""
+    """The attendant of a server's database. It keeps a connection, and a proxy for connections that will be cut."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -241,7 +238,7 @@ class _ServerSide:
         self._proxy.at_next_commit(proxies.Action.LOSE_ANSWER)
 
     def _cut(self) -> None:
-        self._target.socket = _NOWHERE      # who connects from now on is sent away
+        self._target.socket = _NOWHERE      # new connections are refused from now on
         self._proxy.cut_idle()
 
     def _mend(self) -> None:
@@ -250,12 +247,8 @@ class _ServerSide:
 
 def server_of(database: Any) -> Server:
     """What is needed of a :class:`~devicetrack.testing.databases.ServerStore`, in a form that travels."""
-    def text(url: sa.URL) -> str:
-        # PyMySQL reads all certificates of the system for a connection that will have no use for them.
-        quick = {'ssl_disabled': 'true'} if isinstance(database, databases.MariaDBStore) else {}
-        return url.update_query_dict(quick).render_as_string(hide_password=False)
-
-    return Server(database.server.kind, database.server.socket, text(database.url()), text(database.url('HOST', 1)))
+    server, name = database.server, database.database
+    return Server(server.kind, server.socket, server.text_url(name), server.text_url(name, 'HOST', 1))
 
 
 def rows_of(contents: Contents) -> Iterable[tuple[str, str, tuple[Any, ...]]]:

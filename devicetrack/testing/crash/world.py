@@ -1,4 +1,4 @@
-"""What outlives a killed process: machines, stores, the compute service's data. And the processes of its hosts."""
+"""The world of a run: machines, stores and the service's data, which outlive a killed process, and the processes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from devicetrack.testing.crash.stores import Contents
 from devicetrack.testing.crash.stores import Stores
 from devicetrack.virt import fake
 
-_PATIENCE_S: Final = 60
+_PATIENCE_S: Final = 900
 
 
 class Crashed(Exception):
@@ -38,7 +38,7 @@ class Crashed(Exception):
 
 
 class Stuck(Exception):
-    """A process did not answer for a minute."""
+    """A process did not answer for an hour: it hangs."""
 
 
 class _Killed(BaseException):
@@ -58,7 +58,7 @@ class Machine(fake.FakeHost):
         """Boot again. Mediated devices that were made since the beginning are gone, as they are on a real machine."""
         for key in [key for key in self.devices if key.kind == fake.MDEV and key not in self.not_ours]:
             self.remove(key)
-            self._owners_of_addresses[key.identifier] = key     # a UUID names its device also while that is not there
+            self._owners_of_addresses[key.identifier] = key     # its UUID names the device while it is away too
         super().reboot()
 
     def unrealize(self, assignment: DeviceAssignment) -> None:
@@ -88,7 +88,7 @@ class Machine(fake.FakeHost):
 
 
 class Driver(fake.FakeDriver):
-    """Gives devices that are to be made the same names in every run."""
+    """Chooses the same names in every run for devices that are to be made."""
 
     _numbers = 0
 
@@ -103,7 +103,7 @@ class Driver(fake.FakeDriver):
 
 
 class Hypervisor:
-    """What a compute service does to guests on one host."""
+    """Starts and ends the guests of one host for its compute service."""
 
     def __init__(self, machine: Machine, host: str, world: World) -> None:
         self._machine, self._host, self._world = machine, host, world
@@ -174,7 +174,7 @@ class Host:
     def alive(self) -> bool:
         return self.pid != 0
 
-    def fork(self, make: Callable[[process.Place], process.ComputeProcess], store: api.Store, log: str) -> None:
+    def fork(self, make: Callable[[process.Parts], process.ComputeProcess], store: api.Store, log: str) -> None:
         """Start the process. It has a manager that is not ready."""
         ours, theirs = multiprocessing.Pipe()
         pid = os.fork()
@@ -238,9 +238,9 @@ class Host:
 
 
 class Seats:
-    """What processes start with: the configuration of each host, and its store, which nobody has open.
+    """The configuration of each host, and its store, for the processes to start with. Nobody has the store open.
 
-    Both are kept from run to run, because making them takes longer than what is done with them.
+    Both are kept from run to run, because they take longer to make than a run takes.
     """
 
     def __init__(self, directory: str) -> None:
@@ -263,7 +263,7 @@ class Seats:
             conf = self.configuration(host).conf
             conf.set_override('connection', url, 'devicetrack_database')
             store = self._stores[host, url] = open_store(conf)
-            # What it makes when it is first used, a process that is forked has.
+            # The store is used once here, so that a forked process has all that the first use makes.
             store.check()
             store.hosts()
             store.host(host)
@@ -285,7 +285,7 @@ class World:
     """
 
     def __init__(self, machines: Mapping[str, Machine], data: Any, stores: Stores, seats: Seats,
-                 make: Callable[[process.Place], process.ComputeProcess]) -> None:
+                 make: Callable[[process.Parts], process.ComputeProcess]) -> None:
         self.data, self.stores = data, stores
         self.log = os.path.join(seats.directory, 'log')
         self.course = moments.Course()
@@ -355,7 +355,7 @@ class World:
         self.restart()
 
     def records(self) -> list[tuple[str, Record]]:
-        """Every row, with the name of its host."""
+        """Every row, with the name of the host that it is of."""
         contents = self.contents or self.stores.read()
         names = {row[0]: row[1] for tables in contents.values() for row in tables['hosts']}
         records = [Record(*row) for tables in contents.values() for row in tables['assignments']]
@@ -404,7 +404,7 @@ class World:
     # -- guests -------------------------------------------------------------------------------------------------------
 
     def guest_writes(self, host_name: str, instance_uuid: str) -> None:
-        """A guest that runs leaves its name on each of its devices that can keep it."""
+        """Let a running guest write its name on each of its devices that keeps bytes."""
         machine = self[host_name].machine
         rows = {(name, record.key): record for name, record in self.records()}
         for use in machine.usage().uses:

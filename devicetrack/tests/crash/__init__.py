@@ -1,1 +1,1 @@
-"""What this project runs through its crash kit: ``python -m devicetrack.tests.crash``."""
+"""The operations of this project under its crash kit: ``python -m devicetrack.tests.crash``."""

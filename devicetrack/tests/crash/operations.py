@@ -1,9 +1,10 @@
-"""What a compute service does, for the crash kit."""
+"""The operations of a compute service, for the crash kit to interrupt."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from devicetrack.testing import compute_service
 from devicetrack.testing.crash import explore
 from devicetrack.testing.crash import invariant
 from devicetrack.testing.crash.world import Machine
@@ -36,13 +37,13 @@ class ComputeOperation(explore.Operation):
         for host in world:
             if host.down:
                 world.switch_on(host.name)
-        for migration in list(world.data.migrations.values()):
+        for migration in list(world.data.migrations):
             if migration.status not in service.OVER and (
-                    world.data.instance(migration.instance_uuid).state == service.ACTIVE):
+                    world.data.get_instance(migration.instance_uuid).state == compute_service.ACTIVE):
                 finish_migration(world, migration)
-        for instance in list(world.data.instances.values()):
+        for instance in world.data.instances:
             if instance.host is None:           # nobody began, as far as the service knows
-                instance.state = service.DELETED
+                instance.state = compute_service.DELETED
         for host in world:
             host.resume()
 
@@ -51,29 +52,31 @@ class ComputeOperation(explore.Operation):
         return owners
 
 
-def finish_migration(world: World, migration: service.Migration) -> None:
+def finish_migration(world: World, migration: compute_service.Migration) -> None:
     """Carry on with a migration, or undo it."""
-    of = migration.instance_uuid, migration.uuid
-    source, destination = world[migration.source_compute], world[migration.dest_compute]
-    if migration.kind == service.EVACUATION:
-        destination.give_up_evacuation(*of)
-    elif migration.kind == service.LIVE_MIGRATION:
-        if source.hypervisor.guests().get(migration.instance_uuid):
-            destination.roll_back(*of)
+    def move() -> tuple[compute_service.Instance, compute_service.Migration]:
+        return world.data.get_instance(migration.instance_uuid), world.data.get_migration(migration.uuid)
+
+    source, destination = world[str(migration.source_compute)], world[str(migration.dest_compute)]
+    if migration.kind == compute_service.EVACUATION:
+        destination.roll_back(*move())
+    elif migration.kind == compute_service.LIVE_MIGRATION:
+        if source.hypervisor.guests().get(str(migration.instance_uuid)):
+            destination.roll_back(*move())
         else:
-            destination.arrived(*of)
-            source.left(*of)
+            destination.arrived(move()[0])
+            source.left(*move())
     elif migration.status in ('finished', 'confirming'):
-        source.confirm_resize(*of)
+        source.confirm_resize(*move())
     else:
-        destination.revert_resize(*of)
-        source.finish_revert_resize(*of)
+        destination.revert_resize(*move())
+        source.finish_revert_resize(*move())
 
 
 def booted(world: World, host: str = 'a', flavor: service.Flavor = service.SMALL, name: str = 'one') -> str:
     """An instance that runs."""
     instance_uuid: str = world.data.create(name, flavor)
-    world[host].boot(instance_uuid)
+    world[host].spawn(world.data.get_instance(instance_uuid), flavor.request)
     return instance_uuid
 
 
@@ -87,17 +90,19 @@ class Boot(ComputeOperation):
         self.instance = world.data.create('one', service.LARGE)
 
     def run(self, world: World) -> None:
-        world['a'].boot(self.instance)
+        instance = world.data.get_instance(self.instance)
+        world['a'].spawn(instance, instance.flavor.request)
 
 
 class FailedBoot(Boot):
     name = 'failed boot'
+    process = service.FailingCompute
 
     def run(self, world: World) -> None:
         try:
-            world['a'].boot(self.instance, True)
+            super().run(world)
         except service.BootFailed:
-            world.data.instance(self.instance).state = service.DELETED
+            world.data.get_instance(self.instance).state = compute_service.DELETED
 
 
 class Delete(ComputeOperation):
@@ -107,7 +112,7 @@ class Delete(ComputeOperation):
         self.instance = booted(world, flavor=service.LARGE)
 
     def run(self, world: World) -> None:
-        world['a'].delete(self.instance)
+        world['a'].delete(world.data.get_instance(self.instance))
 
 
 class Reboot(ComputeOperation):
@@ -117,14 +122,15 @@ class Reboot(ComputeOperation):
         self.instance = booted(world)
 
     def run(self, world: World) -> None:
-        world['a'].reboot(self.instance)
+        world['a'].hard_reboot(world.data.get_instance(self.instance))
 
 
 class Rebuild(Reboot):
     name = 'rebuild'
 
     def run(self, world: World) -> None:
-        world['a'].rebuild(self.instance)
+        instance = world.data.get_instance(self.instance)
+        world['a'].rebuild(instance, instance.flavor.request)
 
 
 class Reap(ComputeOperation):
@@ -133,7 +139,7 @@ class Reap(ComputeOperation):
     def setup(self, world: World) -> None:
         self.instance = booted(world)
         world['a'].hypervisor.delete_guest(self.instance)
-        world.data.instance(self.instance).state = service.DELETED
+        world.data.get_instance(self.instance).state = compute_service.DELETED
 
     def run(self, world: World) -> None:
         world['a'].audit()
@@ -143,26 +149,26 @@ class Drain(ComputeOperation):
     """An operator drains a device, and a parent whose devices an instance has."""
 
     name = 'drain'
-    places = ('vpmem', 'd3', False), ('mdev', 'p0', True)
+    targets = ('vpmem', 'd3', False), ('mdev', 'p0', True)
 
     def setup(self, world: World) -> None:
         self.instance = booted(world)
 
     def run(self, world: World) -> None:
-        for place in self.places:
-            world['a'].drain(place)
-        world['a'].delete(self.instance)
+        for target in self.targets:
+            world['a'].drain(target)
+        world['a'].delete(world.data.get_instance(self.instance))
 
     def finish(self, world: World) -> None:
         super().finish(world)
-        for place, said in list(world.data.said.items()):       # whoever got no answer says it again
+        for target, said in list(world.data.said.items()):       # the operator asks again, having got no answer
             if said == service.DRAINING:
-                world['a'].drain(place)
+                world['a'].drain(target)
             elif said == service.UNDRAINING:
-                world['a'].undrain(place)
+                world['a'].undrain(target)
 
     def check(self, world: World) -> list[str]:
-        said = {place for place, word in world.data.said.items() if word == service.DRAINED}
+        said = {target for target, word in world.data.said.items() if word == service.DRAINED}
         found = world['a'].drained()
         return [] if found == said else [f'{found} is drained, and should be {said}']
 
@@ -172,12 +178,12 @@ class Undrain(Drain):
 
     def setup(self, world: World) -> None:
         super().setup(world)
-        for place in self.places:
-            world['a'].drain(place)
+        for target in self.targets:
+            world['a'].drain(target)
 
     def run(self, world: World) -> None:
-        for place in self.places:
-            world['a'].undrain(place)
+        for target in self.targets:
+            world['a'].undrain(target)
 
 
 class HostReboot(ComputeOperation):
@@ -201,45 +207,72 @@ class HostRebootAnew(HostReboot):
     def run(self, world: World) -> None:
         world.switch_on('a')
         for instance in world.data.of_host('a'):
-            world['a'].reboot(instance.uuid)
+            world['a'].hard_reboot(instance)
 
 
 # -- resize -----------------------------------------------------------------------------------------------------------
 
 
-class Resize(ComputeOperation):
+class Move(ComputeOperation):
     """From ``a`` to ``b``; subclasses stay on ``a``, or begin later."""
 
-    name = 'resize'
     hosts: tuple[str, ...] = ('a', 'b')
+    kind = compute_service.RESIZE
+
+    def setup(self, world: World) -> None:
+        self.instance = booted(world)
+        self.migrate(world)
+
+    def migrate(self, world: World) -> None:
+        self.migration = world.data.migrate(self.kind, self.instance, self.hosts[0], self.hosts[-1])
+
+    def source(self, world: World) -> Any:
+        return world[self.hosts[0]]
+
+    def destination(self, world: World) -> Any:
+        return world[self.hosts[-1]]
+
+    def of(self, world: World) -> tuple[compute_service.Instance, compute_service.Migration]:
+        """The instance and its migration, as the service has them now."""
+        return world.data.get_instance(self.instance), world.data.get_migration(self.migration)
+
+    def become(self, world: World, status: str) -> None:
+        world.data.get_migration(self.migration).status = status
+
+
+class Resize(Move):
+    name = 'resize'
     flavors = service.SMALL, service.LARGE
 
     def setup(self, world: World) -> None:
         self.instance = booted(world, flavor=self.flavors[0])
-        self.migration = world.data.migrate(service.RESIZE, self.instance, self.hosts[0], self.hosts[-1],
-                                            self.flavors[1])
+        self.migrate(world)
 
     def run(self, world: World) -> None:
         self.claim(world)
         self.move(world)
 
     def claim(self, world: World) -> None:
-        world[self.hosts[-1]].prep_resize(self.instance, self.migration)
+        self.destination(world).prep_resize(*self.of(world), self.flavors[1], self.flavors[1].request)
 
     def move(self, world: World) -> None:
-        world[self.hosts[0]].resize_instance(self.instance, self.migration)
-        world[self.hosts[-1]].finish_resize(self.instance, self.migration)
-
-    def become(self, world: World, status: str) -> None:
-        world.data.migration(self.migration).status = status
+        self.source(world).resize_instance(*self.of(world))
+        self.destination(world).finish_resize(*self.of(world))
 
 
-class Resized(Resize):
-    """Begins when the resize waits to be confirmed."""
+class Claimed(Resize):
+    """Begins when the destination has its claim and the guest still runs at the source."""
 
     def setup(self, world: World) -> None:
         super().setup(world)
         self.claim(world)
+
+
+class Resized(Claimed):
+    """Begins when the resize waits to be confirmed."""
+
+    def setup(self, world: World) -> None:
+        super().setup(world)
         self.move(world)
 
 
@@ -248,7 +281,7 @@ class ConfirmResize(Resized):
 
     def run(self, world: World) -> None:
         self.become(world, 'confirming')
-        world[self.hosts[0]].confirm_resize(self.instance, self.migration)
+        self.source(world).confirm_resize(*self.of(world))
 
 
 class RevertResize(Resized):
@@ -256,41 +289,31 @@ class RevertResize(Resized):
 
     def run(self, world: World) -> None:
         self.become(world, 'reverting')
-        world[self.hosts[-1]].revert_resize(self.instance, self.migration)
-        world[self.hosts[0]].finish_revert_resize(self.instance, self.migration)
+        self.destination(world).revert_resize(*self.of(world))
+        self.source(world).finish_revert_resize(*self.of(world))
 
 
 class DeleteResized(Resized):
     name = 'delete resized'
 
     def run(self, world: World) -> None:
-        world[self.hosts[-1]].delete(self.instance)
-        world[self.hosts[0]].audit()
+        self.destination(world).delete(world.data.get_instance(self.instance))
+        self.source(world).audit()
 
 
-class DeleteClaimed(Resize):
-    """Deleted while the destination has its claim and the guest still runs at the source."""
-
+class DeleteClaimed(Claimed):
     name = 'delete while claimed'
 
-    def setup(self, world: World) -> None:
-        super().setup(world)
-        self.claim(world)
-
     def run(self, world: World) -> None:
-        world[self.hosts[0]].delete(self.instance)
-        world[self.hosts[-1]].audit()
+        self.source(world).delete(world.data.get_instance(self.instance))
+        self.destination(world).audit()
 
 
-class DropNew(Resize):
+class DropNew(Claimed):
     name = 'drop new claim'
 
-    def setup(self, world: World) -> None:
-        super().setup(world)
-        self.claim(world)
-
     def run(self, world: World) -> None:
-        world[self.hosts[-1]].drop_claim(self.instance, 'new_')
+        self.destination(world).drop_claim(world.data.get_instance(self.instance), 'new_')
         self.become(world, 'failed')
 
 
@@ -299,7 +322,7 @@ class DropOld(Resized):
 
     def run(self, world: World) -> None:
         self.become(world, 'confirmed')
-        world[self.hosts[0]].drop_claim(self.instance, 'old_')
+        self.source(world).drop_claim(world.data.get_instance(self.instance), 'old_')
 
 
 class SameHostResize(Resize):
@@ -336,25 +359,21 @@ class SameHostDropNew(DropNew):
 # -- live migration ---------------------------------------------------------------------------------------------------
 
 
-class LiveMigration(ComputeOperation):
+class LiveMigration(Move):
     name = 'live migration'
-    hosts = ('a', 'b')
-
-    def setup(self, world: World) -> None:
-        self.instance = booted(world)
-        self.migration = world.data.migrate(service.LIVE_MIGRATION, self.instance, 'a', 'b', service.SMALL)
+    kind = compute_service.LIVE_MIGRATION
 
     def claim(self, world: World) -> Any:
         """Ask both ends, and claim at the destination; which device becomes which."""
-        check = world['a'].check_source(self.instance, world['b'].check_destination(self.instance))
-        return world['b'].claim_live(self.instance, self.migration, check)
+        source, destination, (instance, migration) = self.source(world), self.destination(world), self.of(world)
+        check = source.check_source(instance, destination.check_destination(instance))
+        return destination.prepare_live_migration(instance, migration, instance.flavor.request, check)
 
     def run(self, world: World) -> None:
-        of = self.instance, self.migration
         device_map = self.claim(world)
-        world['a'].live_migrate(*of, device_map)
-        world['b'].arrived(*of)
-        world['a'].left(*of)
+        self.source(world).live_migrate(*self.of(world), device_map)
+        self.destination(world).arrived(world.data.get_instance(self.instance))
+        self.source(world).left(*self.of(world))
 
 
 class LiveRollback(LiveMigration):
@@ -365,27 +384,26 @@ class LiveRollback(LiveMigration):
     def setup(self, world: World) -> None:
         super().setup(world)
         device_map = self.claim(world)
-        world['a'].begin_live_migration(self.instance, self.migration, device_map)
+        self.source(world).send(*self.of(world), device_map)
 
     def run(self, world: World) -> None:
-        world['b'].roll_back(self.instance, self.migration)
-        world['a'].audit()
+        self.destination(world).roll_back(*self.of(world))
+        self.source(world).audit()
 
 
 # -- evacuation -------------------------------------------------------------------------------------------------------
 
 
-class Evacuation(ComputeOperation):
+class Evacuation(Move):
     name = 'evacuation'
-    hosts = ('a', 'b')
+    kind = compute_service.EVACUATION
 
     def setup(self, world: World) -> None:
-        self.instance = booted(world)
+        super().setup(world)
         world.switch_off('a')
-        self.migration = world.data.migrate(service.EVACUATION, self.instance, 'a', 'b', service.SMALL)
 
     def run(self, world: World) -> None:
-        world['b'].evacuate(self.instance, self.migration)
+        self.destination(world).evacuate(*self.of(world), service.SMALL.request)
 
 
 class SourceBack(Evacuation):
@@ -393,7 +411,7 @@ class SourceBack(Evacuation):
 
     def setup(self, world: World) -> None:
         super().setup(world)
-        world['b'].evacuate(self.instance, self.migration)
+        super().run(world)
 
     def run(self, world: World) -> None:
         world.switch_on('a')

@@ -6,5 +6,5 @@ import unittest
 
 
 def load_tests(_loader: unittest.TestLoader, _found: unittest.TestSuite, _pattern: str | None) -> unittest.TestSuite:
-    """None for whoever looks for tests to run on this machine itself: they are for a host, as root."""
+    """Give no tests to a runner on this machine: these are for a host, as root."""
     return unittest.TestSuite()

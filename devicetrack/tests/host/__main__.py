@@ -20,7 +20,7 @@ RESULTS = images.PROJECT / '.stestr-host'
 
 def main() -> int:
     options = _options()
-    # So that nothing is left behind.
+    # Ends by an exception, so that nothing is left behind.
     signal.signal(signal.SIGTERM, _end)
     releases = list(images.SUITES) if options.debian == 'all' else [int(options.debian)]
     with Results(RESULTS, _say) as results:

@@ -1,4 +1,4 @@
-"""Carries out inside a host what comes from outside, through one serial port.
+"""Obeys orders inside a host that come from outside, through one serial port.
 
 A frame is a head, which is JSON, and a body of bytes, each with its length in front. An order has a number, ``id``, and
 so has every answer to it, so orders run side by side:
@@ -46,7 +46,7 @@ from typing import NamedTuple
 LENGTHS = struct.Struct('>II')
 CHUNK = 1 << 16
 
-# Heads are commands; a longer one comes from a line that somebody else wrote on.
+# Heads are commands. A longer one means that somebody else wrote to the port.
 LONGEST_HEAD = 1 << 20
 
 
@@ -56,7 +56,7 @@ class Frame(NamedTuple):
 
 
 class Broken(Exception):
-    """What came is no frame."""
+    """The data is no frame."""
 
 
 def pack(frame: Frame) -> bytes:
@@ -109,7 +109,7 @@ class Interpreter:
         with self._lock:
             if self._ended is not None:
                 answers.put(self._ended)
-        # What it can no longer hear it does not answer.
+        # The interpreter has ended, and answers nothing.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             socket.send_fds(self._port, [json.dumps(order).encode()], descriptors)
         return self.next(order['id'])
@@ -133,7 +133,7 @@ class Interpreter:
 
 
 class Program:
-    """One that runs, and what is to be written to it: it may be slow to read that."""
+    """A running program, and its pending input, which it may be slow to read."""
 
     def __init__(self, number: int) -> None:
         self.stdin: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -175,7 +175,7 @@ class Program:
                 stdin.flush()
 
     def signal(self, number: int) -> None:
-        """Send a signal to all of it, when it has started."""
+        """Send a signal to the program and all that it started, once it has started."""
         pid = self._pid.get()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(pid, number)
@@ -183,7 +183,7 @@ class Program:
 
 
 class Agent:
-    """Starts programs and says what they say."""
+    """Starts programs and passes their output on."""
 
     def __init__(self, orders: BinaryIO, answers: BinaryIO) -> None:
         self._orders, self._answers = orders, answers
@@ -192,16 +192,16 @@ class Agent:
         self._interpreter: Interpreter | None = None
 
     def serve(self) -> None:
-        """Until the orders end."""
+        """Obey orders until they end."""
         while (frame := read(self._orders)) is not None:
             head = frame.head
             if 'interpreter' in head and self._interpreter is None:
                 self._interpreter = Interpreter(head['interpreter'])
             if 'argv' in head or 'learn' in head:
                 program = self._programs[head['id']] = Program(head['id'])
-                # No thread is waited for when the orders end.
+                # Nobody waits for a thread when the orders end.
                 threading.Thread(target=self._attend, args=(head, program), daemon=True).start()
-            # It may have ended while the order was under way.
+            # The program may have ended while the order was on its way.
             elif (sought := self._programs.get(head['id'])) is not None:
                 if 'signal' in head:
                     threading.Thread(target=sought.signal, args=(head['signal'],), daemon=True).start()
@@ -209,7 +209,7 @@ class Agent:
                     sought.stdin.put(frame.body if head['stdin'] else None)
 
     def say(self, head: Mapping[str, Any], body: bytes = b'') -> None:
-        # Of the other side that hung up the orders tell.
+        # When the other side hung up, the end of the orders says so.
         with self._answering, contextlib.suppress(BrokenPipeError):
             self._answers.write(pack(Frame(head, body)))
             self._answers.flush()

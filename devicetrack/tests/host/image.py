@@ -1,6 +1,6 @@
 """A host's root disk, from nothing but a Debian mirror and a Python index.
 
-What goes into it is in recipe/. It is made once for every state of that and kept; machines write on a layer above it.
+recipe/ says what goes into it. It is made once for each state of the recipe and kept. Machines write on a layer above.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HERE = pathlib.Path(__file__).parent
 PROJECT = HERE.parents[2]
 RECIPE = HERE / 'recipe'
 
-# Of setup.cfg; of its extra `test` not what servers need, which do not run inside. stestr brings subunit.
+# Extras of setup.cfg, and the packages of its extra `test` that tests inside need. stestr brings subunit.
 EXTRAS = ('libvirt', 'placement')
 FOR_TESTS = {'fixtures', 'hypothesis', 'oslotest', 'stestr', 'testscenarios', 'testtools'}
 
@@ -36,11 +36,11 @@ SIZE = '6G'
 
 
 class CannotBuild(Exception):
-    """There can be no image here; says what to do."""
+    """An image cannot be built here; the text says what to do."""
 
 
 class Image(NamedTuple):
-    """What machines boot, and never write to."""
+    """A disk that machines boot from, and never write to."""
 
     debian: int
     directory: pathlib.Path
@@ -65,7 +65,7 @@ def cache() -> pathlib.Path:
 
 
 def requirements(setup_cfg: str) -> list[str]:
-    """What setup.cfg, as text, says that must be there for the library and the tests inside."""
+    """The packages that the library and the tests inside need, from the text of setup.cfg."""
     parser = configparser.ConfigParser()
     parser.read_string(setup_cfg)
     extras = parser['options.extras_require']
@@ -75,7 +75,7 @@ def requirements(setup_cfg: str) -> list[str]:
 
 
 def key(debian: int, recipe: pathlib.Path, required: Sequence[str]) -> str:
-    """Of all that decides what is in an image. A mirror's state is not: an image stays until its recipe changes."""
+    """A digest of the recipe of an image. The mirror has no part in it: an image stays until its recipe changes."""
     seen = hashlib.sha256(repr([debian, *required, VENV, PROJECT_INSIDE, SIZE]).encode())
     for path in sorted(path for path in recipe.rglob('*') if path.is_file()):
         content = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -139,7 +139,7 @@ def _build(image: Image, required: Sequence[str]) -> None:
 
 
 def _remove_others(image: Image) -> None:
-    """Those of the same release that another recipe made, or that were never finished."""
+    """Remove images of the same release that another recipe made, or that were never finished."""
     for path in cache().glob(f'debian{image.debian}-*'):
         if path.is_dir() and not is_kept(path):
             shutil.rmtree(path)

@@ -40,7 +40,7 @@ class Interpreter:
         self._selector.register(port, selectors.EVENT_READ)
 
     def serve(self) -> dict[str, Any] | None:
-        """Until the port is closed.
+        """Serve until the port is closed.
 
         :returns: in a fork, the order that it is there for
         """
@@ -63,13 +63,16 @@ class Interpreter:
         self._port.sendall(json.dumps(answer).encode())
 
     def _fork(self, order: dict[str, Any], descriptors: list[int]) -> bool:
-        """Start a program; whether this is the fork."""
+        """Start a program.
+
+    :returns: whether this is the fork
+    """
         importlib.invalidate_caches()
         for name in order['imports']:
-            # Whoever runs it says better what is wrong with it.
+            # The import of the program itself says better what is wrong.
             with contextlib.suppress(Exception):
                 importlib.import_module(name)
-        # What a collection writes to would no longer be shared.
+        # A collection would write to memory that forks share.
         gc.freeze()
         pid = os.fork()
         if not pid:
@@ -80,7 +83,7 @@ class Interpreter:
                 os.dup2(descriptor, number)
                 os.close(descriptor)
             return True
-        # Whichever of both is first: from now on signals reach all of it.
+        # Whichever of the two is first: from now on signals reach the whole group.
         with contextlib.suppress(OSError):
             os.setpgid(pid, pid)
         for descriptor in descriptors:
@@ -97,16 +100,16 @@ class Interpreter:
 
 
 def learn(names: Sequence[str]) -> None:
-    """Import what these modules import, and nothing of this project: that may be another one tomorrow."""
+    """Import what these modules import, and nothing of this project, which may have changed by the next run."""
     for name in _imported(names):
         if name.partition('.')[0] != OWN:
-            # Some are made up by others, and are there when those are.
+            # Other modules make some of them, which exist once their makers are imported.
             with contextlib.suppress(Exception):
                 importlib.import_module(name)
 
 
 def _imported(names: Sequence[str]) -> list[str]:
-    """All modules that there are when these are imported, which happens elsewhere; those that need others first."""
+    """All modules that exist once a child process has imported these; those that need others come first."""
     ours, theirs = os.pipe()
     if not (pid := os.fork()):
         try:
@@ -114,7 +117,7 @@ def _imported(names: Sequence[str]) -> list[str]:
             with os.fdopen(theirs, 'w') as answer:
                 for name in names:
                     importlib.import_module(name)
-                # Each is the last one when its own imports are through.
+                # Each module is the last one when its own imports are done.
                 answer.write('\n'.join(reversed(sys.modules)))
         except Exception:
             traceback.print_exc()

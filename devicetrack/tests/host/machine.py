@@ -1,7 +1,7 @@
 """A compute host: one virtual machine, driven from outside.
 
-It has no network but a link to one other machine; everything goes through its agent (see agent.py). What it wrote is in
-files of its directory, so it can lose its power and start again: a root disk above the image's, and two NVDIMMs.
+It has no network but a link to one other machine; everything goes through its agent (see agent.py). It writes to files
+in its directory, a root disk above the image's and two NVDIMMs, so it can lose its power and start again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ CPUS = 1
 NAMESPACES = (32, 48, 64)
 OVERHEAD_MIB = 2
 NVDIMMS = 2
-# Two NVDIMMs are neighbours in memory, and namespaces begin at multiples of 16 MiB: so do these.
+# The NVDIMMs are neighbours in memory, and namespaces begin at multiples of 16 MiB, so NVDIMMs do too.
 NVDIMM_MIB = 160
 LABEL_MIB = 16
 
@@ -49,10 +49,10 @@ LABEL_MIB = 16
 JOB = '/job'
 INTERPRETER = [f'{images.VENV}/bin/python', '-W', 'ignore', f'{JOB}/interpreter.py']
 
-# What a host had in its memory when it was saved.
+# The memory of a host when it was saved.
 MEMORY = 'memory'
 
-# What a test must not leave.
+# Files that a test must not leave.
 LEFT_OVER = """
 virsh list --all --name | sed '/^$/d; s/^/guest /'
 ls /sys/bus/mdev/devices | sed 's/^/mediated device /'
@@ -68,7 +68,7 @@ KERNEL_ARGUMENTS = (
     'root=/dev/vda', 'rw', 'fsck.mode=skip',
     'console=ttyS0', 'loglevel=5', 'systemd.show_status=0',
     'panic=-1',
-    # One card, whatever slot it is in.
+    # The same card, whatever slot it is in.
     'net.ifnames=0',
     # Clocks are right even when nothing else here gets its turn in time.
     'no_timer_check', 'tsc=reliable', 'nowatchdog', 'rcupdate.rcu_cpu_stall_suppress=1',
@@ -93,7 +93,7 @@ class Machine:
 
     def __init__(self, image: images.Image, directory: str, name: str = 'host-a', link: Link | None = None,
                  started: pathlib.Path | None = None) -> None:
-        """One that has never run; its files will be in ``directory``, which must be there and empty.
+        """A machine that has never run. Its files will be in ``directory``, which must exist and be empty.
 
         :param started: what :meth:`save` left: the first start goes on from there
         """
@@ -103,7 +103,7 @@ class Machine:
         self._directory = pathlib.Path(directory)
         self._started = started
         self._cable = (link or Link()).end()
-        # Two machines with one UUID are one host to libvirt; a host that goes on has the one that it had.
+        # libvirt takes two machines with one UUID for one host. A host that goes on keeps its UUID.
         self._uuid = uuid.uuid5(uuid.NAMESPACE_DNS, name)
         self._monitor: monitor.Monitor | None = None
         self._qemu: subprocess.Popen[bytes] | None = None
@@ -160,9 +160,9 @@ class Machine:
         self._qemu = self._programs = self._monitor = None
 
     def save(self, directory: pathlib.Path) -> None:
-        """Leave in a directory what others of this name go on from, and end.
+        """Save to a directory what other machines of this name go on from, and end.
 
-        They bring another project with them, so the disk that it is on is left behind.
+        They bring their own copy of the project, so the disk with this copy is not saved.
         """
         assert self._qemu is not None and self._monitor is not None
         self.run(['umount', JOB])
@@ -174,11 +174,11 @@ class Machine:
         shutil.copy(self._path('root.qcow2'), directory / 'root.qcow2')
 
     def _go_on(self, started: pathlib.Path, nvdimms: Sequence[int]) -> None:
-        """Start as another one was when it was saved."""
+        """Start in the state in which another machine was saved."""
         reader, writer = os.pipe()
         with open(started / MEMORY, 'rb') as memory, os.fdopen(reader), os.fdopen(writer, 'wb') as pipe:
             self._power_on(nvdimms, reader)
-            with contextlib.suppress(BrokenPipeError):          # of one that ended, which is noticed below
+            with contextlib.suppress(BrokenPipeError):          # the machine ended, which is noticed below
                 shutil.copyfileobj(memory, pipe, 1 << 20)
         try:
             self.run(['date', '--set', f'@{time.time():.0f}'])
@@ -215,7 +215,7 @@ class Machine:
             '-name', self.name,
             '-uuid', str(self._uuid),
             '-accel', 'tcg,thread=multi',
-            # What is fast to emulate: no fifth level of page tables, no wide registers, nothing that guards memory.
+            # Without what is slow to emulate: a fifth level of page tables, wide registers, guards of memory.
             '-cpu', 'qemu64,+ssse3,+sse4.1,+sse4.2,+popcnt,+cx16,+rdrand,+clflushopt,+pdpe1gb',
             '-smp', str(CPUS),
             '-machine', 'q35,nvdimm=on',
@@ -275,7 +275,7 @@ class Machine:
         return self._programs
 
     def python(self) -> list[str]:
-        """What starts an interpreter that has devicetrack and what it needs."""
+        """The command of an interpreter that has devicetrack and the packages that it needs."""
         return [f'{images.VENV}/bin/python']
 
     def write(self, path: str, data: bytes, mode: int = 0o600) -> None:
@@ -288,7 +288,7 @@ class Machine:
         return out
 
     def spawn_module(self, argv: Sequence[str]) -> Process:
-        """As ``python -m`` with these arguments, in a fork of an interpreter that has imported the module before."""
+        """Run ``python -m`` with these arguments, in a fork of an interpreter that has imported the module."""
         return self._inside().spawn(argv, fork=_fork(argv[0]))
 
     def learn(self, modules: Sequence[str]) -> None:
@@ -304,7 +304,7 @@ class Machine:
         return out
 
     def logs(self, since: float = 0) -> str:
-        """What it said on its console when it booted, and its journal while it runs.
+        """The output on its console at the boot, and its journal while it runs.
 
         :param since: a time, before which the journal does not matter
         """
@@ -318,7 +318,7 @@ class Machine:
         return '\n'.join(f'--- {self.name}: {name}\n{text}' for name, text in parts if text)
 
     def left_over(self) -> str:
-        """What tests left behind that others would find: guests, mediated devices, and definitions of these."""
+        """Guests, mediated devices and definitions that tests left behind, where other tests would find them."""
         return self.run(['sh', '-c', LEFT_OVER]).out
 
     # -- what it is made of -------------------------------------------------------------------------------------------
@@ -356,12 +356,12 @@ class Machine:
 
 
 def _fork(*imports: str) -> dict[str, object]:
-    """Of an interpreter that has imported these modules."""
+    """The part of an order that asks for a fork of an interpreter with these modules imported."""
     return {'interpreter': INTERPRETER, 'imports': imports}
 
 
 def bring(job: pathlib.Path) -> None:
-    """What the job disk holds: the agent, and the project with the metadata that its plug-ins are found by."""
+    """Fill the job disk: the agent, and the project with the metadata by which its plug-ins are found."""
     for module in (agent, interpreter):
         shutil.copy(str(module.__file__), job)
     project = job / 'project'

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from devicetrack.tests.host import agent
 
-# Longer silence of a program whose lines are waited for has no end.
+# A program that is silent for longer hangs.
 SILENCE_S = 900
 
 
@@ -28,7 +28,7 @@ class Failed(Exception):
 
 
 class Done(NamedTuple):
-    """What became of a program; its output as text."""
+    """The end of a program; its output as text."""
 
     status: int
     out: str
@@ -72,7 +72,7 @@ class Process:
 
     @property
     def err(self) -> str:
-        """What it wrote to standard error until now."""
+        """Its standard error until now."""
         return self._err.decode(errors='replace')
 
     def send(self, data: bytes) -> None:
@@ -97,7 +97,7 @@ class Process:
             yield rest.decode(errors='replace')
 
     def output(self) -> bytes:
-        """What was not read of its standard output; it has ended."""
+        """The rest of its standard output; it has ended."""
         return b''.join(self._chunks(0))
 
     def _chunks(self, silence_s: float) -> Iterator[bytes]:
@@ -106,7 +106,7 @@ class Process:
                 yield chunk
         except queue.Empty:
             raise TimeoutError(f'{self}: silent for {silence_s} s\n{self.err}') from None
-        # For whoever comes back for more.
+        # So that the next call ends at once.
         self._out.put(None)
 
     def kill(self, signal: int = 9) -> None:

@@ -1,4 +1,4 @@
-"""What became of the tests of a run: kept for stestr and tools/test-summary, and said as it happens."""
+"""Results of the tests of a run: kept for stestr and tools/test-summary, and printed as they come."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stestr.repository import file as repositories
 import subunit
 import testtools
 
-# As stestr calls them. A test that began and never ended has failed, and so has one that was to fail and did not.
+# Statuses as stestr calls them. A test that never ended has failed, and so has one that passed and should not.
 GOOD = {'success', 'xfail', 'skip'}
 
 
@@ -32,7 +32,7 @@ class Results:
         self._lock = threading.RLock()
         self._target = testtools.CopyStreamResult([repository.get_inserter(), testtools.StreamToDict(self._ended)])
         self.passed = self.failed = 0
-        # Of those that failed.
+        # Details of the tests that failed.
         self.names: list[str] = []
 
     def __enter__(self) -> Results:
@@ -43,7 +43,7 @@ class Results:
         self._target.stopTestRun()
 
     def add(self, release: int, stream: bytes, expected: Iterable[str], otherwise: str) -> bool:
-        """Take what came of tests inside.
+        """Take the results of tests inside.
 
         :param stream: subunit
         :param expected: the tests that were asked for; those that did not end have failed
@@ -62,7 +62,7 @@ class Results:
         return self.failed == before
 
     def collector(self, release: int) -> Any:
-        """What a test outside reports to, as unittest does."""
+        """A result for a test outside to report to, as unittest does."""
         return testtools.ExtendedToStreamDecorator(_Named(self._target, release, self._lock))
 
     def _ended(self, test: Mapping[str, Any]) -> None:
@@ -77,13 +77,13 @@ class Results:
         else:
             self.failed += 1
             self.names.append(test['id'])
-            # What failed first, and then the logs of machines.
+            # The failure first, then the logs of machines.
             for name, detail in sorted(test['details'].items(), key=lambda named: (named[0] != 'traceback', named[0])):
                 self.say(f'--- {name}\n{detail.as_text()}')
 
 
 class _Named(testtools.StreamResult):
-    """Says in each test's name which release it ran on, and knows by the names before which have ended."""
+    """Adds the release to each test's name, and keeps the names of tests that have ended."""
 
     def __init__(self, target: testtools.StreamResult, release: int,
                  lock: contextlib.AbstractContextManager[object]) -> None:

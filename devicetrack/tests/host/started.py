@@ -1,4 +1,4 @@
-"""Hosts that have booted: what everybody's first minute takes is done once for each image, and kept beside it.
+"""Hosts that have booted: the first minute of every host is done once for each image, and kept beside it.
 
 Machines go on from there (see Machine.save). Each has booted by itself, so the two are two hosts.
 """
@@ -17,17 +17,17 @@ from devicetrack.tests.host import image as images
 from devicetrack.tests.host import interpreter
 from devicetrack.tests.host import machine as machines
 
-# What programs inside will import, some of it when they come to it.
+# The modules that programs inside will import, some of them late.
 MODULES = ('subunit.run', 'devicetrack.tests.host.inside.compute', 'devicetrack.tests.host.inside.test_mdev',
            'devicetrack.tests.host.inside.test_vpmem', 'devicetrack.store.sql.schema', 'devicetrack.store.sql.store',
            'alembic.command', 'alembic.context', 'sqlalchemy.dialects.sqlite')
 
-# Of all that decides what a host has after its start, beside its image.
+# The sources that decide what a host has after its start, beside its image.
 SOURCES = (agent, interpreter, machines)
 
 
 def get(image: images.Image) -> dict[str, pathlib.Path]:
-    """By name, where each host that has booted is; made if there are none, which takes a minute."""
+    """By name, the directory of each host that has booted. They are made if there are none, which takes a minute."""
     kept = image.directory / f'started-{key()}'
     with images.one_builder(image.debian):
         if not kept.exists():
@@ -44,7 +44,7 @@ def get(image: images.Image) -> dict[str, pathlib.Path]:
 
 
 def key() -> str:
-    """Of what is not in the image. Other versions of QEMU may not read what one has written."""
+    """A digest of what is not in the image. One version of QEMU may not read what another has written."""
     version = subprocess.run(['qemu-system-x86_64', '--version'], stdout=subprocess.PIPE, check=True).stdout
     seen = hashlib.sha256(version + repr(MODULES).encode())
     for module in SOURCES:

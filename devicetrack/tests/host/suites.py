@@ -1,4 +1,4 @@
-"""What runs where.
+"""Chooses the machine for each test.
 
 Those that drive two machines have a pair for themselves, and those that drive one have a third. Much of what they do is
 to wait for each other, so they come first, and then tests inside, class by class, on whatever machine is free.
@@ -38,7 +38,7 @@ SCENARIOS = 'devicetrack.tests.host.scenarios'
 
 
 class Hosts:
-    """Two machines with a link, which serve many tests; one that no test asks for is never started."""
+    """Two machines with a link, which serve many tests. A machine that no test asks for is never started."""
 
     def __init__(self, image: images.Image, booted: Mapping[str, pathlib.Path], directory: str) -> None:
         self.release = image.debian
@@ -50,14 +50,14 @@ class Hosts:
             self._machines[name] = machines.Machine(image, own, name, link, booted[name])
 
     def running(self, name: str) -> machines.Machine:
-        """This machine, started if it does not run."""
+        """The machine of this name, started if it does not run."""
         machine = self._machines[name]
         if not machine.runs:
             machine.start()
         return machine
 
     def off(self) -> None:
-        """Whatever they do: nobody needs what they would write."""
+        """Cut their power: nobody needs what they would write."""
         for machine in self._machines.values():
             if machine.runs:
                 machine.cut()
@@ -134,7 +134,7 @@ def _run_inside(of: Hosts, name: str, waiting: Waiting, results: Results) -> Non
                 reason = str(error)
             well = results.add(of.release, stream, names, reason)
             if left_over:
-                # One of them, and whoever comes next would be blamed.
+                # Left over by one of them, for which the next test would be blamed.
                 well = results.add(of.release, b'', [f'{names[0].rpartition(".")[0]}.leaves_nothing'], left_over)
             if not well:
                 results.say(f'--- {name} during these tests\n{machine.logs(began)}')

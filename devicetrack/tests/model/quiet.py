@@ -1,4 +1,4 @@
-"""The log of thousands of starts and audits, which nobody reads."""
+"""Keeps the log of thousands of starts and audits from being written."""
 
 import logging
 

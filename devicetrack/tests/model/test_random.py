@@ -13,15 +13,16 @@ from hypothesis import strategies as st
 
 from devicetrack import exception
 from devicetrack import vocabulary
-from devicetrack.testing.model import finishing
-from devicetrack.testing.model import operations
-from devicetrack.testing.model import oracle
-from devicetrack.testing.model.operations import Step
-from devicetrack.testing.model.world import Shape
-from devicetrack.testing.model.world import Snapshot
-from devicetrack.testing.model.world import World
 from devicetrack.tests import base
+from devicetrack.tests.model import finishing
+from devicetrack.tests.model import memory
+from devicetrack.tests.model import operations
+from devicetrack.tests.model import oracle
 from devicetrack.tests.model import quiet
+from devicetrack.tests.model.operations import Step
+from devicetrack.tests.model.world import Shape
+from devicetrack.tests.model.world import Snapshot
+from devicetrack.tests.model.world import World
 
 EXAMPLES = int(os.environ.get('HYPOTHESIS_EXAMPLES', '0'))
 PHASES = [phase for phase in Phase if EXAMPLES or phase not in (Phase.shrink, Phase.explain)]
@@ -32,7 +33,7 @@ UNREACHABLE = exception.HypervisorUnreachable('fake', 'restarting')
 NOT_MADE = exception.RealizeFailed('mdev', 'm', 'no')
 NOT_WIPED = exception.UnclaimFailed('vpmem', 'd', 'the medium fails')
 
-# Before which call of a driver what is raised.
+# The error that is raised before each call of a driver.
 OF_DRIVER = {
     'get_usage': UNREACHABLE, 'get_inventory': UNREACHABLE, 'guest_records': UNREACHABLE, 'rewrite_guest': UNREACHABLE,
     'live_migration_obstacles': UNREACHABLE, 'migration_types': UNREACHABLE,
@@ -81,7 +82,7 @@ class Machine(stateful.RuleBasedStateMachine):
         self.look()
 
     def choose(self, data):
-        """Any step; one of a guest more often than one of a host, of which there always are some."""
+        """Choose a step. Steps of hosts are always possible, so steps of guests are preferred."""
         steps = list(operations.enabled(self.world))
         of_guests = [step for step in steps if step.arguments[0] in self.world.service.guests]
         if of_guests and data.draw(st.integers(0, 2), label='of a host too') < 2:
@@ -94,7 +95,8 @@ class Machine(stateful.RuleBasedStateMachine):
 
     def in_doubt(self):
         """Whether a manager waits for its store's word: then it may refuse an instance for now."""
-        return any(host.manager.doubts for host in self.world.hosts.values())
+        return any(memory.running(host.manager).rows.doubts for host in self.world.hosts.values()
+                   if memory.is_ready(host.manager))
 
     @stateful.rule(data=st.data(), point=st.integers(1, 30))
     def it_is_killed_in_the_middle(self, data, point):
@@ -156,11 +158,10 @@ class Machine(stateful.RuleBasedStateMachine):
 
     @staticmethod
     def drained(host):
-        found = {(one.place.kind, one.place.name, one.place.scope == vocabulary.PARENT)
+        found = {(one.target.kind, one.target.name, one.target.scope == vocabulary.PARENT)
                  for one in host.manager.list_withheld() if vocabulary.DRAINED in one.causes}
-        with host.manager.lock:
-            for pool in host.manager.ledger.pools():
-                assert (pool.kind, pool.parent_name, True) not in found or pool.room() == 0
+        for pool in memory.ledger(host.manager).pools():
+            assert (pool.kind, pool.parent, True) not in found or pool.room == 0
         return found
 
     @stateful.rule()

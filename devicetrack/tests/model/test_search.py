@@ -1,10 +1,10 @@
 """A short search; ``make model-check`` makes the long ones."""
 
-from devicetrack.testing.model import mutants
-from devicetrack.testing.model import search
-from devicetrack.testing.model.world import Shape
 from devicetrack.tests import base
+from devicetrack.tests.model import mutants
 from devicetrack.tests.model import quiet
+from devicetrack.tests.model import search
+from devicetrack.tests.model.world import Shape
 
 
 class SearchTestCase(base.TestCase):

@@ -152,6 +152,71 @@ class LayersTestCase(testtools.TestCase):
         self.assertEqual([], wrong)
 
 
+def edges(sources):
+    """For each module, the modules that it imports, also for its types and within its functions.
+
+    ``from a import b`` means the module a.b where there is one: that it runs the package's own file first is no use of
+    it.
+
+    :param sources: by module name, the text and whether it is a package
+    """
+    found = {}
+    for module, (source, is_package) in sources.items():
+        named = imports_in(source, module, is_package) & sources.keys()
+        inner = {name for name in named if any(other.startswith(name + '.') for other in named)}
+        found[module] = named - {module} - {name for name in inner if sources[name][1]}
+    return found
+
+
+def circles(imports):
+    """The sets of modules that import one another, one by way of the other."""
+    reached = {}
+    for module in imports:
+        seen: set[str] = set()
+        todo = [module]
+        while todo:
+            for name in imports[todo.pop()] - seen:
+                seen.add(name)
+                todo.append(name)
+        reached[module] = seen
+    return sorted({tuple(sorted(name for name in reached[module] if module in reached[name]))
+                   for module in imports if module in reached[module]})
+
+
+class CirclesTestCase(testtools.TestCase):
+
+    def test_no_modules_import_one_another(self):
+        sources = {module_name(path): (path.read_text(), path.name == '__init__.py') for path in ROOT.rglob('*.py')}
+        self.assertEqual([], circles(edges({name: source for name, source in sources.items()
+                                            if part_of(name) not in APART})))
+
+    def test_a_circle_is_seen_wherever_its_imports_stand(self):
+        sources = {
+            'devicetrack.a': ('', True),
+            'devicetrack.a.b': ('from devicetrack.a import c', False),
+            'devicetrack.a.c': ('if TYPE_CHECKING:\n    from devicetrack.a.d import D', False),
+            'devicetrack.a.d': ('def f():\n    from devicetrack.a.b import B', False),
+            'devicetrack.a.e': ('from devicetrack.a.b import B', False),
+        }
+        self.assertEqual([('devicetrack.a.b', 'devicetrack.a.c', 'devicetrack.a.d')], circles(edges(sources)))
+
+    def test_nobody_below_the_top_knows_the_manager(self):
+        knowing = [f'{path.name}:{node.lineno}' for path in ROOT.rglob('*.py')
+                   if part_of(module_name(path)) not in APART | {'cmd', None}
+                   for node in ast.walk(ast.parse(path.read_text()))
+                   if isinstance(node, ast.arg) and node.arg == 'manager']
+        self.assertEqual([], knowing)
+
+
+class LedgerLockTestCase(testtools.TestCase):
+
+    def test_one_module_takes_the_lock_of_the_ledger(self):
+        taking = {path.name for path in ROOT.joinpath('claims').glob('*.py')
+                  for node in ast.walk(ast.parse(path.read_text()))
+                  if isinstance(node, ast.Name) and node.id in ('LedgerLock', 'Ledger')}
+        self.assertEqual({'locked_ledger.py'}, taking)
+
+
 class ImportsOfASourceTestCase(testscenarios.WithScenarios, testtools.TestCase):
     """That the tests above would see a wrong import, however it is written."""
 
@@ -193,8 +258,38 @@ class CostOfImportTestCase(testtools.TestCase):
             [sys.executable, '-c', program], capture_output=True, text=True, check=True)
         self.assertEqual('', answer.stdout.strip())
 
+    def test_the_libvirt_driver_of_a_root_service_loads_no_privileged_daemon(self):
+        program = textwrap.dedent("""
+            import sys
+            from devicetrack.virt.libvirt import driver
+            from devicetrack.virt.libvirt.kinds import mdev, vf, vpmem
+            print('oslo_privsep' in sys.modules)
+        """)
+        answer = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True, check=True)
+        self.assertEqual('False', answer.stdout.strip())
+
     def test_importing_devicetrack_starts_no_thread(self):
         program = 'import threading, devicetrack; print(threading.active_count())'
         answer = subprocess.run(
             [sys.executable, '-c', program], capture_output=True, text=True, check=True)
         self.assertEqual('1', answer.stdout.strip())
+
+    def test_importing_every_module_and_making_drivers_prints_nothing(self):
+        modules = [name for name, _imports in all_imports() if '.migrations' not in name]
+        program = textwrap.dedent(f"""
+            import importlib, tempfile
+            for name in {modules}:
+                importlib.import_module(name)
+            import devicetrack
+            from oslo_config import cfg
+            for driver in ('fake', 'libvirt'):
+                conf = cfg.ConfigOpts()
+                devicetrack.register_options(conf)
+                conf([], default_config_files=[])
+                conf.set_override('virt_driver', driver, 'devicetrack')
+                with tempfile.TemporaryDirectory() as path:
+                    conf.set_override('state_path', path, 'devicetrack')
+                    devicetrack.load_driver(conf)
+        """)
+        answer = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True, check=True)
+        self.assertEqual(('', ''), (answer.stdout, answer.stderr))

@@ -82,10 +82,7 @@ _LOST_CODES = frozenset((libvirt.VIR_ERR_SYSTEM_ERROR, libvirt.VIR_ERR_INTERNAL_
 class Refused(exception.CommandFailed):
     """libvirt refused a call; ``meaning`` says why, as far as it is known."""
 
-    def __init__(self, command: str, reason: str, meaning: Meaning = Meaning.OTHER) -> None:
-        super().__init__(command, reason)
-        self.args = (command, reason, meaning)
-        self.meaning = meaning
+    meaning: Meaning = Meaning.OTHER
 
 
 class Definitions(NamedTuple):
@@ -220,8 +217,8 @@ class Connection:
     """A connection to one hypervisor, opened when it is first needed and again after it was lost.
 
     :param uri: as libvirt takes it; empty means ``qemu:///system``
-    :param connect: opens it, when not ``libvirt.open``; a connection of libvirt's in-process test driver is a
-        host of its own, so who defines its guests hands his own connection in
+    :param connect: opens it, when not ``libvirt.open``. The connection stays the caller's: :meth:`close` does not close
+        it, and ``uri`` only names it in messages.
     """
 
     def __init__(self, uri: str = '', connect: Callable[[], Any] | None = None) -> None:

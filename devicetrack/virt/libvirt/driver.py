@@ -57,9 +57,12 @@ class LibvirtDriver(driver.VirtDriver):
     """A hypervisor that libvirt manages, on this host.
 
     :param kinds: the classes of the device kinds; by default those of the entry points
-    :param connect: opens the connection, when not ``libvirt.open`` with ``[libvirt] connection_uri``
+    :param connect: opens the connection, when not ``libvirt.open`` with ``[libvirt] connection_uri``; see
+        :func:`devicetrack.virt.loader.load_driver`
     :raises InvalidConfiguration: an option cannot be used, or a device kind cannot be loaded or is none
     """
+
+    takes_connection = True
 
     def __init__(self, host: str, conf: cfg.ConfigOpts, state_path: str,
                  kinds: Sequence[type[api.DeviceKind]] | None = None,

@@ -6,6 +6,7 @@ import os
 from typing import NamedTuple
 
 from devicetrack.virt.libvirt import privileged
+from devicetrack.virt.libvirt import root
 
 
 class Made(NamedTuple):
@@ -22,7 +23,7 @@ class Kernel:
     :param root: where sysfs is
     """
 
-    def __init__(self, root: str = privileged.SYSFS) -> None:
+    def __init__(self, root: str = root.SYSFS) -> None:
         self.root = root
         self.directory = os.path.join(root, 'bus/mdev/devices')
 

@@ -7,58 +7,22 @@ import uuid
 from devicetrack import exception
 from devicetrack.claims.manager import ClaimManager
 from devicetrack.objects import DeviceRequest
+from devicetrack.testing import compute_service
 from devicetrack.testing import crash
-from devicetrack.testing import fixtures
+from devicetrack.testing.compute_service import Instance
+from devicetrack.testing.compute_service import Migration
 from devicetrack.testing.crash import program
 
 CLASS = 'CUSTOM_PMEM_NAMESPACE_4GB'
 
 
-class Database:
-    """The service's own data. It outlives the service's processes."""
-
-    def __init__(self):
-        self.hosts = {}                         # of instances that are being booted or run, by UUID
-        self.deleted = []
-        self.migrations = {}
-
-    def place(self, instance_uuid, host):
-        self.hosts[instance_uuid] = host
-
-    def delete(self, instance_uuid):
-        del self.hosts[instance_uuid]
-        self.deleted.append(instance_uuid)
-
-    def known(self, host):
-        return {**{name: 'here' for name, there in self.hosts.items() if there == host},
-                **dict.fromkeys(self.deleted, 'deleted')}
-
-    def save(self, migration):
-        self.migrations[migration.uuid] = migration
-
-    def moving(self):
-        return dict(self.migrations)
-
-
-class View:
-    """What the claim manager asks the service."""
-
-    def __init__(self, place):
-        self.place = place
-
-    def instances(self):
-        return self.place.data.known(self.place.host)
-
-    def migrations(self, uuids):
-        return self.place.data.moving()
-
-
 class Service(crash.ComputeProcess):
-    """The service's process on a host."""
+    """The service's process on a host. Its database, ``data``, outlives it."""
 
-    def __init__(self, place):
-        super().__init__(place)
-        self.manager = ClaimManager(place.host, place.driver, place.store, place.conf, View(place))
+    def __init__(self, parts):
+        super().__init__(parts)
+        self.manager = ClaimManager(parts.host, parts.driver, parts.store, parts.conf,
+                                    compute_service.View(parts.data, parts.host))
 
     def start(self):
         super().start()
@@ -73,13 +37,13 @@ class Service(crash.ComputeProcess):
         return found
 
     def go_on(self):
-        for migration in self.data.moving().values():
+        for migration in self.data.migrations_of(self.host, ()).values():
             if migration.status != 'reverted':
                 self.revert(migration)
 
     def boot(self, instance_uuid):
-        instance = fixtures.Instance(instance_uuid)
-        self.data.place(instance_uuid, self.host)
+        instance = Instance(instance_uuid, host=self.host)
+        self.data.save(instance)
         with self.manager.instance_claim(None, instance, self.host, DeviceRequest.of((CLASS, 1))):
             self._start_guest(instance)
 
@@ -93,16 +57,16 @@ class Service(crash.ComputeProcess):
 
     def resize(self, migration):
         """To other devices of this host."""
-        instance = fixtures.Instance(migration.instance_uuid, host=self.host)
+        instance = self.data.get_instance(migration.instance_uuid)
         self.data.save(migration)
-        with self.manager.resize_claim(None, instance, None, self.host, migration, DeviceRequest.of((CLASS, 1))):
+        with self.manager.resize_claim(None, instance, self.host, DeviceRequest.of((CLASS, 1)), migration):
             self.hypervisor.stop_guest(instance.uuid)
             self._start_guest(instance)
         migration.status = 'finished'
         self.data.save(migration)
 
     def revert(self, migration):
-        instance = fixtures.Instance(migration.instance_uuid, host=self.host)
+        instance = self.data.get_instance(migration.instance_uuid)
         migration.status = 'reverting'
         self.data.save(migration)
         self.hypervisor.stop_guest(instance.uuid)
@@ -114,10 +78,11 @@ class Service(crash.ComputeProcess):
         migration.status = 'reverted'
         self.data.save(migration)
 
-    def resume(self, instance_uuid):
-        if not self.hypervisor.guests().get(instance_uuid):
-            self.manager.release(None, fixtures.Instance(instance_uuid))
-            self.data.delete(instance_uuid)
+    def resume(self, instance):
+        if not self.hypervisor.guests().get(instance.uuid):
+            self.manager.release(None, instance)
+            instance.state = compute_service.DELETED
+            self.data.save(instance)
 
 
 class Boot(crash.Operation):
@@ -131,7 +96,7 @@ class Boot(crash.Operation):
         return {'a': machine}
 
     def data(self):
-        return Database()
+        return compute_service.ServiceData()
 
     def setup(self, world):
         self.instance = str(uuid.uuid5(uuid.NAMESPACE_DNS, 'instance'))
@@ -140,14 +105,14 @@ class Boot(crash.Operation):
         world['a'].boot(self.instance)
 
     def finish(self, world):
-        for instance_uuid, host in list(world.data.hosts.items()):
-            world[host].resume(instance_uuid)
+        for instance in self.living(world):
+            world[instance.host].resume(instance)
 
     def owners(self, world):
-        owners = {}
-        for instance_uuid, host in world.data.hosts.items():
-            owners.setdefault(host, {})[instance_uuid] = {CLASS: 1}
-        return owners
+        return {'a': {instance.uuid: {CLASS: 1} for instance in self.living(world)}}
+
+    def living(self, world):
+        return [instance for instance in world.data.instances if instance.state != compute_service.DELETED]
 
 
 class Revert(Boot):
@@ -155,7 +120,7 @@ class Revert(Boot):
 
     def setup(self, world):
         super().setup(world)
-        self.migration = fixtures.Migration('a', 'a', self.instance, id=1,
+        self.migration = Migration('a', 'a', self.instance, id=1,
                                             uuid=str(uuid.uuid5(uuid.NAMESPACE_DNS, 'migration')))
         world['a'].boot(self.instance)
 

@@ -33,17 +33,17 @@ class Compute:
 
     # At the destination, before anything is claimed.
     def check_can_migrate_destination(self, instance):
-        return encode(self.manager.check_can_live_migrate_destination(context, instance))
+        return encode(self.manager.check_can_live_migrate_destination(instance))
 
     # At the source. The destination reads ``instance.resources`` as the service saved it here.
     def check_can_migrate_source(self, instance, asked):
-        check = self.manager.check_can_live_migrate_source(context, instance, decode(LiveMigrationCheck, asked))
+        check = self.manager.check_can_live_migrate_source(instance, decode(LiveMigrationCheck, asked))
         return encode(check)
 
     # At the destination. The block ends before the copy; an error in it gives everything back.
     def prepare(self, instance, migration, answered):
         check = decode(LiveMigrationCheck, answered)
-        with self.manager.live_migration_claim(context, instance, self.manager.nodename, migration, None, request,
+        with self.manager.live_migration_claim(context, instance, self.manager.nodename, request, migration,
                                                check=check):
             self.manager.realize(context, instance)
             return encode(self.manager.device_map(instance, migration))

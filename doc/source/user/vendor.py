@@ -9,11 +9,11 @@ from oslo_config import cfg
 
 from devicetrack import conf as registry
 from devicetrack import exception
+from devicetrack.compatibility.facts import parse_version
 from devicetrack.compatibility.facts import Sort
+from devicetrack.compatibility.facts import Unknown
 from devicetrack.compatibility.sources import Said
 from devicetrack.compatibility.sources import Source
-from devicetrack.compatibility.versions import parse_version
-from devicetrack.compatibility.versions import Unknown
 from devicetrack.objects.values import MigrationType
 
 OPTIONS = [cfg.StrOpt('inventory', help='Path of the inventory.')]

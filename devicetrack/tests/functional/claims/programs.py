@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import subprocess
 import sys
 import threading
 from typing import Any
@@ -24,17 +23,16 @@ from devicetrack.objects.values import Record
 from devicetrack.store import api
 from devicetrack.store.sql import open_store
 from devicetrack.testing import fixtures
+from devicetrack.tests import processes
 from devicetrack.tests.functional.claims import libvirt_hosts
 from devicetrack.virt import fake
 from devicetrack.virt.libvirt.driver import LibvirtDriver
 from devicetrack.virt.libvirt.kinds import vpmem
 
 
-def start(program: str, options: dict[str, Any]) -> Any:
+def start(program: str, options: dict[str, Any]) -> processes.Process:
     """Start a program; its standard output can be read, its standard input is open until it is closed."""
-    return subprocess.Popen(
-        [sys.executable, '-W', 'ignore', '-m', __name__, program, json.dumps(options)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    return processes.Process(__name__, program, json.dumps(options))
 
 
 def options_of(conf: cfg.ConfigOpts, **more: Any) -> dict[str, Any]:
@@ -161,9 +159,7 @@ def resize(options: dict[str, Any]) -> None:
             host.name, host.name, instance.uuid, uuid=options['migration_uuid']))
         _said('claimed')
         host.machine.stop_guest(instance.uuid)
-        host.manager.realize(None, instance)
-        config = host.manager.guest_config(instance)
-        host.machine.start_guest(instance.uuid, config.devices, metadata=config.metadata)
+        host.run_guest(instance)
         _said('booted')
 
 

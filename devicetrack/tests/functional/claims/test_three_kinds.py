@@ -13,7 +13,7 @@ import uuid
 
 from devicetrack import exception
 from devicetrack import filelock
-from devicetrack.compatibility import facts_data
+from devicetrack.compatibility.facts import facts_as_data
 from devicetrack.conf import libvirt as libvirt_options
 from devicetrack.objects import DeclaredDevice
 from devicetrack.objects import details
@@ -260,7 +260,7 @@ class DeclaredTestCase(ThreeKindsTestCase):
         for card in CARDS:
             pathlib.Path(self.cards.root, 'bus/pci/devices', card, 'aggregation').write_bytes(self.content)
         self.host.audit()
-        obstacles = {place: one.facts.obstacle for place, one in self.host.manager.declarations.items()
+        obstacles = {place: one.facts.obstacle for place, one in self.host.running.declarations.known.items()
                      if place[0] == 'vf'}
         self.assertEqual({('vf', 'pci_0000_3d_00_0', TYPE), ('vf', 'pci_0000_41_00_0', TYPE)}, set(obstacles))
         for obstacle in obstacles.values():
@@ -280,9 +280,9 @@ class CrossingTestCase(ThreeKindsTestCase):
         self.host.restart()
         self.instance, self.migration = Instance(host='elsewhere'), Migration('elsewhere', 'host')
         self.uuid = str(uuid.uuid4())
-        facts = next(one.facts for place, one in self.host.manager.declarations.items() if place[0] == 'mdev')
+        facts = next(one.facts for place, one in self.host.running.declarations.known.items() if place[0] == 'mdev')
         self.check = LiveMigrationCheck(instance_uuid=self.instance.uuid, devices=[DeclaredDevice(
-            identifier=self.uuid, resource_class=VF, seen=None, **facts_data.facts_as_data(facts))])
+            identifier=self.uuid, resource_class=VF, seen=None, **facts_as_data(facts))])
         text = MdevDetails(type='nvidia-35', parent='pci_0000_84_00_0', parent_address='0000:84:00.0',
                            device_api='vfio-pci', iommu_group=None, origin='created')
         self.instance.resources = InstanceResources.from_records('', '', [Record(
@@ -292,8 +292,8 @@ class CrossingTestCase(ThreeKindsTestCase):
         self.instance.resources.host_uuid = str(uuid.uuid4())
 
     def claim(self) -> Any:
-        return self.host.manager.live_migration_claim(None, self.instance, 'host', self.migration, None,
-                                                      DeviceRequest.of((VF, 1)), check=self.check)
+        return self.host.manager.live_migration_claim(None, self.instance, 'host',
+                                                      DeviceRequest.of((VF, 1)), self.migration, check=self.check)
 
     def test_libvirt_shows_no_running_guest_another_sort_of_device(self) -> None:
         refused = self.assertRaises(exception.NoDevicePair, self.claim)

@@ -12,6 +12,7 @@ from typing import Any
 
 from devicetrack import exception
 from devicetrack.objects import DeviceRequest
+from devicetrack.testing import compute_service
 from devicetrack.testing import databases
 from devicetrack.testing import fixtures
 from devicetrack.testing import libvirt as libvirt_fixtures
@@ -316,6 +317,7 @@ class StayingTestCase(TwoHostsTestCase):
         self.fill(self.one, self.instance)
         self.one.delete(self.instance)
         self.instance.host = self.instance.node = None
+        self.instance.state = compute_service.OFFLOADED
         self.assertEqual({fixtures.FREE}, set(self.one.states().values()))
         self.assert_zero(self.one)
         others = [self.staying.spawn('one', request=ASKED) for _ in range(2)]
@@ -333,6 +335,7 @@ class StayingTestCase(TwoHostsTestCase):
         self.one.manager.close()
         self.machine.delete_guest(self.instance.uuid)
         self.instance.host = self.instance.node = None
+        self.instance.state = compute_service.OFFLOADED
         self.one.restart()
         self.assertEqual({fixtures.FREE}, set(self.one.states().values()))
         self.assert_zero(self.one)

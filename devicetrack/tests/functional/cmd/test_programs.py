@@ -13,6 +13,7 @@ from devicetrack.objects import DeviceRequest
 from devicetrack.store.sql import open_store
 from devicetrack.testing import fixtures
 from devicetrack.tests import base
+from devicetrack.tests import processes
 from devicetrack.virt import loader
 
 HOST = 'compute-7'
@@ -43,10 +44,7 @@ directory = {memory}
 """)
 
     def program(self, name: str, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, '-m', f'devicetrack.cmd.{name}', '--config-file', self.config_file, *arguments],
-            stdin=subprocess.DEVNULL, text=True, check=False, timeout=120,
-            **{'stdout': subprocess.PIPE, 'stderr': subprocess.PIPE, **options})
+        return processes.run(f'devicetrack.cmd.{name}', '--config-file', self.config_file, *arguments, **options)
 
     def manage(self, *arguments: str, code: int = 0) -> Any:
         answer = self.program('manage', *arguments, '-f', 'json')
@@ -92,7 +90,10 @@ directory = {memory}
 
     def test_no_store_is_one_line_on_stderr(self) -> None:
         for arguments in (('audit',), ('assignment', 'list')):
-            answer = self.program('manage', *arguments)
+            # Not a fork: what is loaded says nothing either.
+            answer = subprocess.run(
+                [sys.executable, '-m', 'devicetrack.cmd.manage', '--config-file', self.config_file, *arguments],
+                capture_output=True, text=True, check=False, timeout=base.HANGS_S)
             self.assertEqual((1, ''), (answer.returncode, answer.stdout))
             self.assertEqual(1, len(answer.stderr.splitlines()), answer.stderr)
             self.assertIn('run devicetrack-manage db sync', answer.stderr)

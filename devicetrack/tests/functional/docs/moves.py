@@ -13,6 +13,7 @@ import sys
 from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.objects.values import Record
+from devicetrack.testing import compute_service
 from devicetrack.testing import fixtures
 from devicetrack.testing.fixtures import Instance
 from devicetrack.testing.fixtures import Migration
@@ -36,9 +37,7 @@ def claimed(region: Region, instance: Instance, name: str) -> Migration:
 
 def boot(region: Region, instance: Instance, name: str) -> Steps:
     host = region.hosts[name]
-    host.manager.realize(None, instance)
-    config = host.manager.guest_config(instance)
-    host.machine.start_guest(instance.uuid, config.devices, metadata=config.metadata)
+    host.run_guest(instance)
     yield f'{name}: realize, guest_config, the guest starts'
     host.manager.started(None, instance)
     yield f'{name}: started'
@@ -118,8 +117,8 @@ def same_host_failed(region: Region, instance: Instance) -> Steps:
 
 
 def claim_aborted(region: Region, instance: Instance) -> Steps:
-    claim = region.two.manager.resize_claim(None, instance, None, 'two', region.migration(instance, 'two'),
-                                            fixtures.a_request(pmem=1))
+    claim = region.two.manager.resize_claim(None, instance, 'two',
+                                            fixtures.a_request(pmem=1), region.migration(instance, 'two'))
     yield 'two: resize_claim'
     region.two.manager.realize(None, instance)
     yield 'two: realize'
@@ -170,15 +169,14 @@ def claimed_twice(region: Region, instance: Instance) -> Steps:
 def live_migrated(region: Region, instance: Instance) -> Steps:
     one, two = region.one, region.two
     migration = region.migration(instance, 'two')
-    two.manager.live_migration_claim(None, instance, 'two', migration, None, fixtures.a_request(pmem=1))
+    two.manager.live_migration_claim(None, instance, 'two', fixtures.a_request(pmem=1), migration)
     yield 'two: live_migration_claim'
     two.manager.realize(None, instance)
     found = two.manager.device_map(instance, migration)
     yield 'two: realize, device_map'
-    one.manager.migration_definitions(None, instance, migration, found)
+    definitions = one.manager.migration_definitions(None, instance, migration, found)
     yield 'one: migration_definitions'
-    two.machine.start_guest(instance.uuid, [pair.element for pair in found.pairs], metadata=found.metadata,
-                            arriving=True)
+    two.machine.receive_guest(instance.uuid, definitions)
     yield 'the copy begins; the guest waits on two'
     two.machine.arrived(instance.uuid)
     one.machine.delete_guest(instance.uuid)
@@ -206,13 +204,11 @@ def evacuated(region: Region, instance: Instance) -> Steps:
     one, two = region.one, region.two
     one.manager.close()
     yield 'one: the host is lost'
-    migration = Migration('one', 'two', instance.uuid, 'accepted')
-    region.migrations.append(migration)
-    region.evacuations.append(migration)
+    migration = region.migration(instance, 'two', compute_service.EVACUATION)
     two.manager.rebuild_claim(None, instance, 'two', fixtures.a_request(pmem=1), migration=migration)
     yield 'two: rebuild_claim'
     yield from boot(region, instance, 'two')
-    two.manager.finish_evacuation(instance, 'two', migration)
+    two.manager.finish_evacuation(None, instance, 'two', migration)
     instance.host, migration.status = 'two', 'done'
     yield 'two: finish_evacuation'
     one.restart()
@@ -225,7 +221,7 @@ def deleted_while_it_waits(region: Region, instance: Instance) -> Steps:
     yield 'resized to two, not confirmed'
     region.two.machine.delete_guest(instance.uuid)
     region.two.manager.release(None, instance)
-    region.deleted.add(instance.uuid)
+    instance.state = compute_service.DELETED
     yield 'two: the guest is undefined, release'
     region.one.machine.delete_guest(instance.uuid)
     region.one.audit()
@@ -249,7 +245,7 @@ def rebooted(region: Region, instance: Instance) -> Steps:
 def shelved(region: Region, instance: Instance) -> Steps:
     region.one.machine.delete_guest(instance.uuid)
     region.one.manager.release(None, instance)
-    instance.host = None
+    instance.host, instance.state = None, compute_service.OFFLOADED
     yield 'one: the guest is undefined, release'
     region.two.claim(instance, pmem=1)
     instance.host = 'two'

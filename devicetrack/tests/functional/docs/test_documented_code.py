@@ -34,6 +34,7 @@ from devicetrack.testing import fixtures
 from devicetrack.testing import libvirt as libvirt_fixtures
 from devicetrack.testing import region as regions
 from devicetrack.tests import base
+from devicetrack.tests import processes
 from devicetrack.tests.unit.cmd import program
 from devicetrack.virt import fake
 from devicetrack.virt.libvirt import driver as libvirt_driver
@@ -83,7 +84,7 @@ class QuickStartTestCase(base.TestCase):
 
     def test_it_prints_what_the_page_says(self) -> None:
         answer = subprocess.run([sys.executable, str(DOCS / 'user' / 'quick_start.py')], cwd=self.temp_dir(),
-                                capture_output=True, text=True, check=False, timeout=120)
+                                capture_output=True, text=True, check=False, timeout=base.HANGS_S)
         self.assertEqual('', answer.stderr if answer.returncode else '')
         page = (DOCS / 'user' / 'quick_start.rst').read_text(encoding='utf-8')
         self.assertIn(textwrap.indent(answer.stdout, '    '), page)
@@ -93,7 +94,7 @@ class LiveMigrationTestCase(base.TestCase):
 
     def test_it_prints_what_the_page_says(self) -> None:
         answer = subprocess.run([sys.executable, str(DOCS / 'user' / 'live_migration.py')], cwd=self.temp_dir(),
-                                capture_output=True, text=True, check=False, timeout=120)
+                                capture_output=True, text=True, check=False, timeout=base.HANGS_S)
         self.assertEqual('', answer.stderr if answer.returncode else '')
         page = (DOCS / 'user' / 'live_migration.rst').read_text(encoding='utf-8')
         self.assertIn('::\n\n' + textwrap.indent(answer.stdout, '    ') + '\n', page)
@@ -175,8 +176,7 @@ class MediatedDevicesTestCase(base.TestCase):
         path.write_text(f'[devicetrack]\nstate_path = {self.state_path}\n'
                         f'machine_id_path = {self.conf.devicetrack.machine_id_path}\n[libvirt]\n'
                         f'connection_uri = {self.uri}\n[devices]\nenabled_mdev_types = nvidia-35\n')
-        answer = subprocess.run([sys.executable, '-m', 'devicetrack.cmd.manage', '--config-file', path,
-                                 *options.split()], capture_output=True, text=True, check=False, timeout=120)
+        answer = processes.run('devicetrack.cmd.manage', '--config-file', str(path), *options.split())
         self.assertEqual((0, ''), (answer.returncode, answer.stderr))
         self.assertIn(textwrap.indent(answer.stdout, '    '), self.page)
 
@@ -196,8 +196,7 @@ class CardsTestCase(base.TestCase):
                             f'machine_id_path = {self.conf.devicetrack.machine_id_path}\n[libvirt]\n'
                             'connection_uri = test:///default\n[devicetrack_vf]\nenabled_types = 558\n'
                             + process.stdout.readline())
-            answer = subprocess.run([sys.executable, '-m', 'devicetrack.cmd.manage', '--config-file', path,
-                                     *options.split()], capture_output=True, text=True, check=False, timeout=120)
+            answer = processes.run('devicetrack.cmd.manage', '--config-file', str(path), *options.split())
             process.communicate()
         self.assertEqual((0, ''), (answer.returncode, answer.stderr))
         self.assertIn(textwrap.indent(answer.stdout, '    '), page.read_text(encoding='utf-8'))
@@ -215,7 +214,7 @@ class GuestsTestCase(base.TestCase):
             shell = command.replace('/srv/try', directory).replace('python ', f'{sys.executable} ', 1).replace(
                 'devicetrack-manage', f'{sys.executable} -m devicetrack.cmd.manage')
             answer = subprocess.run(shell, shell=True, cwd=DOCS / 'user', capture_output=True, text=True, check=False,
-                                    timeout=120)
+                                    timeout=base.HANGS_S)
             self.assertEqual(printed, textwrap.indent(answer.stdout, '    '), f'{command}: {answer.stderr}')
 
 
@@ -232,17 +231,15 @@ class SourceTestCase(base.TestCase):
         [namespace] = re.findall(r'\[project.entry-points."(.*)"\]', page)
         info.joinpath('entry_points.txt').write_text(f'[{namespace}]\nvendor = vendor:Vendor\n')
         subprocess.run([sys.executable, DOCS / 'user' / 'guests.py', directory], capture_output=True, check=True,
-                       timeout=120)
+                       timeout=base.HANGS_S)
         [options] = re.findall(r'^    \[devicetrack_compatibility\]\n(?:    .*\n)+', page, re.M)
         with open(directory / 'service.conf', 'a', encoding='utf-8') as file:
             file.write(textwrap.dedent(options).replace('/srv/try', str(directory)))
         [versions] = re.findall(r'^    ({.*})$', page, re.M)
         directory.joinpath('versions.json').write_text(versions)
         for command, printed in re.findall(r'^    \$ devicetrack-manage (.*)\n((?:    [^$].*\n)*)', page, re.M)[:2]:
-            answer = subprocess.run([sys.executable, '-m', 'devicetrack.cmd.manage',
-                                     *command.replace('/srv/try', str(directory)).split()],
-                                    env={**os.environ, 'PYTHONPATH': str(site)}, capture_output=True, text=True,
-                                    check=False, timeout=120)
+            answer = processes.run('devicetrack.cmd.manage', *command.replace('/srv/try', str(directory)).split(),
+                                   env={**os.environ, 'PYTHONPATH': str(site)})
             self.assertEqual((0, printed), (answer.returncode, textwrap.indent(answer.stdout.lstrip(), '    ')),
                              answer.stderr)
 
@@ -348,9 +345,8 @@ class DeviceKindTestCase(base.TestCase):
             info.joinpath('entry_points.txt').write_text(
                 '[devicetrack.libvirt.device_kinds]\nscratch = scratch:Scratch\n')
         config_file = program.write_configuration(self.state_path, self.conf)
-        answer = subprocess.run(
-            [sys.executable, '-m', 'devicetrack.cmd.manage', '--config-file', config_file, *arguments, '-f', 'json'],
-            env={**os.environ, 'PYTHONPATH': path}, capture_output=True, text=True, check=False, timeout=120)
+        answer = processes.run('devicetrack.cmd.manage', '--config-file', config_file, *arguments, '-f', 'json',
+                               env={**os.environ, 'PYTHONPATH': path})
         return answer.returncode, json.loads(answer.stdout)
 
     def test_commands_read_what_it_stored_where_it_is_installed(self) -> None:

@@ -10,7 +10,8 @@ import types
 from typing import Any
 
 from devicetrack.claims.service import MovingService
-from devicetrack.engine import moves as statuses
+from devicetrack.engine import migrations as statuses
+from devicetrack.testing import compute_service
 from devicetrack.testing import fixtures
 from devicetrack.testing.region import Region
 from devicetrack.tests import base
@@ -71,7 +72,7 @@ class MovingServiceTestCase(base.TestCase):
 
     @property
     def instances(self) -> list[Any]:
-        return [types.SimpleNamespace(uuid=one.uuid, host=one.host, deleted=one.uuid in self.region.deleted)
+        return [types.SimpleNamespace(uuid=one.uuid, host=one.host, deleted=one.state == compute_service.DELETED)
                 for one in self.region.instances]
 
     @property
@@ -79,11 +80,11 @@ class MovingServiceTestCase(base.TestCase):
         for one in self.region.migrations:
             made: Any = one
             made.updated_at = self.updated_at
-            made.migration_type = 'evacuation' if one in self.region.evacuations else 'migration'
+            made.migration_type = one.kind
         return list(self.region.migrations)
 
     def create_migration(self, instance: Any, nodename: str, move_type: str) -> Any:
-        return self.region.migration(instance, nodename)
+        return self.region.create_migration(instance, nodename, move_type)
 
     def set_status(self, migration_uuid: str, status: str) -> None:
         [one] = [one for one in self.region.migrations if one.uuid == migration_uuid]
@@ -122,6 +123,6 @@ class MovingServiceTestCase(base.TestCase):
 
     def test_a_claim_without_a_migration_gets_one(self) -> None:
         instance = self.region.spawn('one', pmem=1)
-        claim = self.region.two.manager.resize_claim(None, instance, None, 'two', None, fixtures.a_request(pmem=1))
+        claim = self.region.two.manager.resize_claim(None, instance, 'two', fixtures.a_request(pmem=1), None)
         self.assertEqual([claim.migration], self.region.migrations)
         claim.abort()

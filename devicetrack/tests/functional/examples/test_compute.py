@@ -66,7 +66,7 @@ class TestComputeService(base.TestCase):
 
     def run_service(self, *order: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run([sys.executable, str(SERVICE), '--config-file', str(self.file), *order],
-                              capture_output=True, text=True, timeout=120, env=os.environ | {
+                              capture_output=True, text=True, timeout=base.HANGS_S, env=os.environ | {
                                   'PYTHONPATH': os.pathsep.join([str(ROOT), os.environ.get('PYTHONPATH', '')])})
 
     def order(self, *order: str) -> list[str]:

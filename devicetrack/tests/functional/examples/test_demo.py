@@ -24,8 +24,8 @@ class TestDemo(base.TestCase):
     def run_demo(self, *command: str) -> subprocess.CompletedProcess[str]:
         """Run the demo, which keeps everything below a directory of this test's."""
         return subprocess.run(
-            [sys.executable, *(command or [str(DEMO / 'main.py')])], capture_output=True, text=True, timeout=300,
-            env=os.environ | {'TMPDIR': self.temporary, 'PYTHONPATH': os.pathsep.join(
+            [sys.executable, *(command or [str(DEMO / 'main.py')])], capture_output=True, text=True,
+            timeout=base.HANGS_S, env=os.environ | {'TMPDIR': self.temporary, 'PYTHONPATH': os.pathsep.join(
                 [str(ROOT), str(DEMO), os.environ.get('PYTHONPATH', '')])})
 
     def test_it_tells_its_story_to_the_end_and_leaves_nothing(self) -> None:

@@ -79,11 +79,11 @@ class FlatHost(fixtures.Fixture):
         self.host.resize(instance, migration=migration, request={self.node: {'resources': {VGPU: vgpu}}})
         return migration.uuid
 
-    def heal_node(self, hypervisor: bool = True) -> healer.Node:
+    def heal_node(self, hypervisor: bool = True) -> healer.NodeToHeal:
         """What a heal has to know, where the hypervisor can be asked or where nothing but the record is there."""
         if hypervisor:
-            return healer.Node.of_host(self.manager.placed, self.manager.providers(), self.manager.complete)
-        return healer.Node(self.node, lambda: (self.manager.placed()[0], None))
+            return healer.NodeToHeal.of_host(self.manager.placed, self.manager.providers(), self.manager.complete)
+        return healer.NodeToHeal(self.node, lambda: (self.manager.placed()[0], None))
 
     def held(self) -> dict[str, values.Resources]:
         """What the consumers of the whole tree hold."""
@@ -126,14 +126,14 @@ class EarlierHost(fixtures.Fixture):
         self.direct.put_inventories(self.node, created.generation, {'VCPU': values.Inventory(1000)})
         host = self.host.store.host(self.name)
         assert host is not None
-        self.observer = Observer(host, self.host.manager.driver, self.host.store, self.host.conf,
+        self.observer = Observer(host, self.host.driver, self.host.store, self.host.conf,
                                  ProvidersByName(self.direct, self.name))
         PlacementReporter(self.direct).sync(self.observer.providers()[0], tree.ANNOUNCED)
         self.direct.put_allocations(values.Consumer(self.instance.uuid, {self.node: {**CPU, PMEM: 1, VGPU: 1}}, None,
                                                     PROJECT, USER, values.INSTANCE))
 
-    def heal_node(self) -> healer.Node:
-        return healer.Node.of_host(self.observer.placed, *self.observer.providers())
+    def heal_node(self) -> healer.NodeToHeal:
+        return healer.NodeToHeal.of_host(self.observer.placed, *self.observer.providers())
 
     def held(self) -> dict[str, Mapping[str, int]]:
         """What the instance holds, by the provider's name without the node's."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from http import server as http_server
-import pickle
 import socket
 import threading
 import uuid
@@ -225,11 +224,10 @@ class TestNoAnswer(ClientTestCase):
         self.assertIn('401', error.reason)
 
     def test_a_server_that_is_too_old(self):
-        self.client.check_version()
+        self.client.get_tree(_NOBODY)
         self.useFixture(fixtures.MonkeyPatch('devicetrack.placement.client.MICROVERSION', '1.999'))
-        for call in (self.client.check_version, lambda: self.client.get_tree(_NOBODY)):
-            error = self.assertRaises(errors.PlacementTooOld, call)
-            self.assertEqual('1.999', error.wanted)
+        error = self.assertRaises(errors.PlacementTooOld, self.client.get_tree, _NOBODY)
+        self.assertEqual('1.999', error.wanted)
 
 
 class TestOptions(base.TestCase):
@@ -276,12 +274,3 @@ class TestOptions(base.TestCase):
             error = self.assertRaises(exception.InvalidConfiguration, clients.Client.from_conf,
                                       self.conf_of(f'[placement]\n{text}\n'))
             self.assertIn(f'[placement] {said}', str(error))
-
-
-class TestErrors(base.TestCase):
-
-    def test_they_survive_pickling(self):
-        for error in (errors.ConsumerConflict('move', iter(['a', 'b'])), errors.ProviderConflict('move', ['c']),
-                      errors.PlacementRefused('GET /', 400, 'code', 'detail'), errors.NoCapacity('PUT', 'why')):
-            again = pickle.loads(pickle.dumps(error))
-            self.assertEqual((str(error), vars(error)), (str(again), vars(again)))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from devicetrack.objects.values import Leftover
 from devicetrack.placement import errors
-from devicetrack.placement.allocations import Outcome
 from devicetrack.placement.allocations import Policy
+from devicetrack.placement.values import Outcome
 from devicetrack.testing.http_proxy import Loss
 from devicetrack.tests import base
 from devicetrack.tests.functional.placement import worlds
@@ -36,22 +36,22 @@ class Operations(base.TestCase):
         self.world = self.useFixture(worlds.World())
         self.case.prepare(self.world)
 
-    def carry_out(self, policy: Policy = Policy.FAIL, **kwargs):
+    def call(self, policy: Policy = Policy.FAIL, **kwargs):
         return self.case.call(self.world, self.world.client(policy, **kwargs))
 
     def fails(self, error_type, policy: Policy = Policy.FAIL, **kwargs):
         """:returns: the error that the operation raises"""
-        return self.assertRaises(error_type, self.carry_out, policy, **kwargs)
+        return self.assertRaises(error_type, self.call, policy, **kwargs)
 
     def before_it_writes(self, call) -> None:
         self.world.proxy.before_next(*self.case.writes, call)
 
-    def assert_done(self, verdict) -> None:
-        self.assertEqual((Outcome.DONE, self.case.after(self.world)), (verdict.outcome, self.world.held()))
+    def assert_done(self, result) -> None:
+        self.assertEqual((Outcome.DONE, self.case.after(self.world)), (result.outcome, self.world.held()))
 
     def assert_unchanged(self, error) -> None:
         expected = Outcome.PENDING if self.case.ends_move else Outcome.UNCHANGED
-        self.assertEqual((expected, self.case.before(self.world)), (error.verdict.outcome, self.world.held()))
+        self.assertEqual((expected, self.case.before(self.world)), (error.result.outcome, self.world.held()))
 
     def written(self) -> int:
         return [method for method, _path in self.world.placement.requests].count(self.case.writes[0])
@@ -60,40 +60,40 @@ class Operations(base.TestCase):
 class TestOperations(Operations):
 
     def test_it_reads_and_writes_once(self):
-        self.assert_done(self.carry_out())
+        self.assert_done(self.call())
         self.assertEqual(self.case.reads + 1, len(self.world.placement.requests))
 
     def test_repeated_it_is_recognized(self):
-        self.carry_out()
+        self.call()
         self.assertEqual((Outcome.REPEATED, self.case.after(self.world)),
-                         (self.carry_out().outcome, self.world.held()))
+                         (self.call().outcome, self.world.held()))
 
     def test_somebody_else_changes_a_provider(self):
         self.before_it_writes(self.world.touch_providers)
-        self.assert_done(self.carry_out())
+        self.assert_done(self.call())
 
     def test_no_capacity(self):
         self.world.fill()
         if self.case.grows:
             self.assert_unchanged(self.fails(errors.NoCapacity))
         else:
-            self.assert_done(self.carry_out())
+            self.assert_done(self.call())
 
     def test_the_write_is_lost_on_its_way(self):
         self.world.proxy.at_next(*self.case.writes, Loss.REQUEST)
-        self.assert_done(self.carry_out())
+        self.assert_done(self.call())
         self.assertEqual(2, self.written())
 
     def test_the_answer_is_lost(self):
         self.world.proxy.at_next(*self.case.writes, Loss.ANSWER)
-        self.assert_done(self.carry_out())
+        self.assert_done(self.call())
         self.assertEqual(1, self.written())
 
     def test_the_answer_is_lost_and_nobody_can_be_asked(self):
         self.world.proxy.before_next(*self.case.writes, self.world.lose_reads, Loss.ANSWER)
         error = self.fails(errors.PlacementUnavailable)
-        self.assertEqual(Outcome.PENDING if self.case.ends_move else Outcome.UNKNOWN, error.verdict.outcome)
-        self.assertEqual(Outcome.REPEATED, self.carry_out().outcome)
+        self.assertEqual(Outcome.PENDING if self.case.ends_move else Outcome.UNKNOWN, error.result.outcome)
+        self.assertEqual(Outcome.REPEATED, self.call().outcome)
         self.assertEqual(self.case.after(self.world), self.world.held())
 
 
@@ -113,21 +113,21 @@ class TestConflicts(Operations):
         self.before_it_writes(lambda: self.case.add(self.world))
         expected = _CONFLICTS[self.name][list(Policy).index(policy)]
         if expected is None:
-            self.assertEqual(Outcome.DONE, self.carry_out(policy).outcome)
+            self.assertEqual(Outcome.DONE, self.call(policy).outcome)
             after = self.case.after(self.world)
             if self.name not in _TAKES_ALL:
                 after = self.case.with_theirs(self.world, after)
             self.assertEqual(after, self.world.held())
             return
         error = self.fails(expected, policy)
-        self.assertEqual(Outcome.PENDING if self.case.ends_move else Outcome.UNCHANGED, error.verdict.outcome)
+        self.assertEqual(Outcome.PENDING if self.case.ends_move else Outcome.UNCHANGED, error.result.outcome)
         self.assertEqual(self.case.with_theirs(self.world, self.case.before(self.world)), self.world.held())
 
     def test_written_again_as_it_was_it_is_as_believed(self):
         if self.name == 'spawn':
             return                              # written by anybody, it exists
         self.before_it_writes(lambda: self.world.touch(self.case.consumer(self.world)))
-        self.assert_done(self.carry_out(Policy.RETRY))
+        self.assert_done(self.call(Policy.RETRY))
 
     def test_somebody_who_writes_each_time_is_met_so_often_only(self):
         if self.name == 'spawn':
@@ -192,7 +192,7 @@ class TestWhatWasBelieved(base.TestCase):
         self.world.add(self.world.instance, self.world.source)
         for policy in (Policy.FAIL, Policy.RETRY):
             error = self.assertRaises(errors.ConsumerConflict, self.move, policy, own=self.world.old)
-            self.assertEqual(((self.world.instance,), Outcome.UNCHANGED), (error.consumers, error.verdict.outcome))
+            self.assertEqual(((self.world.instance,), Outcome.UNCHANGED), (error.consumers, error.result.outcome))
         self.assertNotIn(('POST', '/allocations'), self.world.placement.requests)
 
     def test_what_others_put_there_before_a_move_stays_with_the_instance(self):
@@ -235,9 +235,9 @@ class TestWhatWasBelieved(base.TestCase):
         self.assertRaises(errors.UnknownConsumer, self.move)
         self.assertRaises(errors.UnknownConsumer, self.change)
         self.assertRaises(errors.UnknownConsumer, client.evacuate, self.world.instance, self.world.new)
-        for verdict in (client.delete(self.world.instance), client.confirm(self.world.instance, self.world.migration),
+        for result in (client.delete(self.world.instance), client.confirm(self.world.instance, self.world.migration),
                         client.finish_evacuation(self.world.instance, [self.world.source])):
-            self.assertEqual(Outcome.REPEATED, verdict.outcome)
+            self.assertEqual(Outcome.REPEATED, result.outcome)
 
     def test_a_provider_that_is_not_there(self):
         nowhere = '00000000-0000-4000-8000-000000000000'
@@ -245,7 +245,7 @@ class TestWhatWasBelieved(base.TestCase):
         for call in (lambda: self.world.client().spawn(self.world.migration, {nowhere: {worlds.CPU: 1}}, 'p', 'u'),
                      lambda: self.world.client().evacuate(self.world.instance, {nowhere: {worlds.CPU: 1}})):
             error = self.assertRaises(errors.UnknownProvider, call)
-            self.assertEqual((nowhere, Outcome.UNCHANGED), (error.provider, error.verdict.outcome))
+            self.assertEqual((nowhere, Outcome.UNCHANGED), (error.provider, error.result.outcome))
         self.assertEqual({'instance': self.world.old}, self.world.held())
 
     def test_a_spawn_of_another_project_is_another(self):
@@ -271,8 +271,8 @@ class TestWhatWasBelieved(base.TestCase):
     def test_a_move_to_the_same_is_a_move(self):
         self.world.write(self.world.instance, self.world.old)
         for outcome in (Outcome.DONE, Outcome.REPEATED):
-            verdict = self.world.client().move(self.world.instance, self.world.migration, self.world.old)
-            self.assertEqual(outcome, verdict.outcome)
+            result = self.world.client().move(self.world.instance, self.world.migration, self.world.old)
+            self.assertEqual(outcome, result.outcome)
             self.assertEqual({'instance': self.world.old, 'migration': self.world.old}, self.world.held())
 
     def test_what_goes_back_or_away_is_as_it_was_believed_or_stays(self):
@@ -297,7 +297,7 @@ class TestWhatWasBelieved(base.TestCase):
             'GET', '/allocations/', lambda: self.world.add(self.world.instance, self.world.dest)))
         self.world.proxy.at_next('PUT', '/allocations/', Loss.ANSWER)
         error = self.assertRaises(errors.ConsumerConflict, self.change)
-        self.assertEqual(Outcome.UNKNOWN, error.verdict.outcome)
+        self.assertEqual(Outcome.UNKNOWN, error.result.outcome)
 
 
 class TestConfirm(base.TestCase):
@@ -331,20 +331,20 @@ class TestConfirm(base.TestCase):
 
     def test_after_a_conflict_it_can_be_reverted(self):
         error = self.conflict()
-        self.assertEqual((Outcome.PENDING, True), (error.verdict.outcome, error.verdict.revert_possible))
+        self.assertEqual((Outcome.PENDING, True), (error.result.outcome, error.result.revert_possible))
         self.world.client().revert(self.world.instance, self.world.migration)
         self.assertEqual(({'instance'}, []), (set(self.world.held()), self.world.leftovers.notes))
 
     def test_of_an_instance_that_is_gone_nothing_can_be_reverted(self):
         self.world.client().delete(self.world.instance)
         error = self.conflict()
-        self.assertIs(False, error.verdict.revert_possible)
+        self.assertIs(False, error.result.revert_possible)
 
     def test_without_an_answer_nobody_knows(self):
         self.world.lose_reads()
         self.world.proxy.before_next('GET', '/allocations/', self.world.lose_reads, Loss.REQUEST)
         error = self.assertRaises(errors.PlacementUnavailable, self.confirm)
-        self.assertEqual((Outcome.PENDING, None), (error.verdict.outcome, error.verdict.revert_possible))
+        self.assertEqual((Outcome.PENDING, None), (error.result.outcome, error.result.revert_possible))
         self.assertEqual([self.leftover], self.world.leftovers.notes)
 
     def test_what_was_left_is_removed_later_whatever_it_is_by_then(self):

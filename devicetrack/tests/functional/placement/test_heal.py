@@ -279,7 +279,7 @@ class TestKilled(base.TestCase):
         ('amid a POST', 'POST', None),
         names=('method', 'loss'))
 
-    def killed_at(self, number: int, placement: placements.Placement, node: healer.Node) -> bool:
+    def killed_at(self, number: int, placement: placements.Placement, node: healer.NodeToHeal) -> bool:
         """Heal in a child that is killed when its request of this number has come; whether it was."""
         records, usage = node.look()            # the store's connections are the parent's
         child = os.fork()

@@ -25,7 +25,6 @@ from devicetrack.tests.functional.placement import nodes
 from devicetrack.tests.unit.cmd import program as programs
 
 _NODES, _INSTANCES, _KILLS = 10, 4, 4
-_TIMEOUT_S = 300
 
 
 class Writer(threading.Thread):
@@ -99,7 +98,7 @@ class TestTogether(base.TestCase):
                 for _before in range(killed_at - 1):
                     self.placement.proxy.before_next('GET', '/', lambda: None)
                 self.placement.proxy.before_next('GET', '/', process.kill)
-            out, err = process.communicate(timeout=_TIMEOUT_S)
+            out, err = process.communicate(timeout=base.HANGS_S)
         return subprocess.CompletedProcess((), process.returncode, out, err)
 
     def test_every_consumer_ends_at_its_devices_and_no_amount_is_lost(self) -> None:
@@ -115,7 +114,7 @@ class TestTogether(base.TestCase):
         self.assertTrue(self.killed[0])
         over.set()
         for writer in writers:
-            writer.join(_TIMEOUT_S)
+            writer.join(base.HANGS_S)
             self.assertEqual((False, None), (writer.is_alive(), writer.error))
         last = self.heal()
         self.assertEqual(0, last.returncode, last.stderr)

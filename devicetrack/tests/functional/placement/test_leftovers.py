@@ -9,11 +9,11 @@ from oslo_config import cfg
 
 from devicetrack import exception
 from devicetrack.conf import opts
-from devicetrack.engine import moves
+from devicetrack.engine import migrations
 from devicetrack.objects.values import Leftover
 from devicetrack.placement import errors
 from devicetrack.placement.allocations import AllocationClient
-from devicetrack.placement.allocations import Outcome
+from devicetrack.placement.values import Outcome
 from devicetrack.store.leftovers import HostLeftovers
 from devicetrack.store.sql import open_store
 from devicetrack.testing import fixtures
@@ -49,7 +49,7 @@ class LeftoversTestCase(base.TestCase):
     def is_completed(self, migration_uuid: str) -> bool:
         """The service's word."""
         self.assertEqual(self.migration.uuid, migration_uuid)
-        return moves.verdict(self.migration.status) == moves.DONE
+        return migrations.outcome_of(self.migration.status) == migrations.DONE
 
     def remove(self) -> list[Any]:
         return list(self.client.remove_leftovers(self.is_completed).values())

@@ -14,20 +14,20 @@ import uuid
 import fixtures
 
 from devicetrack import exception
-from devicetrack.claims import inventory
+from devicetrack.claims import scheduling
 from devicetrack.compatibility import partners
 from devicetrack.compatibility import traits
 from devicetrack.compatibility.facts import Declaration
 from devicetrack.compatibility.facts import Facts
+from devicetrack.compatibility.facts import MigrationVersion
+from devicetrack.compatibility.facts import Opaque
 from devicetrack.compatibility.facts import Sort
+from devicetrack.compatibility.facts import STATELESS
+from devicetrack.compatibility.facts import Unknown
+from devicetrack.compatibility.facts import Version
 from devicetrack.compatibility.partners import Held
 from devicetrack.compatibility.partners import Offer
 from devicetrack.compatibility.rules import Rules
-from devicetrack.compatibility.versions import MigrationVersion
-from devicetrack.compatibility.versions import Opaque
-from devicetrack.compatibility.versions import STATELESS
-from devicetrack.compatibility.versions import Unknown
-from devicetrack.compatibility.versions import Version
 from devicetrack.objects.traits import MIGRATION
 from devicetrack.objects.values import Attribute
 from devicetrack.objects.values import MigrationType
@@ -163,10 +163,10 @@ class FleetTestCase(base.TestCase):
 
     def report(self, host: Host) -> None:
         names = {'', *(pool.parent or '' for pool in host.pools)}
-        counts = [inventory.Count(host.provider(pool.parent or ''), self.class_of(pool.facts), 2, 2 - pool.room, '',
+        counts = [scheduling.Count(host.provider(pool.parent or ''), self.class_of(pool.facts), 2, 2 - pool.room, '',
                                   pool.facts.sort.kind, pool.parent) for pool in host.pools]
         declared = [Declaration(pool.parent, pool.facts) for pool in host.pools]
-        providers = inventory.providers({name: host.provider(name) for name in names}, host.uuid, counts, declared)
+        providers = scheduling.providers({name: host.provider(name) for name in names}, host.uuid, counts, declared)
         reporter = PlacementReporter(self.direct)
         self.assertEqual({}, reporter.sync(providers, host.layout).refused)
         self.assertEqual((), reporter.sync(providers, host.layout).changes)

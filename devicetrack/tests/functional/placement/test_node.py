@@ -33,7 +33,7 @@ class NodeTestCase(base.TestCase):
         """A service that starts: its manager is ready, and nothing was reported yet."""
         self.world.host.restart()
         self.world.manager = self.world.host.manager
-        return NodeReporter(self.placement.client, self.world.manager, nested)
+        return NodeReporter(self.placement.client, self.world.manager, self.world.host.store, nested)
 
     @property
     def is_marked(self) -> bool:
@@ -113,10 +113,8 @@ class TestAtStart(NodeTestCase):
         self.assertEqual(ANNOUNCED, self.world.room())
 
     def test_so_does_a_placement_that_does_not_answer(self) -> None:
-        server = self.useFixture(placements.PlacementServer())
-        placement = self.useFixture(placements.Placement(server))
-        service = NodeReporter(placement.client, self.world.manager, 'at_start')
-        server.stop()
+        nobody = self.placement.open('http://127.0.0.1:1')
+        service = NodeReporter(nobody, self.world.manager, self.world.host.store, 'at_start')
         start = service.start()
         assert start.healing is not None
         self.assertEqual(([healing.FAILED], None), ([one.what for one in start.healing.obstacles], start.report))

@@ -11,14 +11,12 @@ import sqlalchemy as sa
 from testtools import matchers
 
 from devicetrack.placement import errors
-from devicetrack.placement.allocations import Outcome
 from devicetrack.placement.allocations import Policy
+from devicetrack.placement.values import Outcome
 from devicetrack.testing import databases
 from devicetrack.testing import placement as placements
 from devicetrack.tests import base
 from devicetrack.tests.functional.placement import worlds
-
-_TIMEOUT_S = 60
 
 
 class TestProviderMoves(base.TestCase):
@@ -43,7 +41,7 @@ class TestProviderMoves(base.TestCase):
         over = threading.Event()
         waiting = threading.Thread(target=self.commit_when_awaited, args=(connection, over))
         waiting.start()
-        self.addCleanup(waiting.join, _TIMEOUT_S)
+        self.addCleanup(waiting.join, base.HANGS_S)
         self.addCleanup(over.set)
 
     def commit_when_awaited(self, connection: sa.Connection, over: threading.Event) -> None:
@@ -56,10 +54,10 @@ class TestProviderMoves(base.TestCase):
 
     def test_the_operation_fails_and_leaves_all_as_it_was(self):
         error = self.assertRaises(errors.ProviderConflict, self.case.call, self.world, self.world.client())
-        self.assertEqual(Outcome.PENDING if self.case.ends_move else Outcome.UNCHANGED, error.verdict.outcome)
+        self.assertEqual(Outcome.PENDING if self.case.ends_move else Outcome.UNCHANGED, error.result.outcome)
         self.assertEqual(self.case.before(self.world), self.world.held())
         self.assertThat({self.world.source, self.world.dest}, matchers.ContainsAll(error.providers))
 
     def test_it_is_repeated(self):
-        verdict = self.case.call(self.world, self.world.client(Policy.RETRY))
-        self.assertEqual((Outcome.DONE, self.case.after(self.world)), (verdict.outcome, self.world.held()))
+        result = self.case.call(self.world, self.world.client(Policy.RETRY))
+        self.assertEqual((Outcome.DONE, self.case.after(self.world)), (result.outcome, self.world.held()))

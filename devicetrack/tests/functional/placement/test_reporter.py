@@ -435,7 +435,7 @@ class TestInterrupted(ReporterTestCase):
 
 class TestServerDown(base.TestCase):
     def test_a_later_report_goes_on(self) -> None:
-        server = self.useFixture(placements.PlacementServer())
+        server = placements.PlacementServer.shared()
         placement = self.useFixture(placements.Placement(server))
         node, reporter = Node(), PlacementReporter(placement.client)
         placement.proxy.before_next('PUT', f'/resource_providers/{node.uuid_of("card001")}', server.stop)

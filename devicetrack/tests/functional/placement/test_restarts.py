@@ -8,20 +8,18 @@ import threading
 import sqlalchemy as sa
 
 from devicetrack.placement import errors
-from devicetrack.placement.allocations import Outcome
+from devicetrack.placement.values import Outcome
 from devicetrack.testing import databases
 from devicetrack.testing import placement as placements
 from devicetrack.tests import base
 from devicetrack.tests.functional.placement import worlds
-
-_TIMEOUT_S = 60
 
 
 class TestServer(base.TestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.server = self.useFixture(placements.PlacementServer())
+        self.server = placements.PlacementServer.shared()
         self.cases = {**worlds.CASES, 'forced delete': worlds.FORCED}
         self.worlds = {name: self.useFixture(worlds.World(self.server)) for name in self.cases}
         for name, case in self.cases.items():
@@ -34,7 +32,7 @@ class TestServer(base.TestCase):
         for name, case in self.cases.items():
             world = self.worlds[name]
             error = self.assertRaises(errors.PlacementUnavailable, case.call, world, world.client())
-            self.assertEqual((name, outcomes.get(name, Outcome.UNCHANGED)), (name, error.verdict.outcome))
+            self.assertEqual((name, outcomes.get(name, Outcome.UNCHANGED)), (name, error.result.outcome))
         self.server.start()
         for name, case in self.cases.items():
             world = self.worlds[name]
@@ -47,8 +45,8 @@ class TestServer(base.TestCase):
         started = threading.Event()
 
         def wait() -> None:
-            arrived.wait(_TIMEOUT_S)
-            started.wait(_TIMEOUT_S)
+            arrived.wait(base.HANGS_S)
+            started.wait(base.HANGS_S)
 
         with futures.ThreadPoolExecutor(len(self.cases)) as pool:
             running = {}
@@ -56,7 +54,7 @@ class TestServer(base.TestCase):
                 world = self.worlds[name]
                 world.proxy.before_next(*case.writes, wait)
                 running[name] = pool.submit(case.call, world, world.client())
-            arrived.wait(_TIMEOUT_S)                # all have read, none has written
+            arrived.wait(base.HANGS_S)                # all have read, none has written
             self.server.stop()
             self.server.start()
             started.set()
@@ -70,7 +68,7 @@ class TestKilled(base.TestCase):
 
     def test_all_goes_on_when_it_is_started_again(self):
         database = databases.PostgreSQLServer.shared()
-        server = self.useFixture(placements.PlacementServer(database))
+        server = placements.PlacementServer.shared(database)
         made = {name: self.useFixture(worlds.World(server)) for name in worlds.CASES}
         for name, case in worlds.CASES.items():
             case.prepare(made[name])
@@ -83,7 +81,7 @@ class TestKilled(base.TestCase):
             running = {}
             for name, case in worlds.CASES.items():
                 made[name].proxy.before_next(*case.writes, lambda world=made[name], case=case: world.proxy.before_next(
-                    'GET', '/allocations/', lambda: started.wait(_TIMEOUT_S)))
+                    'GET', '/allocations/', lambda: started.wait(base.HANGS_S)))
                 running[name] = pool.submit(case.call, made[name], made[name].client())
             while watching.scalar(sa.text('SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = :lock'),
                                   {'lock': 'Lock'}) < len(made):

@@ -90,7 +90,7 @@ class TestSync(SyncTestCase):
               + CUSTOM_MIG_MDEV_NVIDIA_35_ANY
               + CUSTOM_MIG_MDEV_NVIDIA_35_VUNKNOWN
             """), '  ')
-        [pmem] = [one.facts for one in self.host.manager.declarations.values() if one.facts.sort.kind == 'vpmem']
+        [pmem] = [one.facts for one in self.host.running.declarations.known.values() if one.facts.sort.kind == 'vpmem']
         node = ''.join(f'  + {name}\n' for name in sorted(traits.offered(pmem)))
         self.assertEqual(f'+ {self.name}\n  + {PMEM}: 3, 1 reserved\n  + {tree.mark(tree.COUNTS, PMEM)}\n' + node
                          + card.format(self.name, 'p0', 2) + card.format(self.name, 'p1', 1), tried.out)
@@ -274,7 +274,8 @@ class TestResolver(base.TestCase):
         root = self.placement.provider(None, self.name)
         card = self.placement.provider(root, f'{self.name}_p0', VGPU=2)
         host = self.useFixture(fixtures.Host(parents={'p0': 2}, name=self.name, ready=False))
-        host.manager._providers = ProvidersByName(self.placement.client, self.name)
+        host.providers = ProvidersByName(self.placement.client, self.name)
+        host.manager = host.another_manager()
         host.manager.init_host(None)
         self.assertEqual([root, card], [one.uuid for one in host.manager.providers()])
         host.claim(fixtures.Instance(), {card: {'resources': {VGPU: 1}}})

@@ -11,9 +11,9 @@ import uuid
 from devicetrack.placement import errors
 from devicetrack.placement import values
 from devicetrack.placement.allocations import AllocationClient
-from devicetrack.placement.allocations import Outcome
 from devicetrack.placement.allocations import Policies
 from devicetrack.placement.allocations import Policy
+from devicetrack.placement.values import Outcome
 from devicetrack.testing import databases
 from devicetrack.testing import placement as placements
 from devicetrack.tests import base
@@ -115,7 +115,7 @@ class TestTogether(base.TestCase):
                 step.call(client)
                 succeeded.append(step)
             except (errors.ConsumerConflict, errors.ProviderConflict, errors.UnknownConsumer) as error:
-                self.assertIn(error.verdict.outcome, (Outcome.UNCHANGED, Outcome.PENDING))
+                self.assertIn(error.result.outcome, (Outcome.UNCHANGED, Outcome.PENDING))
         return succeeded
 
     def found(self, consumers: dict[str, str]) -> State:

@@ -81,7 +81,7 @@ class TestPlacement(CheckTestCase):
         self.assertEqual((WARNING, True), (result, details.startswith('drifted')))
 
     def test_one_that_placement_does_not_know_can_start_nested(self) -> None:
-        self.url = self.useFixture(placements.Placement(self.useFixture(placements.PlacementServer()))).url
+        self.placement.direct.delete_provider(self.world.node)
         self.assertEqual((SUCCESS, 'flat and empty (can start nested)'), self.check())
 
     def test_without_an_answer_it_fails(self) -> None:

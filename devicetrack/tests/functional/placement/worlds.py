@@ -11,7 +11,6 @@ import uuid
 import fixtures
 
 from devicetrack.objects.values import Leftover
-from devicetrack.placement import allocations
 from devicetrack.placement import values
 from devicetrack.placement.allocations import AllocationClient
 from devicetrack.placement.allocations import Policies
@@ -126,7 +125,7 @@ class Case:
     """An operation: what is there before it, what it is called with, and what is there after it."""
 
     before: Callable[[World], dict[str, values.Resources]]
-    call: Callable[[World, AllocationClient], allocations.Verdict]
+    call: Callable[[World, AllocationClient], values.Result]
     after: Callable[[World], dict[str, values.Resources]]
     writes: tuple[str, str] = ('PUT', '/allocations/')
     reads: int = 1                              # before it writes

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-import multiprocessing
+import json
 import os
 import pickle
+import sys
 from typing import Any
 
 from oslo_config import cfg
@@ -13,6 +14,7 @@ from oslo_config import cfg
 from devicetrack import exception
 from devicetrack.store import sql
 from devicetrack.testing import databases
+from devicetrack.tests import processes
 from devicetrack.tests.functional.store import records
 
 
@@ -40,9 +42,12 @@ def take_all(options: dict[str, str], identifiers: list[str], count: int) -> lis
 
     ``options`` is what :func:`options_of` made of the configuration of a store.
     """
-    context = multiprocessing.get_context('spawn')
-    with context.Pool(count) as pool:
-        return pool.starmap(_take, [(options, identifiers)] * count, chunksize=1)
+    others = [processes.Process(__name__, json.dumps([options, identifiers])) for _ in range(count)]
+    for other in others:
+        other.stdout.readline()                 # it is there
+    for other in others:
+        other.stdin.close()
+    return [[(identifier, claim_id) for identifier, claim_id in json.loads(other.communicate()[0])] for other in others]
 
 
 def options_of(conf: cfg.ConfigOpts) -> dict[str, str]:
@@ -63,3 +68,10 @@ def _take(options: dict[str, str], identifiers: list[str]) -> list[tuple[str, st
         taken.append((identifier, wanted.claim_id))
     store.close()
     return taken
+
+
+if __name__ == '__main__':
+    sys.stdout.write('there\n')
+    sys.stdout.flush()
+    sys.stdin.read()
+    json.dump(_take(*json.loads(sys.argv[1])), sys.stdout)

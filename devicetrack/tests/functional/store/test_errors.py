@@ -255,7 +255,7 @@ class TestServer(base.TestCase):
         self.assertNotIn(password, ''.join(traceback.format_exception(error)))
 
     def test_a_server_that_is_killed_and_comes_back(self) -> None:
-        server = self.useFixture(self.database.of())
+        server = self.useFixture(self.database.of(durable=True))
         store = self.useFixture(self.database(server=server)).store
         kept = record('ns0')
         store.write(insert(kept))

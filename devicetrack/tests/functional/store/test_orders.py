@@ -7,7 +7,7 @@ from typing import Any
 import uuid
 
 from devicetrack.store import api
-from devicetrack.store.sql import rare
+from devicetrack.store.sql import store as stores
 from devicetrack.tests.functional.store import records
 from devicetrack.tests.functional.store.test_contract import StoreTestCase
 
@@ -78,7 +78,7 @@ class TestOrders(StoreTestCase):
         self.assertEqual(['x' * 1_000_000], [one.answer for one in self.store.orders()])
 
     def test_the_oldest_answered_ones_of_a_host_go(self) -> None:
-        self.patch(rare, 'ANSWERED_ORDERS_KEPT', 3)
+        self.patch(stores, 'ANSWERED_ORDERS_KEPT', 3)
         made = [order() for _number in range(6)]
         waiting, elsewhere = order(), order(host_uuid='0' * 36)
         for one in (waiting, elsewhere, *made):

@@ -14,6 +14,7 @@ from devicetrack.objects import details
 from devicetrack.objects.values import Record
 from devicetrack.store.sql import models
 from devicetrack.store.sql import schema
+from devicetrack.store.sql.database import Database
 from devicetrack.tests.functional.store import records
 from devicetrack.tests.functional.store.records import insert
 from devicetrack.tests.functional.store.records import record
@@ -22,6 +23,16 @@ from devicetrack.tests.functional.store.test_contract import StoreTestCase
 
 
 class TestSync(StoreTestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.copied = self.store
+        self.store = self.useFixture(self.database(synced=False)).store
+        schema.sync(self.store)
+
+    def test_other_tests_get_what_the_migrations_make(self) -> None:
+        self.assertEqual(self._reflected(self.store), self._reflected(self.copied))
+        self.copied.check()
+
     def test_the_migrations_make_what_the_models_say(self) -> None:
         with self.store.reading() as connection:
             context = migration.MigrationContext.configure(
@@ -30,13 +41,13 @@ class TestSync(StoreTestCase):
 
     def test_the_tables_are_what_the_models_would_make(self) -> None:
         """Also what alembic's comparison leaves out: primary keys, collations, engines."""
-        migrated = self._reflected()
+        migrated = self._reflected(self.store)
         self.store.transact(lambda connection: models.metadata.drop_all(connection))
         self.store.transact(lambda connection: models.metadata.create_all(connection))
-        self.assertEqual(self._reflected(), migrated)
+        self.assertEqual(self._reflected(self.store), migrated)
 
-    def _reflected(self) -> Any:
-        with self.store.reading() as connection:
+    def _reflected(self, store: Database) -> Any:
+        with store.reading() as connection:
             inspector = sa.inspect(connection)
             return {table: ([(column['name'], repr(column['type']), column['nullable'])
                              for column in inspector.get_columns(table)],

@@ -15,8 +15,8 @@ from devicetrack.tests import base
 PROGRAM = textwrap.dedent("""
     import os, sys
     from oslo_config import cfg
-    from oslo_privsep import daemon, priv_context
-    from devicetrack.virt.libvirt import mdevctl, namespaces, privileged
+    from oslo_privsep import priv_context
+    from devicetrack.virt.libvirt import daemon, mdevctl, namespaces, privileged, root
 
     path, ndctl = sys.argv[1:]
 
@@ -25,11 +25,11 @@ PROGRAM = textwrap.dedent("""
             raise PermissionError(13, 'not the device')
         return os.open(asked, os.O_RDWR)
 
-    privileged._open_dax = open_it
-    privileged.VFIO = privileged.SYSFS = os.path.dirname(path)
-    mdevctl.DIRECTORY = os.path.join(privileged.VFIO, 'definitions')
+    root.open_dax = open_it
+    root.VFIO = root.SYSFS = os.path.dirname(path)
+    mdevctl.DIRECTORY = os.path.join(root.VFIO, 'definitions')
     cfg.CONF([], default_config_files=[], default_config_dirs=[])
-    privileged.context.start(priv_context.Method.FORK)
+    daemon.context.start(priv_context.Method.FORK)
     os.setgid(65534)
     os.setuid(65534)
     try:
@@ -56,14 +56,14 @@ PROGRAM = textwrap.dedent("""
     except OSError as error:
         print('no group:', type(error).__name__)
     privileged.remove_lost_definitions()
-    privileged.set_vgpu_type(privileged.SYSFS, '0000:3d:00.4', 558)
+    privileged.set_vgpu_type(root.SYSFS, '0000:3d:00.4', 558)
     for address in ('0000:3d:00.5', '../0000:3d:00.4'):
         try:
-            privileged.set_vgpu_type(privileged.SYSFS, address, 558)
+            privileged.set_vgpu_type(root.SYSFS, address, 558)
         except OSError as error:
             print('no function:', error.strerror)
     try:
-        privileged.set_vgpu_type(privileged.SYSFS + '/', '0000:3d:00.4', 559)
+        privileged.set_vgpu_type(root.SYSFS + '/', '0000:3d:00.4', 559)
     except OSError as error:
         print('another tree:', type(error).__name__)
 """)
@@ -94,7 +94,7 @@ class PrivilegedTestCase(base.TestCase):
             file.write('#!/bin/sh\nid -u; echo "$*"; exit 3\n')
         os.chmod(ndctl, 0o755)
         done = subprocess.run([sys.executable, '-W', 'ignore', '-c', PROGRAM, path, ndctl], capture_output=True,
-                              text=True, timeout=60, env={**os.environ, 'TMPDIR': '/tmp'}, check=False)
+                              text=True, timeout=base.HANGS_S, env={**os.environ, 'TMPDIR': '/tmp'}, check=False)
         self.assertEqual(
             ['alone: refused', "listed: (3, '0\\nlist\\n')", 'no program: NotADirectoryError',
              'another path: PermissionError', 'inheritable: False', "read: b'written'", 'open: False',

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import os
+import pathlib
+import select
 import signal
-import subprocess
-import sys
 import textwrap
 import time
 import types
@@ -18,6 +19,7 @@ from devicetrack import exception
 from devicetrack import filelock
 from devicetrack.objects.values import DeviceKey
 from devicetrack.tests import base
+from devicetrack.tests import processes
 from devicetrack.tests.drivers import contract
 from devicetrack.tests.drivers import worlds
 from devicetrack.virt.libvirt import driver as libvirt_driver
@@ -46,6 +48,7 @@ SERVICE = textwrap.dedent("""
         [contract.assignment('11111111-1b54-4048-85b3-a6a62d165c01', 'vpmem', 'ns0', None, text)])
 """)
 MIB = 1 << 20
+_RATE_MIB_S = 8
 
 
 class WipeTestCase(base.TestCase):
@@ -56,7 +59,7 @@ class WipeTestCase(base.TestCase):
         self.path = os.path.join(self.files, 'ns0')
         self.fill(8 * MIB)
         self.configuration.set('libvirt', pmem_namespaces=['4GB:ns0'], connection_uri='test:///default')
-        self.configuration.set('devicetrack_vpmem', directory=self.files, wipe_wait_s=60)
+        self.configuration.set('devicetrack_vpmem', directory=self.files, wipe_wait_s=base.HANGS_S)
         self.key = DeviceKey('vpmem', 'ns0')
 
     def fill(self, size: int) -> None:
@@ -79,42 +82,57 @@ class WipeTestCase(base.TestCase):
     def lock(self) -> filelock.FileLock:
         return filelock.FileLock(os.path.join(self.state_path, 'locks', 'vpmem-ns0.lock'))
 
-    def service_killed_in_a_wipe(self, rate_mib_s: int) -> Any:
-        """Start a service that wipes, kill it alone in the middle, and say which device it was."""
+    def service_killed_in_a_wipe(self) -> Any:
+        """Start a service that wipes, kill it alone in the middle, and say which device it was.
+
+        The wiper is halted, and stays so until :meth:`go_on`.
+        """
         wanted = self.assigned(self.driver())
-        service = subprocess.Popen([sys.executable, '-c', SERVICE, self.state_path, self.files, str(rate_mib_s),
-                                    worlds.text_of(wanted)])
-        self.addCleanup(service.wait)
-        deadline = time.monotonic() + 30
-        while not self.content().startswith(bytes(4096)):
-            self.assertLess(time.monotonic(), deadline)
+        service = processes.Process('-c', SERVICE, self.state_path, self.files, str(_RATE_MIB_S),
+                                    worlds.text_of(wanted))
+        self.addCleanup(service.communicate)
+        while not (children := [child for tasks in pathlib.Path(f'/proc/{service.pid}/task').glob('*/children')
+                                for child in tasks.read_text().split()]):
             time.sleep(0.01)
-        service.send_signal(signal.SIGKILL)
+        self.wiper = int(children[0])
+        self.end_of_wiper = os.pidfd_open(self.wiper)
+        self.addCleanup(os.close, self.end_of_wiper)
+        self.addCleanup(self.go_on)
+        while True:
+            os.kill(self.wiper, signal.SIGSTOP)
+            if self.content().startswith(bytes(4096)):
+                break
+            self.go_on()
+            time.sleep(0.01)
+        service.kill()
         service.wait()
         return wanted
 
+    def go_on(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.wiper, signal.SIGCONT)
+
     def test_a_wiper_that_outlives_its_service_keeps_the_lock_to_its_last_write(self) -> None:
-        wanted = self.service_killed_in_a_wipe(rate_mib_s=4)
+        wanted = self.service_killed_in_a_wipe()
         self.assertTrue(self.content().strip(b'\0'))
         self.assertRaises(filelock.FileLocked, self.lock().acquire)
+        self.go_on()
         # The restarted service, which waits for the wiper, repeats what was not proven, and frees the device.
         self.assertEqual({self.key: None}, self.driver().unclaim([wanted]))
         self.assertFalse(self.content().strip(b'\0'))
         # The next owner's bytes.
         with open(self.path, 'r+b') as file:
             file.write(b'next' * (2 * MIB))
-        with self.lock():
-            written = self.content()
-        time.sleep(1)
-        self.assertEqual(written, self.content())
-        self.assertEqual(b'next' * (2 * MIB), written)
+        self.assertTrue(select.select([self.end_of_wiper], [], [], base.HANGS_S)[0])
+        self.assertEqual(b'next' * (2 * MIB), self.content())
 
     def test_nothing_is_touched_while_a_wiper_of_another_process_runs(self) -> None:
         self.configuration.set('devicetrack_vpmem', wipe_wait_s=0)
-        wanted = self.service_killed_in_a_wipe(rate_mib_s=2)
+        wanted = self.service_killed_in_a_wipe()
         self.assertIsInstance(self.driver().unclaim([wanted])[self.key], exception.DeviceBusy)
         self.assertRaises(exception.DeviceBusy, self.driver().realize, wanted)
-        self.lock().acquire(timeout_s=60)        # until the wiper has ended
+        self.go_on()
+        self.lock().acquire(timeout_s=base.HANGS_S)      # until the wiper has ended
 
     def test_progress_is_logged_and_the_proof_too(self) -> None:
         driver = self.driver()
@@ -125,13 +143,13 @@ class WipeTestCase(base.TestCase):
         self.assertIn('8388608 bytes were zeroed and read back', logged.output[-1])
 
     def test_the_rate_is_kept(self) -> None:
-        self.configuration.set('devicetrack_vpmem', wipe_rate_mib_s=8)
+        self.configuration.set('devicetrack_vpmem', wipe_rate_mib_s=32)
         driver = self.driver()
         wanted = self.assigned(driver)
         started = time.monotonic()
         self.assertEqual({self.key: None}, driver.unclaim([wanted]))
-        # A second for zeroing it, and one for reading it back.
-        self.assertGreater(time.monotonic() - started, 1.9)
+        # A quarter of a second for zeroing it, and one for reading it back.
+        self.assertGreater(time.monotonic() - started, 0.45)
 
     def test_the_log_has_a_bounded_number_of_lines_however_long_it_takes(self) -> None:
         slow = os.path.join(self.temp_dir(), 'slow.py')

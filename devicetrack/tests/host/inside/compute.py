@@ -1,17 +1,15 @@
 """A compute service in one process, which can be stopped wherever it changes something.
 
 ``compute.py HOST CONFIGURATION_FILE`` runs it. Orders come as lines of JSON on standard input, each is answered by a
-line on standard output. Its database is with whoever gives the orders: every order brings the instances and migrations
-as they are now.
+line on standard output. Its database is outside: every order brings the instances and migrations as they are now.
 
-An order with ``stop`` says ``{"at": …}`` when it is there, and goes no further, while other orders are carried out.
+An order with ``stop`` says ``{"at": …}`` when it is there, and goes no further, while other orders run.
 When enough of them wait, it is time to kill the process, or to cut the power.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
@@ -34,8 +32,10 @@ from devicetrack.objects import DeviceMap
 from devicetrack.objects import DeviceRequest
 from devicetrack.objects import InstanceResources
 from devicetrack.objects import LiveMigrationCheck
+from devicetrack.objects.values import GuestConfig
 from devicetrack.objects.values import MigrationDefinitions
 from devicetrack.store.sql import schema
+from devicetrack.testing import compute_service
 from devicetrack.testing import fixtures
 from devicetrack.testing.libvirt import guest
 from devicetrack.tests.host.inside import firmware
@@ -62,8 +62,8 @@ def say(answer: object) -> None:
     sys.stdout.flush()
 
 
-class _Told(logging.Handler):
-    """Hands each record of a log on."""
+class _LogTap(logging.Handler):
+    """Passes each record of a log to a function."""
 
     def __init__(self, tell: Callable[[logging.LogRecord], None]) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class _Told(logging.Handler):
 
 
 class Stops(threading.local):
-    """Where the order that this thread carries out is to be stopped."""
+    """The point at which the order of this thread is to be stopped."""
 
     wanted: str | None = None
 
@@ -87,7 +87,7 @@ class Stops(threading.local):
         """Reach the points that are inside the library."""
         self._around('start', DEFINED, MADE)
         self._around('undefine', DESTROYED, None)
-        logging.getLogger('devicetrack.virt.libvirt.wiping').addHandler(_Told(self._wipes))
+        logging.getLogger('devicetrack.virt.libvirt.wiping').addHandler(_LogTap(self._wipes))
 
     def _around(self, name: str, before: str, after: str | None) -> None:
         call: Callable[..., Any] = getattr(connection.NodeDevice, name)
@@ -106,25 +106,8 @@ class Stops(threading.local):
             self.reach(WIPING)
 
 
-class Service:
-    """What the library asks of a service, as the last order said it."""
-
-    def __init__(self) -> None:
-        self.words: Mapping[str, str] = {}
-        self.moves: Mapping[str, fixtures.Migration] = {}
-
-    def instances(self) -> Mapping[str, str]:
-        return self.words
-
-    def migrations(self, uuids: Sequence[str]) -> Mapping[str, fixtures.Migration]:
-        return self.moves
-
-    def evacuated_from_here(self) -> Collection[str]:
-        return ()
-
-
-class Compute:
-    """Orders, by their names."""
+class Compute(compute_service.Compute):
+    """The service on this host's libvirt."""
 
     def __init__(self, host: str, configuration: str, stops: Stops) -> None:
         self.host, self._stops = host, stops
@@ -133,18 +116,53 @@ class Compute:
         conf(['--config-file', configuration], project='compute', default_config_dirs=[])
         self.driver: Any = devicetrack.load_driver(conf, host)
         self.store: Any = devicetrack.open_store(conf)
-        self.service = Service()
+        self.service = fixtures.Service()
+        self.service.known, self.service.evacuated = {}, []
         self.manager = devicetrack.ClaimManager(self.host, self.driver, self.store, conf, self.service)
         # Also on a host where guests only arrive.
         self._firmware = firmware.path()
+
+    def domain(self, instance_uuid: str) -> Any:
+        return self.driver.hypervisor.raw().lookupByUUIDString(instance_uuid)
+
+    def run_guest(self, instance: Any, before_move: bool = False) -> None:
+        super().run_guest(instance, before_move)
+        self._stops.reach(BOOTED)
+
+    def start_guest(self, instance_uuid: str, config: GuestConfig) -> None:
+        self.driver.hypervisor.raw().defineXML(
+            guest(instance_uuid, config, 'qemu', firmware=self._firmware)).create()
+
+    def stop_guest(self, instance_uuid: str) -> None:
+        self.domain(instance_uuid).destroy()
+
+    def delete_guest(self, instance_uuid: str) -> None:
+        with contextlib.suppress(libvirt.libvirtError):
+            domain = self.domain(instance_uuid)
+            with contextlib.suppress(libvirt.libvirtError):
+                domain.destroy()
+            domain.undefine()
+
+    def save(self, *changed: Any) -> None:
+        """The claim is recorded by the time that a service saves its instance."""
+        self._stops.reach(RECORDED)
+
+
+class Orders:
+    """The orders that the service obeys: each method is one."""
+
+    def __init__(self, host: str, configuration: str, stops: Stops) -> None:
+        self.host, self._stops = host, stops
+        self.compute = Compute(host, configuration, stops)
+        self.manager, self.driver, self.store = self.compute.manager, self.compute.driver, self.compute.store
         self._instances: dict[str, fixtures.Instance] = {}
         self._migrations: dict[str, fixtures.Migration] = {}
 
     def know(self, instances: Mapping[str, Any], migrations: Mapping[str, Any]) -> None:
         """Hear how everything stands."""
         self._migrations = {uuid: fixtures.Migration(uuid=uuid, **fields) for uuid, fields in migrations.items()}
-        self.service.moves = self._migrations
-        self.service.words = {uuid: fields['word'] for uuid, fields in instances.items()}
+        self.compute.service.moves = list(self._migrations.values())
+        self.compute.service.known = {uuid: fields['word'] for uuid, fields in instances.items()}
         for uuid, fields in instances.items():
             instance = self._instances.setdefault(uuid, fixtures.Instance(uuid=uuid))
             instance.host = instance.node = fields['host']
@@ -165,89 +183,76 @@ class Compute:
     # -- one host -----------------------------------------------------------------------------------------------------
 
     def boot(self, instance: str, pmem: int = 0, vgpu: int = 0) -> dict[str, Any]:
-        one = self._instances[instance]
-        with self.manager.instance_claim(CONTEXT, one, self.host, _request(pmem, vgpu)):
-            self._stops.reach(RECORDED)
-            self._start_guest(one)
-            self._stops.reach(BOOTED)
-            self.manager.started(CONTEXT, one)
+        self.compute.spawn(self._instances[instance], _request(pmem, vgpu))
         return self.show(instance)
 
     def power_on(self, instance: str) -> dict[str, Any]:
         """Start a guest with the definition that it has, as after a boot of the host."""
         one = self._instances[instance]
         self.manager.realize(CONTEXT, one)
-        self._domain(instance).create()
+        self.compute.domain(instance).create()
         self.manager.started(CONTEXT, one)
         return self.show(instance)
 
     def resize(self, instance: str, migration: str, pmem: int = 0, vgpu: int = 0) -> dict[str, Any]:
-        one, move = self._instances[instance], self._migrations[migration]
-        with self.manager.resize_claim(CONTEXT, one, one.flavor, self.host, move, _request(pmem, vgpu)):
+        """To other devices of this host, in one block."""
+        one, move = self._of(instance, migration)
+        with self.manager.resize_claim(CONTEXT, one, self.host, _request(pmem, vgpu), move, one.flavor):
             self._stops.reach(RECORDED)
-            self._stop_guest(instance)
-            self._start_guest(one)
-            self._stops.reach(BOOTED)
-            self.manager.started(CONTEXT, one)
+            self.compute.stop_guest(instance)
+            self.compute.boot(one)
         return self.show(instance)
 
     def confirm(self, instance: str, migration: str) -> dict[str, Any]:
-        self.manager.drop_move_claim_at_source(CONTEXT, self._instances[instance], self._migrations[migration])
+        self.compute.confirm_resize(*self._of(instance, migration))
         return self.show(instance)
 
     def revert(self, instance: str, migration: str) -> dict[str, Any]:
-        one, move = self._instances[instance], self._migrations[migration]
-        self._delete_guest(instance)
-        self.manager.drop_move_claim_at_dest(CONTEXT, one, move)
-        self._start_guest(one)
-        self.manager.started(CONTEXT, one)
+        of = self._of(instance, migration)
+        self.compute.revert_resize(*of)
+        self.compute.finish_revert_resize(*of)
         return self.show(instance)
 
     def delete(self, instance: str) -> dict[str, Any]:
-        self._delete_guest(instance)
-        self.manager.release(CONTEXT, self._instances[instance])
+        self.compute.delete(self._instances[instance])
         return self.show(instance)
+
+    def _of(self, instance: str, migration: str) -> tuple[fixtures.Instance, fixtures.Migration]:
+        return self._instances[instance], self._migrations[migration]
 
     # -- two hosts ----------------------------------------------------------------------------------------------------
 
     def check_destination(self, instance: str) -> dict[str, Any]:
-        check = self.manager.check_can_live_migrate_destination(CONTEXT, self._instances[instance])
-        return {'check': check.obj_to_primitive()}
+        return {'check': self.compute.check_destination(self._instances[instance]).obj_to_primitive()}
 
     def check_source(self, instance: str, check: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """What this host declares goes on to the destination.
+        """Give what this host declares, for the destination.
 
         :param check: what the destination said; None from one that was not asked
         """
         asked = None if check is None else LiveMigrationCheck.obj_from_primitive(check)
-        found = self.manager.check_can_live_migrate_source(CONTEXT, self._instances[instance], asked)
-        return {'check': found.obj_to_primitive()}
+        return {'check': self.compute.check_source(self._instances[instance], asked).obj_to_primitive()}
 
     def claim_live(self, instance: str, migration: str, check: Mapping[str, Any], pmem: int = 0,
                    vgpu: int = 0) -> dict[str, Any]:
-        one, move = self._instances[instance], self._migrations[migration]
-        with self.manager.live_migration_claim(CONTEXT, one, self.host, move, None, _request(pmem, vgpu),
-                                               check=LiveMigrationCheck.obj_from_primitive(check)):
-            return self._map(one, move)
+        device_map = self.compute.prepare_live_migration(
+            *self._of(instance, migration), _request(pmem, vgpu), LiveMigrationCheck.obj_from_primitive(check))
+        return {'map': device_map.obj_to_primitive()}
 
     def claim_unchecked(self, instance: str, migration: str, pmem: int = 0, vgpu: int = 0) -> dict[str, Any]:
         """Claim for a running guest as for one that is off, whose devices are compared with nothing."""
-        one, move = self._instances[instance], self._migrations[migration]
-        with self.manager.resize_claim(CONTEXT, one, one.flavor, self.host, move, _request(pmem, vgpu)):
-            return self._map(one, move)
-
-    def _map(self, instance: fixtures.Instance, move: fixtures.Migration) -> dict[str, Any]:
-        self.manager.realize(CONTEXT, instance)
-        return {'map': self.manager.device_map(instance, move).obj_to_primitive()}
+        one, move = self._of(instance, migration)
+        with self.manager.resize_claim(CONTEXT, one, self.host, _request(pmem, vgpu), move, one.flavor):
+            self.manager.realize(CONTEXT, one)
+            return {'map': self.manager.device_map(one, move).obj_to_primitive()}
 
     def live_migrate(self, instance: str, migration: str, device_map: Mapping[str, Any], uri: str) -> dict[str, Any]:
         """Let the hypervisors do it.
 
         :returns: what it failed with, or nothing
         """
-        one, move = self._instances[instance], self._migrations[migration]
-        return self._migrate(instance, uri, self.manager.migration_definitions(
-            CONTEXT, one, move, DeviceMap.obj_from_primitive(device_map)))
+        return self._migrate(instance, uri, self.compute.begin_live_migration(
+            *self._of(instance, migration), DeviceMap.obj_from_primitive(device_map)))
 
     def live_migrate_unchecked(self, instance: str, migration: str, device_map: Mapping[str, Any],
                                uri: str) -> dict[str, Any]:
@@ -259,7 +264,7 @@ class Compute:
         if definitions.persistent is not None:
             parameters[libvirt.VIR_MIGRATE_PARAM_PERSIST_XML] = definitions.persistent
         try:
-            self._domain(instance).migrateToURI3(
+            self.compute.domain(instance).migrateToURI3(
                 uri, parameters, libvirt.VIR_MIGRATE_LIVE | libvirt.VIR_MIGRATE_PEER2PEER
                 | libvirt.VIR_MIGRATE_PERSIST_DEST | libvirt.VIR_MIGRATE_UNDEFINE_SOURCE)
         except libvirt.libvirtError as error:
@@ -267,16 +272,15 @@ class Compute:
         return {}
 
     def arrived(self, instance: str) -> dict[str, Any]:
-        self.manager.started(CONTEXT, self._instances[instance])
+        self.compute.arrived(self._instances[instance])
         return self.show(instance)
 
     def left(self, instance: str, migration: str) -> dict[str, Any]:
-        self.manager.drop_move_claim_at_source(CONTEXT, self._instances[instance], self._migrations[migration])
+        self.compute.left(*self._of(instance, migration))
         return self.show(instance)
 
     def roll_back(self, instance: str, migration: str) -> dict[str, Any]:
-        self._delete_guest(instance)
-        self.manager.drop_move_claim_at_dest(CONTEXT, self._instances[instance], self._migrations[migration])
+        self.compute.roll_back(*self._of(instance, migration))
         return self.show(instance)
 
     # -- what is asked ------------------------------------------------------------------------------------------------
@@ -288,7 +292,7 @@ class Compute:
         resources = self.manager.resources_of(instance)
         found: dict[str, Any] = {'rows': rows, 'resources': resources.obj_to_primitive(), 'live': None, 'defined': None}
         with contextlib.suppress(libvirt.libvirtError):
-            domain = self._domain(instance)
+            domain = self.compute.domain(instance)
             if domain.isActive():
                 found['live'] = self._named(domain.XMLDesc(0))
             if domain.isPersistent():
@@ -306,7 +310,7 @@ class Compute:
         return named
 
     def look(self) -> dict[str, Any]:
-        """Every row, and what the kernel, mdevctl and libvirt have, by their own word."""
+        """Every row, and what the kernel, mdevctl and libvirt report."""
         directory = '/sys/bus/mdev/devices'
         rows: list[list[str]] = []
         with contextlib.suppress(exception.NotReady):
@@ -344,26 +348,6 @@ class Compute:
             with mmap.mmap(file.fileno(), size) as mapped:
                 yield mapped
 
-    # -- guests -------------------------------------------------------------------------------------------------------
-
-    def _domain(self, instance: str) -> Any:
-        return self.driver.hypervisor.raw().lookupByUUIDString(instance)
-
-    def _start_guest(self, instance: fixtures.Instance) -> None:
-        self.manager.realize(CONTEXT, instance)
-        self.driver.hypervisor.raw().defineXML(
-            guest(instance.uuid, self.manager.guest_config(instance), 'qemu', firmware=self._firmware)).create()
-
-    def _stop_guest(self, instance: str) -> None:
-        self._domain(instance).destroy()
-
-    def _delete_guest(self, instance: str) -> None:
-        with contextlib.suppress(libvirt.libvirtError):
-            domain = self._domain(instance)
-            with contextlib.suppress(libvirt.libvirtError):
-                domain.destroy()
-            domain.undefine()
-
 
 def _request(pmem: int, vgpu: int) -> DeviceRequest:
     return DeviceRequest.of(*((name, amount) for name, amount in ((VGPU, vgpu), (PMEM, pmem)) if amount))
@@ -373,34 +357,34 @@ def _texts(findings: Sequence[Any]) -> list[str]:
     return [str(finding) for finding in findings]
 
 
-def carry_out(compute: Compute, name: str, arguments: Mapping[str, Any]) -> None:
+def obey(orders: Orders, name: str, arguments: Mapping[str, Any]) -> None:
     try:
-        say(getattr(compute, name)(**arguments))
+        say(getattr(orders, name)(**arguments))
     except Exception as error:
         logging.exception('An order failed')
         say({'error': type(error).__name__, 'text': str(error), 'trace': traceback.format_exc()})
 
 
-def carry_out_until(compute: Compute, stops: Stops, point: str, name: str, arguments: Mapping[str, Any]) -> None:
+def obey_until(orders: Orders, stops: Stops, point: str, name: str, arguments: Mapping[str, Any]) -> None:
     stops.wanted = point
-    carry_out(compute, name, arguments)
+    obey(orders, name, arguments)
 
 
 def main(host: str, configuration: str) -> None:
     logging.basicConfig(filename=LOG, level=logging.INFO, format='%(asctime)s %(process)d %(name)s %(message)s')
     stops = Stops()
     stops.watch()
-    compute = Compute(host, configuration, stops)
+    orders = Orders(host, configuration, stops)
     say({'there': os.getpid()})
     for line in sys.stdin:
         order: dict[str, Any] = json.loads(line)
         name, point = order.pop('order'), order.pop('stop', None)
-        compute.know(order.pop('instances', {}), order.pop('migrations', {}))
+        orders.know(order.pop('instances', {}), order.pop('migrations', {}))
         if point is None:
-            carry_out(compute, name, order)
+            obey(orders, name, order)
         else:
             # It goes no further than the point; other orders go on beside it.
-            threading.Thread(target=carry_out_until, args=(compute, stops, point, name, order), daemon=True).start()
+            threading.Thread(target=obey_until, args=(orders, stops, point, name, order), daemon=True).start()
 
 
 if __name__ == '__main__':

@@ -116,13 +116,13 @@ class MdevTestCase(base.TestCase):
     # -- what there is ------------------------------------------------------------------------------------------------
 
     def there(self) -> list[str]:
-        """What the kernel has."""
+        """The devices that the kernel has."""
         with contextlib.suppress(FileNotFoundError):
             return sorted(os.listdir(self.kernel.directory))
         return []
 
     def defined(self) -> dict[str, list[str]]:
-        """What mdevctl has, by the address of the parent."""
+        """The devices that mdevctl has, by the address of the parent."""
         found = {}
         for parent in os.listdir(DEFINITIONS):
             path = os.path.join(DEFINITIONS, parent)
@@ -141,7 +141,7 @@ class MdevTestCase(base.TestCase):
             return json.load(file)
 
     def listed(self) -> list[str]:
-        """What libvirt has. It also lists what it did not see come and go, which neither exists nor is defined."""
+        """The devices that libvirt has, also those whose end it missed, which neither exist nor are defined."""
         found = []
         for device in self.libvirt.listAllDevices(libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_MDEV):
             with contextlib.suppress(libvirt.libvirtError):
@@ -166,7 +166,7 @@ class MdevTestCase(base.TestCase):
         return (False,) * 3
 
     def room(self, parent: str, device_type: str) -> int:
-        """How many more a parent can make, by the kernel's word."""
+        """How many more devices a parent can make, as the kernel reports."""
         path = os.path.join(BUS, parent, 'mdev_supported_types', device_type, 'available_instances')
         with open(path) as file:
             return int(file.read())

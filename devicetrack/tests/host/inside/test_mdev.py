@@ -12,8 +12,8 @@ from typing import Any
 
 from devicetrack import exception
 from devicetrack.compatibility import host_facts
-from devicetrack.compatibility import versions
 from devicetrack.compatibility.facts import Facts
+from devicetrack.compatibility.facts import Unknown
 from devicetrack.compatibility.rules import decide
 from devicetrack.compatibility.rules import VERSION_UNKNOWN
 from devicetrack.engine import reconcile
@@ -64,7 +64,7 @@ class ClaimTestCase(MdevTestCase):
         two.audit()
         # An odd one takes half of another away.
         self.assertEqual((21, 10), (one.free(), two.free()))
-        # What the other does meanwhile is seen when the parent refuses; nothing is left of what was tried.
+        # Nobody sees the other's devices until the parent refuses. Nothing is left of the attempt.
         two.release(of_two)
         for _ in range(11):
             self.make('mtty', 'mtty-2', seen=False)
@@ -96,7 +96,7 @@ class ClaimTestCase(MdevTestCase):
         self.assertLessEqual({found.kind for found in host.audit()}, {reconcile.DETAILS_DIFFER})
         host.manager.realize(host.context, instance)
         self.assertEqual([], host.audit())
-        # What the host does at a boot may come at the same time.
+        # The host's own start of devices at a boot may come at the same time.
         self.remove(identifiers[0])
         self.together(lambda: self.run_program('mdevctl', 'start', '--uuid', identifiers[0]),
                       functools.partial(host.manager.realize, host.context, instance))
@@ -120,7 +120,7 @@ class ClaimTestCase(MdevTestCase):
         self.assert_nothing_left()
 
     def test_a_host_without_power_comes_back(self) -> None:
-        """As a definition that was lost with the power leaves mdevctl, and libvirt when it starts then."""
+        """A definition that was lost with the power: mdevctl has an empty file, and libvirt starts after that."""
         host = self.host()
         instance = host.take(amount=2)
         whole, lost = host.devices(instance)
@@ -189,7 +189,7 @@ class ForeignTestCase(MdevTestCase):
                              (found.parent, found.parent_address, found.device_api))
         read = nodedev_xml.parse_mdev(self.node_device(defined).XMLDesc(0))
         self.assertEqual(('computer', 'mdpy', 'mdpy-vga'), (read.parent, read.parent_address, read.type))
-        # One that its owner's guest left, and that somebody stopped: it is back when it is wanted.
+        # The owner's guest is off and somebody stopped the device: it is there again when it is wanted.
         instance = host.take(of='CUSTOM_MDPY')
         self.run_program('mdevctl', 'define', '--uuid', made['mdpy'])
         self.remove(made['mdpy'])
@@ -241,7 +241,7 @@ class DeclarationTestCase(MdevTestCase):
 
     def declared(self, host: Host) -> Facts:
         """What is declared of the only type that the options enable; it is in the store too."""
-        [(place, declaration)] = host.manager.declarations.items()
+        [(place, declaration)] = host.running.declarations.known.items()
         self.assertEqual(('mdev', PARENT, 'mtty-2'), place)
         self.assertEqual([declaration], [host_facts.declared_in(row) for row in host.store.declarations()])
         facts: Facts = declaration.facts
@@ -252,8 +252,8 @@ class DeclarationTestCase(MdevTestCase):
     def test_a_driver_of_the_kernel_declares_no_version_and_a_table_does(self) -> None:
         host = self.host()
         facts = self.declared(host)
-        self.assertEqual(versions.Unknown('no source knows it'), facts.version)
-        verdict = decide(facts, facts, host.manager.declarer.rules)
+        self.assertEqual(Unknown('no source knows it'), facts.version)
+        verdict = decide(facts, facts, host.running.declarations.rules)
         self.assertEqual((True, [VERSION_UNKNOWN]),
                          (verdict.accepted, [note.about for note in verdict.notes]))
         path = os.path.join(host.configuration.state_path, 'table.yaml')

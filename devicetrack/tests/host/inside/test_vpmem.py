@@ -200,7 +200,7 @@ class VPMEMTestCase(base.TestCase):
         with socket.create_connection(('127.0.0.1', 9999), timeout=60) as debugger, debugger.makefile('rb') as answers:
             for command in ('Qqemu.PhyMemMode:1', f'M{address:x},{len(data):x}:{data.hex()}', 'D'):
                 debugger.sendall(f'${command}#{sum(command.encode()) & 0xff:02x}'.encode())
-                answer = b'T'                   # that the processor stopped, which it says at some time
+                answer = b'T'                   # the answer that the processor stopped, which may come late
                 while answer.startswith(b'T'):
                     answer = self._packet(answers)
                     debugger.sendall(b'+')
@@ -208,7 +208,7 @@ class VPMEMTestCase(base.TestCase):
         self.ask_qemu(instance, 'gdbserver none')
 
     def _packet(self, answers: BinaryIO) -> bytes:
-        """What is between ``$`` and ``#``; an acknowledgement may be before it, and two digits follow."""
+        """The data between ``$`` and ``#``. An acknowledgement may come before it, and two digits follow it."""
         packet = b''
         while not packet.endswith(b'#'):
             packet += answers.read(1) or self.fail(f'it hung up after {packet!r}')
@@ -237,7 +237,7 @@ class VPMEMTestCase(base.TestCase):
     # -- what must hold -----------------------------------------------------------------------------------------------
 
     def assert_same(self, expected: bytes, found: bytes) -> None:
-        """As ``assertEqual``, which would print millions of bytes."""
+        """Compare as ``assertEqual`` does, without printing millions of bytes."""
         self.assertEqual(len(expected), len(found))
         if expected != found:
             place = next(place for place, pair in enumerate(zip(expected, found, strict=True))
@@ -316,7 +316,7 @@ class NamespaceTestCase(VPMEMTestCase):
         self.assertIsInstance(self.machine.driver.unclaim([assignment])[key], exception.DeviceBusy)
         service.kill()
         service.wait()
-        # What it started goes on, and so does the lock.
+        # The child that it started works on, and keeps the lock.
         self.assertIsInstance(self.machine.driver.unclaim([assignment])[key], exception.DeviceBusy)
         [child] = [int(pid) for pid in os.listdir('/proc') if pid.isdigit() and wiper.__file__ in _command(pid)]
         ended = os.pidfd_open(child)

@@ -1,4 +1,4 @@
-"""What tests share that drive machines."""
+"""The base of tests that drive machines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from devicetrack.tests.host import suites
 
 
 class MachineTestCase(testtools.TestCase):
-    """One whose details tell, when it fails, what its machines said."""
+    """A test whose details have the logs of its machines when it fails."""
 
     #: Whether it drives host-a alone, which then is no neighbour of the one that other tests use meanwhile.
     ALONE = False
@@ -29,7 +29,7 @@ class MachineTestCase(testtools.TestCase):
         return self._hosts().release
 
     def machine(self, name: str) -> machines.Machine:
-        """The one of this name, running. Other tests have used it, and others will."""
+        """The running machine of this name. Other tests have used it, and others will."""
         self._used[name] = self._hosts().running(name)
         return self._used[name]
 

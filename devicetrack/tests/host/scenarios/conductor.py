@@ -1,4 +1,4 @@
-"""Who gives the orders: the database of the compute services that run inside hosts, and a handle on each of them."""
+"""The outside of the compute services that run inside hosts: their database, and a handle on each of them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Database:
         self.migrations[migration]['status'] = status
 
     def seen_from(self, host: str) -> dict[str, Any]:
-        """What a service on a host is told."""
+        """The instances and migrations as the service on a host is told of them."""
         instances = {}
         for name, fields in self.instances.items():
             word = fields['word']
@@ -52,7 +52,7 @@ class Database:
 
 
 class OrderFailed(AssertionError):
-    """What went wrong inside; ``error`` is the name of its type."""
+    """An order failed inside; ``error`` is the name of the error's type."""
 
     def __init__(self, answer: dict[str, Any]) -> None:
         super().__init__(answer['trace'])
@@ -101,7 +101,7 @@ wipe_rate_mib_s = {wipe_rate_mib_s}
         return self.order('start')
 
     def kill(self) -> None:
-        """End the service as nothing can be done about."""
+        """Kill the service with SIGKILL."""
         assert self._process is not None
         self._process.kill(9)
         self._process.wait(timeout_s=30)
@@ -148,5 +148,5 @@ wipe_rate_mib_s = {wipe_rate_mib_s}
         raise AssertionError(f'the service of {self.name} ended:\n{self.log()}')
 
     def log(self) -> str:
-        """What the service logged."""
+        """The service's log."""
         return self.machine.run(['tail', '-n', '100', '/var/log/compute.log'], check=False).out

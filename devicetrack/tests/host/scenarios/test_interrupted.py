@@ -22,7 +22,7 @@ class InterruptedTestCase(base.MachineTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.database = conductor.Database()
-        # So slow that there is a middle, with the four smallest, which are as many as it takes.
+        # Slow enough to be interrupted, on the four smallest namespaces, which are as many as the test needs.
         self.host = conductor.Host(self.machine('host-a'), self.database)
         self.host.configure(wipe_rate_mib_s=16, pmem=SMALLEST)
         self.addCleanup(self.empty)
@@ -48,7 +48,7 @@ class InterruptedTestCase(base.MachineTestCase):
         machine.run(['dd', f'of={KEPT}', 'conv=fsync'], stdin=b'data')
         machine.run(['dd', f'of={LOST}'], stdin=b'data')
         self.host.cut(self.nvdimms)
-        # It was a cut: what was on the disk is there, what was on its way is not.
+        # It was a cut: what was on the disk is there, unwritten data is not.
         self.assertNotEqual(boot_id, machine.boot_id)
         self.assertEqual((b'data', ''), (machine.read(KEPT), machine.run(['cat', LOST], check=False).out))
         self.host.launch()

@@ -1,4 +1,4 @@
-"""Guests that move, running, between two hosts: there and back, and when it does not come off."""
+"""Guests that move, running, between two hosts: there and back, and moves that fail."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from devicetrack.tests.host.scenarios import conductor
 OURS = 0x5a                                     # what the guest has all over its memory
 PARTNER = conductor.EQUAL[1]                    # what its memory becomes on the second host
 MIB = 1 << 20
-SIZE = 46 * MIB                                 # of what it has, and of the partner
+SIZE = 46 * MIB                                 # of the guest's device, and of its partner
 NOTHING: dict[str, list[Any]] = {'rows': [], 'mdevs': [], 'defined': [], 'running': []}
 
 
@@ -22,7 +22,7 @@ class MigrationTestCase(base.MachineTestCase):
         super().setUp()
         self.database = conductor.Database()
         self.one, self.two = (conductor.Host(self.machine(name), self.database) for name in ('host-a', 'host-b'))
-        # Of those that the second one has not each will do.
+        # Not each namespace of the second host can be a partner: one is larger.
         for host, pmem in ((self.one, conductor.EQUAL), (self.two, (PARTNER, conductor.LARGER))):
             host.configure(pmem=pmem)
             host.launch()
@@ -35,7 +35,7 @@ class MigrationTestCase(base.MachineTestCase):
 
     def claim(self, instance: str, source: conductor.Host, destination: conductor.Host,
               **request: int) -> tuple[str, Any]:
-        """Claim when both hosts have said what they say before anything is claimed."""
+        """Claim after the checks of both hosts."""
         check = destination.order('check_destination', instance=instance)['check']
         check = source.order('check_source', instance=instance, check=check)['check']
         return self._claimed('claim_live', instance, source, destination, check=check, **request)
@@ -119,12 +119,12 @@ class MigrationTestCase(base.MachineTestCase):
         self.end(instance, self.one)
 
     def test_what_the_check_refuses_fails_when_forced(self) -> None:
-        """Either guest has one device, so there is no other that a hypervisor could object to."""
+        """Each guest has one device, so a hypervisor can object to no other."""
         pmem, vgpu = self.spawn(pmem=1), self.spawn(vgpu=1)
         pmem_gone, vgpu_gone = self.map_of_what_goes_back(pmem, pmem=1), self.map_of_what_goes_back(vgpu, vgpu=1)
         path, identifier = self.two.order('paths')[PARTNER], self.partner(vgpu_gone[1])
 
-        # The partner is away. What is left is larger: the guest could go there, and not come back.
+        # The partner is away. The remaining namespace is larger: the guest could go there, and not come back.
         self.addCleanup(self.make_anew, PARTNER, 2 * MIB)
         self.two.machine.run(['ndctl', 'disable-namespace', self.device(PARTNER)])
         self.assert_refused(pmem, self.reason(conductor.LARGER, 62 * MIB), pmem=1)
@@ -136,7 +136,7 @@ class MigrationTestCase(base.MachineTestCase):
         self.assert_fails(pmem, self.claim_unchecked(pmem, pmem=1),
                           "NVDIMM alignment '2048' doesn't match source NVDIMM alignment '4'")
         self.assert_refused(vgpu, 'no: type is mtty-2 at the source, mtty-1 at the destination', vgpu=1)
-        # The state of two ports is sent to a driver that has one, and it says no more than this.
+        # The state of two ports goes to a driver with one port, whose error says no more than this.
         self.assert_fails(vgpu, self.claim_unchecked(vgpu, vgpu=1), 'load of migration failed')
 
         # No parent that libvirt knows makes the type.
@@ -161,7 +161,7 @@ class MigrationTestCase(base.MachineTestCase):
         return self._claimed('claim_unchecked', instance, self.one, self.two, **request)
 
     def map_of_what_goes_back(self, instance: str, **request: int) -> tuple[str, Any]:
-        """A migration that was given up, and its map, of what the check accepts, or would on newer hosts."""
+        """A migration that was given up, and its map. The check accepts its devices, or would on newer hosts."""
         claimed = self.claim_unchecked(instance, **request) if instance in self.unsupported else self.claim(
             instance, self.one, self.two, **request)
         self.roll_back(instance, claimed[0])

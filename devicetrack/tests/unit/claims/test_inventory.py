@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from devicetrack import exception
-from devicetrack.claims import inventory
+from devicetrack.claims import scheduling
 from devicetrack.compatibility.facts import Declaration
 from devicetrack.compatibility.facts import Facts
 from devicetrack.compatibility.facts import Sort
+from devicetrack.compatibility.facts import STATELESS
 from devicetrack.compatibility.traits import offered
-from devicetrack.compatibility.versions import STATELESS
 from devicetrack.engine import reconcile
 from devicetrack.objects import Provider
 from devicetrack.objects.values import DeviceKey
@@ -174,7 +174,7 @@ class TestHeldForNobody(base.TestCase):
         self.host.spawn(vgpu=1)
         self.host.store.store.write(Changes(delete=(record,)))
         self.host.restart()
-        self.assertIsNotNone(self.host.manager.report_only)
+        self.assertIsNotNone(self.host.running.gate.report_only)
         expected = {'node': {PMEM: (3, 3)}, 'p0': {VGPU: (2, 1)}, 'p1': {VGPU: (1, 1)}}
         self.assertEqual(expected, self.counted())
         self.assertEqual(expected, counted(observer_of(self.host).providers()[0]))
@@ -190,8 +190,8 @@ class TestProviders(base.TestCase):
         traits = {provider.name: provider.traits for provider in self.host.manager.providers()}
         expected = ['CUSTOM_DEVICETRACK_DEVICE_API_VFIO_PCI', 'CUSTOM_DEVICETRACK_MDEV_TYPE_NVIDIA_35',
                     'CUSTOM_DEVICETRACK_VENDOR_NVIDIA', f'{OUR_MDEV}_ANY', f'{OUR_MDEV}_VUNKNOWN']
-        [pmem] = [place for place in self.host.manager.declarations if place[0] == 'vpmem']
-        self.assertEqual({'host': sorted(offered(self.host.manager.declarations[pmem].facts)),
+        [pmem] = [place for place in self.host.running.declarations.known if place[0] == 'vpmem']
+        self.assertEqual({'host': sorted(offered(self.host.running.declarations.known[pmem].facts)),
                           'host_p0': expected, 'host_p1': expected}, traits)
 
     def test_say_what_is_declared_of_all_types_of_a_kind_and_parent(self) -> None:
@@ -199,9 +199,9 @@ class TestProviders(base.TestCase):
         sorts = [Sort('vpmem', '4GB 1'), Sort('vpmem', '4GB 2'), Sort('mdev', 'nvidia-35')]
         declared = [Declaration(parent, Facts(sort, '', STATELESS))
                     for sort, parent in zip(sorts, (None, None, 'p0'), strict=True)]
-        found = [inventory.Count(ROOT, PMEM, 2, 0, '', 'vpmem', None),
-                 inventory.Count(NUMA0, VGPU, 1, 0, '', 'mdev', 'p0')]
-        made = inventory.providers({'': ROOT, 'p0': NUMA0}, 'node', found, declared)
+        found = [scheduling.Count(ROOT, PMEM, 2, 0, '', 'vpmem', None),
+                 scheduling.Count(NUMA0, VGPU, 1, 0, '', 'mdev', 'p0')]
+        made = scheduling.providers({'': ROOT, 'p0': NUMA0}, 'node', found, declared)
         self.assertEqual([sorted(offered(declared[0].facts) | offered(declared[1].facts)),
                           sorted(offered(declared[2].facts))], [one.traits for one in made])
 
@@ -242,19 +242,19 @@ class TestProviders(base.TestCase):
         self.assertEqual((before, True), (self.host.manager.providers(), self.host.manager.complete))
 
     def test_that_a_service_calls_the_same_are_one(self) -> None:
-        found = [inventory.Count(ROOT, VGPU, 2, 1, '', 'mdev', 'p0'),
-                 inventory.Count(ROOT, VGPU, 1, 0, '', 'mdev', 'p1'),
-                 inventory.Count(NUMA0, VGPU, 1, 0, '', 'mdev', 'p1')]
-        [one] = inventory.providers(dict.fromkeys(('', 'p0', 'p1'), ROOT), 'node', found)
+        found = [scheduling.Count(ROOT, VGPU, 2, 1, '', 'mdev', 'p0'),
+                 scheduling.Count(ROOT, VGPU, 1, 0, '', 'mdev', 'p1'),
+                 scheduling.Count(NUMA0, VGPU, 1, 0, '', 'mdev', 'p1')]
+        [one] = scheduling.providers(dict.fromkeys(('', 'p0', 'p1'), ROOT), 'node', found)
         self.assertEqual(('node', None, {VGPU: 3}, {VGPU: 1}), (one.name, one.parent_uuid, one.totals, one.reserved))
 
     def test_of_a_numa_node_say_so(self) -> None:
         self.assertEqual([[], ['HW_NUMA_ROOT']],
-                         [one.traits for one in inventory.providers({'': ROOT, 'numa0': NUMA0}, 'node', [])])
+                         [one.traits for one in scheduling.providers({'': ROOT, 'numa0': NUMA0}, 'node', [])])
 
     def test_of_devices_of_a_newer_release_have_no_traits_that_are_made_up(self) -> None:
-        found = [inventory.Count(ROOT, VGPU, 1, 0, '{"newer": 1}', 'mdev', 'p0')]
-        [one] = inventory.providers({'': ROOT}, 'node', found)
+        found = [scheduling.Count(ROOT, VGPU, 1, 0, '{"newer": 1}', 'mdev', 'p0')]
+        [one] = scheduling.providers({'': ROOT}, 'node', found)
         self.assertEqual(([], {VGPU: 1}), (one.traits, one.totals))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import fixtures as test_fixtures
 
 from devicetrack import exception
-from devicetrack.claims import partnering
+from devicetrack.claims import partner_search
 from devicetrack.objects import DeclaredDevice
 from devicetrack.objects import LiveMigrationCheck
 from devicetrack.objects.values import Attribute
@@ -186,8 +186,8 @@ class PostCopyTestCase(LiveTestCase):
         self.assertEqual(f'instance {instance.uuid} has a device of kind mdev, which cannot wait for memory: '
                          'migrate it without post-copy', str(refused))
         check, migration = self.region.check(instance, 'two'), self.region.migration(instance, 'two')
-        self.two.manager.live_migration_claim(None, instance, 'two', migration, None,
-                                              fixtures.a_request(pmem=1, vgpu=1), check=check)
+        self.two.manager.live_migration_claim(None, instance, 'two', fixtures.a_request(pmem=1, vgpu=1), migration,
+                                              check=check)
         self.two.manager.realize(None, instance)
         device_map = self.two.manager.device_map(instance, migration)
         self.assertRaises(exception.PostCopyRefused, source.migration_definitions, None, instance, migration,
@@ -197,11 +197,16 @@ class PostCopyTestCase(LiveTestCase):
         self.two.manager.drop_move_claim_at_dest(None, instance, migration)
 
     def test_may_be_without_devices(self) -> None:
-        check = self.one.manager.check_can_live_migrate_source(None, Instance(), post_copy=True)
+        check = self.one.manager.check_can_live_migrate_source(Instance(), post_copy=True)
         self.assertEqual([], check.devices)
 
 
 class TableTestCase(LiveTestCase):
+
+    @property
+    def known(self) -> Any:
+        """What the first host declares."""
+        return self.one.running.declarations.known
 
     def table(self, host: Any, text: str) -> pathlib.Path:
         path = pathlib.Path(host.configuration.state_path, 'table.yaml')
@@ -216,7 +221,7 @@ class TableTestCase(LiveTestCase):
             host.restart()
         self.declare(self.one, '2.3.0', 'a')
         self.declare(self.one, None, 'b', driver='535.10')
-        declared = {place[1]: one for place, one in self.one.manager.declarations.items() if place[0] == 'mdev'}
+        declared = {place[1]: one for place, one in self.known.items() if place[0] == 'mdev'}
         self.assertEqual([('2.3.0', 'sysfs'), ('2.4.0', 'table')],
                          [(str(declared[parent].facts.version), dict(declared[parent].sources)['version'])
                           for parent in 'ab'])
@@ -228,14 +233,14 @@ class TableTestCase(LiveTestCase):
         self.one.restart()
         path.write_text('types: [')
         self.assertEqual([], self.one.audit())
-        self.assertEqual({'2.0.0'}, {str(one.facts.version) for place, one in self.one.manager.declarations.items()
+        self.assertEqual({'2.0.0'}, {str(one.facts.version) for place, one in self.known.items()
                                      if place[0] == 'mdev'})
         self.assertRaises(exception.InvalidConfiguration, self.one.restart)
         path.write_text('types: {mdev: {nvidia-35: {version: 2.1.0}}}')
         self.one.restart()
         path.write_text('types: {mdev: {nvidia-35: {version: 2.2.0}}}')
         self.one.audit()
-        self.assertEqual({'2.2.0'}, {str(one.facts.version) for place, one in self.one.manager.declarations.items()
+        self.assertEqual({'2.2.0'}, {str(one.facts.version) for place, one in self.known.items()
                                      if place[0] == 'mdev'})
 
     def test_a_kind_that_is_not_installed_is_logged_once_while_it_is_there(self) -> None:
@@ -258,8 +263,8 @@ class PeersTestCase(LiveTestCase):
 
     def claim(self, instance: Instance, check: Any) -> Any:
         migration = self.region.migration(instance, 'two')
-        return self.two.manager.live_migration_claim(None, instance, 'two', migration, None,
-                                                     fixtures.a_request(pmem=1, vgpu=1), check=check)
+        return self.two.manager.live_migration_claim(None, instance, 'two',
+                                                     fixtures.a_request(pmem=1, vgpu=1), migration, check=check)
 
     def test_a_source_of_an_older_release(self) -> None:
         self.declare(self.one, '9.0.0')
@@ -275,7 +280,7 @@ class PeersTestCase(LiveTestCase):
 
     def test_a_destination_of_an_older_release_gives_no_check(self) -> None:
         instance = self.region.spawn('one', vgpu=1)
-        check = self.one.manager.check_can_live_migrate_source(None, instance)
+        check = self.one.manager.check_can_live_migrate_source(instance)
         self.assertEqual([('mdev', TYPE, 'unknown')],
                          [(one.kind, one.type, one.version_form) for one in check.devices])
 
@@ -283,7 +288,7 @@ class PeersTestCase(LiveTestCase):
         instance, other = self.region.spawn('one', pmem=1, vgpu=1), self.region.spawn('one', pmem=1, vgpu=1)
         check = self.region.check(other, 'two')
         for refuse in (lambda: self.claim(instance, check),
-                       lambda: self.one.manager.check_can_live_migrate_source(None, instance, check)):
+                       lambda: self.one.manager.check_can_live_migrate_source(instance, check)):
             self.assertIn('check.instance_uuid', str(self.assertRaises(exception.BadRequest, refuse)))
         self.assertEqual([], self.region.rows(instance)['two'])
 
@@ -296,12 +301,12 @@ class PeersTestCase(LiveTestCase):
 
     def test_a_check_that_the_source_has_not_seen(self) -> None:
         instance = self.region.spawn('one', pmem=1, vgpu=1)
-        asked = self.two.manager.check_can_live_migrate_destination(None, instance)
+        asked = self.two.manager.check_can_live_migrate_destination(instance)
         self.assertIn('the source has not said them',
                       str(self.assertRaises(exception.BadRequest, self.claim, instance, asked)))
         other: Any = 'well'
         for refuse in (lambda: self.claim(instance, other),
-                       lambda: self.one.manager.check_can_live_migrate_source(None, instance, other)):
+                       lambda: self.one.manager.check_can_live_migrate_source(instance, other)):
             self.assertIn('must be a LiveMigrationCheck', str(self.assertRaises(exception.BadRequest, refuse)))
 
     def test_a_check_that_means_nothing(self) -> None:
@@ -313,7 +318,7 @@ class PeersTestCase(LiveTestCase):
         self.assertEqual([], self.region.rows(instance)['two'])
 
     def test_a_driver_in_another_process_is_told_what_was_asked(self) -> None:
-        driver, told = self.two.manager.driver, []
+        driver, told = self.two.driver, []
         name = driver.claim_for_instance
 
         def note(instance_uuid: str, request: Any, candidates: Any) -> Any:
@@ -328,15 +333,16 @@ class PeersTestCase(LiveTestCase):
     def test_what_was_chosen_is_taken_meanwhile(self) -> None:
         instance = self.region.spawn('one', pmem=1, vgpu=1)
         check = self.region.check(instance, 'two')
-        choose, rivals = partnering.choose, list[Instance]()
+        choose, rivals = partner_search.PartnerSearch.choose, list[Instance]()
 
         def be_late(*args: Any) -> Any:
             chosen = choose(*args)
             if not rivals:
-                rivals.append(self.region.spawn('two', vgpu=2))         # all that the first parent can make
+                # All that the first parent can make.
+                rivals.extend(self.together(lambda: self.region.spawn('two', vgpu=2)))
             return chosen
 
-        self.patch(partnering, 'choose', be_late)
+        self.patch(partner_search.PartnerSearch, 'choose', be_late)
         self.claim(instance, check)
         self.assertEqual(['b'], [record.parent for record in self.two.records(instance) if record.kind == 'mdev'])
 
@@ -366,8 +372,8 @@ class SeenTestCase(LiveTestCase):
         self.region.live_migrate(self.instance, 'two', vgpu=1)
         self.region.audit()
         check, migration = self.region.check(self.instance, 'one'), self.region.migration(self.instance, 'one')
-        with self.one.manager.live_migration_claim(None, self.instance, 'one', migration, None,
-                                                   fixtures.a_request(vgpu=1), check=check):
+        with self.one.manager.live_migration_claim(None, self.instance, 'one',
+                                                   fixtures.a_request(vgpu=1), migration, check=check):
             self.one.manager.realize(None, self.instance)
             device_map = self.one.manager.device_map(self.instance, migration)
         self.two.manager.rebooted(None, self.instance)
@@ -385,7 +391,7 @@ class FullParentTestCase(LiveTestCase):
         self.declare(self.one, '2.0.0')
         instance = self.region.spawn('one', vgpu=1)
         check, migration = self.region.check(instance, 'two'), self.region.migration(instance, 'two')
-        self.two.manager.live_migration_claim(None, instance, 'two', migration, None, fixtures.a_request(vgpu=1),
+        self.two.manager.live_migration_claim(None, instance, 'two', fixtures.a_request(vgpu=1), migration,
                                               check=check)
         self.assertEqual(['a'], [record.parent for record in self.two.records(instance)])
         self.two.machine.parents['a'].used = 2
@@ -408,7 +414,7 @@ class StoredTestCase(LiveTestCase):
 
     def test_what_a_host_declares_is_in_the_store_and_written_when_it_changes(self) -> None:
         written: list[int] = []
-        store = self.one.manager.store
+        store = self.one.store
         self.declare(self.one, '2.0.0')
         write = store.set_declarations
 
@@ -428,9 +434,9 @@ class StoredTestCase(LiveTestCase):
     def test_a_kind_that_cannot_be_read_is_declared_as_before(self) -> None:
         self.declare(self.one, '2.0.0')
         self.one.machine.unknown_kinds['mdev'] = 'no answer'
-        before = dict(self.one.manager.declarations)
+        before = dict(self.one.running.declarations.known)
         self.one.audit()
-        self.assertEqual(before, self.one.manager.declarations)
+        self.assertEqual(before, self.one.running.declarations.known)
 
 
 class TenantTestCase(base.TestCase):
@@ -450,7 +456,7 @@ class TenantTestCase(base.TestCase):
         device = DeclaredDevice(
             kind='mdev', identifier='m', resource_class='VGPU', type=TYPE, api='vfio-pci', version_form='numbered',
             version='2.1.0', required=['A'], offered=['A', 'B'], aggregation=2, obstacle=None, seen='2.0.0')
-        [wanted] = partnering.from_declared([DeclaredDevice.obj_from_primitive(device.obj_to_primitive())])
+        [wanted] = partner_search.from_declared([DeclaredDevice.obj_from_primitive(device.obj_to_primitive())])
         self.assertEqual(('VGPU', 'm', '2.0.0', '2.1.0', 2),
                          (wanted.resource_class, wanted.held.identifier, wanted.seen, str(wanted.held.facts.version),
                           wanted.held.facts.aggregation))

@@ -90,8 +90,8 @@ class ResizeTestCase(RegionTestCase):
             instance = region.spawn('one', pmem=1)
             before = region.rows(instance)
             host = region.hosts[name]
-            claim = host.manager.resize_claim(None, instance, None, name, region.migration(instance, name),
-                                              fixtures.a_request(pmem=1))
+            claim = host.manager.resize_claim(None, instance, name,
+                                              fixtures.a_request(pmem=1), region.migration(instance, name))
             self.assertRaises(RuntimeError, self.fail_in, claim, host, instance)
             rows = region.rows(instance)
             self.assertEqual(before, rows)
@@ -109,7 +109,7 @@ class ResizeTestCase(RegionTestCase):
         region = self.region()
         instance = region.spawn('one', pmem=1)
         first = region.migration(instance, 'two')
-        with self.two.manager.resize_claim(None, instance, None, 'two', first, fixtures.a_request(pmem=1)) as claim:
+        with self.two.manager.resize_claim(None, instance, 'two', fixtures.a_request(pmem=1), first) as claim:
             claim.abort()
         first.status = 'error'
         second = region.resize(instance, 'one', pmem=1)
@@ -223,7 +223,7 @@ class ResizeTestCase(RegionTestCase):
     def test_without_a_migration_the_service_creates_one(self):
         region = self.region()
         instance = region.spawn('one', pmem=1)
-        claim = self.two.manager.resize_claim(None, instance, None, 'two', None, fixtures.a_request(pmem=1))
+        claim = self.two.manager.resize_claim(None, instance, 'two', fixtures.a_request(pmem=1), None)
         self.assertEqual(('one', 'two'), (claim.migration.source_compute, claim.migration.dest_compute))
         self.assertEqual([claim.migration.uuid], [record.migration_uuid for record in self.two.records(instance)])
 
@@ -376,7 +376,7 @@ class LiveMigrationTestCase(RegionTestCase):
         migration = region.migration(instance, 'two')
         other = DeviceRequest.of(('CUSTOM_PMEM_NAMESPACE_4GB', 1), ('CUSTOM_PMEM_NAMESPACE_SMALL', 1),
                                           ('VGPU', 1))
-        self.two.manager.live_migration_claim(None, instance, 'two', migration, None, other)
+        self.two.manager.live_migration_claim(None, instance, 'two', other, migration)
         self.two.manager.realize(None, instance)
         found = self.two.manager.device_map(instance, migration)
         self.assertEqual([record.identifier for record in self.one.records(instance)],
@@ -394,7 +394,8 @@ class LiveMigrationTestCase(RegionTestCase):
         for service in (True, False):
             region = self.region(parents={'card': 1})
             if not service:
-                self.one.manager.service = self.two.manager.service = None
+                for host in (self.one, self.two):
+                    vars(host.running.service)['_service'] = None
             instance = region.spawn('one', pmem=1, vgpu=1)
             for there, name in ((self.one, 'two'), (self.two, 'one'), (self.one, 'two')):
                 migration = region.live_migrate(instance, name, pmem=1, vgpu=1)
@@ -464,7 +465,7 @@ class LiveMigrationTestCase(RegionTestCase):
         region = self.region()
         instance = region.spawn('one', pmem=1)
         migration = region.migration(instance, 'two')
-        self.two.manager.live_migration_claim(None, instance, 'two', migration, None, fixtures.a_request(pmem=1))
+        self.two.manager.live_migration_claim(None, instance, 'two', fixtures.a_request(pmem=1), migration)
         self.two.boot(instance)
         self.one.machine.delete_guest(instance.uuid)
         instance.host, migration.status = 'two', 'completed'

@@ -2,14 +2,13 @@
 
 import os
 import pickle
-import subprocess
-import sys
 import textwrap
 
 from devicetrack import exception
 from devicetrack.testing import fixtures
 from devicetrack.testing.fixtures import Instance
 from devicetrack.tests import base
+from devicetrack.tests import processes
 
 CALLS = base.table(
     ('instance_claim', lambda manager, instance: manager.instance_claim(None, instance, 'host', None)),
@@ -202,9 +201,7 @@ class ForkTestCase(base.TestCase):
     def run_program(self, program):
         """Lines that a process printed which has a host of two devices."""
         source = textwrap.dedent(PREAMBLE) + textwrap.dedent(program)
-        answer = subprocess.run([sys.executable, '-W', 'ignore', '-c', source, self.state_path], text=True,
-                                stdout=subprocess.PIPE, timeout=120)
-        return answer.stdout.splitlines()
+        return processes.run('-c', source, self.state_path).stdout.splitlines()
 
     def test_every_call_in_a_child_is_refused(self):
         lines = self.run_program("""

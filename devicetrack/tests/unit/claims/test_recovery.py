@@ -5,7 +5,6 @@ import threading
 import fixtures as patches
 
 from devicetrack import exception
-from devicetrack.claims import repairs
 from devicetrack.engine import reconcile
 from devicetrack.objects.values import DeviceKey
 from devicetrack.store.api import Changes
@@ -228,12 +227,12 @@ class ForeignTestCase(HostTestCase):
         host.audit()
         host.machine.change(key, unhealthy=None)
         free = []
-        refresh = host.manager.refresh
+        refresh = host.running.declarations.refresh
 
-        def look_at_free_devices():
+        def look_at_free_devices(inventory):
             free.append(host.free())
-            refresh()
-        self.patch(host.manager, 'refresh', look_at_free_devices)
+            refresh(inventory)
+        self.patch(host.running.declarations, 'refresh', look_at_free_devices)
         host.audit()
         self.assertEqual(([0], {'d0': FOREIGN}), (free, host.states()))
 
@@ -382,15 +381,21 @@ class AuditAmongClaimsTestCase(HostTestCase):
 
     def test_an_audit_at_every_step_finds_nothing_and_changes_nothing(self):
         host, instance = self.host(devices=1, parents={'p0': 1}), Instance()
+        audits = []
+
+        def audit():
+            if threading.current_thread() is threading.main_thread():       # an audit audits nothing of its own
+                audits.extend(self.together(host.audit))
+
         for call in ('realize', 'created', 'guest_config', 'unclaim', 'wipe', 'wiped', 'destroy', 'destroyed'):
-            host.machine.before(call, host.audit)
-        for call in ('write',):
-            host.store.before(call, host.audit, times=None)
-            host.store.after(call, host.audit, times=None)
+            host.machine.before(call, audit)
+        host.store.before('write', audit, times=None)
+        host.store.after('write', audit, times=None)
         host.spawn(instance, pmem=1, vgpu=1)
         self.assertEqual({'active'}, set(host.states().values()))
         host.delete(instance)
         self.assertEqual(({'d0': FREE}, [], 2), (host.states(), host.mdevs(), host.free()))
+        self.assertEqual([], [audit for audit in audits if isinstance(audit, BaseException)])
 
     def test_an_audit_waits_for_nobody(self):
         host, instance = self.host(devices=2), Instance()
@@ -398,9 +403,10 @@ class AuditAmongClaimsTestCase(HostTestCase):
         host.machine.delete_guest(other.uuid)
         host.service.known = {other.uuid: 'deleted'}
         host.claim(instance, pmem=1)
-        host.machine.before('realize', host.audit, times=1)
+        audits = []
+        host.machine.before('realize', lambda: audits.extend(self.together(host.audit)), times=1)
         host.manager.realize(self.context, instance)
-        self.assertEqual({'d0': FREE, 'd1': 'claimed'}, host.states())
+        self.assertEqual(([[]], {'d0': FREE, 'd1': 'claimed'}), (audits, host.states()))
 
 
 class SinceTestCase(HostTestCase):
@@ -410,7 +416,7 @@ class SinceTestCase(HostTestCase):
         instance = host.spawn(pmem=1)
         self.foreign_guest(host, 'd1')
         clock = iter(range(100, 200))
-        self.useFixture(patches.MonkeyPatch('devicetrack.claims.recovery.time.time', lambda: next(clock)))
+        self.useFixture(patches.MonkeyPatch('devicetrack.claims.audit.time.time', lambda: next(clock)))
         first = host.audit()[0].since
         self.assertEqual(first, host.audit()[0].since)
         host.machine.delete_guest('foreign')
@@ -459,7 +465,7 @@ class OlderStoreTestCase(HostTestCase):
         self.assertRaises(exception.RowsMissing, host.manager.realize, None, instance)
         self.assertRaises(exception.RowsMissing, host.manager.guest_config, instance)
         self.assertRaises(exception.NodeUnavailable, host.claim, Instance(), pmem=1)
-        [outcome] = repairs.repair_host(host.manager, accept=True)
+        [outcome] = host.running.repairs.repair(host.running.repairs.plan(accept=True).repairs)
         self.assertIsNone(outcome.error)
         self.assertEqual([], host.audit())
         self.assertEqual(instance.uuid, host.owners()[old.identifier])
@@ -476,7 +482,7 @@ class OlderStoreTestCase(HostTestCase):
         host.store.store.write(Changes(delete=(row,)))
         host.restart()
         self.assertIn('recover', str(self.assertRaises(exception.NodeUnavailable, host.claim, Instance(), pmem=1)))
-        self.assertIn('recover', str(self.assertRaises(exception.StoreLost, repairs.repair_host, host.manager, True)))
+        self.assertIn('recover', str(self.assertRaises(exception.StoreLost, host.running.repairs.plan, True)))
         self.assertEqual([], host.records())
 
     def test_a_guest_that_is_not_ours_makes_no_store_old(self):

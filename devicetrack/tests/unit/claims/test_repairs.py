@@ -8,10 +8,9 @@ from typing import Any
 import fixtures as patches
 
 from devicetrack import exception
-from devicetrack.claims import looking
 from devicetrack.claims import orders
 from devicetrack.claims import repairs
-from devicetrack.engine import repair
+from devicetrack.engine import repair_plan
 from devicetrack.objects.values import DeviceKey
 from devicetrack.store.api import Changes
 from devicetrack.store.api import Host
@@ -34,11 +33,11 @@ class RepairTestCase(base.TestCase):
         self.machine = self.host.machine
 
     def plan(self, accept: bool = False) -> repairs.Plan:
-        return repairs.plan(lambda: looking.read(self.host.manager), accept)[1]
+        return self.host.running.repairs.plan(accept)
 
     def repair(self, accept: bool = False) -> list[tuple[str, str, bool]]:
         return [(one.repair.verb, one.repair.device.identifier, one.error is None)
-                for one in repairs.repair_host(self.host.manager, accept)]
+                for one in self.host.running.repairs.repair(self.plan(accept).repairs)]
 
     def restore_backup(self, *lost: fixtures.Instance) -> None:
         """The store is as it was before these instances came."""
@@ -62,18 +61,18 @@ class AcceptTestCase(RepairTestCase):
         self.machine.delete_guest(self.older.uuid)
         self.assertRaises(exception.NodeUnavailable, self.host.claim, fixtures.Instance(), None, 1)
         plan = self.plan()
-        self.assertEqual(((), 2, {repair.ADOPT, repair.GIVE_BACK}),
+        self.assertEqual(((), 2, {repair_plan.ADOPT, repair_plan.GIVE_BACK}),
                          (plan.repairs, plan.to_accept, {one.verb for one in plan.waiting}))
         self.assertEqual([], self.repair())
         self.assertEqual(['d0'], [record.identifier for record in self.host.records()])
 
     def test_accepted_the_rows_are_written(self) -> None:
         done = self.repair(accept=True)
-        self.assertEqual({(repair.ADOPT, True)}, {(verb, ok) for verb, _device, ok in done})
+        self.assertEqual({(repair_plan.ADOPT, True)}, {(verb, ok) for verb, _device, ok in done})
         like = [record._replace(generation=0, created_at=0) for record in self.rows]
         self.assertEqual(like, [record._replace(generation=0, created_at=0) for record in self.host.records()])
         self.assertEqual([], self.host.audit())
-        self.assertIsNone(self.host.manager.report_only)
+        self.assertIsNone(self.host.running.gate.report_only)
         self.host.delete(self.newer)
         self.assertEqual((b'', FREE), (self.machine.read(D1), self.host.states()['d1']))
 
@@ -85,13 +84,13 @@ class AcceptTestCase(RepairTestCase):
         plan = self.plan(accept=True)
         self.repair(accept=True)
         before = self.host.records()
-        outcomes = repairs.carry_out(self.host.manager, plan.repairs)
+        outcomes = self.host.running.repairs.repair(plan.repairs)
         self.assertEqual([True], [('has another row by now' in str(one.error)) for one in outcomes[:1]])
         self.assertEqual(before, self.host.records())
 
     def test_a_store_that_refuses_leaves_the_devices_withheld(self) -> None:
         self.host.store.before('write', exception.StoreUnavailable('it', 'full'))
-        outcomes = repairs.repair_host(self.host.manager, accept=True)
+        outcomes = self.host.running.repairs.repair(self.host.running.repairs.plan(accept=True).repairs)
         self.assertEqual({'it: full'}, {one.error for one in outcomes})
         self.assertEqual('withheld: foreign', self.host.states()['d1'])
         self.repair(accept=True)
@@ -99,7 +98,7 @@ class AcceptTestCase(RepairTestCase):
 
     def test_an_answer_that_is_lost_keeps_the_devices(self) -> None:
         self.host.store.lose_answer()
-        outcomes = repairs.repair_host(self.host.manager, accept=True)
+        outcomes = self.host.running.repairs.repair(self.host.running.repairs.plan(accept=True).repairs)
         self.assertEqual(2, len([one for one in outcomes if one.error is not None]))
         self.assertEqual(self.newer.uuid, self.host.held()['d1'])
         self.host.audit()
@@ -107,8 +106,8 @@ class AcceptTestCase(RepairTestCase):
 
     def test_an_instance_that_something_works_on_waits(self) -> None:
         plan = self.plan(accept=True)
-        with self.host.manager.working(self.newer.uuid):
-            outcomes = self.together(lambda: repairs.carry_out(self.host.manager, plan.repairs))[0]
+        with self.host.running.rows.working(self.newer.uuid):
+            outcomes = self.together(lambda: self.host.running.repairs.repair(plan.repairs))[0]
         self.assertEqual({'something works on the devices of its instance just now'},
                          {one.error for one in outcomes})
 
@@ -133,7 +132,7 @@ class RowsTestCase(RepairTestCase):
     def test_details_are_taken_over(self) -> None:
         self.host.spawn(pmem=1)
         self.machine.change(D0, devpath='/dev/dax9.0')
-        self.assertEqual([(repair.UPDATE_DETAILS, 'd0', True)], self.repair())
+        self.assertEqual([(repair_plan.UPDATE_DETAILS, 'd0', True)], self.repair())
         self.assertIn('/dev/dax9.0', self.host.records()[0].details)
         self.assertEqual(([], []), (self.repair(), self.host.audit()))
 
@@ -144,7 +143,7 @@ class RowsTestCase(RepairTestCase):
         self.host.boot(instance)
         before = self.host.records()
         self.assertEqual(['its row has changed since'],
-                         [one.error for one in repairs.carry_out(self.host.manager, plan.repairs)])
+                         [one.error for one in self.host.running.repairs.repair(plan.repairs)])
         self.assertEqual(before, self.host.records())
 
     def test_what_belongs_to_a_deleted_instance_is_given_back(self) -> None:
@@ -153,7 +152,7 @@ class RowsTestCase(RepairTestCase):
         self.machine.delete_guest(instance.uuid)
         self.assertEqual([], self.repair())
         self.host.service.known = {instance.uuid: 'deleted'}
-        self.assertEqual({(repair.GIVE_BACK, True)}, {(verb, ok) for verb, _device, ok in self.repair()})
+        self.assertEqual({(repair_plan.GIVE_BACK, True)}, {(verb, ok) for verb, _device, ok in self.repair()})
         self.assertEqual((b'', []), (self.machine.read(D0), self.host.records()))
 
     def test_what_a_guest_names_by_then_is_not_given_back(self) -> None:
@@ -165,7 +164,7 @@ class RowsTestCase(RepairTestCase):
         self.machine.write(D0, b'data')
         domain.live = domain.defined = (domain.live or ())[:1]
         self.machine.domains[instance.uuid] = domain
-        outcomes = repairs.carry_out(self.host.manager, plan.repairs)
+        outcomes = self.host.running.repairs.repair(plan.repairs)
         self.assertEqual({('d0', False), ('d1', True)},
                          {(one.repair.device.identifier, one.error is None) for one in outcomes})
         self.assertEqual((b'data', ['d0']), (self.machine.read(D0), [one.identifier for one in self.host.records()]))
@@ -182,13 +181,13 @@ class ForgetTestCase(RepairTestCase):
 
     def refused(self, because: str, uuid: str | None = None) -> None:
         before = self.host.records()
-        error = self.assertRaises(exception.NotForgotten, repairs.forget, self.host.manager, D0,
+        error = self.assertRaises(exception.NotForgotten, self.host.running.repairs.forget, D0,
                                   uuid or self.instance.uuid)
         self.assertIn(because, str(error))
         self.assertEqual(before, self.host.records())
 
     def test_a_dead_device_goes(self) -> None:
-        self.assertEqual('d0', repairs.forget(self.host.manager, D0, self.instance.uuid).identifier)
+        self.assertEqual('d0', self.host.running.repairs.forget(D0, self.instance.uuid).identifier)
         self.assertEqual(([], {'d1': FREE, 'd2': FREE}), (self.host.records(), self.host.states()))
         self.assertEqual([], self.host.audit())
         self.host.claim(self.instance, pmem=2)
@@ -196,19 +195,19 @@ class ForgetTestCase(RepairTestCase):
     def test_also_one_that_could_not_be_given_back(self) -> None:
         self.assertRaises(exception.DeviceGone, self.host.manager.release, None, self.instance)
         self.assertEqual('releasing', self.host.states()['d0'])
-        repairs.forget(self.host.manager, D0, self.instance.uuid)
+        self.host.running.repairs.forget(D0, self.instance.uuid)
         self.assertEqual([], self.host.audit())
 
     def test_what_else_the_instance_has_stays(self) -> None:
         other = self.host.spawn(pmem=2)
         self.machine.delete_guest(other.uuid)
         self.machine.remove(D1)
-        repairs.forget(self.host.manager, D1, other.uuid)
+        self.host.running.repairs.forget(D1, other.uuid)
         self.assertEqual(['d2'], [record.identifier for record in self.host.records(other)])
         self.assertEqual({'d0': self.instance.uuid, 'd2': other.uuid}, self.host.held())
 
     def test_nobody_holds_it(self) -> None:
-        self.assertRaises(exception.NotAssigned, repairs.forget, self.host.manager, D1, self.instance.uuid)
+        self.assertRaises(exception.NotAssigned, self.host.running.repairs.forget, D1, self.instance.uuid)
 
     def test_another_owner_was_confirmed(self) -> None:
         self.refused(f'it belongs to instance {self.instance.uuid}', ANOTHER)
@@ -246,7 +245,7 @@ class ForgetTestCase(RepairTestCase):
 
     def test_a_hypervisor_that_does_not_answer(self) -> None:
         self.machine.disconnected = 'restarting'
-        self.assertRaises(exception.HypervisorUnreachable, repairs.forget, self.host.manager, D0, self.instance.uuid)
+        self.assertRaises(exception.HypervisorUnreachable, self.host.running.repairs.forget, D0, self.instance.uuid)
         self.assertEqual(1, len(self.host.records()))
 
     def test_of_a_machine_that_is_gone(self) -> None:
@@ -297,7 +296,7 @@ class OrderTestCase(RepairTestCase):
         self.restore_backup(self.host.spawn(pmem=1))
         self.assertEqual('there was nothing to repair', self.order(orders.REPAIR, {'accept': False}).text)
         self.assertEqual(orders.DONE, self.order(orders.REPAIR, {'accept': True}).outcome)
-        self.assertEqual(([], None), (self.findings, self.host.manager.report_only))
+        self.assertEqual(([], None), (self.findings, self.host.running.gate.report_only))
 
     def test_a_device_is_forgotten(self) -> None:
         instance = self.host.spawn(pmem=1)
@@ -329,7 +328,7 @@ class OrderTestCase(RepairTestCase):
         instance = self.host.spawn(pmem=1)
         self.machine.delete_guest(instance.uuid)
         self.machine.remove(D0)
-        repairs.forget(self.host.manager, D0, instance.uuid)
+        self.host.running.repairs.forget(D0, instance.uuid)
         self.machine.unknown_domains['x'] = 'torn'
         arguments = {'kind': 'vpmem', 'name': 'd0'}
         answer = self.order(orders.ADMIT, arguments)

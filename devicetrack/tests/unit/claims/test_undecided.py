@@ -46,7 +46,7 @@ class UndecidedMoveTestCase(test_moving.RegionTestCase):
     def test_a_service_that_tells_of_no_migrations_ends_moves_by_calls(self):
         region = self.region(devices=2)
         instance = region.spawn('one', pmem=1)
-        self.one.manager.service = None
+        vars(self.one.running.service)['_service'] = None
         region.resize(instance, 'one', pmem=1)
         self.assertEqual([('d0', 'old', 'active'), ('d1', 'current', 'active')], region.rows(instance)['one'])
 

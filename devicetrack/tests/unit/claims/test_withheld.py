@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 from devicetrack import exception
-from devicetrack.claims import repairs
 from devicetrack.engine import reconcile
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Missing
@@ -279,16 +278,14 @@ class StoreFailsTestCase(WithheldTestCase):
         instance = self.host.spawn(pmem=1)
         self.machine.delete_guest(instance.uuid)
         self.machine.remove(D0)
-        with self.manager.lock:
-            self.manager.ledger.withhold(D0, 'in doubt')
+        vars(self.host.running.ledger)['_ledger'].withhold(D0, 'in doubt')
         self.machine.unknown_domains['x'] = 'garbage'
         self.host.audit()
         self.assertEqual(['audit', 'audit'], [json.loads(row.reasons)['in doubt']['by'] for row in self.rows()])
         self.machine.clear()
         self.store.before('set_withheld', REFUSED)
-        self.assertRaises(exception.StoreUnavailable, repairs.forget, self.manager, D0, instance.uuid)
-        with self.manager.lock:
-            self.assertEqual([D0, D1], sorted(self.manager.ledger.withheld('in doubt')))
+        self.assertRaises(exception.StoreUnavailable, self.host.running.repairs.forget, D0, instance.uuid)
+        self.assertEqual([D0, D1], sorted(self.host.running.ledger.withheld('in doubt')))
         self.assertEqual(['d0'], [row.identifier for row in self.host.records()])
 
     def test_an_answer_that_was_lost(self) -> None:
@@ -354,7 +351,7 @@ class AuditTestCase(WithheldTestCase):
             self.machine.add_namespace(name)
         self.machine.delete_guest(instance.uuid)
         self.machine.remove(D0)
-        repairs.forget(self.manager, D0, instance.uuid)
+        self.host.running.repairs.forget(D0, instance.uuid)
         self.machine.add_namespace('d0')
         self.foreign_guest(D1)
         self.machine.change(DeviceKey(fake.VPMEM, 'd2'), unhealthy='hot')
@@ -458,7 +455,7 @@ class AuditTestCase(WithheldTestCase):
         self.assertRaises(exception.NoFit, self.host.claim, Instance(), pmem=2)
         self.assertEqual([], self.rows())
         self.host.audit()
-        self.assertEqual({('device', 'd0'): {'in doubt': 'the store said that it has an owner'}}, self.stored())
+        self.assertEqual({('device', 'd0'): {'in doubt': 'the store says that it has an owner'}}, self.stored())
         self.host.audit()
         self.assertEqual(([], other.uuid), (self.rows(), self.host.held()['d0']))
 
@@ -494,7 +491,7 @@ class ForgottenTestCase(WithheldTestCase):
         self.machine.remove(D0)
 
     def forget_and_bring_back(self) -> None:
-        repairs.forget(self.manager, D0, self.instance.uuid)
+        self.host.running.repairs.forget(D0, self.instance.uuid)
         self.machine.add_namespace('d0')
         self.host.audit()
 
@@ -516,7 +513,7 @@ class ForgottenTestCase(WithheldTestCase):
         self.assertEqual(FREE, self.host.states()['d0'])
 
     def test_that_cannot_be_said_before_it_is_back(self) -> None:
-        repairs.forget(self.manager, D0, self.instance.uuid)
+        self.host.running.repairs.forget(D0, self.instance.uuid)
         self.assertIn('the host does not have it', str(self.assertRaises(
             exception.NotAdmitted, self.manager.admit, 'vpmem', 'd0')))
         self.machine.add_namespace('d0')
@@ -561,7 +558,7 @@ class ForgottenTestCase(WithheldTestCase):
 
     def test_a_crash_before_the_row_is_gone_leaves_it_noted(self) -> None:
         self.store.before('write', REFUSED)
-        self.assertRaises(exception.StoreUnavailable, repairs.forget, self.manager, D0, self.instance.uuid)
+        self.assertRaises(exception.StoreUnavailable, self.host.running.repairs.forget, D0, self.instance.uuid)
         self.host.restart()
         self.assertEqual(('active', ['d0']), (self.host.states()['d0'], [row.name for row in self.rows()]))
         self.assertIn('has it', str(self.assertRaises(exception.NotAdmitted, self.manager.admit, 'vpmem', 'd0')))
@@ -570,18 +567,18 @@ class ForgottenTestCase(WithheldTestCase):
 
     def test_what_the_store_does_not_note_is_not_forgotten(self) -> None:
         self.store.before('set_withheld', REFUSED)
-        self.assertRaises(exception.StoreUnavailable, repairs.forget, self.manager, D0, self.instance.uuid)
+        self.assertRaises(exception.StoreUnavailable, self.host.running.repairs.forget, D0, self.instance.uuid)
         self.assertEqual(('active', []), (self.host.states()['d0'], self.rows()))
 
     def test_a_mediated_device_that_we_made_comes_back_never(self) -> None:
         [row] = [row for row in self.host.records() if row.kind == fake.MDEV]
         self.machine.remove(row.key)
-        repairs.forget(self.manager, row.key, self.instance.uuid)
+        self.host.running.repairs.forget(row.key, self.instance.uuid)
         self.assertEqual([], self.rows())
 
     def test_an_option_may_name_it_still(self) -> None:
         self.machine.missing = (Missing(D0, '[libvirt] pmem_namespaces', 'there is none'),)
-        repairs.forget(self.manager, D0, self.instance.uuid)
+        self.host.running.repairs.forget(D0, self.instance.uuid)
         self.host.restart()
         self.machine.missing = ()
         self.machine.add_namespace('d0')

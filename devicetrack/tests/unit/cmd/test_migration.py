@@ -156,7 +156,7 @@ class CheckTestCase(MigrationCommandTestCase):
             'instance_uuid': self.instance.uuid, 'source': 'compute-7', 'destination': 'compute-8', 'kind': 'mdev',
             'identifier': vgpu.identifier, 'type': 'nvidia-35', 'version_form': 'numbered', 'version': '2.1.0',
             'seen': '2.1.0', 'verdict': 'yes', 'partner_kind': 'mdev', 'partner_type': 'nvidia-35',
-            'partner_parents': ['gpu'], 'reasons': '', 'notes': '', 'choices': [choice], 'untold': []}, row)
+            'partner_parents': ['gpu'], 'reasons': '', 'notes': '', 'choices': [choice], 'unknown': []}, row)
 
     def test_one_that_an_option_lets_pass(self) -> None:
         row, _err = self.check(cmd_base.OK)
@@ -167,7 +167,8 @@ class CheckTestCase(MigrationCommandTestCase):
     def test_strictly_what_is_let_pass_needs_attention(self) -> None:
         row, err = self.check(cmd_base.ATTENTION, '--strict')
         self.assertEqual(('yes*', NOTE), (row['verdict'], row['notes']))
-        self.assertIn('the guest could go to host compute-8 only by what is let pass: see the notes\n', err)
+        self.assertIn('the guest could go to host compute-8 only because an option or the table allows it: see the '
+                      'notes\n', err)
         self.declare(self.there, '2.1.4')
         self.check(cmd_base.OK, '--strict')
         self.damage(self.there, 'vpmem')
@@ -261,9 +262,9 @@ class CheckTestCase(MigrationCommandTestCase):
         self.assertEqual('unknown', row['verdict'])
         self.assertIn('cannot be read', row['reasons'])
         self.assertIn('host compute-8: mdev nvidia-35 at gpu: cannot be read', err)
-        self.assertIn('whether the guest could go to host compute-8 cannot be told\n', err)
+        self.assertIn('it is unknown whether the guest could go to host compute-8\n', err)
 
-    def test_what_cannot_be_read_and_is_not_needed_is_told_and_changes_nothing(self) -> None:
+    def test_what_cannot_be_read_and_is_not_needed_is_reported_and_changes_nothing(self) -> None:
         self.instance = self.host.spawn(vgpu=1)
         self.damage(self.there, 'vpmem')
         _row, err = self.check(cmd_base.OK)
@@ -329,7 +330,7 @@ class TableTestCase(MigrationCommandTestCase):
         answer = self.program.run('migration', 'table', '-f', 'json', *arguments,
                                   config_file=self.configure(f'table = {path}'))
         self.assertEqual((code, code != cmd_base.OK),
-                         (answer.code, 'entries that match nothing that is declared: ' in answer.err), answer.err)
+                         (answer.code, 'entries that match no declaration: ' in answer.err), answer.err)
         return {(row['type'], row['where']): row for row in answer.data}
 
     def test_entries_and_who_declares_what_they_are_about(self) -> None:
@@ -417,7 +418,7 @@ class MatrixTestCase(MigrationCommandTestCase):
                          tuple(row[name] for name in migration.Matrix.FIXED))
         reason = {'kind': 'mdev', 'type': 'nvidia-35', 'about': 'minor version', 'source': '2.1.0',
                   'destination': '2.0.0'}
-        self.assertEqual({'verdict': 'no', 'reasons': [reason], 'notes': [], 'untold': []},
+        self.assertEqual({'verdict': 'no', 'reasons': [reason], 'notes': [], 'unknown': []},
                          row['destinations']['compute-8'])
         answer = self.program.run('migration', 'matrix', '--type', 'nvidia-35', '-f', 'yaml')
         self.assertEqual(row, yaml.safe_load(answer.out)[0])
@@ -449,13 +450,13 @@ class MatrixTestCase(MigrationCommandTestCase):
         self.assertEqual({'compute-8': 'no', 'compute-9': 'yes', 'compute-10': 'no'},
                          self.matrix('--facts', self.elsewhere('compute-9', 'compute-10'))['compute-7', 'nvidia-35'])
 
-    def test_a_host_that_declares_nothing_is_told(self) -> None:
+    def test_a_host_that_declares_nothing_is_reported(self) -> None:
         self.another('compute-9')
         answer = self.program.run('migration', 'matrix', '-f', 'json')
         self.assertEqual((cmd_base.OK, 'devicetrack-manage: host compute-9 declares nothing\n'),
                          (answer.code, answer.err))
         self.assertEqual({'unknown'}, {row['destinations']['compute-9']['verdict'] for row in answer.data})
-        self.assertEqual(['the host declares nothing'], answer.data[0]['destinations']['compute-9']['untold'])
+        self.assertEqual(['the host declares nothing'], answer.data[0]['destinations']['compute-9']['unknown'])
         path = self.file([row for row in self.program.ask('migration', 'facts') if row['host'] == 'compute-9'])
         self.assertIn('host compute-9 declares nothing', self.program.run('migration', 'matrix', '--facts', path).err)
 

@@ -284,7 +284,7 @@ class IdentityTestCase(RecoverTestCase):
         self.machine.add_namespace('d2')
         self.program.ask('db', 'sync')
         self.host.restart()
-        self.host.manager.report_only = None
+        self.host.running.gate.judge(None)
         self.host.claim(fixtures.Instance(), pmem=1)
         self.host.manager.close()
         answer = self.program.run('recover', '--from-hypervisor', '--host', 'compute-7')

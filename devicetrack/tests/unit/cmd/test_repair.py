@@ -9,7 +9,7 @@ from typing import Any
 import fixtures as base_fixtures
 
 from devicetrack.claims import orders
-from devicetrack.claims import repairs
+from devicetrack.claims.repairs import Repairs
 from devicetrack.cmd import audit
 from devicetrack.cmd import base as cmd_base
 from devicetrack.cmd import order as order_commands
@@ -88,14 +88,14 @@ class AuditRepairTestCase(RepairCommandTestCase):
     def test_the_plan_is_shown_before_it_is_done(self) -> None:
         self.host.manager.close()
         shown: list[Any] = []
-        carry_out = repairs.carry_out
+        repair = Repairs.repair
 
-        def look_and_carry_out(*arguments: Any) -> Any:
+        def look_and_repair(*arguments: Any) -> Any:
             stdout: Any = sys.stdout
             shown.extend(json.loads(stdout.getvalue()))
-            return carry_out(*arguments)
+            return repair(*arguments)
 
-        self.useFixture(base_fixtures.MonkeyPatch('devicetrack.claims.repairs.carry_out', look_and_carry_out))
+        self.useFixture(base_fixtures.MonkeyPatch('devicetrack.claims.repairs.Repairs.repair', look_and_repair))
         answer = self.run_to(cmd_base.OK, 'audit', '--repair')
         self.assertEqual((answer.data, ['update details']), (shown, [row['verb'] for row in shown]))
 
@@ -121,7 +121,7 @@ class AuditRepairTestCase(RepairCommandTestCase):
         self.host.spawn(pmem=1)
         self.machine.change(D1, devpath='/dev/dax8.0')
         self.while_waiting(self.host.audit)
-        with self.host.manager.working(self.instance.uuid):
+        with self.host.running.rows.working(self.instance.uuid):
             answer = self.together(
                 lambda: self.run_to(cmd_base.ATTENTION, 'audit', '--repair', '--wait', '60'))[0]
         self.assertIn('partly done: 1 of 2 repairs done', answer.err)
@@ -167,12 +167,12 @@ class AcceptTestCase(RepairCommandTestCase):
         self.assertEqual([None, None], [row['before'] for row in answer.data])
         self.assertEqual(self.rows, len(self.host.records()))
         self.assertEqual([], self.host.restart())
-        self.assertIsNone(self.host.manager.report_only)
+        self.assertIsNone(self.host.running.gate.report_only)
 
     def test_with_the_manager_up(self) -> None:
         self.while_waiting(self.host.audit)
         self.run_to(cmd_base.OK, 'audit', '--repair', '--accept', '--wait', '60')
-        self.assertEqual((self.rows, None), (len(self.host.records()), self.host.manager.report_only))
+        self.assertEqual((self.rows, None), (len(self.host.records()), self.host.running.gate.report_only))
 
 
 class DeviceForgetTestCase(RepairCommandTestCase):

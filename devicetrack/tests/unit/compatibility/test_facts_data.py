@@ -6,15 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from devicetrack import exception
-from devicetrack.compatibility import facts_data
 from devicetrack.compatibility.facts import Declaration
+from devicetrack.compatibility.facts import declaration_as_text
+from devicetrack.compatibility.facts import declaration_from_data
+from devicetrack.compatibility.facts import declaration_from_text
 from devicetrack.compatibility.facts import Facts
+from devicetrack.compatibility.facts import Opaque
 from devicetrack.compatibility.facts import Sort
+from devicetrack.compatibility.facts import STATELESS
 from devicetrack.compatibility.facts import SUBJECTS
-from devicetrack.compatibility.versions import Opaque
-from devicetrack.compatibility.versions import STATELESS
-from devicetrack.compatibility.versions import Unknown
-from devicetrack.compatibility.versions import Version
+from devicetrack.compatibility.facts import Unknown
+from devicetrack.compatibility.facts import Version
 from devicetrack.tests import base
 
 PART = st.integers(0, 999_999_999)
@@ -38,7 +40,7 @@ class RoundTripTestCase(base.TestCase):
 
     @given(DECLARATIONS)
     def test_through_json(self, declared: Declaration) -> None:
-        self.assertEqual(declared, facts_data.declaration_from_text(facts_data.declaration_as_text(declared), 'here'))
+        self.assertEqual(declared, declaration_from_text(declaration_as_text(declared), 'here'))
 
 
 class MeaninglessTestCase(base.TestCase):
@@ -56,14 +58,14 @@ class MeaninglessTestCase(base.TestCase):
         ('units that are true', {'aggregation': True}, '^here.aggregation: True: '),
         ('an obstacle without a reason', {'obstacle': True}, '^here.obstacle: True: '),
         ('a source of something else', {'sources': {'colour': 'sysfs'}}, '^here.sources.colour: '),
-        ('a driver that is a number', {'driver': 550.54}, '^here.driver: 550.54: must be the version of a driver'),
+        ('a driver that is a number', {'driver': 550.54}, '^here.driver: 550.54: must be a text, or null'),
         ('sources that are a list', {'sources': []}, '^here.sources: '),
         names=('wrong', 'text'))
 
     def test_is_refused(self) -> None:
         data = {**WELL, **self.wrong} if isinstance(self.wrong, dict) else self.wrong
-        refused = self.assertRaises(exception.BadRequest, facts_data.declaration_from_data, data, 'here')
+        refused = self.assertRaises(exception.BadRequest, declaration_from_data, data, 'here')
         self.assertRegex(str(refused), self.text)
 
     def test_the_same_without_it_is_well(self) -> None:
-        self.assertEqual(('mdev', 'p', 'nvidia-35'), facts_data.declaration_from_data(WELL, 'here').about)
+        self.assertEqual(('mdev', 'p', 'nvidia-35'), declaration_from_data(WELL, 'here').about)

@@ -8,18 +8,18 @@ from typing import Any
 
 from devicetrack import exception
 from devicetrack import vocabulary
-from devicetrack.claims import declared
+from devicetrack.claims import report
 from devicetrack.compatibility import host_facts
 from devicetrack.compatibility.facts import Declaration
 from devicetrack.compatibility.facts import Facts
+from devicetrack.compatibility.facts import Opaque
 from devicetrack.compatibility.facts import Sort
-from devicetrack.compatibility.guests import Guest
+from devicetrack.compatibility.facts import STATELESS
+from devicetrack.compatibility.facts import Unknown
+from devicetrack.compatibility.facts import Version
+from devicetrack.compatibility.host_facts import Guest
 from devicetrack.compatibility.host_facts import HostFacts
 from devicetrack.compatibility.host_facts import Unread
-from devicetrack.compatibility.versions import Opaque
-from devicetrack.compatibility.versions import STATELESS
-from devicetrack.compatibility.versions import Unknown
-from devicetrack.compatibility.versions import Version
 from devicetrack.objects.values import Attribute
 from devicetrack.objects.values import MigrationType
 from devicetrack.store import api as store_api
@@ -86,7 +86,7 @@ class BrokenFileTestCase(FileTestCase):
         ('a column that is missing', [{key: ROW[key] for key in ROW if key != 'obstacle'}],
          "{}, row 1: 'obstacle': is missing; print all columns, without -c"),
         ('all columns but one', [{'host': 'compute-7'}], "{}, row 1: 'kind': is missing; print all columns"),
-        ('a parent', [{**ROW, 'parent': 1}], '{}, row 1.parent: 1: must be the name of a parent, or null'),
+        ('a parent', [{**ROW, 'parent': 1}], '{}, row 1.parent: 1: must be a text, or null'),
         ('a version', [{**ROW, 'version': '2.1'}], "{}, row 1.version: '2.1': must be major.minor.patch"),
         ('a form', [{**ROW, 'version_form': 'new'}], "{}, row 1.version_form: 'new': must be one of"),
         ('units', [{**ROW, 'aggregation': 'two'}], "{}, row 1.aggregation: 'two': must be a number of units"),
@@ -141,22 +141,22 @@ class StoreTestCase(base.TestCase):
             if row.kind == kind else row for row in rows])
 
     def guest(self, instance: fixtures.Instance) -> Guest:
-        hosts = {host.host: host for host in declared.of_store(self.store)}
-        return declared.guest(self.store, hosts, instance.uuid)
+        hosts = {host.host: host for host in report.declared(self.store)}
+        return report.guest(self.store, hosts, instance.uuid)
 
     def test_hosts_by_name(self) -> None:
-        first, second = declared.of_store(self.store)
+        first, second = report.declared(self.store)
         self.assertEqual(('compute-7', ['mdev', 'vpmem'], HostFacts('compute-8')),
                          (first.host, [one.facts.sort.kind for one in first.declarations], second))
-        self.assertEqual([second], declared.of_store(self.store, ['compute-8']))
+        self.assertEqual([second], report.declared(self.store, ['compute-8']))
 
     def test_a_host_that_the_store_does_not_know(self) -> None:
-        error = self.assertRaises(exception.UnknownHost, declared.of_store, self.store, ['compute-9'])
+        error = self.assertRaises(exception.UnknownHost, report.declared, self.store, ['compute-9'])
         self.assertEqual(('compute-7', 'compute-8'), error.known)
 
     def test_what_cannot_be_read_hides_nothing_else(self) -> None:
         self.damage('mdev')
-        host = declared.of_store(self.store)[0]
+        host = report.declared(self.store)[0]
         [unread] = host.unread
         self.assertEqual((('mdev', 'gpu', 'nvidia-35'), ['vpmem']),
                          (unread.about, [one.facts.sort.kind for one in host.declarations]))
@@ -175,13 +175,13 @@ class StoreTestCase(base.TestCase):
         self.damage('mdev')
         pmem, vgpu = sorted(self.guest(instance).devices, key=lambda one: one.sort, reverse=True)
         self.assertEqual((True, None), (pmem.facts is not None, vgpu.facts))
-        self.assertIn('at the source, cannot be read: ', vgpu.untold)
+        self.assertIn('at the source, cannot be read: ', vgpu.unknown)
 
     def test_a_device_of_which_nothing_is_declared(self) -> None:
         instance = self.host.spawn(vgpu=1)
         self.store.set_declarations(self.host.manager.host_uuid, [])
         self.assertEqual(['at the source, host compute-7 declares nothing of it'],
-                         [one.untold for one in self.guest(instance).devices])
+                         [one.unknown for one in self.guest(instance).devices])
 
     def test_a_row_that_a_newer_release_wrote(self) -> None:
         instance = self.host.spawn(vgpu=1)
@@ -190,11 +190,11 @@ class StoreTestCase(base.TestCase):
         self.store.write(store_api.Changes(update=(store_api.Update(row, after),)))
         [device] = self.guest(instance).devices
         self.assertEqual((None, ''), (device.facts, device.sort.type))
-        self.assertIn('at the source, its row cannot be read', device.untold)
+        self.assertIn('at the source, its row cannot be read', device.unknown)
 
     def test_an_instance_that_the_store_does_not_know(self) -> None:
-        error = self.assertRaises(exception.MigrationUntold, self.guest, fixtures.Instance(uuid='nobody'))
-        self.assertEqual('whether instance nobody could move cannot be told: the store has no device that it has now',
+        error = self.assertRaises(exception.CompatibilityUnknown, self.guest, fixtures.Instance(uuid='nobody'))
+        self.assertEqual('it is unknown whether instance nobody could move: the store has no device that it has now',
                          str(error))
 
     def test_an_instance_at_two_hosts(self) -> None:
@@ -202,7 +202,7 @@ class StoreTestCase(base.TestCase):
         [row] = self.host.records()
         there = row._replace(host_uuid='7c9e6f2e-3a58-4a0e-8a53-0b8a3f8f0001')
         self.store.write(store_api.Changes(insert=(there,)))
-        error = self.assertRaises(exception.MigrationUntold, self.guest, instance)
+        error = self.assertRaises(exception.CompatibilityUnknown, self.guest, instance)
         self.assertEqual('the store has it at compute-7 and at compute-8', error.reason)
         self.store.write(store_api.Changes(delete=(there,), insert=(there._replace(role=vocabulary.INCOMING),)))
         self.assertEqual('compute-7', self.guest(instance).source.host)

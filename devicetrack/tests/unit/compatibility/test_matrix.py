@@ -1,4 +1,4 @@
-"""What hosts have for devices by what they declare, in a word and with the reasons."""
+"""What hosts have for devices by what they declare, in one answer and with the reasons."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from devicetrack.compatibility import rules
 from devicetrack.compatibility.facts import Declaration
 from devicetrack.compatibility.facts import Facts
 from devicetrack.compatibility.facts import Sort
+from devicetrack.compatibility.facts import STATELESS
+from devicetrack.compatibility.facts import Unknown
+from devicetrack.compatibility.facts import Version
 from devicetrack.compatibility.host_facts import HostFacts
 from devicetrack.compatibility.host_facts import Unread
 from devicetrack.compatibility.rules import Rules
-from devicetrack.compatibility.versions import STATELESS
-from devicetrack.compatibility.versions import Unknown
-from devicetrack.compatibility.versions import Version
 from devicetrack.tests import base
 
 MDEV, OTHER, VF = Sort('mdev', 'nvidia-35'), Sort('mdev', 'nvidia-36'), Sort('vf', '558')
@@ -47,7 +47,7 @@ class OutlookTestCase(base.TestCase):
         ('the same', [VGPU], [], matrix.YES, VGPU, '', ''),
         ('older', [OLDER], [], matrix.NO, None, MINOR, ''),
         ('one of two', [OLDER, VGPU], [], matrix.YES, VGPU, '', ''),
-        ('what an option lets pass', [OLDER, UNVERSIONED], [], matrix.NOTED, UNVERSIONED, '', NO_VERSION),
+        ('an option allows it', [OLDER, UNVERSIONED], [], matrix.NOTED, UNVERSIONED, '', NO_VERSION),
         ('without notes before with them', [UNVERSIONED, VGPU], [], matrix.YES, VGPU, '', ''),
         ('across kinds', [OF_ANOTHER_TYPE, FUNCTION], [], matrix.NOTED, FUNCTION, '',
          'mdev nvidia-35 and vf 558 are of different kinds'),
@@ -71,15 +71,15 @@ class OutlookTestCase(base.TestCase):
         ('what cannot be read, of a type that it may cross to', [OLDER], [UNREAD._replace(sort=VF)], matrix.UNKNOWN,
          None, UNREAD.problem, ''),
         ('what cannot be read, and is not needed', [VGPU], [UNREAD], matrix.YES, VGPU, '', ''),
-        names=('there', 'unread', 'word', 'partner', 'reasons', 'notes'))
+        names=('there', 'unread', 'answer', 'partner', 'reasons', 'notes'))
 
     def test_outlook(self) -> None:
         host = declared(*self.there, unread=tuple(self.unread))
         found = matrix.Destination(host, RULES).outlook(VGPU)
-        self.assertEqual((self.word, self.partner, self.reasons, self.notes),
-                         (found.word, found.best and found.best.facts, found.reasons, found.notes))
+        self.assertEqual((self.answer, self.partner, self.reasons, self.notes),
+                         (found.answer, found.best and found.best.facts, found.reasons, found.notes))
         data = found.as_data()
-        self.assertEqual((data, self.word), (json.loads(json.dumps(data)), data['verdict']))
+        self.assertEqual((data, self.answer), (json.loads(json.dumps(data)), data['verdict']))
         self.assertEqual((self.partner is None and bool(self.there), bool(self.notes)),
                          (bool(data['reasons']), bool(data['notes'])))
 
@@ -100,19 +100,19 @@ class RoomTestCase(base.TestCase):
 
     def test_what_the_guest_has_seen_counts(self) -> None:
         destination = matrix.Destination(declared(OLDER), RULES)
-        self.assertEqual(matrix.YES, destination.outlook(VGPU, seen=OLD).word)
+        self.assertEqual(matrix.YES, destination.outlook(VGPU, seen=OLD).answer)
 
 
 class MatrixTestCase(base.TestCase):
 
-    def words(self, *hosts: HostFacts, types: tuple[str, ...] = ()) -> list[tuple[str, Facts, dict[str, str]]]:
-        return [(row.host, row.facts, {name: one.word for name, one in row.outlooks.items()})
+    def answers(self, *hosts: HostFacts, types: tuple[str, ...] = ()) -> list[tuple[str, Facts, dict[str, str]]]:
+        return [(row.host, row.facts, {name: one.answer for name, one in row.outlooks.items()})
                 for row in matrix.rows(hosts, RULES, types)]
 
-    def test_a_row_for_what_is_alike_and_a_word_for_every_other_host(self) -> None:
+    def test_a_row_for_what_is_alike_and_an_answer_for_every_other_host(self) -> None:
         self.assertEqual([('a', VGPU, {'b': 'no', 'c': 'unknown'}),
                           ('b', OLDER, {'a': 'yes', 'c': 'unknown'}), ('b', PMEM, {'a': 'no', 'c': 'unknown'})],
-                         self.words(declared(VGPU, VGPU, host='a'), declared(OLDER, PMEM, host='b'), HostFacts('c')))
+                         self.answers(declared(VGPU, VGPU, host='a'), declared(OLDER, PMEM, host='b'), HostFacts('c')))
 
     def test_a_row_names_its_parents(self) -> None:
         [row] = matrix.rows([declared(VGPU, VGPU, host='a')], RULES)
@@ -120,7 +120,7 @@ class MatrixTestCase(base.TestCase):
 
     def test_rows_of_some_types_and_columns_of_all(self) -> None:
         self.assertEqual([('b', PMEM, {'a': 'no'})],
-                         self.words(declared(VGPU, host='a'), declared(OLDER, PMEM, host='b'), types=('4GB',)))
+                         self.answers(declared(VGPU, host='a'), declared(OLDER, PMEM, host='b'), types=('4GB',)))
 
     def test_each_pair_of_facts_is_decided_once(self) -> None:
         decided = []

@@ -11,16 +11,15 @@ from hypothesis import strategies as st
 import testtools
 
 from devicetrack import exception
-from devicetrack.compatibility import fleet
 from devicetrack.compatibility import partners
 from devicetrack.compatibility.facts import Facts
 from devicetrack.compatibility.facts import Sort
+from devicetrack.compatibility.facts import STATELESS
+from devicetrack.compatibility.facts import Version
 from devicetrack.compatibility.partners import Held
 from devicetrack.compatibility.partners import Offer
 from devicetrack.compatibility.rules import REFUSED
 from devicetrack.compatibility.rules import Rules
-from devicetrack.compatibility.versions import STATELESS
-from devicetrack.compatibility.versions import Version
 from devicetrack.objects.values import DeviceKey
 from devicetrack.tests import base
 
@@ -164,7 +163,7 @@ class PropertiesTestCase(testtools.TestCase):
             self, guest: list[tuple[Facts, Version | None]], hosts: list[list[Facts]], rules: Rules) -> None:
         held = named(guest, [])[0]
         by_name = {f'host-{index}': devices for index, devices in enumerate(hosts)}
-        self.assertEqual(one_by_one(held, by_name, rules), fleet.Fleet(by_name).hosts_for(held, rules))
+        self.assertEqual(one_by_one(held, by_name, rules), partners.Fleet(by_name).hosts_for(held, rules))
 
     @given(st.lists(_LETTERS, max_size=4), st.lists(st.lists(_LETTERS, max_size=8), max_size=6))
     def test_a_fleet_whose_devices_serve_any_of_the_guest(
@@ -172,13 +171,14 @@ class PropertiesTestCase(testtools.TestCase):
         held = [Held(f'g{index}', vgpu(OLD)._replace(required=letters)) for index, letters in enumerate(guest)]
         by_name = {f'host-{index}': [vgpu(OLD)._replace(offered=letters) for letters in devices]
                    for index, devices in enumerate(hosts)}
-        self.assertEqual(one_by_one(held, by_name, Rules()), fleet.Fleet(by_name).hosts_for(held, Rules()))
+        self.assertEqual(one_by_one(held, by_name, Rules()), partners.Fleet(by_name).hosts_for(held, Rules()))
 
 
 class FleetTestCase(testtools.TestCase):
 
     def test_hosts_are_named_in_the_order_in_which_they_came(self) -> None:
-        hosts = fleet.Fleet({'two': [vgpu(NEW)] * 2, 'none': [], 'old': [vgpu(OLD)] * 3, 'one': [vgpu(NEW), pmem(GIB)],
+        hosts = partners.Fleet({'two': [vgpu(NEW)] * 2, 'none': [], 'old': [vgpu(OLD)] * 3,
+                                'one': [vgpu(NEW), pmem(GIB)],
                              'mixed': [vgpu(OLD), pmem(GIB), vgpu(NEW)]})
         self.assertEqual(('two', 'mixed'), hosts.hosts_for([Held('a', vgpu(OLD)), Held('b', vgpu(NEW))], Rules()))
         self.assertEqual(('two', 'none', 'old', 'one', 'mixed'), hosts.hosts_for([], Rules()))
@@ -186,12 +186,12 @@ class FleetTestCase(testtools.TestCase):
     def test_the_table_lets_a_guest_go_to_another_kind(self) -> None:
         function = vgpu(OLD)._replace(sort=Sort('vf', '10de:2235'))
         rules = Rules(crossings=frozenset({(vgpu(OLD).sort, function.sort)}))
-        hosts = fleet.Fleet({'functions': [function]})
+        hosts = partners.Fleet({'functions': [function]})
         self.assertEqual(('functions',), hosts.hosts_for([Held('a', vgpu(OLD))], rules))
         self.assertEqual((), hosts.hosts_for([Held('a', vgpu(OLD))], Rules()))
 
     def test_what_each_guest_device_has_seen_counts(self) -> None:
-        hosts = fleet.Fleet({'old': [vgpu(OLD)] * 2})
+        hosts = partners.Fleet({'old': [vgpu(OLD)] * 2})
         self.assertEqual(('old',), hosts.hosts_for([Held('a', vgpu(NEW), OLD)] * 2, Rules()))
         self.assertEqual((), hosts.hosts_for([Held('a', vgpu(NEW), OLD), Held('b', vgpu(NEW))], Rules()))
 
@@ -201,9 +201,9 @@ class FleetTestCase(testtools.TestCase):
         chance = random.Random(1)
         hosts = {f'host-{index}': [vgpu(OLD)._replace(offered=frozenset(chance.sample(letters, 2))) for _ in range(20)]
                  for index in range(50)}
-        found = fleet.Fleet(hosts).hosts_for(guest, Rules())
+        found = partners.Fleet(hosts).hosts_for(guest, Rules())
         self.assertEqual(one_by_one(guest, hosts, Rules()), found)
         self.assertTrue(0 < len(found) < len(hosts))
 
     def test_a_fleet_without_hosts(self) -> None:
-        self.assertEqual((), fleet.Fleet({}).hosts_for([Held('a', vgpu(OLD))], Rules()))
+        self.assertEqual((), partners.Fleet({}).hosts_for([Held('a', vgpu(OLD))], Rules()))

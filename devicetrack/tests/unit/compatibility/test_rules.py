@@ -10,18 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 import testtools
 
-from devicetrack.compatibility import versions
 from devicetrack.compatibility.facts import Facts
+from devicetrack.compatibility.facts import Opaque
+from devicetrack.compatibility.facts import parse_version
+from devicetrack.compatibility.facts import seen_since_boot
 from devicetrack.compatibility.facts import Sort
+from devicetrack.compatibility.facts import STATELESS
+from devicetrack.compatibility.facts import Unknown
+from devicetrack.compatibility.facts import Version
 from devicetrack.compatibility.rules import acceptance
 from devicetrack.compatibility.rules import decide
 from devicetrack.compatibility.rules import REFUSED
 from devicetrack.compatibility.rules import Rules
 from devicetrack.compatibility.rules import VERSION_UNKNOWN
-from devicetrack.compatibility.versions import Opaque
-from devicetrack.compatibility.versions import STATELESS
-from devicetrack.compatibility.versions import Unknown
-from devicetrack.compatibility.versions import Version
 from devicetrack.tests import base
 
 MDEV = Sort('mdev', 'nvidia-35')
@@ -33,7 +34,7 @@ GROWING = Rules(growing=frozenset({MDEV}))
 
 
 def version(text: str) -> Version:
-    parsed = versions.parse_version(text)
+    parsed = parse_version(text)
     assert isinstance(parsed, Version)
     return parsed
 
@@ -165,7 +166,7 @@ class ParseVersionTestCase(base.TestCase):
         names=('text', 'expected'))
 
     def test_parse(self) -> None:
-        parsed = versions.parse_version(self.text)
+        parsed = parse_version(self.text)
         if self.expected is not None:
             self.assertEqual(self.expected, parsed)
             return
@@ -186,7 +187,7 @@ class SeenSinceBootTestCase(base.TestCase):
         names=('seen', 'here', 'expected'))
 
     def test_seen(self) -> None:
-        self.assertEqual(self.expected, versions.seen_since_boot(self.seen, self.here))
+        self.assertEqual(self.expected, seen_since_boot(self.seen, self.here))
 
 
 _VERSIONS = st.builds(Version, *[st.integers(1, 3)] * 3)

@@ -12,16 +12,16 @@ from stevedore import named
 
 from devicetrack import exception
 from devicetrack.compatibility.facts import Look
+from devicetrack.compatibility.facts import Opaque
 from devicetrack.compatibility.facts import Sort
+from devicetrack.compatibility.facts import STATELESS
+from devicetrack.compatibility.facts import Unknown
+from devicetrack.compatibility.facts import Version
 from devicetrack.compatibility.sources import Declarer
 from devicetrack.compatibility.sources import NAMESPACE
 from devicetrack.compatibility.sources import Said
 from devicetrack.compatibility.sources import Source
 from devicetrack.compatibility.sources import Sysfs
-from devicetrack.compatibility.versions import Opaque
-from devicetrack.compatibility.versions import STATELESS
-from devicetrack.compatibility.versions import Unknown
-from devicetrack.compatibility.versions import Version
 from devicetrack.objects.values import Attribute
 from devicetrack.objects.values import MigrationType
 from devicetrack.testing import fixtures as host_fixtures
@@ -177,7 +177,7 @@ class RefreshTestCase(SourcesTestCase):
     def test_one_that_fails_is_logged_once_and_keeps_no_service_from_starting(self) -> None:
         self.patch(Vendor, 'says', Said(Version(2, 0, 0)))
         host = self.useFixture(host_fixtures.Host(configuration=self.configuration, parents={'a': 2}))
-        vendor, other = self.sources(host.manager.declarer)
+        vendor, other = self.sources(vars(host.running.declarations)['_declarer'])
         self.assertEqual((1, 1), (len(vendor.read), len(other.read)))
         vendor.there = OSError('the inventory is down')
         for _ in range(2):
@@ -188,8 +188,9 @@ class RefreshTestCase(SourcesTestCase):
                       self.log.output)
         self.patch(Vendor, 'there', OSError('the inventory is away'))
         host.restart()
-        self.assertEqual({Version(2, 0, 0)}, {one.facts.version for place, one in host.manager.declarations.items()
-                                              if place[0] == 'mdev'})
+        known = host.running.declarations.known
+        self.assertEqual({Version(2, 0, 0)}, {one.facts.version for about, one in known.items()
+                                              if about.kind == 'mdev'})
 
     def test_one_that_cannot_be_configured_keeps_a_service_from_starting(self) -> None:
         declarer = Declarer(self.conf, 'host')

@@ -9,7 +9,7 @@ import devicetrack
 from devicetrack import exception
 from devicetrack.compatibility import table as tables
 from devicetrack.compatibility.facts import Sort
-from devicetrack.compatibility.versions import Version
+from devicetrack.compatibility.facts import Version
 from devicetrack.tests import base
 
 MDEV = Sort('mdev', 'nvidia-35')
@@ -85,9 +85,9 @@ class MeaninglessTestCase(base.TestCase):
         ('very deep', '[' * 5000, '^table = no table: .*deep'),
         ('a list', '- types', 'line 1, the table = a list: must be a mapping'),
         ('an unknown part', 'types: {}\ntipes: {}', 'line 2, the table = tipes: .*there are types, cross_kind'),
-        ('a part twice', 'types: {}\ntypes: {}', 'line 2, the table = types: is there before'),
+        ('a part twice', 'types: {}\ntypes: {}', 'line 2, the table = types: is there twice'),
         ('types that are none', 'types: 1', 'line 1, types = 1: must be a mapping'),
-        ('a type twice', 'types:\n  mdev:\n    a: {}\n    a: {}', 'line 4, types.mdev = a: is there before'),
+        ('a type twice', 'types:\n  mdev:\n    a: {}\n    a: {}', 'line 4, types.mdev = a: is there twice'),
         ('an unknown part of a type', 'types: {mdev: {a: {versoin: 1.0.0}}}', 'types.mdev.a = versoin: .*version'),
         ('a host in a host', 'types: {mdev: {a: {hosts: {h: {hosts: {}}}}}}', r'types.mdev.a.hosts.h = hosts: '),
         ('two numbers', 'types:\n  mdev:\n    a:\n      version: 2.1', 'line 4, types.mdev.a.version = 2.1: .*2.1.0'),
@@ -104,7 +104,7 @@ class MeaninglessTestCase(base.TestCase):
         ('one kind', 'cross_kind:\n  - {from: {kind: vf, type: a}, to: {kind: vf, type: b}}',
          r'line 2, cross_kind\[0\] = vf a to vf b: '),
         ('a rule twice', 'cross_kind:\n' + '  - {from: {kind: mdev, type: a}, to: {kind: vf, type: b}}\n' * 2,
-         r'line 3, cross_kind\[1\] = .*is there before'),
+         r'line 3, cross_kind\[1\] = .*is there twice'),
         ('an alias', 'types: {mdev: {a: &a {version: 1.0.0}, b: *a}}', r'types.mdev.b = an alias: write it out'),
         ('itself', 'types: &t {mdev: *t}', r'types.mdev = an alias'),
         names=('text', 'words'))

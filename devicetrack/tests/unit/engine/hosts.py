@@ -54,29 +54,39 @@ def row(device, instance_uuid, state=vocabulary.CLAIMED):
                          device.numa_node, device.details, 0)
 
 
-def taken(holding):
-    return [unit.identifier for unit in holding.units]
+def taken(hold):
+    return [candidate.identifier for candidate in hold.candidates]
 
 
-def parents(holding):
-    return [unit.pool.parent_name for unit in holding.units]
+def parents(hold):
+    return [candidate.parent for candidate in hold.candidates]
 
 
-def name_all(ledger, holding):
+def held(ledger, instance_uuid):
+    """The devices that an instance has, in the order of names."""
+    return sorted((device for device in ledger.devices() if device.instance_uuid == instance_uuid),
+                  key=lambda device: (device.kind, device.identifier or ''))
+
+
+def hold_rows(ledger, *records):
+    """Hold what rows of one instance say; gives the devices' keys."""
+    ledger.hold(records)
+    return [record.key for record in records]
+
+
+def name_all(ledger, hold):
     """Name what will be made after its parent and a number."""
-    candidates = [unit.candidate() for unit in holding.units]
-    ledger.name(holding.units, [
+    return ledger.name(hold, [
         candidate if candidate.identifier else candidate._replace(
-            identifier=f'{candidate.parent}/{holding.instance_uuid}/{number}')
-        for number, candidate in enumerate(candidates)])
+            identifier=f'{candidate.parent}/{hold.instance_uuid}/{number}')
+        for number, candidate in enumerate(hold.candidates)])
 
 
 def everything(ledger):
-    """All that a refused take must leave as it was."""
+    """All that a refused take must leave as it was; also who is next in each line."""
+    devices, pools = ledger.devices(), ledger.pools()
     return (
-        sorted((repr(key), unit.state, unit.withheld, unit.unborn, id(unit.holding))
-               for key, unit in ((unit.key, unit) for unit in ledger.units())),
-        [(pool.index, pool.room(), pool.free_count, pool.held_count, pool.releasing_count, pool.total,
-          [unit.identifier for unit in pool.free if unit.state == ledgers.FREE and not unit.withheld])
-         for pool in ledger.pools()],
-        sorted(holding.instance_uuid for holding in ledger.holdings()))
+        sorted(devices, key=lambda device: (device.kind, device.identifier or '')), pools,
+        [ledger.available(pool.resource_class, pool.provider_uuid, demand.NOTHING) for pool in pools],
+        sorted((device.instance_uuid, ledger.has_claim_of_rows(device.instance_uuid),
+                ledger.has_claim_of_this_process(device.instance_uuid)) for device in devices if device.instance_uuid))

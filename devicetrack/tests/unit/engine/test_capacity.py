@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from devicetrack import exception
 from devicetrack.engine import ledger as ledgers
+from devicetrack.engine import selection
 from devicetrack.tests import base
 from devicetrack.tests.unit.engine import hosts
 from devicetrack.tests.unit.engine.hosts import capacity
@@ -29,8 +30,8 @@ class CapacityMachine(stateful.RuleBasedStateMachine):
         self.ledger = ledgers.Ledger('pack', provider)
         self.ledger.read_inventory(self.look())
         self.number = 0
-        self.claimed = {}                       # by name, units that are not made yet
-        self.making = {}                        # made, and the ledger was not told: (unit, capacities, watch)
+        self.claimed = {}                       # by name, keys of devices that are not made yet
+        self.making = {}                        # made, and the ledger was not told: (key, capacities, watch)
         self.used = {}
         self.removing = {}                      # on their way back; in the world or not
         self.readings = []                      # (watch, inventory)
@@ -45,12 +46,13 @@ class CapacityMachine(stateful.RuleBasedStateMachine):
     def take(self):
         self.number += 1
         try:
-            holding = self.ledger.take(str(self.number), hosts.wants((VGPU, 1)))
+            hold = self.ledger.take(str(self.number), hosts.wants((VGPU, 1)))
         except exception.NoFit:
             return
-        hosts.name_all(self.ledger, holding)
-        unit = holding.units[0]
-        (self.claimed if unit.unborn else self.used)[unit.identifier] = unit
+        [key] = hosts.name_all(self.ledger, hold).keys
+        device = self.ledger.device(key)
+        assert device is not None
+        (self.claimed if device.unborn else self.used)[key.identifier] = key
 
     @stateful.rule(data=st.data())
     def make(self, data):
@@ -64,18 +66,18 @@ class CapacityMachine(stateful.RuleBasedStateMachine):
     def say_that_it_is_made(self, data):
         name = self.one_of(data, self.making)
         if name is not None:
-            unit, capacities, watch = self.making.pop(name)
-            self.ledger.realized(unit, 'details', capacities, watch)
+            key, capacities, watch = self.making.pop(name)
+            self.ledger.realized(key, 'details', capacities, watch)
             self.ledger.unwatch(watch)
-            self.used[name] = unit
+            self.used[name] = key
 
     @stateful.rule(data=st.data())
     def give(self, data):
         name = self.one_of(data, {**self.used, **self.claimed})
         if name is not None:
-            unit = self.used.pop(name, None) or self.claimed.pop(name)
-            self.ledger.releasing([unit])
-            self.removing[name] = unit
+            key = self.used.pop(name, None) or self.claimed.pop(name)
+            self.ledger.releasing([key])
+            self.removing[name] = key
 
     @stateful.rule(data=st.data())
     def remove(self, data):
@@ -87,7 +89,8 @@ class CapacityMachine(stateful.RuleBasedStateMachine):
     def say_that_it_is_removed(self, data):
         name = self.one_of(data, {name for name in self.removing if name not in self.world})
         if name is not None:
-            self.ledger.free(self.removing.pop(name), gone=True)
+            key = self.removing.pop(name)
+            self.ledger.free([key], removed=[key])
 
     @stateful.rule(data=st.data())
     def live(self, data):
@@ -111,10 +114,11 @@ class CapacityMachine(stateful.RuleBasedStateMachine):
     @stateful.invariant()
     def what_exists_or_is_promised_is_counted_once(self):
         # What a reading showed to be gone takes no room, though it is held until its removal is proven.
-        promised = {unit.identifier for unit in self.ledger.units()
-                    if unit.state != ledgers.FREE and ledgers.GONE not in unit.withheld}
-        free = {unit.identifier for unit in self.ledger.units() if unit.state == ledgers.FREE}
-        room = sum(pool.room() for pool in self.ledger.pools())
+        devices = self.ledger.devices()
+        promised = {device.identifier for device in devices
+                    if device.state != selection.FREE and ledgers.GONE not in device.withheld}
+        free = {device.identifier for device in devices if device.state == selection.FREE}
+        room = sum(pool.room for pool in self.ledger.pools())
         assert room == UNITS - len(self.world | promised) + len(free)
 
     @stateful.invariant()

@@ -112,18 +112,16 @@ class PolicyTestCase(base.TestCase):
                                   policy=self.policy)
             first = ledger.take('a', wants((PMEM, 3)))
             ledger.take('b', wants((PMEM, 2)))
-            for unit in first.units:
-                ledger.free(unit)
+            ledger.free(first.keys)
             return hosts.taken(ledger.take('c', wants((PMEM, 5))))
         self.assertEqual(history(), history())
 
     def test_a_parent_that_has_the_most_room_again_is_found(self):
         devices = [namespace(f'{parent}.{number}', parent=parent) for parent in ('r0', 'r1') for number in range(3)]
         ledger = hosts.ledger(*devices, policy='spread')
-        of_r0 = ledger.take('a', wants((PMEM, 3))).units         # r0, r1, r0
+        first = ledger.take('a', wants((PMEM, 3)))               # r0, r1, r0
         ledger.take('b', wants((PMEM, 1)))                       # r1
-        for unit in of_r0:
-            ledger.free(unit)                                    # r0 has three again, r1 two
+        ledger.free(first.keys)                                  # r0 has three again, r1 two
         self.assertEqual(['r0'], hosts.parents(ledger.take('c', wants((PMEM, 1)))))
         self.assertEqual(['r0'], hosts.parents(ledger.take('d', wants((PMEM, 1)))))
 
@@ -131,9 +129,9 @@ class PolicyTestCase(base.TestCase):
         ledger = hosts.ledger(*[namespace(str(number), parent=f'r{number}') for number in range(4)],
                               policy=self.policy)
         all_of_it = ledger.take('a', wants((PMEM, 4)))
-        for unit in all_of_it.units:
-            ledger.free(unit)
-            self.assertEqual([unit.identifier], hosts.taken(ledger.take(f'b{unit.identifier}', wants((PMEM, 1)))))
+        for key in all_of_it.keys:
+            ledger.free([key])
+            self.assertEqual((key,), ledger.take(f'b{key.identifier}', wants((PMEM, 1))).keys)
 
 
 class LineTestCase(base.TestCase):
@@ -148,7 +146,7 @@ class LineTestCase(base.TestCase):
         return self.ledger.take(instance, wants((PMEM, amount)))
 
     def test_a_device_rests_between_two_owners(self):
-        self.ledger.free(self.take('1').units[0])
+        self.ledger.free(self.take('1').keys)
         self.assertEqual(['b', 'c', 'a'], hosts.taken(self.take('2', 3)))
 
     def test_what_was_never_recorded_does_not_lose_its_place(self):
@@ -156,8 +154,7 @@ class LineTestCase(base.TestCase):
         self.assertEqual(['a', 'b', 'c'], hosts.taken(self.take('2', 3)))
 
     def test_what_rows_held_at_the_start_rests_too(self):
-        holding = self.ledger.hold([hosts.row(self.devices[0], '1')])
-        self.ledger.free(holding.units[0])
+        self.ledger.free(hosts.hold_rows(self.ledger, hosts.row(self.devices[0], '1')))
         self.assertEqual(['b', 'c', 'a'], hosts.taken(self.take('2', 3)))
 
     def test_what_was_withheld_for_a_while_is_there_once(self):
@@ -169,10 +166,10 @@ class LineTestCase(base.TestCase):
         self.assertRaises(exception.NoFit, self.take, '2')
 
     def test_what_is_freed_twice_is_there_once(self):
-        unit = self.take('1').units[0]
-        self.ledger.free(unit)
-        self.ledger.free(unit)
-        self.assertEqual(3, self.ledger.pools()[0].room())
+        keys = self.take('1').keys
+        self.ledger.free(keys)
+        self.ledger.free(keys)
+        self.assertEqual(3, self.ledger.pools()[0].room)
 
 
 class HoldingTestCase(base.TestCase):
@@ -188,40 +185,204 @@ class HoldingTestCase(base.TestCase):
         self.assertEqual((('vpmem', 'a'),), error.held)
 
     def test_ends_with_its_last_device(self):
-        holding = self.ledger.take('i', wants((PMEM, 2)))
-        self.ledger.free(holding.units[0])
-        self.assertIs(holding, self.ledger.holding('i'))
-        self.ledger.free(holding.units[0])
-        self.assertIsNone(self.ledger.holding('i'))
+        first, second = self.ledger.take('i', wants((PMEM, 2))).keys
+        self.ledger.free([first])
+        error = self.assertRaises(exception.InstanceHasClaim, self.ledger.take, 'i', wants((PMEM, 1)))
+        self.assertEqual((second,), error.held)
+        self.assertTrue(self.ledger.has_claim_of_this_process('i'))
+        self.ledger.free([second])
+        self.assertFalse(self.ledger.has_claim_of_this_process('i'))
+        self.ledger.take('i', wants((PMEM, 2)))
+
+    def test_a_put_back_restores_the_line_whatever_item_chose_first(self):
+        ledger = hosts.ledger(hosts.namespace('a'), hosts.namespace('b'))
+        demand = wants((PMEM, 1), (PMEM, 1, hosts.provider('')))
+        before = hosts.everything(ledger)
+        hold = ledger.take('i', demand)
+        ledger.put_back(hold)
+        self.assertEqual((['b', 'a'], before), (hosts.taken(hold), hosts.everything(ledger)))
 
     def test_a_put_back_frees_nothing_that_a_row_gave_to_another(self):
         in_flight = self.ledger.take('i', wants((PMEM, 2)))
         self.ledger.hold([hosts.row(self.device, 'other')])
         self.ledger.put_back(in_flight)
-        self.assertTrue(self.ledger.holds(hosts.row(self.device, 'other')))
+        self.assertEqual([], self.ledger.not_held([hosts.row(self.device, 'other')]))
         self.assertEqual(['b'], hosts.taken(self.ledger.take('i', wants((PMEM, 1)))))
         self.assertRaises(exception.NoFit, self.ledger.take, 'k', wants((PMEM, 1)))
 
     def test_of_rows_that_changed_their_owner_leaves_none_behind(self):
         self.ledger.hold([hosts.row(self.device, 'one')])
         self.ledger.hold([hosts.row(self.device, 'two')])
-        self.assertIsNone(self.ledger.holding('one'))
-        self.assertTrue(self.ledger.holds(hosts.row(self.device, 'two')))
+        self.assertEqual([], hosts.held(self.ledger, 'one'))
+        self.assertFalse(self.ledger.has_claim_of_rows('one'))
+        self.assertEqual([], self.ledger.not_held([hosts.row(self.device, 'two')]))
 
     def test_of_a_row_whose_device_is_missing(self):
         gone = namespace('gone')
-        holding = self.ledger.hold([hosts.row(gone, 'i')])
-        self.assertEqual(({ledgers.GONE}, ledgers.HELD), (holding.units[0].withheld, holding.units[0].state))
-        self.ledger.free(holding.units[0])
-        self.assertIsNone(self.ledger.find(gone and values.DeviceKey('vpmem', 'gone')))
+        keys = hosts.hold_rows(self.ledger, hosts.row(gone, 'i'))
+        [device] = hosts.held(self.ledger, 'i')
+        self.assertEqual(({ledgers.GONE}, selection.HELD), (device.withheld, device.state))
+        self.ledger.free(keys)
+        self.assertIsNone(self.ledger.device(gone.key))
 
     def test_of_a_row_whose_device_comes_back(self):
         gone = namespace('gone')
-        holding = self.ledger.hold([hosts.row(gone, 'i')])
+        keys = hosts.hold_rows(self.ledger, hosts.row(gone, 'i'))
         self.ledger.read_inventory(inventory(self.device, namespace('b'), gone))
-        self.assertFalse(holding.units[0].withheld)
-        self.ledger.free(holding.units[0])
-        self.assertEqual(3, self.ledger.pools()[0].room())
+        self.assertFalse(self.ledger.device(gone.key).withheld)
+        self.ledger.free(keys)
+        self.assertEqual(3, self.ledger.pools()[0].room)
+
+
+class NamingTestCase(base.TestCase):
+    """Devices that will be made have names of the ledger's own until the driver names them."""
+
+    def setUp(self):
+        super().setUp()
+        self.ledger = hosts.ledger(capacity('p0', 2), mdev('a', 'p0'))
+        self.hold = self.ledger.take('i', wants((VGPU, 3)))
+
+    def name(self, *identifiers):
+        return self.ledger.name(self.hold, [candidate._replace(identifier=identifier) for candidate, identifier
+                                            in zip(self.hold.candidates, identifiers, strict=True)])
+
+    def room(self):
+        return sum(pool.room for pool in self.ledger.pools())
+
+    def test_a_hold_names_what_exists_and_nothing_else(self):
+        self.assertEqual((['a', None, None], False), (hosts.taken(self.hold), self.hold.is_named))
+        self.assertEqual(3, len(set(self.hold.keys)))
+        self.assertEqual(['a', None, None], [self.ledger.device(key).identifier for key in self.hold.keys])
+        self.assertEqual([False, True, True], [self.ledger.device(key).unborn for key in self.hold.keys])
+        self.assertEqual([('a', 'i'), (None, 'i'), (None, 'i')],
+                         [(device.identifier, device.instance_uuid) for device in self.ledger.devices()])
+
+    def test_a_hold_of_what_exists_is_named(self):
+        self.ledger.put_back(self.hold)
+        hold = self.ledger.take('i', wants((VGPU, 1)))
+        self.assertEqual((True, (mdev('a', 'p0').key,)), (hold.is_named, hold.keys))
+
+    def test_no_provisional_name_is_given_twice(self):
+        self.ledger.put_back(self.hold)
+        again = self.ledger.take('i', wants((VGPU, 3)))
+        self.assertEqual({mdev('a', 'p0').key}, {*self.hold.keys} & {*again.keys})
+
+    def test_the_new_names_are_known_and_the_provisional_ones_are_not_any_more(self):
+        named = self.name('a', 'b', 'c')
+        self.assertEqual((['a', 'b', 'c'], True), ([key.identifier for key in named.keys], named.is_named))
+        self.assertEqual(['a', 'b', 'c'], [device.identifier for device in hosts.held(self.ledger, 'i')])
+        self.assertEqual([None, None], [self.ledger.device(key) for key in self.hold.keys[1:]])
+
+    def test_a_device_takes_over_the_details_of_its_new_name(self):
+        candidates = [candidate._replace(identifier=name, details=f'driver says {name}')
+                      for candidate, name in zip(self.hold.candidates, 'abc', strict=True)]
+        named = self.ledger.name(self.hold, candidates)
+        self.assertEqual(['details of a', 'driver says b', 'driver says c'],
+                         [self.ledger.device(key).details for key in named.keys])
+
+    def test_what_is_not_named_yet_keeps_its_provisional_name(self):
+        named = self.name('a', 'b', None)
+        self.assertEqual((*named.keys[:2], self.hold.keys[2]), named.keys)
+        self.assertEqual((False, None), (named.is_named, self.ledger.device(named.keys[2]).identifier))
+
+    def test_names_that_are_too_few_or_too_many_name_nothing(self):
+        before = hosts.everything(self.ledger)
+        for candidates in (self.hold.candidates[:2], (*self.hold.candidates, self.hold.candidates[0])):
+            self.assertRaises(ValueError, self.ledger.name, self.hold, [
+                candidate._replace(identifier=f'm{number}') for number, candidate in enumerate(candidates)])
+            self.assertEqual(before, hosts.everything(self.ledger))
+
+    def test_a_put_back_forgets_what_was_not_made_named_or_not(self):
+        for name in (lambda: self.hold, lambda: self.name('a', 'b', 'c'), lambda: self.name('a', 'b', None)):
+            hold = name()
+            self.ledger.put_back(hold)
+            self.assertEqual((3, [mdev('a', 'p0').key]), (self.room(), [one.key for one in self.ledger.devices()]))
+            self.assertFalse(self.ledger.has_claim_of_this_process('i'))
+            self.hold = self.ledger.take('i', wants((VGPU, 3)))
+
+    def test_a_put_back_leaves_a_named_device_to_the_owner_in_its_row(self):
+        named = self.name('a', 'b', 'c')
+        theirs = hosts.row(mdev('b', 'p0'), 'other')
+        self.ledger.hold([theirs])
+        self.ledger.put_back(named)
+        self.assertEqual(([], 2), (self.ledger.not_held([theirs]), self.room()))
+        self.assertEqual([theirs.key], [device.key for device in hosts.held(self.ledger, 'other')])
+        self.assertEqual([], hosts.held(self.ledger, 'i'))
+
+    def test_a_put_back_of_what_an_instance_takes_beside_leaves_the_rest(self):
+        ledger = hosts.ledger(*[namespace(name) for name in 'abc'])
+        first = ledger.take('i', wants((PMEM, 1)))
+        beside = ledger.take('i', wants((PMEM, 2)), beside=True)
+        ledger.put_back(beside)
+        self.assertEqual([first.keys[0]], [device.key for device in hosts.held(ledger, 'i')])
+        ledger.put_back(first)
+        self.assertEqual(['a', 'b', 'c'], hosts.taken(ledger.take('i', wants((PMEM, 3)))))
+
+
+class RowsTestCase(base.TestCase):
+    """What rows hold, and what a claim of this process holds beside it."""
+
+    def setUp(self):
+        super().setUp()
+        self.a, self.b, self.c = (namespace(name) for name in 'abc')
+        self.ledger = hosts.ledger(self.a, self.b, self.c)
+        self.rows = [hosts.row(self.a, 'i'), hosts.row(self.b, 'i')]
+        self.ledger.hold(self.rows)
+
+    def held(self, instance='i'):
+        return [device.identifier for device in hosts.held(self.ledger, instance)]
+
+    def test_it_is_known_who_told_of_a_holding(self):
+        self.ledger.take('k', wants((PMEM, 1)))
+        self.assertEqual([(True, False), (False, True), (False, False)], [
+            (self.ledger.has_claim_of_rows(uuid), self.ledger.has_claim_of_this_process(uuid)) for uuid in 'ikl'])
+
+    def test_rows_whose_devices_others_have_or_nobody_are_not_held(self):
+        self.ledger.take('k', wants((PMEM, 1)))
+        missing = [hosts.row(self.a, 'k'), hosts.row(self.c, 'i'), hosts.row(namespace('d'), 'i')]
+        self.assertEqual(missing, self.ledger.not_held([*self.rows, *missing]))
+
+    def test_every_row_is_there(self):
+        self.assertEqual([], self.ledger.without_row(self.rows, True))
+        self.assertEqual([], self.ledger.without_row(self.rows, False))
+
+    def test_a_row_is_gone(self):
+        self.assertEqual(['i'], self.ledger.without_row(self.rows[:1], True))
+        self.assertEqual(['i'], self.ledger.without_row([hosts.row(self.b, 'k'), self.rows[0]], False))
+
+    def test_a_claim_whose_row_was_not_read_yet_has_lost_none(self):
+        self.ledger.take('k', wants((PMEM, 1)))
+        self.assertEqual([], self.ledger.without_row(self.rows, True))
+
+    def test_a_claim_that_is_over_has_lost_its_row(self):
+        self.ledger.trust_rows(self.ledger.take('k', wants((PMEM, 1))).keys)
+        self.assertEqual(['k'], self.ledger.without_row(self.rows, True))
+        self.assertEqual((True, False), (self.ledger.has_claim_of_rows('k'),
+                                         self.ledger.has_claim_of_this_process('k')))
+
+    def test_what_has_no_row_any_more_is_free_and_what_is_kept_is_not(self):
+        self.ledger.free_without_row('i', [self.a.key])
+        self.assertEqual(['a'], self.held())
+        self.assertEqual(['c', 'b'], hosts.taken(self.ledger.take('k', wants((PMEM, 2)))))
+
+    def test_what_a_claim_just_took_is_never_free_without_a_row(self):
+        self.ledger.take('i', wants((PMEM, 1)), beside=True)
+        self.ledger.free_without_row('i', [])
+        self.assertEqual(['c'], self.held())
+        self.ledger.trust_rows([self.c.key])
+        self.ledger.free_without_row('i', [])
+        self.assertEqual([], self.held())
+
+    def test_nothing_of_an_unknown_instance_is_free(self):
+        self.ledger.free_without_row('nobody', [])
+        self.assertEqual(['a', 'b'], self.held())
+
+    def test_rows_count_where_their_devices_count_now(self):
+        self.ledger.read_inventory(inventory(namespace('a', SMALL, provider_name='region0'), self.b, self.c))
+        unknown = hosts.row(namespace('d'), 'i')
+        self.assertEqual([(SMALL, provider('region0')), (PMEM, provider('')), (PMEM, provider(''))],
+                         [(row.resource_class, row.provider_uuid)
+                          for row in self.ledger.counted_now([*self.rows, unknown])])
 
 
 class CreatableTestCase(base.TestCase):
@@ -231,28 +392,25 @@ class CreatableTestCase(base.TestCase):
         self.ledger = hosts.ledger(capacity('p0', 2), capacity('p0', 2, VGPU_B, device_type='b'))
 
     def room(self, resource_class=VGPU):
-        return sum(pool.room() for pool in self.ledger.pools() if pool.resource_class == resource_class)
+        return sum(pool.room for pool in self.ledger.pools() if pool.resource_class == resource_class)
 
     def take(self, instance='i', amount=1, resource_class=VGPU):
-        holding = self.ledger.take(instance, wants((resource_class, amount)))
-        hosts.name_all(self.ledger, holding)
-        return holding
+        return hosts.name_all(self.ledger, self.ledger.take(instance, wants((resource_class, amount))))
 
     def test_a_claim_counts_as_one_of_every_type(self):
         self.take()
         self.assertEqual((1, 1), (self.room(VGPU), self.room(VGPU_B)))
 
     def test_a_realized_device_counts_as_one_of_every_type_until_its_parent_is_read(self):
-        self.ledger.realized(self.take().units[0], 'details')
+        self.ledger.realized(self.take().keys[0], 'details')
         self.assertEqual((1, 1), (self.room(VGPU), self.room(VGPU_B)))
         self.ledger.read_capacities([capacity('p0', 1), capacity('p0', 0, VGPU_B, device_type='b')])
         self.assertEqual((1, 0), (self.room(VGPU), self.room(VGPU_B)))
 
     def test_a_name_is_given_once(self):
-        holding = self.take()
-        name = holding.units[0].identifier
-        self.ledger.name(holding.units, [holding.units[0].candidate()._replace(identifier='another')])
-        self.assertEqual(name, holding.units[0].identifier)
+        hold = self.take()
+        self.ledger.name(hold, [hold.candidates[0]._replace(identifier='another')])
+        self.assertEqual(hold.keys, tuple(device.key for device in hosts.held(self.ledger, 'i')))
 
     def test_a_put_back_gives_the_room_back(self):
         self.ledger.put_back(self.take(amount=2))
@@ -260,19 +418,19 @@ class CreatableTestCase(base.TestCase):
         self.take(resource_class=VGPU_B, amount=2)
 
     def test_a_device_that_was_removed_can_be_made_again(self):
-        unit = self.take().units[0]
-        self.ledger.realized(unit, 'details')
-        self.ledger.releasing([unit])
-        self.ledger.free(unit, gone=True)
+        [key] = self.take().keys
+        self.ledger.realized(key, 'details')
+        self.ledger.releasing([key])
+        self.ledger.free([key], removed=[key])
         self.assertEqual(2, self.room())
-        self.assertIsNone(self.ledger.find(values.DeviceKey('mdev', 'p0/i/0')))
+        self.assertIsNone(self.ledger.device(values.DeviceKey('mdev', 'p0/i/0')))
 
     def test_a_removal_that_an_inventory_showed_first_is_not_counted_twice(self):
-        unit = self.take().units[0]
-        self.ledger.realized(unit, 'details')
-        self.ledger.releasing([unit])
+        [key] = self.take().keys
+        self.ledger.realized(key, 'details')
+        self.ledger.releasing([key])
         self.ledger.read_inventory(inventory(capacity('p0', 2)))
-        self.ledger.free(unit, gone=True)
+        self.ledger.free([key], removed=[key])
         self.assertEqual(2, self.room())
 
     def test_a_full_parent_lowers_room_to_none_and_not_below(self):
@@ -282,10 +440,11 @@ class CreatableTestCase(base.TestCase):
         self.assertRaises(exception.NoFit, self.take, 'k')
 
     def test_a_device_seen_before_it_was_said_to_be_realized(self):
-        unit = self.take().units[0]
-        self.ledger.read_inventory(inventory(capacity('p0', 1), mdev(unit.identifier, 'p0')))
-        self.ledger.realized(unit, 'details')
-        self.assertEqual((1, False), (self.room(), unit.unborn))
+        [key] = self.take().keys
+        self.assertTrue(self.ledger.device(key).unborn)
+        self.ledger.read_inventory(inventory(capacity('p0', 1), mdev(key.identifier, 'p0')))
+        self.ledger.realized(key, 'details')
+        self.assertEqual((1, False), (self.room(), self.ledger.device(key).unborn))
 
     def test_a_parent_that_is_not_there_any_more_makes_nothing(self):
         self.ledger.read_inventory(inventory())
@@ -305,15 +464,19 @@ class ExchangeTestCase(base.TestCase):
 
     def exchange(self, parts, demand):
         ledger = hosts.ledger(*parts)
-        unit = ledger.take('i', demand).units[0]
-        ledger.read_capacities([capacity(unit.pool.parent_name, 0, numa_node=unit.pool.numa_node)])
-        other = ledger.exchange(unit)
-        self.assertEqual({other, unit}, set(ledger.holding('i').units))
+        hold = hosts.name_all(ledger, ledger.take('i', demand))
+        first = hold.candidates[0]
+        ledger.read_capacities([capacity(first.parent, 0, numa_node=first.numa_node)])
+        others = ledger.exchange(hold.keys[0])
+        self.assertEqual([(key, 'i') for key in (*hold.keys, *others.keys)],
+                         [(key, ledger.device(key).instance_uuid) for key in (*hold.keys, *others.keys)])
+        self.assertEqual(len(hold.keys) + 1, len(hosts.held(ledger, 'i')))
+        [other] = others.candidates
         return other
 
     def test_takes_from_another_parent(self):
         self.assertEqual('p1', self.exchange([capacity('p0', 1), capacity('p1', 1)],
-                                             wants((VGPU, 1))).pool.parent_name)
+                                             wants((VGPU, 1))).parent)
 
     def test_stays_with_the_provider_that_was_asked_for(self):
         self.assertRaises(exception.NoFit, self.exchange, [capacity('p0', 1), capacity('p1', 1)],
@@ -328,23 +491,22 @@ class ExchangeTestCase(base.TestCase):
         nodes = frozenset((0, 1))
         parts = [capacity('p0', 1, numa_node=0), capacity('p1', 1, numa_node=2), capacity('p2', 1, numa_node=1)]
         other = self.exchange(parts, wants((VGPU, 1), numa_nodes=nodes, numa_policy='required'))
-        self.assertEqual('p2', other.pool.parent_name)
+        self.assertEqual('p2', other.parent)
         self.assertRaises(exception.NoFit, self.exchange, parts[:2],
                           wants((VGPU, 1), numa_nodes=nodes, numa_policy='required'))
-
 
     def test_takes_none_that_is_not_to_be_handed_out_since_its_parent_was_read(self):
         devices = [mdev(name, 'p0') for name in ('a', 'b', 'c', 'd')]
         ledger = hosts.ledger(*devices)
-        unit = ledger.take('i', wants((VGPU, 1))).units[0]
+        [key] = ledger.take('i', wants((VGPU, 1))).keys
         devices[1] = devices[1]._replace(adoptable=False)
         devices[2] = devices[2]._replace(unhealthy='hot')
-        ledger.read_parents(inventory(*devices), {})
-        self.assertEqual('d', ledger.exchange(unit).identifier)
+        ledger.read_parents(inventory(*devices), ledger.watch())
+        self.assertEqual(['d'], hosts.taken(ledger.exchange(key)))
 
     def test_and_nothing_is_free_by_what_is_read_then(self):
         ledger = hosts.ledger(mdev('a', 'p0', unhealthy='hot'))
-        ledger.read_parents(inventory(mdev('a', 'p0')), {})
+        ledger.read_parents(inventory(mdev('a', 'p0')), ledger.watch())
         self.assertRaises(exception.NoFit, ledger.take, 'i', wants((VGPU, 1)))
 
 
@@ -356,7 +518,7 @@ class InventoryTestCase(base.TestCase):
         self.ledger = hosts.ledger(self.a, self.b)
 
     def free(self):
-        return {pool.resource_class: pool.room() for pool in self.ledger.pools() if pool.room()}
+        return {pool.resource_class: pool.room for pool in self.ledger.pools() if pool.room}
 
     def test_a_new_device_is_free(self):
         self.ledger.read_inventory(inventory(self.a, self.b, namespace('c')))
@@ -365,25 +527,26 @@ class InventoryTestCase(base.TestCase):
     def test_a_free_device_that_vanishes_is_forgotten(self):
         self.ledger.read_inventory(inventory(self.b))
         self.assertEqual(['b'], hosts.taken(self.ledger.take('i', wants((PMEM, 1)))))
-        self.assertIsNone(self.ledger.find(values.DeviceKey('vpmem', 'a')))
+        self.assertIsNone(self.ledger.device(self.a.key))
 
     def test_a_held_device_that_vanishes_stays_held(self):
-        holding = self.ledger.take('i', wants((PMEM, 1)))
+        self.ledger.take('i', wants((PMEM, 1)))
         self.ledger.read_inventory(inventory(self.b))
-        self.assertEqual((ledgers.HELD, {ledgers.GONE}), (holding.units[0].state, holding.units[0].withheld))
+        [device] = hosts.held(self.ledger, 'i')
+        self.assertEqual((self.a.key, selection.HELD, {ledgers.GONE}), (device.key, device.state, device.withheld))
 
     def test_nothing_vanishes_from_a_kind_that_could_not_be_read(self):
         self.ledger.read_inventory(inventory(known=('mdev',)))
         self.assertEqual({PMEM: 2}, self.free())
 
     def test_a_device_counts_elsewhere_and_keeps_its_owner(self):
-        holding = self.ledger.take('i', wants((PMEM, 1)))
+        [key] = self.ledger.take('i', wants((PMEM, 1))).keys
         moved = namespace('a', SMALL, parent='region1', numa_node=1, provider_name='region1')
         self.ledger.read_inventory(inventory(moved, self.b))
-        unit = holding.units[0]
-        self.assertEqual((SMALL, provider('region1'), holding),
-                         (unit.pool.resource_class, unit.pool.provider_uuid, unit.holding))
-        self.ledger.free(unit)
+        device = self.ledger.device(key)
+        self.assertEqual((SMALL, provider('region1'), 'i'),
+                         (device.resource_class, device.provider_uuid, device.instance_uuid))
+        self.ledger.free([key])
         self.assertEqual({PMEM: 1, SMALL: 1}, self.free())
 
     def test_a_free_device_counts_elsewhere(self):
@@ -392,9 +555,9 @@ class InventoryTestCase(base.TestCase):
         self.assertEqual(['a'], hosts.taken(self.ledger.take('i', wants((SMALL, 1)))))
 
     def test_a_device_that_a_row_held_counts_elsewhere_and_is_free_there(self):
-        unit = self.ledger.hold([hosts.row(self.a, 'i')]).units[0]
+        keys = hosts.hold_rows(self.ledger, hosts.row(self.a, 'i'))
         self.ledger.read_inventory(inventory(namespace('a', SMALL), self.b))
-        self.ledger.free(unit)
+        self.ledger.free(keys)
         self.assertEqual(['a'], hosts.taken(self.ledger.take('k', wants((SMALL, 1)))))
 
     def test_an_unhealthy_device_comes_back_by_itself(self):
@@ -405,27 +568,24 @@ class InventoryTestCase(base.TestCase):
 
     def test_what_was_given_back_meanwhile_is_known_better(self):
         ledger = hosts.ledger(capacity('p0', 2))
-        holding = ledger.take('i', wants((VGPU, 1)))
-        hosts.name_all(ledger, holding)
-        unit = holding.units[0]
-        ledger.realized(unit, 'details')
+        [key] = hosts.name_all(ledger, ledger.take('i', wants((VGPU, 1)))).keys
+        ledger.realized(key, 'details')
         watch = ledger.watch()
-        old = inventory(capacity('p0', 1), mdev(unit.identifier, 'p0'))
-        ledger.free(unit, gone=True)
+        old = inventory(capacity('p0', 1), mdev(key.identifier, 'p0'))
+        ledger.free([key], removed=[key])
         ledger.read_inventory(old, watch)
-        self.assertIsNone(ledger.find(values.DeviceKey(*unit.key)))
-        self.assertEqual(2, ledger.pools()[0].room())
+        self.assertIsNone(ledger.device(key))
+        self.assertEqual(2, ledger.pools()[0].room)
 
     def test_what_was_made_meanwhile_is_known_better(self):
         ledger = hosts.ledger(capacity('p0', 2))
-        holding = ledger.take('i', wants((VGPU, 1)))
-        hosts.name_all(ledger, holding)
+        [key] = hosts.name_all(ledger, ledger.take('i', wants((VGPU, 1)))).keys
         watch = ledger.watch()
         old = inventory(capacity('p0', 2))
-        ledger.realized(holding.units[0], 'details')
+        ledger.realized(key, 'details')
         ledger.read_inventory(old, watch)
-        self.assertFalse(holding.units[0].withheld)
-        self.assertEqual(1, ledger.pools()[0].room())
+        self.assertFalse(ledger.device(key).withheld)
+        self.assertEqual(1, ledger.pools()[0].room)
 
 
 class WithheldTestCase(base.TestCase):
@@ -449,7 +609,7 @@ class WithheldTestCase(base.TestCase):
 
     def test_it_is_free_when_no_reason_is_left(self):
         for reason in (vocabulary.FOREIGN, vocabulary.IN_DOUBT):
-            self.ledger.withhold_free(self.key, reason)
+            self.ledger.withhold_free([self.key], reason)
         self.ledger.admit(self.key, vocabulary.FOREIGN)
         error = self.assertRaises(exception.NoFit, self.ledger.take, 'i', wants((PMEM, 1)))
         self.assertEqual((('in doubt', 1),), error.shortages[0].withheld)
@@ -461,48 +621,53 @@ class WithheldTestCase(base.TestCase):
         for device, reasons in ((namespace('a', unhealthy='hot')._replace(adoptable=False),
                                  {'in doubt', 'unhealthy', 'not to be adopted'}), (namespace('a'), {'in doubt'})):
             self.ledger.read_inventory(inventory(device))
-            self.assertEqual(reasons, self.ledger.find(self.key).withheld)
+            self.assertEqual(reasons, self.ledger.device(self.key).withheld)
 
     def test_what_was_made_for_its_owner_is_nobody_elses_when_it_is_given_back(self):
         theirs = namespace('a')._replace(adoptable=False, details='{"origin":"created"}')
         for known in (False, True):
             ledger = hosts.ledger(theirs if not known else namespace('a'))
-            holding = ledger.hold([hosts.row(theirs, 'i')])
+            keys = hosts.hold_rows(ledger, hosts.row(theirs, 'i'))
             ledger.read_inventory(inventory(theirs))
-            unit = holding.units[0]
-            self.assertEqual(frozenset(), unit.withheld)
-            ledger.free(unit)
-            self.assertIs(unit, ledger.take('k', wants((PMEM, 1))).units[0])
+            self.assertEqual(frozenset(), ledger.device(theirs.key).withheld)
+            ledger.free(keys)
+            self.assertEqual((theirs.key,), ledger.take('k', wants((PMEM, 1))).keys)
 
     def test_what_was_adopted_is_somebody_elses_again(self):
         theirs = namespace('a')._replace(adoptable=False, details='{"origin":"adopted"}')
         ledger = hosts.ledger(theirs)
-        unit = ledger.hold([hosts.row(theirs, 'i')]).units[0]
-        ledger.free(unit)
-        self.assertEqual({'not to be adopted'}, unit.withheld)
+        ledger.free(hosts.hold_rows(ledger, hosts.row(theirs, 'i')))
+        self.assertEqual({'not to be adopted'}, ledger.device(theirs.key).withheld)
         self.assertRaises(exception.NoFit, ledger.take, 'k', wants((PMEM, 1)))
 
     def test_devices_that_are_well_share_one_empty_set(self):
         self.ledger.withhold(self.key, vocabulary.IN_DOUBT)
         self.ledger.admit(self.key, vocabulary.IN_DOUBT)
         ledger = hosts.ledger(namespace('b'))
-        self.assertIs(self.ledger.find(self.key).withheld, ledger.units()[0].withheld)
+        self.assertIs(self.ledger.device(self.key).withheld, ledger.devices()[0].withheld)
 
     def test_who_has_it_keeps_it(self):
-        holding = self.ledger.take('i', wants((PMEM, 1)))
+        keys = self.ledger.take('i', wants((PMEM, 1))).keys
         self.ledger.withhold(self.key, vocabulary.FOREIGN)
-        self.assertIs(holding, self.ledger.holding('i'))
-        self.ledger.free(holding.units[0])
+        self.assertEqual('i', self.ledger.device(self.key).instance_uuid)
+        self.ledger.free(keys)
         self.assertRaises(exception.NoFit, self.ledger.take, 'k', wants((PMEM, 1)))
 
     def test_a_held_one_is_not_withheld_as_free(self):
         self.ledger.take('i', wants((PMEM, 1)))
-        self.ledger.withhold_free(self.key, vocabulary.IN_DOUBT)
+        self.ledger.withhold_free([self.key], vocabulary.IN_DOUBT)
         self.assertEqual([], self.ledger.withheld(vocabulary.IN_DOUBT))
 
     def test_an_unknown_one_is_no_error(self):
-        for change in (self.ledger.withhold, self.ledger.withhold_free, self.ledger.admit, self.ledger.stand_down):
-            change(values.DeviceKey('vpmem', 'nobody'), vocabulary.FOREIGN)
+        nobody = values.DeviceKey('vpmem', 'nobody')
+        for change in (self.ledger.withhold, self.ledger.admit, self.ledger.stand_down):
+            change(nobody, vocabulary.FOREIGN)
+        self.ledger.withhold_free([nobody], vocabulary.FOREIGN)
+        for change in (self.ledger.releasing, self.ledger.free, self.ledger.trust_rows):
+            change([nobody])
+        self.ledger.realized(nobody, 'details')
+        self.assertIsNone(self.ledger.exchange(nobody))
+        self.assertIsNone(self.ledger.device(nobody))
 
 
 class StandingTestCase(base.TestCase):
@@ -514,7 +679,7 @@ class StandingTestCase(base.TestCase):
         self.key = values.DeviceKey('vpmem', 'a')
 
     def room(self, resource_class=PMEM):
-        return sum(pool.room() for pool in self.ledger.pools() if pool.resource_class == resource_class)
+        return sum(pool.room for pool in self.ledger.pools() if pool.resource_class == resource_class)
 
     def test_nothing_but_standing_down_ends_it(self):
         self.ledger.stand(self.key, vocabulary.DRAINED)
@@ -534,13 +699,13 @@ class StandingTestCase(base.TestCase):
         key = values.DeviceKey('vpmem', 'b')
         self.ledger.stand(key, vocabulary.DRAINED)
         self.ledger.read_inventory(inventory(namespace('a'), namespace('b')))
-        self.assertEqual((1, {'drained'}), (self.room(), self.ledger.find(key).withheld))
+        self.assertEqual((1, {'drained'}), (self.room(), self.ledger.device(key).withheld))
 
     def test_it_is_there_for_a_device_that_only_a_row_names(self):
         key = values.DeviceKey('vpmem', 'b')
         self.ledger.stand(key, vocabulary.DRAINED)
         self.ledger.hold([hosts.row(namespace('b'), 'i')])
-        self.assertEqual({'drained', ledgers.GONE}, self.ledger.find(key).withheld)
+        self.assertEqual({'drained', ledgers.GONE}, self.ledger.device(key).withheld)
 
     def test_a_parent_makes_no_more_and_its_devices_are_withheld(self):
         self.assertEqual(3, self.room(VGPU))
@@ -555,11 +720,9 @@ class StandingTestCase(base.TestCase):
         self.ledger.take('i', wants((VGPU, 3)))
 
     def test_what_comes_back_to_a_drained_parent_is_withheld(self):
-        holding = self.ledger.take('i', wants((VGPU, 2)))
-        hosts.name_all(self.ledger, holding)
+        hold = hosts.name_all(self.ledger, self.ledger.take('i', wants((VGPU, 2))))
         self.ledger.drain('mdev', 'p0')
-        for unit in holding.units:
-            self.ledger.free(unit)
+        self.ledger.free(hold.keys)
         self.assertEqual(0, self.room(VGPU))
 
     def test_another_kind_with_a_parent_of_this_name_goes_on(self):
@@ -592,13 +755,11 @@ class StandingTestCase(base.TestCase):
         self.assertEqual(0, self.room())
 
     def test_what_is_made_or_removed_meanwhile_makes_no_room(self):
-        holding = self.ledger.take('i', wants((VGPU, 3)))
-        hosts.name_all(self.ledger, holding)
-        for unit in holding.units:
-            self.ledger.realized(unit, 'details')
+        hold = hosts.name_all(self.ledger, self.ledger.take('i', wants((VGPU, 3))))
+        for key in hold.keys:
+            self.ledger.realized(key, 'details')
         self.ledger.drain('mdev', 'p0')
-        for unit in holding.units:
-            self.ledger.free(unit, gone=True)
+        self.ledger.free(hold.keys, removed=hold.keys)
         self.ledger.read_capacities([capacity('p0', 3)])
         self.assertEqual(0, self.room(VGPU))
 

@@ -41,6 +41,11 @@ ITEMS = st.lists(st.tuples(
     st.sampled_from([None, None, provider(''), provider('p0'), provider('p1')])), min_size=1, max_size=3)
 
 
+def pool_of(device):
+    """What names the pool of a device, or a pool."""
+    return device and (device.kind, device.provider_uuid, device.resource_class, device.parent, device.numa_node)
+
+
 class World:
     """The host: namespaces with their class and place, parents with units that its devices use up."""
 
@@ -74,105 +79,131 @@ class LedgerMachine(stateful.RuleBasedStateMachine):
         self.numbers = itertools.count()
         self.ledger = ledgers.Ledger(policy, provider)
         self.ledger.read_inventory(self.world.inventory())
-        self.recorded = {}                      # by instance, the holdings that would have rows
+        self.recorded = {}                      # by instance, the keys of devices that would have rows
+        self.anywhere = set()                   # the instances whose requests named no provider
         self.stands = {}                        # by device, what an operator says of it
         self.drained = set()                    # and parents that are drained
 
     # -- claims -------------------------------------------------------------------------------------------------------
 
-    @stateful.rule(items=ITEMS, affinity=AFFINITIES, keep=st.sampled_from([True, True, False]))
-    def take(self, items, affinity, keep):
+    @stateful.rule(items=ITEMS, affinity=AFFINITIES, keep=st.sampled_from([True, True, False]),
+                   named=st.booleans())
+    def take(self, items, affinity, keep, named):
         instance, demand = f'i{next(self.numbers)}', hosts.wants(*items, **affinity)
         before, choice = hosts.everything(self.ledger), self.right_choice(items[0], affinity)
         fits = self.fits(items, affinity)
         try:
-            holding = self.ledger.take(instance, demand)
+            hold = self.ledger.take(instance, demand)
         except exception.NoFit as error:
             assert before == hosts.everything(self.ledger)
             assert fits is not True
             assert error.shortages
             return
         assert fits is not False
-        assert sorted(unit.pool.resource_class for unit in holding.units) == sorted(
+        assert sorted(device.resource_class for device in hold.candidates) == sorted(
             name for name, amount, _ in items for _ in range(amount))
         if len(items) == 1:
-            assert holding.units[0].pool is choice
-        for (name, _, wanted), unit in zip([item for item in items for _ in range(item[1])], holding.units,
-                                           strict=True):
-            assert unit.pool.resource_class == name and wanted in (None, unit.pool.provider_uuid)
-            assert not unit.withheld and unit.state == ledgers.HELD
+            assert pool_of(hold.candidates[0]) == choice
+        for (name, _, wanted), key, candidate in zip([item for item in items for _ in range(item[1])], hold.keys,
+                                                     hold.candidates, strict=True):
+            device = self.ledger.device(key)
+            assert device is not None
+            assert tuple(candidate) == device[:len(candidate)]
+            assert device.resource_class == name and wanted in (None, device.provider_uuid)
+            assert not device.withheld and device.state == selection.HELD and device.instance_uuid == instance
+            assert device.unborn or device.identifier is not None
             if affinity:
-                assert selection.allows(unit.pool.numa_node, affinity['numa_nodes'], affinity['numa_policy'])
+                assert selection.allows(device.numa_node, affinity['numa_nodes'], affinity['numa_policy'])
+        if named or keep:
+            hold = hosts.name_all(self.ledger, hold)
         if keep:
-            hosts.name_all(self.ledger, holding)
-            self.recorded[instance] = holding
+            self.recorded[instance] = hold.keys
+            if all(wanted is None for _, _, wanted in items):
+                self.anywhere.add(instance)
         else:
-            self.ledger.put_back(holding)
+            self.ledger.put_back(hold)
             assert before == hosts.everything(self.ledger)
 
-    def holding(self, data):
-        return self.recorded[data.draw(st.sampled_from(sorted(self.recorded)))] if self.recorded else None
+    def instance(self, data):
+        return data.draw(st.sampled_from(sorted(self.recorded))) if self.recorded else None
+
+    def devices_of(self, instance):
+        """What an instance has, in the order of its claim."""
+        return [self.ledger.device(key) for key in self.recorded.get(instance, ())]
 
     @stateful.rule(data=st.data())
     def take_again(self, data):
-        holding = self.holding(data)
-        if holding is not None:
+        instance = self.instance(data)
+        if instance is not None:
             try:
-                self.ledger.take(holding.instance_uuid, hosts.wants((PMEM, 1)))
-            except exception.InstanceHasClaim:
+                self.ledger.take(instance, hosts.wants((PMEM, 1)))
+            except exception.InstanceHasClaim as error:
+                assert sorted(error.held) == sorted(self.recorded[instance])
                 return
             raise AssertionError('an instance has two claims')
 
     @stateful.rule(data=st.data(), told=st.booleans())
     def realize(self, data, told):
         """Make the devices, while the parents have room; ``told`` when their capacities are read right after it."""
-        holding = self.holding(data)
-        for unit in holding.units if holding is not None else ():
-            if unit.unborn and unit.identifier not in self.world.mdevs:
-                parent, name = unit.pool.parent_name, unit.pool.resource_class
+        for device in self.devices_of(self.instance(data)):
+            if device.unborn and device.identifier not in self.world.mdevs:
+                parent, name = device.parent, device.resource_class
                 if not self.world.available(parent, name):
                     self.ledger.read_capacities(self.world.capacities(parent))
                     continue
-                self.world.mdevs[unit.identifier] = (parent, name)
-                self.ledger.realized(unit, 'realized')
+                self.world.mdevs[device.identifier] = (parent, name)
+                self.ledger.realized(values.DeviceKey(*device.key), 'realized')
                 if told:
                     self.ledger.read_capacities(self.world.capacities(parent))
 
     @stateful.rule(data=st.data())
     def exchange(self, data):
-        holding = self.holding(data)
-        unborn = [unit for unit in holding.units if unit.unborn] if holding is not None else []
+        instance = self.instance(data)
+        unborn = [device for device in self.devices_of(instance) if device.unborn]
         if unborn:
+            first = unborn[0]
+            given = values.DeviceKey(*first.key)
             try:
-                other = self.ledger.exchange(unborn[0])
+                others = self.ledger.exchange(given)
             except exception.NoFit:
                 return
-            hosts.name_all(self.ledger, holding)
-            assert other.pool.resource_class == unborn[0].pool.resource_class
-            assert holding.anywhere or other.pool.provider_uuid == unborn[0].pool.provider_uuid
-            self.ledger.free(unborn[0])
+            assert others is not None
+            candidates = [one if one.identifier else one._replace(identifier=f'other{next(self.numbers)}')
+                          for one in others.candidates]
+            [key], [other] = self.ledger.name(others, candidates)[1:]
+            assert other.resource_class == first.resource_class
+            assert instance in self.anywhere or other.provider_uuid == first.provider_uuid
+            self.ledger.free([given])
+            self.recorded[instance] = tuple(key if one == given else one for one in self.recorded[instance])
 
     @stateful.rule(data=st.data(), some=st.booleans())
     def release(self, data, some):
-        holding = self.holding(data)
-        if holding is None:
+        instance = self.instance(data)
+        if instance is None:
             return
-        units = holding.units[:1] if some else holding.units
-        self.ledger.releasing(units)
-        for unit in units:
-            removed = unit.pool.kind == 'mdev' and self.world.mdevs.pop(unit.identifier, None) is not None
-            self.ledger.free(unit, gone=removed)
-        if not holding.units:
-            assert self.ledger.holding(holding.instance_uuid) is None
-            del self.recorded[holding.instance_uuid]
+        keys = self.recorded[instance]
+        gives, keeps = (keys[:1], keys[1:]) if some else (keys, ())
+        self.ledger.releasing(gives)
+        self.ledger.free(gives, [key for key in gives if key.kind == 'mdev'
+                                 and self.world.mdevs.pop(key.identifier, None) is not None])
+        self.recorded[instance] = keeps
+        if not keeps:
+            assert not hosts.held(self.ledger, instance)
+            assert not self.ledger.has_claim_of_rows(instance)
+            assert not self.ledger.has_claim_of_this_process(instance)
+            del self.recorded[instance]
+            self.anywhere.discard(instance)
 
     # -- the host -----------------------------------------------------------------------------------------------------
 
     @stateful.rule()
     def read(self):
-        owners = {id(unit): unit.holding.instance_uuid for unit in self.ledger.units() if unit.holding}
+        owners = self.owners()
         self.ledger.read_inventory(self.world.inventory())
-        assert owners == {id(unit): unit.holding.instance_uuid for unit in self.ledger.units() if unit.holding}
+        assert owners == self.owners()
+
+    def owners(self):
+        return {device.key: device.instance_uuid for device in self.ledger.devices() if device.instance_uuid}
 
     @stateful.rule(name=st.sampled_from(NAMESPACES), there=st.booleans(), small=st.booleans(),
                    region=st.sampled_from(['r0', 'r1']), node=st.sampled_from([0, 1, None]), hot=st.booleans())
@@ -197,14 +228,15 @@ class LedgerMachine(stateful.RuleBasedStateMachine):
     @stateful.rule(data=st.data(), reason=st.sampled_from([vocabulary.IN_DOUBT, vocabulary.FOREIGN]),
                    how=st.sampled_from(['withhold', 'withhold_free', 'admit', 'admit']))
     def withhold_or_admit(self, data, reason, how):
-        keys = sorted(unit.key for unit in self.ledger.units())
+        keys = sorted(device.key for device in self.ledger.devices())
         if keys:
-            getattr(self.ledger, how)(values.DeviceKey(*data.draw(st.sampled_from(keys))), reason)
+            key = values.DeviceKey(*data.draw(st.sampled_from(keys)))
+            getattr(self.ledger, how)([key] if how == 'withhold_free' else key, reason)
 
     @stateful.rule(data=st.data(), reason=st.sampled_from([vocabulary.DRAINED, vocabulary.IN_DOUBT]))
     def an_operator_says_something_of_a_device(self, data, reason):
         key = values.DeviceKey(*data.draw(st.sampled_from(sorted(
-            {unit.key for unit in self.ledger.units()} | self.stands.keys()) or [('vpmem', 'n0')])))
+            {device.key for device in self.ledger.devices()} | self.stands.keys()) or [('vpmem', 'n0')])))
         if reason in self.stands.get(key, set()):
             self.stands[key].remove(reason)
             self.ledger.stand_down(key, reason)
@@ -222,23 +254,21 @@ class LedgerMachine(stateful.RuleBasedStateMachine):
     @stateful.rule(data=st.data())
     def somebody_writes_a_row(self, data):
         """Behind our back, for a device that no row of ours names."""
-        free = [unit for unit in self.ledger.units() if unit.state == ledgers.FREE]
+        free = [device for device in self.ledger.devices() if device.state == selection.FREE]
         if free:
-            unit = data.draw(st.sampled_from(sorted(free, key=lambda unit: unit.key)))
+            device = data.draw(st.sampled_from(sorted(free, key=lambda device: device.key)))
             instance = f'i{next(self.numbers)}'
-            self.recorded[instance] = self.ledger.hold([self.row(unit, instance)])
+            self.recorded[instance] = tuple(hosts.hold_rows(self.ledger, self.row(device, instance)))
 
     @staticmethod
-    def row(unit, instance):
-        pool = unit.pool
+    def row(device, instance):
         return hosts.row(hosts.namespace('x'), instance)._replace(
-            kind=pool.kind, identifier=unit.identifier, provider_uuid=pool.provider_uuid,
-            resource_class=pool.resource_class, parent=pool.parent_name, numa_node=pool.numa_node)
+            kind=device.kind, identifier=device.identifier, provider_uuid=device.provider_uuid,
+            resource_class=device.resource_class, parent=device.parent, numa_node=device.numa_node)
 
     @stateful.rule()
     def restart(self):
-        rows = {instance: [self.row(unit, instance) for unit in holding.units]
-                for instance, holding in self.recorded.items()}
+        rows = [[self.row(device, instance) for device in self.devices_of(instance)] for instance in self.recorded]
         self.ledger = ledgers.Ledger(self.policy, provider)
         for key, reasons in self.stands.items():
             for reason in reasons:
@@ -246,55 +276,60 @@ class LedgerMachine(stateful.RuleBasedStateMachine):
         for parent in self.drained:
             self.ledger.drain(*parent)
         self.ledger.read_inventory(self.world.inventory())
-        self.recorded = {instance: self.ledger.hold(records) for instance, records in rows.items()}
+        self.anywhere.clear()
+        for records in rows:
+            self.ledger.hold(records)
+            assert not self.ledger.not_held(records)
 
     # -- what always holds --------------------------------------------------------------------------------------------
 
-    def every_unit(self):
-        units = {id(unit): unit for unit in self.ledger.units()}
-        for holding in self.ledger.holdings():
-            units.update((id(unit), unit) for unit in holding.units)
-        return list(units.values())
-
     @stateful.invariant()
     def counts_are_what_a_recount_gives(self):
-        units = self.every_unit()
+        devices = self.ledger.devices()
+        assert len(devices) == len({device.key for device in devices})
         for pool in self.ledger.pools():
-            ours = [unit for unit in units if unit.pool is pool]
-            free = [unit for unit in ours if unit.state == ledgers.FREE and not unit.withheld]
+            ours = [device for device in devices if pool_of(device) == pool_of(pool)]
+            free = [device.identifier for device in ours if device.state == selection.FREE and not device.withheld]
             assert pool.total == len(ours)
-            assert pool.free_count == len(free)
-            assert pool.held_count == sum(unit.state == ledgers.HELD for unit in ours)
-            assert pool.releasing_count == sum(unit.state == ledgers.RELEASING for unit in ours)
-            assert pool.room() >= 0
-            line = [unit for unit in pool.free if unit.state == ledgers.FREE and not unit.withheld]
-            assert len(set(map(id, line))) == len(line) and set(map(id, line)) == set(map(id, free))
-            if pool.parent is not None:
-                assert pool.parent.pending == sum(
-                    unit.unborn for unit in units if unit.pool.parent is pool.parent)
+            assert pool.free == len(free)
+            assert pool.held == sum(device.state == selection.HELD for device in ours)
+            assert pool.releasing == sum(device.state == selection.RELEASING for device in ours)
+            assert pool.room >= pool.free
+        for counted in self.ledger._pools:
+            if counted.parent_name is not None:
+                assert counted.parent.pending == sum(device.unborn for device in devices if (
+                    device.kind, device.parent) == (counted.kind, counted.parent_name))
+
+    @stateful.invariant()
+    def whoever_is_free_stands_in_its_line_once(self):
+        devices = self.ledger.devices()
+        for resource_class in (PMEM, SMALL, VGPU, VGPU_B):
+            line = [(one.kind, one.identifier) for one in self.ledger.available(
+                resource_class, None, hosts.wants((resource_class, 1))) if one.identifier is not None]
+            assert sorted(line) == sorted(
+                device.key for device in devices if device.resource_class == resource_class
+                and device.state == selection.FREE and not device.withheld)
 
     @stateful.invariant()
     def what_an_operator_says_stands(self):
-        for unit in self.ledger.units():
-            drained = (unit.pool.kind, unit.pool.parent_name) in self.drained
-            said = self.stands.get(values.DeviceKey(unit.pool.kind, unit.identifier or ''), set())
-            assert said <= unit.withheld
-            assert (vocabulary.DRAINED in unit.withheld) == (drained or vocabulary.DRAINED in said)
+        for device in self.ledger.devices():
+            drained = (device.kind, device.parent) in self.drained
+            said = self.stands.get(values.DeviceKey(device.kind, device.identifier or ''), set())
+            assert said <= device.withheld
+            assert (vocabulary.DRAINED in device.withheld) == (drained or vocabulary.DRAINED in said)
         for pool in self.ledger.pools():
-            if (pool.kind, pool.parent_name) in self.drained:
-                assert pool.room() == 0
+            if (pool.kind, pool.parent) in self.drained:
+                assert pool.room == 0
 
     @stateful.invariant()
-    def no_unit_is_held_twice(self):
-        holders = {}
-        for holding in self.ledger.holdings():
+    def every_device_has_one_owner_or_none(self):
+        assert self.owners() == {key: instance for instance, keys in self.recorded.items() for key in keys}
+        for device in self.ledger.devices():
+            assert (device.state == selection.FREE) == (device.instance_uuid is None)
+        # And every holding has what its devices say.
+        for holding in self.ledger._all_holdings():
             assert holding.units
-            for unit in holding.units:
-                assert id(unit) not in holders
-                holders[id(unit)] = holding
-                assert unit.holding is holding and unit.state != ledgers.FREE
-        for unit in self.every_unit():
-            assert (unit.state == ledgers.FREE) == (id(unit) not in holders)
+            assert all(unit.holding is holding for unit in holding.units)
 
     @stateful.invariant()
     def the_choice_is_right(self):
@@ -304,7 +339,8 @@ class LedgerMachine(stateful.RuleBasedStateMachine):
                     scope = self.ledger._pools.scopes.get((resource_class, wanted))
                     best = scope.best(affinity.get('numa_nodes', frozenset()), affinity.get('numa_policy', 'none')) \
                         if scope is not None else None
-                    assert best is self.right_choice((resource_class, 1, wanted), affinity)
+                    assert (best and (best.kind, best.provider_uuid, best.resource_class, best.parent_name,
+                                      best.numa_node)) == self.right_choice((resource_class, 1, wanted), affinity)
 
     @stateful.invariant()
     def explanations_add_up(self):
@@ -317,7 +353,7 @@ class LedgerMachine(stateful.RuleBasedStateMachine):
 
     def pools(self, resource_class, wanted):
         return [pool for pool in self.ledger.pools() if pool.resource_class == resource_class
-                and wanted in (None, pool.provider_uuid) and pool.room() > 0]
+                and wanted in (None, pool.provider_uuid) and pool.room > 0]
 
     def right_choice(self, item, affinity):
         """The pool that the policy names, by looking at each."""
@@ -325,8 +361,8 @@ class LedgerMachine(stateful.RuleBasedStateMachine):
         pools = self.pools(item[0], item[2])
         allowed = [pool for pool in pools if selection.allows(pool.numa_node, nodes, policy)]
         near = [pool for pool in allowed if pool.numa_node in nodes] if nodes and policy != 'none' else []
-        order = {'pack': lambda pool: pool.index, 'spread': lambda pool: (-pool.room(), pool.index)}[self.policy]
-        return min(near or allowed, key=order, default=None)
+        order = {'pack': lambda pool: 0, 'spread': lambda pool: -pool.room}[self.policy]
+        return pool_of(min(near or allowed, key=order, default=None))      # of equals the first by name
 
     def fits(self, items, affinity):
         """Whether a demand can be had; None when it needs classes that share parents: the sum does not tell then."""
@@ -339,7 +375,7 @@ class LedgerMachine(stateful.RuleBasedStateMachine):
             for _, amount, wanted in ours:
                 bound[wanted] = bound.get(wanted, 0) + amount
             for wanted, amount in [*bound.items(), (None, sum(bound.values()))]:
-                room = sum(pool.room() for pool in self.pools(name, wanted)
+                room = sum(pool.room for pool in self.pools(name, wanted)
                            if selection.allows(pool.numa_node, nodes, policy))
                 if amount > room:
                     return False

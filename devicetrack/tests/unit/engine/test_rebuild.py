@@ -102,8 +102,8 @@ class RowTestCase(base.TestCase):
 
     def test_a_row_has_what_was_recorded(self):
         recorded_device = recorded(A, position=3)
-        [verdict] = rebuild.rebuild('host', [guest(recorded_device)], usage(use('i')), hosts.inventory(), [])
-        row = verdict.row
+        [rebuilt] = rebuild.rebuild('host', [guest(recorded_device)], usage(use('i')), hosts.inventory(), [])
+        row = rebuilt.row
         assert row is not None
         self.assertEqual(DeviceKey('vpmem', 'a'), row.key)
         for field in ('resource_class', 'provider_uuid', 'parent', 'numa_node', 'position', 'claim_id', 'role',

@@ -5,12 +5,12 @@ import json
 from devicetrack import vocabulary
 from devicetrack.engine import withholding
 from devicetrack.engine.withholding import Cause
-from devicetrack.engine.withholding import Place
+from devicetrack.engine.withholding import Target
 from devicetrack.objects.values import DeviceKey
 from devicetrack.tests import base
 
 KEY = DeviceKey('vpmem', 'a')
-A, PARENT = Place.of(KEY), Place.named('vpmem', 'a', True)
+A, PARENT = Target.of(KEY), Target.named('vpmem', 'a', True)
 DRAINED = Cause(1, 'firmware', 'operator')
 FORGOTTEN = Cause(1, 'forgotten', 'operator')
 HOT = Cause(2, 'hot', 'host')

@@ -16,7 +16,7 @@ from devicetrack.tests.host import agent
 from devicetrack.tests.host import interpreter
 from devicetrack.tests.host import programs
 
-PROMPT_S = 60
+PROMPT_S = base.HANGS_S
 
 
 class FrameTestCase(base.TestCase):

@@ -1,5 +1,6 @@
 """Every versioned object: its form on the wire, and what it may be asked."""
 
+from collections.abc import Sequence
 import copy
 import json
 from typing import Any
@@ -159,6 +160,17 @@ class InstanceResourcesTestCase(base.TestCase):
     def test_keep_the_order_of_the_request(self):
         self.assertEqual(['ns0', samples.MDEV], [one.identifier for one in samples.resources()])
         self.assertEqual(2, len(samples.resources()))
+
+    def test_are_a_sequence_of_assignments(self):
+        resources = samples.resources()
+        first, last = resources
+        self.assertIsInstance(resources, Sequence)
+        self.assertEqual((first, last), (resources[0], resources[-1]))
+        self.assertEqual([last], resources[1:])
+        self.assertEqual([last, first], list(reversed(resources)))
+        self.assertEqual((True, 1), (first in resources, resources.index(last)))
+        self.assertRaises(IndexError, resources.__getitem__, 2)
+        self.assertRaises(TypeError, resources.__getitem__, 'ns0')
 
     def test_of_nothing_are_empty(self):
         empty = objects.InstanceResources.from_records(samples.INSTANCE, samples.HOST, ())

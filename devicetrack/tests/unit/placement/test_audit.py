@@ -22,7 +22,7 @@ from devicetrack.tests import base
 VGPU = 'VGPU'
 PMEM = 'CUSTOM_PMEM_NAMESPACE_4GB'
 NAMES = {'root': 'node', 'a': 'node_a', 'b': 'node_b'}
-NODE = tree.Node('root', 'node', None)
+ROOT = tree.ProviderState('root', 'node', None)
 
 
 def row(provider: str, device: str = 'd0', role: str = vocabulary.CURRENT, migration: str | None = None,
@@ -48,7 +48,7 @@ def views(records: Any = (), consumers: Mapping[str, Consumer] = {}, usage: Usag
           layout: str = tree.NESTED, wanted: str | None = None, changes: Any = (), left: Any = (),
           complete: bool = True) -> audit.Views:
     return audit.Views(
-        Report(NODE, tuple(changes), tuple(left), {}, layout), wanted or layout, complete, NAMES,
+        Report(ROOT, tuple(changes), tuple(left), {}, layout), wanted or layout, complete, NAMES,
         frozenset([VGPU, PMEM]), list(records), usage or uses('d0'), notes,
         {uuid: consumer._replace(uuid=uuid) for uuid, consumer in consumers.items()})
 
@@ -181,7 +181,7 @@ class TestRepairs(base.TestCase):
         seen = views([row('a'), row('a', 'd1', instance='other')],
                      {'guest': holds({'root': CPU}), 'other': holds({'a': {VGPU: 2}}),
                       'move': holds({'a': {VGPU: 1}}, MOVE)}, both,
-                     notes=[Leftover('gone', 'move')], changes=[tree.Change(None, NODE)])
+                     notes=[Leftover('gone', 'move')], changes=[tree.Change(None, ROOT)])
         done = [(one.verb, one.before and one.before.uuid) for one in audit.repairs(seen, audit.compare(seen))]
         self.assertEqual([(audit.REMOVE, 'move'), (audit.SYNC, None), (audit.ALLOCATE, 'other'),
                           (audit.ALLOCATE, 'guest')], done)
@@ -189,22 +189,22 @@ class TestRepairs(base.TestCase):
 
 class TestTree(base.TestCase):
     def test_what_a_report_would_change_is_repaired_by_one(self) -> None:
-        after = NODE._replace(inventories={VGPU: Inventory(2, 1, max_unit=2)})
-        for before in (None, NODE, after._replace(inventories={VGPU: Inventory(2, 0, max_unit=2)}),
+        after = ROOT._replace(inventories={VGPU: Inventory(2, 1, max_unit=2)})
+        for before in (None, ROOT, after._replace(inventories={VGPU: Inventory(2, 0, max_unit=2)}),
                        after._replace(inventories={VGPU: Inventory(3, 3, max_unit=3)})):
             [mismatch] = audit.compare(views(changes=[tree.Change(before, after)]))
             self.assertEqual((audit.INVENTORY_DIFFERS, vocabulary.WARNING, 'node', audit.SYNC),
                              (mismatch.kind, mismatch.severity, mismatch.provider, mismatch.repair))
 
     def test_more_reserved_than_we_can_see_is_the_services_word(self) -> None:
-        after = NODE._replace(inventories={VGPU: Inventory(2, 1, max_unit=2)})
-        before = NODE._replace(inventories={VGPU: Inventory(2, 2, max_unit=2)})
+        after = ROOT._replace(inventories={VGPU: Inventory(2, 1, max_unit=2)})
+        before = ROOT._replace(inventories={VGPU: Inventory(2, 2, max_unit=2)})
         [mismatch] = audit.compare(views(changes=[tree.Change(before, after)]))
         self.assertEqual((audit.INVENTORY_DIFFERS, vocabulary.NOTE, None),
                          (mismatch.kind, mismatch.severity, mismatch.repair))
 
     def test_what_a_heal_leaves_for_the_next_report_needs_nothing(self) -> None:
-        after = NODE._replace(inventories={PMEM: Inventory(2)}, traits=frozenset({tree.mark(tree.COUNTS, PMEM)}))
+        after = ROOT._replace(inventories={PMEM: Inventory(2)}, traits=frozenset({tree.mark(tree.COUNTS, PMEM)}))
         told = after._replace(traits=after.traits | {'CUSTOM_MIG_MDEV_NVIDIA_35_ANY'})
         healed = told._replace(traits=told.traits | {tree.mark(tree.COUNTS, VGPU)})
         # Told of devices that are counted there still, it may be wrong.

@@ -10,9 +10,9 @@ from devicetrack.placement import audit
 from devicetrack.placement import errors
 from devicetrack.placement import healer
 from devicetrack.placement import healing
-from devicetrack.placement.allocations import Outcome
 from devicetrack.placement.allocations import Policies
 from devicetrack.placement.allocations import Policy
+from devicetrack.placement.values import Outcome
 from devicetrack.tests import base
 
 PAGES = pathlib.Path(__file__).parents[4] / 'doc' / 'source' / 'user'

@@ -43,23 +43,23 @@ def ours(total: int, reserved: int = 0) -> Inventory:
 
 
 def node(name: str = '', inventories: Any = (), traits: Any = (), generation: int = 1, used: Any = (),
-         aggregated: bool = False) -> tree.Node:
+         aggregated: bool = False) -> tree.ProviderState:
     like = provider(name)
-    return tree.Node(like.uuid, like.name, like.parent_uuid, dict(inventories), frozenset(traits), generation,
+    return tree.ProviderState(like.uuid, like.name, like.parent_uuid, dict(inventories), frozenset(traits), generation,
                      dict(used), aggregated)
 
 
-def placement(*nodes: tree.Node) -> tree.Tree:
+def placement(*nodes: tree.ProviderState) -> tree.Tree:
     return tree.Tree(ROOT, {one.uuid: one for one in nodes})
 
 
-def carried_out(actual: tree.Tree, difference: tree.Difference) -> tree.Tree:
-    nodes = dict(actual.nodes)
+def applied(actual: tree.Tree, difference: tree.Difference) -> tree.Tree:
+    nodes = dict(actual.providers)
     for change in difference.changes:
         if change.after is None:
-            del nodes[change.node.uuid]
+            del nodes[change.provider.uuid]
         else:
-            nodes[change.node.uuid] = change.after._replace(
+            nodes[change.provider.uuid] = change.after._replace(
                 generation=(change.before.generation or 0) + 1 if change.before else 1, aggregated=bool(
                     change.before and change.before.aggregated), used=change.before.used if change.before else {})
     return tree.Tree(actual.root, nodes)
@@ -81,12 +81,12 @@ class TestDesired(base.TestCase):
 
     def test_inventories(self) -> None:
         wanted = tree.desired([NODE, CARD, OTHER_CARD], self.layout)
-        self.assertEqual(self.inventories, {one.name: one.inventories for one in wanted.nodes.values()})
+        self.assertEqual(self.inventories, {one.name: one.inventories for one in wanted.providers.values()})
         self.assertEqual(ROOT, wanted.root)
 
     def test_what_a_parent_cannot_have_is_no_inventory_of_none(self) -> None:
         wanted = tree.desired([provider(), provider('card', {VGPU: 0})], self.layout)
-        self.assertEqual([], [name for one in wanted.nodes.values() for name in one.inventories])
+        self.assertEqual([], [name for one in wanted.providers.values() for name in one.inventories])
 
 
     def test_a_running_guest_finds_what_is_told_it_where_devices_are_counted(self) -> None:
@@ -94,7 +94,7 @@ class TestDesired(base.TestCase):
                                provider('card', {VGPU: 4}, traits=[NVIDIA, ANY_MDEV])], self.layout)
         at_card = {'node_card': {NVIDIA, ANY_MDEV}} if self.layout != tree.FLAT else {}
         self.assertEqual({'node': {ANY_PMEM} if self.layout == tree.NESTED else {ANY_PMEM, ANY_MDEV}, **at_card},
-                         {one.name: one.traits for one in wanted.nodes.values()})
+                         {one.name: one.traits for one in wanted.providers.values()})
 
 
 class TestPossible(base.TestCase):
@@ -126,9 +126,9 @@ class DiffTestCase(base.TestCase):
              complete: bool = True) -> tree.Difference:
         return tree.diff(actual, tree.desired(providers, layout), {VGPU, PMEM}, complete)
 
-    def after(self, actual: tree.Tree, *providers: Provider, **options: Any) -> dict[str, tree.Node]:
+    def after(self, actual: tree.Tree, *providers: Provider, **options: Any) -> dict[str, tree.ProviderState]:
         difference = self.diff(actual, *providers, **options)
-        return {one.name: one for one in carried_out(actual, difference).nodes.values()}
+        return {one.name: one for one in applied(actual, difference).providers.values()}
 
 
 class TestDiff(DiffTestCase):
@@ -142,7 +142,7 @@ class TestDiff(DiffTestCase):
 
     def test_the_node_is_made_first(self) -> None:
         difference = self.diff(placement(), CARD, NODE)
-        self.assertEqual(['node', 'node_card'], [change.node.name for change in difference.changes])
+        self.assertEqual(['node', 'node_card'], [change.provider.name for change in difference.changes])
 
     def test_a_provider_that_we_were_interrupted_making_is_ours(self) -> None:
         self.assertIn(tree.MADE, self.after(placement(node(), node('card', generation=0)),
@@ -173,9 +173,9 @@ class TestDiff(DiffTestCase):
     def test_a_class_in_use_stays_reserved_in_full(self) -> None:
         actual = placement(node('', {OLD: ours(4)}, {tree.mark(tree.COUNTS, OLD)}, used={OLD: 3}))
         difference = self.diff(actual, provider())
-        self.assertEqual({OLD: ours(4, 4)}, carried_out(actual, difference).nodes[ROOT].inventories)
+        self.assertEqual({OLD: ours(4, 4)}, applied(actual, difference).providers[ROOT].inventories)
         self.assertEqual((tree.Left(ROOT, 'node', OLD, 3),), difference.left)
-        again = self.diff(carried_out(actual, difference), provider())
+        again = self.diff(applied(actual, difference), provider())
         self.assertEqual(((), difference.left), again)
 
     def test_whether_it_is_in_use_must_be_known_for_it_to_go(self) -> None:
@@ -184,19 +184,19 @@ class TestDiff(DiffTestCase):
 
     def test_a_standard_trait_of_ours_goes_with_its_reason(self) -> None:
         numa = provider('numa0', {PMEM: 1}, traits=[names.NUMA_ROOT])
-        actual = carried_out(placement(node()), self.diff(placement(node()), provider(), numa))
-        self.assertIn(names.NUMA_ROOT, actual.nodes[numa.uuid].traits)
+        actual = applied(placement(node()), self.diff(placement(node()), provider(), numa))
+        self.assertIn(names.NUMA_ROOT, actual.providers[numa.uuid].traits)
         without = self.after(actual, provider(), provider('numa0', {PMEM: 1}))['node_numa0']
         self.assertEqual({tree.MADE, tree.mark(tree.COUNTS, PMEM)}, without.traits)
 
     def test_a_standard_trait_that_others_had_set_stays_without_ours(self) -> None:
         actual = placement(node(), node('numa0', traits={names.NUMA_ROOT}))
-        actual = carried_out(actual, self.diff(actual, provider(), provider('numa0', {}, traits=[names.NUMA_ROOT])))
+        actual = applied(actual, self.diff(actual, provider(), provider('numa0', {}, traits=[names.NUMA_ROOT])))
         self.assertIn(names.NUMA_ROOT, self.after(actual, provider(), provider('numa0'))['node_numa0'].traits)
 
     def test_what_running_guests_ask_for_is_ours_by_its_name(self) -> None:
-        actual = carried_out(placement(node()), self.diff(placement(node()), provider('', traits=[ANY_MDEV])))
-        self.assertEqual({ANY_MDEV}, actual.nodes[ROOT].traits)
+        actual = applied(placement(node()), self.diff(placement(node()), provider('', traits=[ANY_MDEV])))
+        self.assertEqual({ANY_MDEV}, actual.providers[ROOT].traits)
         self.assertEqual(set(), self.after(actual, provider())['node'].traits)
 
     def test_a_slice_of_a_card_that_an_operator_names_is_not(self) -> None:
@@ -253,11 +253,11 @@ class TestVanished(DiffTestCase):
 
 class TestOrder(base.TestCase):
     def test_devices_leave_one_provider_before_they_come_to_another(self) -> None:
-        nested = carried_out(placement(node()), tree.diff(placement(node()), tree.desired([NODE, CARD]), {VGPU, PMEM}))
+        nested = applied(placement(node()), tree.diff(placement(node()), tree.desired([NODE, CARD]), {VGPU, PMEM}))
         to_flat = tree.diff(nested, tree.desired([NODE, CARD], tree.FLAT), {VGPU, PMEM})
-        self.assertEqual(['node_card', 'node'], [change.node.name for change in to_flat.changes])
-        to_nested = tree.diff(carried_out(nested, to_flat), tree.desired([NODE, CARD]), {VGPU, PMEM})
-        self.assertEqual(['node', 'node_card'], [change.node.name for change in to_nested.changes])
+        self.assertEqual(['node_card', 'node'], [change.provider.name for change in to_flat.changes])
+        to_nested = tree.diff(applied(nested, to_flat), tree.desired([NODE, CARD]), {VGPU, PMEM})
+        self.assertEqual(['node', 'node_card'], [change.provider.name for change in to_nested.changes])
 
 
 class TestMark(base.TestCase):
@@ -290,7 +290,7 @@ class TestRender(base.TestCase):
                 + VGPU: 4, 1 reserved
                 + CUSTOM_DEVICETRACK_COUNTS_VGPU
                 + CUSTOM_DEVICETRACK_PROVIDER
-                + CUSTOM_DEVICETRACK_VENDOR_NVIDIA"""), tree.render(actual.nodes[ROOT], difference))
+                + CUSTOM_DEVICETRACK_VENDOR_NVIDIA"""), tree.render(actual.providers[ROOT], difference))
 
     def test_of_nothing_is_nothing(self) -> None:
         self.assertEqual('', tree.render(node(), tree.Difference((), ())))
@@ -311,7 +311,7 @@ def _drawn(name: str, totals: dict[str, tuple[int, int]], traits: Any) -> Provid
                     {one: reserved for one, (_total, reserved) in totals.items()}, sorted(traits))
 
 
-def room(one: tree.Node, name: str) -> int:
+def room(one: tree.ProviderState, name: str) -> int:
     inventory = one.inventories.get(name)
     return 0 if inventory is None else inventory.total - inventory.reserved
 
@@ -325,34 +325,35 @@ class PlacementMachine(stateful.RuleBasedStateMachine):
         self.theirs: dict[tuple[str, str], object] = {(ROOT, 'VCPU'): THEIRS['VCPU'], (ROOT, 'COMPUTE_NODE'): True}
 
     def change(self, provider_uuid: str, **facts: Any) -> None:
-        before = self.actual.nodes[provider_uuid]
-        self.actual = tree.Tree(ROOT, {**self.actual.nodes, provider_uuid: before._replace(
+        before = self.actual.providers[provider_uuid]
+        self.actual = tree.Tree(ROOT, {**self.actual.providers, provider_uuid: before._replace(
             generation=(before.generation or 0) + 1, **facts)})
 
-    def draw(self, data: st.DataObject) -> tree.Node:
-        return data.draw(st.sampled_from(sorted(self.actual.nodes.values(), key=lambda one: one.name)))
+    def draw(self, data: st.DataObject) -> tree.ProviderState:
+        return data.draw(st.sampled_from(sorted(self.actual.providers.values(), key=lambda one: one.name)))
 
-    @stateful.rule(providers=PROVIDERS, layout=st.sampled_from(tree.LAYOUTS), complete=st.booleans())
+    @stateful.rule(providers=PROVIDERS, layout=st.sampled_from([*tree.LAYOUT_OF.values()]),
+                   complete=st.booleans())
     def report(self, providers: list[Provider], layout: str, complete: bool) -> None:
         classes = tree.counted(providers)
         layout = tree.possible(self.actual, providers, layout)
         wanted = tree.desired(providers, layout)
         difference = tree.diff(self.actual, wanted, classes, complete)
-        before, self.actual = self.actual, carried_out(self.actual, difference)
+        before, self.actual = self.actual, applied(self.actual, difference)
 
         again = tree.diff(self.actual, wanted, classes, complete)
         assert again == tree.Difference((), difference.left), again
-        for one in self.actual.nodes.values():
+        for one in self.actual.providers.values():
             for name in {*classes, *one.inventories}:
                 if (one.uuid, name) not in self.theirs:         # ours, now or before
-                    want = wanted.nodes.get(one.uuid)
+                    want = wanted.providers.get(one.uuid)
                     assert room(one, name) <= (room(want, name) if want else 0), (one, name)
         for name in classes:
-            everywhere = sum(room(one, name) for one in self.actual.nodes.values())
+            everywhere = sum(room(one, name) for one in self.actual.providers.values())
             assert everywhere <= sum(max(0, provider.totals.get(name, 0) - provider.reserved.get(name, 0))
                                      for provider in providers), name
         if not complete:
-            assert before.nodes.keys() <= self.actual.nodes.keys()
+            assert before.providers.keys() <= self.actual.providers.keys()
 
     @stateful.rule(data=st.data(), name=st.sampled_from(['CUSTOM_GOLD', names.NUMA_ROOT]))
     def somebody_sets_a_trait(self, data: st.DataObject, name: str) -> None:
@@ -386,13 +387,13 @@ class PlacementMachine(stateful.RuleBasedStateMachine):
 
     @stateful.invariant()
     def what_is_allocated_has_its_inventory(self) -> None:
-        for one in self.actual.nodes.values():
+        for one in self.actual.providers.values():
             assert all(name in one.inventories for name, used in (one.used or {}).items() if used)
 
     @stateful.invariant()
     def what_is_theirs_is_as_they_left_it(self) -> None:
         for (provider_uuid, name), value in self.theirs.items():
-            one = self.actual.nodes[provider_uuid]
+            one = self.actual.providers[provider_uuid]
             if name == 'aggregate':
                 assert one.aggregated
             else:
@@ -400,7 +401,7 @@ class PlacementMachine(stateful.RuleBasedStateMachine):
 
     @stateful.invariant()
     def every_inventory_of_ours_is_marked(self) -> None:
-        for one in self.actual.nodes.values():
+        for one in self.actual.providers.values():
             for name in one.inventories:
                 assert (one.uuid, name) in self.theirs or tree.mark(tree.COUNTS, name) in one.traits
 

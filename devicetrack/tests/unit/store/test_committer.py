@@ -247,7 +247,7 @@ class TestCommitter(base.TestCase):
         self.database.transactions.clear()
         self.database.at_statement = lambda keys: (_ for _ in ()).throw(_Error(Cause.CONFLICT))
         self.assertRaises(exception.StoreUnavailable, self.commit, 'ns1')
-        self.assertEqual(committers.ATTEMPTS, len(self.database.transactions))
+        self.assertEqual(backends.ATTEMPTS, len(self.database.transactions))
 
     def test_a_batch_that_gives_way_is_tried_one_by_one(self) -> None:
         def conflict(keys: list[str]) -> None:

@@ -9,7 +9,8 @@ import fixtures
 import testtools
 
 import devicetrack
-from devicetrack.claims.manager import ClaimManager
+from devicetrack.claims import running
+from devicetrack.claims.life import Life
 from devicetrack.store.api import Changes
 from devicetrack.testing import crash
 from devicetrack.testing.crash import moments
@@ -26,13 +27,13 @@ class Boot(operations.Boot):
     """With one namespace, which is enough here and quick."""
 
     def setup(self, world):
-        self.instance = world.data.create('one', service.Flavor('tiny', pmem=1))
+        self.instance = world.data.create('one', service.Flavor(name='tiny', pmem=1))
 
 
 class Delete(operations.Delete):
 
     def setup(self, world):
-        self.instance = operations.booted(world, flavor=service.Flavor('tiny', pmem=1))
+        self.instance = operations.booted(world, flavor=service.Flavor(name='tiny', pmem=1))
 
 
 class ForgetfulStore:
@@ -61,50 +62,49 @@ class StoreWithoutDrains(ForgetfulStore):
 
 class WithoutDrains(service.Compute):
 
-    def __init__(self, place):
-        super().__init__(place._replace(store=StoreWithoutDrains(place.store)))
+    def __init__(self, parts):
+        super().__init__(parts._replace(store=StoreWithoutDrains(parts.store)))
 
 
 class WithForgetfulStore(service.Compute):
 
-    def __init__(self, place):
-        super().__init__(place._replace(store=ForgetfulStore(place.store)))
+    def __init__(self, parts):
+        super().__init__(parts._replace(store=ForgetfulStore(parts.store)))
 
 
-def free(manager, records):
-    """Free devices in the ledger, and nowhere else."""
-    with manager.lock:
-        for unit in [manager.ledger.find(record.key) for record in records]:
-            manager.ledger.free(unit)
-
-
-class HastyManager(ClaimManager):
+class HastyLife(Life):
     """Frees devices before their rows are deleted."""
 
-    def give_back(self, records):
-        free(self, records)
-        super().give_back(records)
+    def give_back(self, leaving):
+        vars(self)['_ledger'].free([record.key for record in leaving])
+        super().give_back(leaving)
 
 
-class WithHastyManager(service.Compute):
+class WithHastyLife(service.Compute):
 
     def make_manager(self):
-        return HastyManager(self.host, self.driver, self.store, self.conf, service.View(self.data, self.host))
+        return _with(HastyLife, super().make_manager)
 
 
-class TrustfulManager(ClaimManager):
+class TrustfulLife(Life):
     """Takes devices that were on their way back for wiped. Only who is killed in between can see the difference."""
 
     def give(self, records):
         if records:
-            self.write(Changes(delete=tuple(records)))
-            free(self, records)
+            vars(self)['_rows'].write(Changes(delete=tuple(records)))
+            vars(self)['_ledger'].free([record.key for record in records])
 
 
-class WithTrustfulManager(service.Compute):
+class WithTrustfulLife(service.Compute):
 
     def make_manager(self):
-        return TrustfulManager(self.host, self.driver, self.store, self.conf, service.View(self.data, self.host))
+        return _with(TrustfulLife, super().make_manager)
+
+
+def _with(life, make):
+    """Have hosts of this process live another life; the process is forked for one run."""
+    vars(running)['Life'] = life
+    return make()
 
 
 class ForgetfulService(service.Compute):
@@ -147,7 +147,7 @@ class SurvivalTestCase(CrashTestCase):
                     'hypervisor.start_guest']
         self.assertEqual(in_order, [call for call in calls if call in in_order])
         self.assertNotIn('store.records', calls)
-        self.assertNotIn('ledger.find', calls)
+        self.assertNotIn('ledger.device', calls)
         commits = [moment.when for moment in course.points() if (moment.kind, moment.call) == ('store', 'write')]
         self.assertEqual(['before', 'after'] * 2, commits)
 
@@ -176,11 +176,11 @@ class FailureTestCase(CrashTestCase):
         self.assertEqual({'none': 1}, report.failures)
 
     def test_a_device_that_is_free_before_its_row_is_deleted(self):
-        self.assert_found(on(WithHastyManager, Delete), 'at the moment [a: ledger.free, after]',
+        self.assert_found(on(WithHastyLife, Delete), 'at the moment [a: ledger.free, after]',
                           'd0 has a row for', 'and is held for None')
 
     def test_a_device_that_is_free_and_not_wiped_after_a_crash(self):
-        report = self.assert_found(on(WithTrustfulManager, Delete), 'has no owner and has what', 'is killed')
+        report = self.assert_found(on(WithTrustfulLife, Delete), 'has no owner and has what', 'is killed')
         self.assertNotIn('none', report.failures)
         self.assertLess(report.failures[moments.KILL], report.runs[moments.KILL])
 
@@ -283,6 +283,6 @@ class DocumentationTestCase(CrashTestCase):
     def test_what_the_page_invites_to_break_is_found(self):
         example = runpy.run_path(str(ROOT / 'doc' / 'source' / 'user' / 'crash_kit.py'))
 
-        careless = type('Careless', (example['Service'],), {'resume': lambda self, instance_uuid: None})
+        careless = type('Careless', (example['Service'],), {'resume': lambda self, instance: None})
         report = self.explorer().explore(on(careless, example['Boot']), KILL)
         self.assertIn('owners are {} and should be', report.describe())

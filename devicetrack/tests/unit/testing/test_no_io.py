@@ -11,7 +11,7 @@ import time
 
 import sqlalchemy as sa
 
-from devicetrack.claims import ledger_lock
+from devicetrack.claims import locked_ledger
 from devicetrack.exception import StoreError
 from devicetrack.store import api
 from devicetrack.testing import fixtures
@@ -52,7 +52,7 @@ class IOUnderTheLockTestCase(base.TestCase):
 
     def test_fails_where_it_happens(self):
         def under_the_lock():
-            with ledger_lock.LedgerLock():
+            with locked_ledger.LedgerLock():
                 self.io()
         self.assertRaises(no_io.IOUnderTheLock, under_the_lock)
         self.assertNotEqual([], self.no_io.expect())
@@ -72,7 +72,7 @@ class StoreUnderTheLockTestCase(base.TestCase):
         self.io(store)
 
         def under_the_lock():
-            with ledger_lock.LedgerLock():
+            with locked_ledger.LedgerLock():
                 self.io(store)
         self.assertRaises((no_io.IOUnderTheLock, StoreError), under_the_lock)
         self.assertNotEqual([], self.no_io.expect())
@@ -83,7 +83,7 @@ class NoIOUnderTheLockTestCase(base.TestCase):
     def test_a_swallowed_failure_fails_the_fixture(self):
         fixture = no_io.NoIOUnderTheLock()
         fixture.setUp()
-        with ledger_lock.LedgerLock():
+        with locked_ledger.LedgerLock():
             try:
                 open('/dev/null')
             except AssertionError:
@@ -92,20 +92,20 @@ class NoIOUnderTheLockTestCase(base.TestCase):
         self.assertEqual([], self.no_io.seen)
 
     def test_another_thread_may_do_io_meanwhile(self):
-        with ledger_lock.LedgerLock():
+        with locked_ledger.LedgerLock():
             thread = threading.Thread(target=lambda: open('/dev/null').close())
             thread.start()
             thread.join()
         self.assertEqual([], self.no_io.seen)
 
     def test_io_after_the_lock_is_nobodys_business(self):
-        with ledger_lock.LedgerLock():
+        with locked_ledger.LedgerLock():
             pass
         open('/dev/null').close()
         self.assertEqual([], self.no_io.seen)
 
     def test_the_failure_says_where(self):
-        with ledger_lock.LedgerLock():
+        with locked_ledger.LedgerLock():
             error = self.assertRaises(no_io.IOUnderTheLock, open, '/dev/null')
         self.assertIn('test_no_io.py', str(error))
         self.assertIn('/dev/null', str(error))

@@ -154,10 +154,10 @@ class HugeDocumentTestCase(base.TestCase):
 
     def test_a_hundred_megabytes_are_refused_unread(self) -> None:
         text = '<domain>' + ' ' * 100_000_000 + '</domain>'
-        started = time.monotonic()
+        started = time.thread_time()
         error = self.assertRaises(exception.InvalidDocument, domain_xml.parse, text)
         self.assertEqual('length', error.where)
-        self.assertLess(time.monotonic() - started, 0.1)
+        self.assertLess(time.thread_time() - started, 0.1)
 
     def test_the_longest_that_libvirt_can_send_is_read(self) -> None:
         frame = domain(rest='<description></description>')

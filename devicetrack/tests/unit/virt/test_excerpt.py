@@ -200,9 +200,9 @@ class SpeedTestCase(base.TestCase):
         for part in ("\n    <memory model='nvdimm'", "<domain type='kvm'" + " xmlns:a='x'", ' a=', "    <hostdev a='b'",
                      '<path>', 'xmlns:a="', 'xmlns', '\n  <metadata>\n', '<', "'"):
             for text in (part * (2_000_000 // len(part)), domain(part * (2_000_000 // len(part)))):
-                started = time.monotonic()
+                started = time.thread_time()
                 read(text)
-                self.assertLess(time.monotonic() - started, 10.0)
+                self.assertLess(time.thread_time() - started, 10.0)
 
 
 _PIECES = st.sampled_from((

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import libvirt
 from stevedore import driver as stevedore_driver
 from stevedore import exception as stevedore_exception
 
@@ -37,6 +38,34 @@ class LoaderTestCase(base.TestCase):
         self.assertEqual(0o700, os.stat(path).st_mode & 0o777)
         self.assertIs(fake.FakeHost.named('compute-1'), driver.machine)
         fake.FakeHost.forget('compute-1')
+
+    def test_a_service_uses_its_own_libvirt_connection(self) -> None:
+        connections = [libvirt.open('test:///default') for _ in range(2)]
+        for connection in connections:
+            self.addCleanup(connection.close)
+        opened = iter(connections)
+        self.configuration.set('devicetrack', virt_driver='libvirt')
+        driver = loader.load_driver(self.conf, 'compute-1', connect=lambda: next(opened))
+        [guest] = connections[0].listAllDomains()
+        self.assertEqual({guest.UUIDString()}, driver.get_usage().running)
+        guest.destroy()
+        self.assertEqual(frozenset(), driver.get_usage().running)
+        driver.close()
+        self.assertTrue(connections[0].isAlive())
+        driver.get_usage()
+        self.assertEqual([], list(opened))
+
+    def test_a_connection_that_the_service_cannot_open(self) -> None:
+        self.configuration.set('devicetrack', virt_driver='libvirt')
+        driver = loader.load_driver(self.conf, 'compute-1', connect=lambda: libvirt.open('nosuch:///'))
+        error = self.assertRaises(exception.HypervisorUnreachable, driver.get_usage)
+        self.assertIsInstance(error.__cause__, libvirt.libvirtError)
+
+    def test_a_driver_without_a_connection_refuses_one(self) -> None:
+        self.configuration.set('devicetrack', virt_driver='fake')
+        error = self.assertRaises(exception.InvalidConfiguration, loader.load_driver, self.conf, 'compute-1',
+                                  connect=lambda: libvirt.open('test:///default'))
+        self.assertEqual(('[devicetrack] virt_driver', 'fake'), (error.option, error.value))
 
     def test_there_is_no_such_driver(self) -> None:
         self.configuration.set('devicetrack', virt_driver='nosuch')

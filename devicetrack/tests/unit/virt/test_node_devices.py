@@ -15,6 +15,7 @@ from devicetrack.tests.unit.virt.test_driver import libvirt_error
 from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import mdev_sysfs
 from devicetrack.virt.libvirt import privileged
+from devicetrack.virt.libvirt import root
 from devicetrack.virt.libvirt.connection import Meaning
 
 UUID = '83b8f4f2-509f-382f-3c1e-e6bfe0fa1001'
@@ -109,7 +110,7 @@ class KernelTestCase(base.TestCase):
 
     def test_without_its_group_nobody_says(self) -> None:
         self.add()
-        self.patch(privileged, 'VFIO', self.temp_dir())
+        self.patch(root, 'VFIO', self.temp_dir())
         self.patch(os, 'geteuid', lambda: 0)
         self.assertRaises(FileNotFoundError, self.kernel.is_open, UUID)
 
@@ -118,9 +119,9 @@ class GroupTestCase(base.TestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.patch(privileged, 'VFIO', self.temp_dir())
+        self.patch(root, 'VFIO', self.temp_dir())
         self.patch(os, 'geteuid', lambda: 0)
-        with open(os.path.join(privileged.VFIO, '3'), 'w'):
+        with open(os.path.join(root.VFIO, '3'), 'w'):
             pass
 
     def test_who_can_open_it_is_alone(self) -> None:
@@ -130,7 +131,7 @@ class GroupTestCase(base.TestCase):
         real = os.open
 
         def opened(path: str, flags: int) -> int:
-            if path == os.path.join(privileged.VFIO, '3'):
+            if path == os.path.join(root.VFIO, '3'):
                 raise OSError(errno.EBUSY, 'Device or resource busy')
             return real(path, flags)
 

@@ -18,7 +18,7 @@ from devicetrack.tests.drivers import contract
 from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import domain_xml
 from devicetrack.virt.libvirt import guest_xml
-from devicetrack.virt.libvirt import privileged
+from devicetrack.virt.libvirt import root
 from devicetrack.virt.libvirt import vfio_migration
 from devicetrack.virt.libvirt.kinds import vf
 
@@ -247,7 +247,7 @@ class RealizeTestCase(VFTestCase):
 
     def test_a_type_that_does_not_stay_fails(self) -> None:
         wanted = self.assigned(self.functions[0])
-        self.patch(privileged, '_set_vgpu_type', lambda *_arguments: None)
+        self.patch(root, 'set_vgpu_type', lambda *_arguments: None)
         error = self.assertRaises(exception.RealizeFailed, self.kind.realize, wanted)
         self.assertIn('was set and is not there', str(error))
 
@@ -287,7 +287,7 @@ class RealizeTestCase(VFTestCase):
 
     def _before_the_next_write(self, *others: tuple[str, str]) -> None:
         """Let somebody else set types of functions first."""
-        store, waiting = privileged._set_vgpu_type, list(others)
+        store, waiting = root.set_vgpu_type, list(others)
 
         def write(root: str, address: str, number: int) -> None:
             while waiting:
@@ -295,7 +295,7 @@ class RealizeTestCase(VFTestCase):
                 store(root, function, int(other))
             store(root, address, number)
 
-        self.patch(privileged, '_set_vgpu_type', write)
+        self.patch(root, 'set_vgpu_type', write)
 
 
 class UnclaimTestCase(VFTestCase):
@@ -348,7 +348,7 @@ class UnclaimTestCase(VFTestCase):
         self.make_kind(adopt_existing=True)
         self.cards.set_type(self.functions[0], '558')
         wanted = self.realized()
-        self.patch(privileged, 'VFIO', self.temp_dir())
+        self.patch(root, 'VFIO', self.temp_dir())
         error = self.assertRaises(exception.UnclaimFailed, self.kind.unclaim, wanted, 0)
         self.assertIn('nobody says whether a process has it open', str(error))
 
@@ -382,7 +382,7 @@ class UnclaimTestCase(VFTestCase):
         def refuse(_root: str, _address: str, _number: int) -> None:
             raise OSError(5, 'Input/output error')
 
-        self.patch(privileged, '_set_vgpu_type', refuse)
+        self.patch(root, 'set_vgpu_type', refuse)
         error = self.assertRaises(exception.UnclaimFailed, self.kind.unclaim, wanted, 0)
         self.assertIn('Input/output error', str(error))
 

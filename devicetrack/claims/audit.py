@@ -1,0 +1,147 @@
+"""What a start and every audit do: read the views, go on with what was interrupted, report what differs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Sequence
+import time
+
+from oslo_log import log as logging
+
+from devicetrack import exception
+from devicetrack import vocabulary
+from devicetrack.claims import withheld
+from devicetrack.claims.declarations import Declarations
+from devicetrack.claims.gate import Gate
+from devicetrack.claims.gate import StoreBehind
+from devicetrack.claims.life import Life
+from devicetrack.claims.locked_ledger import LockedLedger
+from devicetrack.claims.resume import Resume
+from devicetrack.claims.rows import Doubt
+from devicetrack.claims.rows import Rows
+from devicetrack.claims.views import HostViews
+from devicetrack.claims.withheld import WithheldDevices
+from devicetrack.engine import reconcile
+from devicetrack.engine.reconcile import Finding
+from devicetrack.engine.views import lost_rows
+from devicetrack.engine.views import Views
+from devicetrack.objects.values import DeviceKey
+
+LOG = logging.getLogger(__name__)
+
+# An audit goes on with these itself. Once the row has gone or moved on since, there is nothing to report.
+_GOES_ON = (reconcile.RELEASE_PENDING, reconcile.ABANDONED, reconcile.STALE_MIGRATION)
+# Rows of instances that have no allocation any more.
+_OVER = (reconcile.ABANDONED, reconcile.STALE_MIGRATION)
+
+
+class Audit:
+    """Looks, and where anything differs looks again; acts and reports only on what both looks show."""
+
+    def __init__(self, host_uuid: str, ledger: LockedLedger, rows: Rows, views: HostViews, gate: Gate,
+                 withheld_devices: WithheldDevices, declarations: Declarations, life: Life, resume: Resume) -> None:
+        self._host_uuid, self._ledger, self._rows, self._views, self._gate = host_uuid, ledger, rows, views, gate
+        self._withheld, self._declarations, self._life, self._resume = withheld_devices, declarations, life, resume
+        self._since: dict[tuple[str, DeviceKey], int] = {}      # by finding, when this process first saw it
+
+    def start(self) -> list[Finding]:
+        """Open the ledger of a host that starts, and go on with what the last manager left.
+
+        :raises InvalidConfiguration: an option does not fit what the host has
+        :raises HypervisorUnreachable, StoreError: no answer
+        """
+        views = self._views.read()
+        for missing in withheld.mistakes(views, self._withheld.marks):
+            raise exception.InvalidConfiguration(missing.option, missing.key.identifier,
+                                                 f'{missing.reason}: {withheld.FIX_MISSING}')
+        self._views.open(views, self._withheld.marks)
+        self._declarations.refresh(views.inventory, at_start=True)
+        self._withheld.note(views)
+        self._judge(views)
+        if self._resume.waits(views) and self._resume.go_on(views):
+            views = self._views.read()
+        return self._dated(reconcile.compare(views))
+
+    def run(self) -> list[Finding]:
+        """Audit a host that works.
+
+        :raises HypervisorUnreachable, StoreError: no answer; nothing was changed
+        """
+        self._life.settle_doubts()
+        with self._views.reading() as watch:
+            looks = [self._views.read()]
+            found = reconcile.compare(looks[0])
+            if found or self._ledger.withheld(vocabulary.FOREIGN) or self._ledger.withheld(vocabulary.IN_DOUBT):
+                found = self._of_idle(found)
+                looks.append(self._views.read())
+                found = reconcile.confirmed(found, reconcile.compare(looks[1]))
+            views = looks[-1]
+            self._views.take_over(looks, watch)
+        self._declarations.refresh(views.inventory)
+        self._rows.follow(views.records)
+        self._withheld.note(views)
+        self._judge(views)
+        if self._resume.go_on(views):
+            found = self._still_there(found)
+        return self._dated(found + [_in_doubt(doubt) for doubt in self._rows.doubts])
+
+    def _of_idle(self, findings: Sequence[Finding]) -> list[Finding]:
+        """Findings without those on devices that an operation of this process works on.
+
+        Asked between the looks: an operation that both of them fall into is under way then.
+        """
+        busy = set()
+        for owner in {finding.recorded_owner for finding in findings if finding.recorded_owner is not None}:
+            with self._rows.if_idle(owner) as idle:
+                if not idle:
+                    busy.add(owner)
+        return [finding for finding in findings if finding.recorded_owner not in busy]
+
+    def _still_there(self, findings: Sequence[Finding]) -> list[Finding]:
+        now = {record.key: record.generation for record in self._rows.all()}
+        return [finding for finding in findings
+                if finding.kind not in _GOES_ON or now.get(finding.device) == finding.generation]
+
+    def _judge(self, views: Views) -> None:
+        """See whether the store is older than the guests; then nothing is claimed and nothing given back."""
+        lost = lost_rows(views)
+        if not lost:
+            self._gate.judge(None)
+            return
+        guests = sorted({record.instance_uuid for record in lost.values()})
+        reason = (f'its store is older than its guests: devices without the row of their guest: {len(lost)}, of guest '
+                  f'{", ".join(guests[:3])}{", …" if guests[3:] else ""}')
+        if not views.records or any(record.host_uuid != self._host_uuid for record in lost.values()):
+            reason += ('; it has no rows at all, or was made for another host: it was lost; stop this service and run '
+                       'devicetrack-manage recover --from-hypervisor')
+        else:
+            reason += '; run devicetrack-manage audit to see them, and audit --repair --accept to record them'
+        self._gate.judge(StoreBehind(reason, frozenset(guests)))
+
+    def _dated(self, findings: Iterable[Finding]) -> list[Finding]:
+        """Note with each finding since when this process has seen it without a break."""
+        now = int(time.time())
+        dated = [finding._replace(since=self._since.get((finding.kind, finding.device), now)) for finding in findings]
+        self._since = {(finding.kind, finding.device): finding.since or now for finding in dated}
+        return dated
+
+    def devices_of_instances_that_are_over(self) -> set[DeviceKey]:
+        """The devices held for instances that have no allocation any more, by the last audit."""
+        return {device for kind, device in self._since if kind in _OVER}
+
+
+def _in_doubt(doubt: Doubt) -> Finding:
+    keys = doubt.changes.keys
+    names = ', '.join(f'{key.kind} {key.identifier}' for key in keys)
+    return Finding(reconcile.IN_DOUBT, reconcile.WARNING, keys[0] if keys else reconcile.NO_DEVICE,
+                   doubt.instance_uuid, (), 0, f'nobody knows yet whether the commit for {names} happened',
+                   'the devices of the commit', 'none: the next audit asks the store again')
+
+
+def log_findings(host: str, findings: Iterable[Finding]) -> None:
+    """Write findings to the log."""
+    for finding in findings:
+        log = LOG.info if finding.severity == reconcile.NOTE else LOG.warning
+        log('Host %(host)s: %(severity)s: %(finding)s; held: %(held)s; proposed: %(proposal)s', {
+            'host': host, 'severity': finding.severity, 'finding': finding, 'held': finding.held,
+            'proposal': finding.proposal})

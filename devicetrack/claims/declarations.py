@@ -1,0 +1,145 @@
+"""What a started host declares of its device types: asked anew at every audit, kept in the store for other hosts.
+
+A declaration is for the devices of one type at one parent. Guests are compared by them, the scheduler is told them, and
+commands on other hosts read them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Mapping
+
+from oslo_log import log as logging
+
+from devicetrack import exception
+from devicetrack import vocabulary
+from devicetrack.compatibility.facts import Declaration
+from devicetrack.compatibility.facts import declaration_as_text
+from devicetrack.compatibility.facts import Facts
+from devicetrack.compatibility.facts import look_at
+from devicetrack.compatibility.facts import MigrationVersion
+from devicetrack.compatibility.facts import seen_since_boot
+from devicetrack.compatibility.facts import TypeAtParent
+from devicetrack.compatibility.facts import Version
+from devicetrack.compatibility.facts import version_seen
+from devicetrack.compatibility.rules import Rules
+from devicetrack.compatibility.sources import Declarer
+from devicetrack.objects.values import Capacity
+from devicetrack.objects.values import Inventory
+from devicetrack.objects.values import InventoryDevice
+from devicetrack.objects.values import MigrationType
+from devicetrack.objects.values import Record
+from devicetrack.store.api import Store
+from devicetrack.store.api import StoredDeclaration
+from devicetrack.virt.driver import VirtDriver
+
+LOG = logging.getLogger(__name__)
+
+
+class Declarations:
+    """What was declared when the host was last asked, as one mapping that is replaced as a whole.
+
+    :param declarer: asks the sources
+    """
+
+    def __init__(self, driver: VirtDriver, store: Store, host_uuid: str, declarer: Declarer) -> None:
+        self._driver, self._store, self._host_uuid, self._declarer = driver, store, host_uuid, declarer
+        self.known: Mapping[TypeAtParent, Declaration] = {}
+
+    @property
+    def rules(self) -> Rules:
+        """The deployment's rules as far as this host's hypervisor follows them."""
+        return self._declarer.rules.followed_by(self._driver.can_become)
+
+    def refresh(self, inventory: Inventory, at_start: bool = False) -> None:
+        """Ask anew what this host declares, and write it where it changed. Blocks.
+
+        :raises InvalidConfiguration: at the start, when a source cannot be read
+        :raises HypervisorUnreachable, StoreError: no answer; what was declared before counts
+        """
+        try:
+            self._declarer.refresh()
+        except exception.InvalidConfiguration as error:
+            if at_start:
+                raise
+            LOG.error('What was read before counts: %s', error)
+        self._declarer.compare_kinds(inventory.known_kinds.union(part.what for part in inventory.unknown))
+        obstacles = self._driver.live_migration_obstacles()
+        types = {TypeAtParent(one.kind, one.parent, one.type): one for one in self._driver.migration_types()}
+        declared = {where: one for where, one in self.known.items() if where.kind not in inventory.known_kinds}
+        there: tuple[Capacity | InventoryDevice, ...] = (*inventory.capacities, *inventory.devices)
+        for one in there:
+            look = look_at(one.details)
+            where = TypeAtParent(one.kind, one.parent, look.type)
+            if where not in declared:
+                declared[where] = self._declarer.declare(look, types.get(where, MigrationType(*where)),
+                                                         obstacles.get(one.kind))
+        if declared != self.known or at_start:
+            self._write(declared)
+            self.known = declared
+
+    def _write(self, declared: Mapping[TypeAtParent, Declaration]) -> None:
+        rows = sorted(StoredDeclaration(self._host_uuid, kind, parent or '', device_type, declaration_as_text(one))
+                      for (kind, parent, device_type), one in declared.items())
+        if rows != self._store.declarations(self._host_uuid):
+            self._store.set_declarations(self._host_uuid, rows)
+
+    # -- of devices ---------------------------------------------------------------------------------------------------
+
+    def of_device(self, kind: str, parent: str | None, text: str) -> Facts | None:
+        """What was declared about a device; None for one that the host did not have then. No I/O.
+
+        :param text: its details as they are stored
+        """
+        found = self.known.get(TypeAtParent(kind, parent, look_at(text).type))
+        return None if found is None else found.facts
+
+    def of_row(self, record: Record) -> Facts:
+        """What this host declares about the device of a row.
+
+        :raises HypervisorUnreachable: options name its kind or parent no more, and nobody tells whether it can be
+            migrated
+        """
+        known = self.of_device(record.kind, record.parent, record.details)
+        if known is not None:
+            return known
+        return self._declare_now(record, self._driver.live_migration_obstacles().get(record.kind))
+
+    def _declare_now(self, record: Record, obstacle: str | None) -> Facts:
+        look = look_at(record.details)
+        return self._declarer.declare(look, MigrationType(record.kind, record.parent, look.type), obstacle).facts
+
+    def like(self, record: Record) -> Callable[[str | None, str], bool]:
+        """Says of a device, by its parent and its details, whether this host declares the same of it as of a row's."""
+        facts = self.of_row(record)
+        return lambda parent, text: self.of_device(record.kind, parent, text) == facts
+
+    # -- what guests have seen ----------------------------------------------------------------------------------------
+
+    def seen_at_start(self, record: Record) -> str | None:
+        """What a guest has seen of a device that it has just started on."""
+        if _came_running(record):
+            return record.seen
+        return _as_seen(seen_since_boot(None, self._version_of(record)))
+
+    def seen_before_start(self, record: Record) -> str | None:
+        """What a guest will have seen of a device that is made ready for it, whether or not it starts."""
+        return record.seen if _came_running(record) else self.seen_at_reboot(record)
+
+    def seen_at_reboot(self, record: Record) -> str | None:
+        """What a guest may have seen of a device after it rebooted."""
+        return _as_seen(seen_since_boot(version_seen(record.seen), self._version_of(record)))
+
+    def _version_of(self, record: Record) -> MigrationVersion:
+        """Without a question to the hypervisor, which a guest that runs already need not wait for."""
+        facts = self.of_device(record.kind, record.parent, record.details) or self._declare_now(record, None)
+        return facts.version
+
+
+def _came_running(record: Record) -> bool:
+    """Whether a guest comes to a device as it was: only a live migration brings along what it has seen."""
+    return record.role == vocabulary.INCOMING and record.seen is not None
+
+
+def _as_seen(version: Version | None) -> str | None:
+    return None if version is None else str(version)

@@ -1,0 +1,96 @@
+"""Brings guests' devices and definitions to the host's boot: paths of an earlier boot mean nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from collections.abc import Sequence
+
+from oslo_log import log as logging
+
+from devicetrack import exception
+from devicetrack import vocabulary
+from devicetrack.claims.boot import Boot
+from devicetrack.claims.life import Life
+from devicetrack.claims.rows import Rows
+from devicetrack.engine.views import by_instance
+from devicetrack.engine.views import named_by_domain
+from devicetrack.engine.views import Views
+from devicetrack.objects import DeviceAssignment
+from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import Record
+from devicetrack.virt.driver import VirtDriver
+
+LOG = logging.getLogger(__name__)
+
+
+class Definitions:
+    """The inactive definitions of this host's guests."""
+
+    def __init__(self, driver: VirtDriver, rows: Rows, life: Life, boot: Boot) -> None:
+        self._driver, self._rows, self._life, self._boot = driver, rows, life, boot
+
+    def bring_one(self, instance_uuid: str) -> None:
+        """Before a guest starts, maybe by the definition that it has: do what a start after a boot could not do for it.
+
+        For who works on the instance and has realized its devices.
+        """
+        if not self._boot.has_changed or self._boot.is_ready(instance_uuid):
+            return
+        usage = self._driver.get_usage()
+        if instance_uuid not in usage.running:
+            self._rewrite(instance_uuid, named_by_domain(usage).get(instance_uuid, set()))
+        self._boot.set_ready(instance_uuid)
+
+    def bring_all(self, views: Views) -> bool:
+        """After the host booted, make devices real again and have definitions name them by their new addresses.
+
+        :returns: whether there was anything to do
+        """
+        if self._boot.is_recorded:
+            return False
+        done, tried = True, not self._boot.is_new_host
+        if tried:
+            named = named_by_domain(views.usage)
+            for rows in by_instance(views.records):
+                instance_uuid = rows[0].instance_uuid
+                if not self._boot.is_ready(instance_uuid):
+                    if self._bring(rows, named.get(instance_uuid, set()), views):
+                        self._boot.set_ready(instance_uuid)
+                    else:
+                        done = False
+        if done:
+            self._boot.record()
+        return tried
+
+    def _bring(self, rows: Sequence[Record], named: Collection[DeviceKey], views: Views) -> bool:
+        """Make the devices of one instance ready, before its guest starts.
+
+        :param named: the devices that its definition names. They need not be those that it is to have: it may have been
+            about to move, or its service was cut before it said that the guest started
+        :returns: False when it has to be tried again
+        """
+        instance_uuid = rows[0].instance_uuid
+        if not any(record.state == vocabulary.ACTIVE or record.key in named for record in rows):
+            return True
+        with self._rows.if_idle(instance_uuid) as idle:
+            if not idle:
+                return False
+            try:
+                self._life.realize([record for record in self._rows.there(instance_uuid)
+                                    if record.state == vocabulary.ACTIVE or record.key in named])
+                if instance_uuid not in views.usage.running:
+                    self._rewrite(instance_uuid, named)
+            except exception.DeviceTrackError as error:
+                # Its service may meet the same when it starts the guest; the rest of the host works.
+                LOG.warning('The devices of instance %(instance)s are not ready after the host booted; every audit '
+                            'tries again: %(error)s', {'instance': instance_uuid, 'error': error})
+                return False
+        return True
+
+    def _rewrite(self, instance_uuid: str, named: Collection[DeviceKey]) -> None:
+        """Have the definition of a guest that is off name its devices by their addresses of this boot."""
+        records = self._rows.there(instance_uuid)
+        in_it = [DeviceAssignment.from_record(record) for record in records if record.key in named]
+        if in_it:
+            self._driver.rewrite_guest(in_it, [DeviceAssignment.from_record(record) for record in records
+                                               if record.key not in named])

@@ -1,0 +1,76 @@
+"""Whether this host takes claims at the moment: asked before every claim."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from devicetrack import exception
+
+
+class StoreBehind(NamedTuple):
+    """The store is older than the guests: ``reason`` says so, ``instances`` have devices that it does not know of."""
+
+    reason: str
+    instances: frozenset[str]
+
+
+class Gate:
+    """The node's name, what the service disabled, and whether the store is behind.
+
+    :param host: the host's name
+    :param nodename: its hypervisor node
+    """
+
+    def __init__(self, host: str, nodename: str) -> None:
+        self.host, self.nodename = host, nodename
+        self._disabled: str | None = None
+        # Assigned as one value, so that no claim ever meets a state between two verdicts of audits.
+        self._behind: StoreBehind | None = None
+
+    @property
+    def report_only(self) -> str | None:
+        """Why nothing is claimed and nothing freed, while that is so."""
+        return self._behind.reason if self._behind is not None else None
+
+    def judge(self, behind: StoreBehind | None) -> None:
+        """Take over what an audit found."""
+        self._behind = behind
+
+    def disable(self, nodename: str, reason: str) -> None:
+        """Refuse new claims.
+
+        :raises NodeUnavailable: the node is not of this host
+        """
+        self.check_name(nodename)
+        self._disabled = reason
+
+    def enable(self, nodename: str) -> None:
+        """Take claims again.
+
+        :raises NodeUnavailable: the node is not of this host
+        """
+        self.check_name(nodename)
+        self._disabled = None
+
+    def check_name(self, nodename: str) -> None:
+        """:raises NodeUnavailable: the node is not of this host"""
+        if nodename != self.nodename:
+            raise exception.NodeUnavailable(nodename, f'host {self.host} has node {self.nodename}')
+
+    def check(self, nodename: str) -> None:
+        """:raises NodeUnavailable: the node is not of this host, or takes no claims at the moment"""
+        self.check_name(nodename)
+        if self._disabled is not None:
+            raise exception.NodeUnavailable(nodename, f'disabled: {self._disabled}')
+        behind = self._behind
+        if behind is not None:
+            raise exception.NodeUnavailable(nodename, behind.reason)
+
+    def check_complete(self, instance_uuid: str) -> None:
+        """Refuse to define a guest anew without a device that it has: it would lose what is on it.
+
+        :raises RowsMissing: the guest has devices that the store does not know of
+        """
+        behind = self._behind
+        if behind is not None and instance_uuid in behind.instances:
+            raise exception.RowsMissing(instance_uuid, behind.reason)

@@ -1,0 +1,406 @@
+"""The life of an assignment: take, realize, advance, give. These are the two directions of the invariant.
+
+In use by a guest ⊆ realized on the host ⊆ rows in the store ⊆ held in the ledger. What takes goes from the ledger
+inwards, what gives goes from the guest outwards, and calls, recovery and moves are made of these steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from collections.abc import Sequence
+import itertools
+import json
+import secrets
+import time
+from typing import Any
+from typing import NamedTuple
+
+from oslo_log import log as logging
+
+from devicetrack import exception
+from devicetrack import vocabulary
+from devicetrack.claims.declarations import Declarations
+from devicetrack.claims.locked_ledger import LockedLedger
+from devicetrack.claims.rows import Rows
+from devicetrack.claims.views import HostViews
+from devicetrack.engine import lifecycle
+from devicetrack.engine.demand import Demand
+from devicetrack.engine.ledger import Hold
+from devicetrack.engine.migrations import Settlement
+from devicetrack.engine.views import used
+from devicetrack.objects import DeviceAssignment
+from devicetrack.objects import InstanceResources
+from devicetrack.objects import MigrationContext
+from devicetrack.objects.values import Candidate
+from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import Record
+from devicetrack.store.api import Changes
+from devicetrack.store.api import ContextChange
+from devicetrack.store.api import Update
+from devicetrack.virt.driver import VirtDriver
+
+LOG = logging.getLogger(__name__)
+
+
+class Arrival(NamedTuple):
+    """A move to this host, as its claim records it in the transaction of the new rows.
+
+    ``leaving`` are the rows of this host that the instance leaves. ``old_resources`` and the NUMA topologies are for
+    its migration context. ``seen`` is what the guest has seen of each device, in the order of the new rows; None for a
+    guest that starts anew.
+    """
+
+    instance_uuid: str
+    migration_uuid: str
+    leaving: tuple[Record, ...]
+    old_resources: InstanceResources | None
+    old_numa_topology: Any
+    new_numa_topology: Any
+    seen: tuple[str | None, ...] | None = None
+
+    def context(self, new_resources: InstanceResources) -> MigrationContext:
+        """What the service keeps of the move."""
+        return MigrationContext(
+            instance_uuid=self.instance_uuid, migration_uuid=self.migration_uuid, old_resources=self.old_resources,
+            new_resources=new_resources, old_numa_topology=self.old_numa_topology,
+            new_numa_topology=self.new_numa_topology)
+
+    def changes(self, host_uuid: str, records: Sequence[Record]) -> Changes:
+        """Everything that the claim writes, with these new rows."""
+        if self.seen is not None:
+            records = [record._replace(seen=seen) for record, seen in zip(records, self.seen, strict=True)]
+        left = tuple(Update(record, record._replace(
+            role=lifecycle.next_role(record.role, lifecycle.LEAVES), migration_uuid=self.migration_uuid,
+            generation=record.generation + 1)) for record in self.leaving)
+        context = self.context(InstanceResources.from_records(self.instance_uuid, host_uuid, records))
+        text = json.dumps(context.obj_to_primitive(), separators=(',', ':'), sort_keys=True)
+        return Changes(insert=tuple(records), update=left, contexts=(
+            ContextChange(host_uuid, self.instance_uuid, self.migration_uuid, text),))
+
+
+class Life:
+    """What is done with the devices of instances on one host.
+
+    Steps that work on rows of one instance are for who works on it (:meth:`.rows.Rows.working`).
+
+    :param attempts: how often a claim chooses devices, when the store says that they have owners
+    """
+
+    def __init__(self, host_uuid: str, ledger: LockedLedger, rows: Rows, driver: VirtDriver, views: HostViews,
+                 declarations: Declarations, attempts: int) -> None:
+        self.host_uuid = host_uuid
+        self._ledger, self._rows, self._driver = ledger, rows, driver
+        self._views, self._declarations = views, declarations
+        self._attempts = attempts
+        # Claim ids only have to differ from one another, over restarts too; a UUID for each would cost more.
+        self._claim_prefix = secrets.token_hex(8)
+        self._claim_numbers = itertools.count(1)
+        # Instances whose guests run by the service's word, which could not be recorded.
+        self._unrecorded_starts: set[str] = set()
+
+    # -- taking -------------------------------------------------------------------------------------------------------
+
+    def take(self, instance_uuid: str, demand: Demand, move: Arrival | None = None) -> list[Record]:
+        """Hold and record; when the store says that devices have owners nobody here knew of, choose again.
+
+        :param move: for an instance that moves here, which may hold other devices beside these
+        :raises NoFit, InstanceHasClaim, NothingWritten: nothing is held
+        :raises OutcomeUnknown: the devices stay held until the store has said
+        """
+        claim_id = f'{self._claim_prefix}-{next(self._claim_numbers):x}'
+        refused, looked_again = 0, False
+        while True:
+            try:
+                hold = self._ledger.take(instance_uuid, demand, beside=move is not None)
+            except (exception.InstanceHasClaim, exception.NoFit) as error:
+                if looked_again or not self._look_again(instance_uuid, error):
+                    raise
+                looked_again = True
+                continue
+            hold = self._named(hold, demand if move is None else demand.as_asked())
+            with self._ledger.put_back_on_error(hold):
+                changes = self._changes_for(hold, claim_id, move)
+            try:
+                self._rows.insert(hold, changes)
+                return list(changes.insert)
+            except exception.DeviceTaken as taken:
+                # All rows are read at once: whoever wrote one behind our back may have written many, and a claim that
+                # learned of them one at a time would give up before it found a free device.
+                owned = {DeviceKey(*key) for key in taken.devices} | {record.key for record in self._rows.all()}
+                self._ledger.distrust(hold, owned)
+                refused += 1
+                if refused >= self._attempts:
+                    raise
+
+    def _look_again(self, instance_uuid: str, error: exception.DeviceTrackError) -> bool:
+        """Before a claim is refused: see whether what stands in its way is over.
+
+        :returns: whether anything changed
+        """
+        if isinstance(error, exception.InstanceHasClaim):
+            if not self._rows.doubts_of(instance_uuid):
+                return False
+            self.settle_doubts()
+            self._rows.let_go(instance_uuid)
+            return True
+        distrusted = set(self._ledger.withheld(vocabulary.IN_DOUBT))
+        if not distrusted:
+            return False
+        usage = self._driver.get_usage()
+        owned = {record.key for record in self._rows.all()}
+        free = distrusted - owned - used(usage) if not usage.unknown else set()
+        self._ledger.admit(free, vocabulary.IN_DOUBT)
+        return bool(free)
+
+    def _named(self, hold: Hold, demand: Demand | None) -> Hold:
+        """Let the driver name what will be made, and the ledger know the names."""
+        with self._ledger.put_back_on_error(hold):
+            candidates = self._driver.claim_for_instance(hold.instance_uuid, demand, hold.candidates)
+            if hold.is_named:
+                return hold._replace(candidates=tuple(candidates))
+            return self._ledger.name(hold, candidates)
+
+    def _changes_for(self, hold: Hold, claim_id: str, move: Arrival | None) -> Changes:
+        now, role = int(time.time()), vocabulary.CURRENT if move is None else vocabulary.INCOMING
+        migration_uuid = None if move is None else move.migration_uuid
+        records = [self._record_of(candidate, hold.instance_uuid, migration_uuid, role, position, claim_id, now)
+                   for position, candidate in enumerate(hold.candidates)]
+        return Changes(insert=tuple(records)) if move is None else move.changes(self.host_uuid, records)
+
+    def _record_of(self, candidate: Candidate, instance_uuid: str, migration_uuid: str | None, role: str,
+                   position: int, claim_id: str, now: int) -> Record:
+        # Each has its name by now, which the type cannot say: a check for each would be paid by every claim.
+        return Record(self.host_uuid, candidate.kind, candidate.identifier, instance_uuid,  # type: ignore[arg-type]
+                      migration_uuid, role, vocabulary.CLAIMED, position, claim_id, 1, candidate.provider_uuid,
+                      candidate.resource_class, candidate.parent, candidate.numa_node, candidate.details, now)
+
+    # -- making it real -----------------------------------------------------------------------------------------------
+
+    def realize(self, records: Sequence[Record]) -> list[Record]:
+        """Make devices of one instance ready for its guest and record what is new of them.
+
+        :returns: the rows as they are then
+        """
+        realized = [self._realize(record) for record in records]
+        changed = tuple(Update(before, after) for before, after in realized if before != after)
+        if changed:
+            self._rows.write(Changes(update=changed))
+        return [after for _before, after in realized]
+
+    def _realize(self, record: Record) -> tuple[Record, Record]:
+        """Make one device ready. When its parent is full, another one takes its place, once.
+
+        :returns: the row as it is in the store, and as it is to be. What the guest will have seen is noted before it
+            starts, for nobody may hear that it did
+        """
+        try:
+            details = self._make(record)
+        except exception.ParentFull as full:
+            record = self._exchange(record, full)
+            details = self._make(record)
+        after = record._replace(details=details)
+        after = after._replace(seen=self._declarations.seen_before_start(after))
+        return record, record if after == record else after._replace(generation=record.generation + 1)
+
+    def _make(self, record: Record) -> str:
+        """Make one device ready on the host; returns its details."""
+        with self._ledger.watching() as watch:
+            made = self._driver.realize(DeviceAssignment.from_record(record))
+            # Providers that nobody resolved yet wait for the next audit.
+            capacities = [one for one in made.capacities if self._views.knows(one.provider)]
+            self._ledger.realized(record.key, made.details, capacities, watch)
+        return made.details
+
+    def _exchange(self, record: Record, full: exception.ParentFull) -> Record:
+        """Put another device in the place of one whose parent turned out to be full: one transaction."""
+        LOG.warning('%(full)s; choosing another device for instance %(instance)s',
+                    {'full': full, 'instance': record.instance_uuid})
+        # A guest may come running: what takes the place of its device's partner must be as good a partner.
+        accepts = self._declarations.like(record) if record.role == vocabulary.INCOMING else None
+        self._views.read_parents()
+        other = self._ledger.exchange(record.key, accepts)
+        if other is None:
+            raise full
+        other = self._named(other, None)
+        [candidate] = other.candidates
+        with self._ledger.put_back_on_error(other):
+            chosen = record._replace(
+                kind=candidate.kind, identifier=candidate.identifier or '', provider_uuid=candidate.provider_uuid,
+                parent=candidate.parent, numa_node=candidate.numa_node, details=candidate.details, generation=1,
+                state=vocabulary.CLAIMED)
+        try:
+            self._rows.write(Changes(insert=(chosen,), delete=(record,)))
+        except exception.NothingWritten:
+            self._ledger.put_back(other)
+            raise
+        self._ledger.free((record.key,))
+        return chosen
+
+    # -- changing rows ------------------------------------------------------------------------------------------------
+
+    def settle(self, settlement: Settlement) -> None:
+        """Change rows of one instance in one transaction; then give devices back as it says."""
+        self.give_back(self.advance(settlement))
+
+    def advance(self, settlement: Settlement) -> list[Record]:
+        """The transaction of a settlement alone.
+
+        :returns: the rows of ``give`` as they are after it, for :meth:`give_back`
+        """
+        after = [(record, record._replace(role=lifecycle.next_role(record.role, lifecycle.ARRIVED),
+                                          state=lifecycle.next_state(record.state, lifecycle.STARTED),
+                                          seen=self._declarations.seen_at_start(record)))
+                 for record in settlement.arrive]
+        after += [(record, record._replace(
+            role=lifecycle.next_role(record.role, lifecycle.STAYS if record.role != vocabulary.INCOMING
+                                     else lifecycle.ARRIVED), migration_uuid=None)) for record in settlement.settle]
+        after += [(record, record._replace(role=lifecycle.next_role(record.role, lifecycle.LEAVES),
+                                           migration_uuid=migration_uuid))
+                  for record, migration_uuid in settlement.leave]
+        after += [(record, record._replace(state=lifecycle.next_state(record.state, lifecycle.RELEASE)))
+                  for record in settlement.give]
+        changed = [Update(before, later._replace(generation=before.generation + 1))
+                   for before, later in after if before != later]
+        if changed:
+            contexts = (self._rows.end_of_move(changed[0].before.instance_uuid),) if settlement.over else ()
+            self._rows.write(Changes(update=tuple(changed), contexts=contexts))
+        now = {update.before.key: update.after for update in changed}
+        return [now.get(record.key, record) for record in settlement.give]
+
+    def leave(self, move: Arrival) -> None:
+        """Make rows old for a move that takes no device of this host. Without such rows there is nothing to write."""
+        if move.leaving:
+            self._rows.write(move.changes(self.host_uuid, ()))
+
+    def start(self, instance_uuid: str, before_move: bool) -> list[Record]:
+        """Record that a guest runs on its devices.
+
+        :returns: the rows that it uses
+        :raises InvalidTransition: its devices are on their way back
+        :raises StoreError: it runs all the same; until an audit has recorded it no error gives its devices back
+        """
+        self._unrecorded_starts.add(instance_uuid)
+        records = self._rows.of_instance(instance_uuid)
+        used_now = self.used_by_guest(records, before_move) or [
+            record for record in records if record.state == vocabulary.RELEASING]
+        old = tuple(record for record in used_now if record.role == vocabulary.OLD)
+        self.settle(Settlement(arrive=tuple(record for record in used_now if record not in old), settle=old))
+        after = self.used_by_guest(self._rows.of_instance(instance_uuid), before_move)
+        self._unrecorded_starts.discard(instance_uuid)
+        return after
+
+    def guest_may_run_unrecorded(self, instance_uuid: str) -> bool:
+        """Whether the service said that a guest runs, that could not be recorded, and nothing shows that it is gone."""
+        if instance_uuid not in self._unrecorded_starts:
+            return False
+        try:
+            usage = self._driver.get_usage()
+        except exception.DriverError:
+            return True
+        return bool(usage.unknown) or instance_uuid in usage.domains
+
+    def note_reboot(self, instance_uuid: str) -> None:
+        """Record what the guest may have seen of its devices since it rebooted, where that is more than before."""
+        seen = [(record, self._declarations.seen_at_reboot(record))
+                for record in self.used_by_guest(self._rows.of_instance(instance_uuid))
+                if record.state == vocabulary.ACTIVE]
+        changed = tuple(Update(record, record._replace(seen=now, generation=record.generation + 1))
+                        for record, now in seen if record.seen != now)
+        if changed:
+            self._rows.write(Changes(update=changed))
+
+    # -- giving back --------------------------------------------------------------------------------------------------
+
+    def give(self, records: Sequence[Record]) -> None:
+        """The give path, for rows of one instance."""
+        self.settle(Settlement(give=tuple(records)))
+
+    def give_back(self, leaving: Sequence[Record]) -> None:
+        """Take devices of rows that are on their way back from the host, and then the rows from the store."""
+        if not leaving:
+            return
+        self._ledger.releasing([record.key for record in leaving])
+        assignments = [DeviceAssignment.from_record(record) for record in leaving]
+        answers = self._driver.unclaim(assignments)
+        done = [record for record in leaving if answers[record.key] is None]
+        if done:
+            self._rows.write(Changes(delete=tuple(done)))
+            removed = {DeviceKey(one.kind, one.identifier) for one in assignments
+                       if one.details.goes_with_its_assignment}
+            self._ledger.free([record.key for record in done], removed)
+        for error in answers.values():
+            if error is not None:
+                raise error
+
+    def release(self, records: Sequence[Record]) -> None:
+        """Give back everything that an instance holds here, in whatever role."""
+        if records:
+            self._unrecorded_starts.discard(records[0].instance_uuid)
+        self.settle(Settlement(give=tuple(records), over=any(record.migration_uuid is not None for record in records)))
+
+    def abort(self, instance_uuid: str, claim_id: str, migration_uuid: str | None) -> None:
+        """Give back what one claim took, and make current again what it made old. Waits for the instance."""
+        with self._rows.working(instance_uuid):
+            self._unrecorded_starts.discard(instance_uuid)
+            records = self._rows.of_instance(instance_uuid)
+            taken = [record for record in records if record.claim_id == claim_id]
+            migrations = {record.migration_uuid for record in taken} | {migration_uuid}
+            self.undo(records, taken, {uuid for uuid in migrations if uuid is not None})
+
+    def undo(self, records: Sequence[Record], taken: Sequence[Record] | None = None,
+             migrations: Collection[str] = ()) -> None:
+        """Give back what a claim took; rows that it made old for one of ``migrations`` are current again.
+
+        :param records: every row of the instance on this host
+        :param taken: those that the claim took; None means every row of the migrations that is not old
+        """
+        ours = [record for record in records if record.migration_uuid in migrations]
+        if taken is None:
+            taken = [record for record in ours if record.role != vocabulary.OLD]
+        stay = [record for record in ours if record.role == vocabulary.OLD and record.state != vocabulary.RELEASING]
+        self.settle(Settlement(give=tuple(taken), settle=tuple(stay), over=bool(migrations)))
+
+    # -- commits in doubt ---------------------------------------------------------------------------------------------
+
+    def settle_doubts(self) -> None:
+        """Ask the store what became of commits whose answer was lost; what it cannot say yet stays held."""
+        for doubt in self._rows.doubts:
+            with self._rows.if_idle(doubt.instance_uuid) as idle:
+                if not idle:
+                    continue
+                try:
+                    if self._rows.settle(doubt) and doubt.undo:
+                        claims = {record.claim_id for record in doubt.changes.insert}
+                        records = self._rows.of_instance(doubt.instance_uuid)
+                        self.undo(records, [record for record in records if record.claim_id in claims],
+                                  {context.migration_uuid for context in doubt.changes.contexts
+                                   if context.migration_uuid is not None})
+                except exception.DeviceTrackError as error:
+                    LOG.warning('Instance %(instance)s stays as it is for now: %(error)s',
+                                {'instance': doubt.instance_uuid, 'error': error})
+
+    # -- questions ----------------------------------------------------------------------------------------------------
+
+    def resources(self, instance_uuid: str, records: Sequence[Record]) -> InstanceResources:
+        """Rows of one instance as its service keeps them."""
+        return InstanceResources.from_records(instance_uuid, self.host_uuid, records)
+
+    def used_by_guest(self, records: Sequence[Record], before_move: bool = False) -> list[Record]:
+        """Choose, of the rows of one instance, those whose devices its guest is to have now.
+
+        While the instance moves to devices of this host those are the new ones.
+
+        :param before_move: the old ones: the guest is to be as it was before the move
+        """
+        there = [record for record in records if record.state != vocabulary.RELEASING]
+        order = (vocabulary.INCOMING, vocabulary.CURRENT, vocabulary.OLD)
+        roles = {record.role for record in there}
+        role = next((role for role in (reversed(order) if before_move else order) if role in roles), None)
+        if role == vocabulary.OLD and not before_move and self._moves_to_nothing(there):
+            return []
+        return [record for record in there if record.role == role]
+
+    def _moves_to_nothing(self, old: Sequence[Record]) -> bool:
+        """Whether an instance that has old rows alone is to have no devices, on this same host: its claim was here."""
+        context = self._rows.context(old[0].instance_uuid)
+        return context is not None and context.migration_uuid == old[0].migration_uuid

@@ -1,0 +1,365 @@
+"""Claims for instances that move, and what ends them, at either end.
+
+Rows decide what moves. A call changes the rows of its own end in one transaction; what the other end does, or fails to
+do, changes nothing here. An end that never hears of a move's end learns of it at the audit (:mod:`.resume`), which asks
+the compute service.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import contextlib
+import json
+from typing import Any
+from typing import Final
+
+from oslo_log import log as logging
+from oslo_versionedobjects import base as ovo_base
+
+from devicetrack import exception
+from devicetrack import vocabulary
+from devicetrack.claims.claim import Claim
+from devicetrack.claims.life import Arrival
+from devicetrack.claims.life import Life
+from devicetrack.claims.partner_search import PartnerSearch
+from devicetrack.claims.rows import Rows
+from devicetrack.claims.service import ServiceView
+from devicetrack.claims.views import HostViews
+from devicetrack.engine import migrations
+from devicetrack.engine.demand import Demand
+from devicetrack.engine.views import named_migrations
+from devicetrack.engine.views import Views
+from devicetrack.objects import InstanceResources
+from devicetrack.objects import MigrationContext
+from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import Record
+
+LOG = logging.getLogger(__name__)
+
+RESIZE: Final = 'resize'
+LIVE_MIGRATION: Final = 'live-migration'
+EVACUATION: Final = 'evacuation'
+
+NEW: Final = 'new_'
+OLD: Final = 'old_'
+
+
+class Moves:
+    """Instances that move to this host, from it, or to other devices of it.
+
+    :param here: this host as migrations name it
+    :param attempts: how often a claim for a running guest looks for partners
+    """
+
+    def __init__(self, here: migrations.Endpoint, service: ServiceView, rows: Rows, life: Life, views: HostViews,
+                 attempts: int) -> None:
+        self._here, self._service, self._rows, self._life, self._views = here, service, rows, life, views
+        self._attempts = attempts
+
+    # -- claims -------------------------------------------------------------------------------------------------------
+
+    def claim(self, context: Any, instance: Any, migration: Any, move_type: str, demand: Demand,
+              numa_topology: Any = None, partners: PartnerSearch | None = None) -> Claim:
+        """Claim devices of this host for an instance that moves to it, or to other devices of it.
+
+        The errors are those of :meth:`ClaimManager.resize_claim`.
+
+        :param partners: for a guest that comes while it runs, for which not any device of a class will do
+        """
+        if migration is None:
+            migration = self._service.create_migration(context, instance, self._here.node, move_type)
+        demand = _with_affinity(demand, numa_topology)
+        with self._rows.working(instance.uuid):
+            leaving = self._make_room(instance, migration)
+            move = Arrival(instance.uuid, migration.uuid, tuple(leaving or ()), self._old_resources(instance, leaving),
+                           _topology(getattr(instance, 'numa_topology', None)), _topology(numa_topology),
+                           partners.seen if partners is not None else None)
+            records: list[Record] = []
+            if demand.items:
+                records = self._take(demand, move, partners)
+            else:
+                self._life.leave(move)
+        resources = self._life.resources(instance.uuid, records)
+        instance.migration_context = move.context(resources)
+        return Claim(self._life, instance, resources, migration, over=not records and not leaving)
+
+    def _take(self, demand: Demand, move: Arrival, partners: PartnerSearch | None) -> list[Record]:
+        if partners is None:
+            return self._life.take(move.instance_uuid, demand, move)
+        for _attempt in range(self._attempts - 1):
+            with contextlib.suppress(exception.NoFit):          # what was chosen may be taken meanwhile
+                return self._life.take(move.instance_uuid, partners.choose(demand), move)
+        return self._life.take(move.instance_uuid, partners.choose(demand), move)
+
+    def claim_in_place(self, instance: Any) -> Claim:
+        """The claim of a rebuild in place: it has the instance's devices, and an abort takes none."""
+        records = self._life.used_by_guest(self._rows.of_instance(instance.uuid))
+        return Claim(self._life, instance, self._life.resources(instance.uuid, records), over=True)
+
+    def is_source(self, migration: Any) -> bool:
+        """Whether a migration leaves from this host."""
+        return self._here.is_at(migrations.Move.of(migration).source)
+
+    def _make_room(self, instance: Any, migration: Any) -> list[Record] | None:
+        """See that no earlier move of the instance stands in the way.
+
+        :returns: the rows that the instance leaves when it moves on this host; None when it comes from another one
+        """
+        # A claim is made at the migration's destination. So a migration that leaves from here moves on this host.
+        one_host = self.is_source(migration)
+        # An earlier stay may be two moves behind: the one that brought the instance, and the one that took it away.
+        for step in range(5):
+            records = self._rows.there(instance.uuid)
+            stands = [record for record in records if not one_host or record.role != vocabulary.CURRENT]
+            if not stands:
+                return records if one_host else None
+            if step == 0:
+                self._replace_older(migration, records)
+            elif step < 4:
+                self.settle(instance.uuid)
+        raise exception.InstanceHasStaleRows(instance.uuid, [record.key for record in stands])
+
+    def _replace_older(self, migration: Any, records: Sequence[Record]) -> None:
+        """Give back what an older migration of the instance claimed here and never used: the newest migration counts.
+
+        :raises InstanceHasClaim: it is this migration, which has its claim
+        :raises MigrationSuperseded: it is newer than this one
+        """
+        incoming = [record for record in records if record.role == vocabulary.INCOMING]
+        older = named_migrations(incoming)
+        if migration.uuid in older:
+            raise exception.InstanceHasClaim(records[0].instance_uuid, [
+                record.key for record in incoming if record.migration_uuid == migration.uuid])
+        found = (self._service.migrations(older) or {}) if older else {}
+        this = migrations.Move.of(migration)
+        for uuid in older:
+            other = found.get(uuid)
+            if other is None or other.outcome != migrations.PENDING:
+                continue                        # whether it is over is for the service to say
+            if this.is_older_than(other):
+                raise exception.MigrationSuperseded(migration.uuid, uuid)
+            if other.is_older_than(this):
+                self._service.fail_migration(uuid)
+                self._life.undo(records, migrations={uuid})
+
+    def _old_resources(self, instance: Any, leaving: Sequence[Record] | None) -> InstanceResources | None:
+        if leaving is not None:
+            return self._life.resources(instance.uuid, leaving)
+        resources = getattr(instance, 'resources', None)
+        return resources if isinstance(resources, InstanceResources) else None
+
+    # -- what the service and the guest say ---------------------------------------------------------------------------
+
+    def settle(self, instance_uuid: str) -> None:
+        """Do at once for one instance what the next audit would do. For who works on it.
+
+        What cannot be given back now waits for that audit.
+
+        :raises StoreError: nothing was changed, or nobody knows
+        """
+        records = self._rows.of_instance(instance_uuid)
+        leaving = self._advance(records, self._views.read_for(tuple(records)))
+        try:
+            self._life.give_back(leaving)
+        except exception.DeviceTrackError as error:
+            LOG.warning('Work for instance %(instance)s has to wait: %(error)s',
+                        {'instance': instance_uuid, 'error': error})
+
+    def settle_by(self, records: Sequence[Record], views: Views) -> None:
+        """Bring rows of one instance to where its migrations, its guest and the service show that it is."""
+        self._life.give_back(self._advance(records, views))
+
+    def _advance(self, records: Sequence[Record], views: Views) -> list[Record]:
+        settlement = migrations.settle(self._situation(records, views))
+        for migration_uuid in settlement.failed:
+            self._service.fail_migration(migration_uuid)
+        return self._life.advance(settlement)
+
+    def _situation(self, records: Sequence[Record], views: Views) -> migrations.Situation:
+        usage = views.usage
+        uuid = records[0].instance_uuid if records else ''
+        uses = [use for use in usage.uses if use.domain_uuid == uuid and use.identifier is not None]
+        named = {DeviceKey(use.kind, str(use.identifier)) for use in uses}
+        live = {DeviceKey(use.kind, str(use.identifier)) for use in uses if use.live}
+        there: bool | None = uuid in usage.domains
+        if not there and usage.unknown:
+            there = None
+        return migrations.Situation(self._here, records, views.migrations, there,
+                               uuid in usage.running and uuid not in usage.arriving, named, live,
+                               (views.instances or {}).get(uuid))
+
+    def settle_ended(self, instance_uuid: str, records: Sequence[Record], before_move: bool) -> bool:
+        """Before a guest starts: end moves that the service says are over and nobody has told this host of.
+
+        Else a guest whose move failed would start on what was claimed for it. For who works on the instance.
+
+        :returns: whether there was any
+        :raises MigrationUndecided: the guest's devices depend on it, and neither service nor ``before_move`` decides
+        :raises StoreError: as :meth:`settle`
+        """
+        named = named_migrations(records)
+        if not named:
+            return False
+        known = self._service.migrations(named)
+        if known is None:
+            if not self._service.ends_moves_by_calls and not before_move:
+                self._check_decided(instance_uuid, records)
+            return False
+        over = any(known[uuid].outcome in (migrations.DONE, migrations.UNDONE) for uuid in named if uuid in known)
+        if over:
+            self.settle(instance_uuid)
+        return over
+
+    def _check_decided(self, instance_uuid: str, records: Sequence[Record]) -> None:
+        """See that the guest is to have the same devices whether its move is over or not.
+
+        So it is at either end of a move between two hosts, each of which has one set of devices, and on one host once
+        the guest has run on the new ones.
+        """
+        stored = self.stored_context(instance_uuid)
+        if stored is None or stored.old_resources is None or stored.old_resources.host_uuid != self._life.host_uuid:
+            return
+        if not any(record.role == vocabulary.CURRENT and record.migration_uuid == stored.migration_uuid
+                   for record in records):
+            raise exception.MigrationUndecided(instance_uuid, stored.migration_uuid)
+
+    def stored_context(self, instance_uuid: str) -> MigrationContext | None:
+        """The migration context that the store keeps for an instance on this host.
+
+        :raises UnknownObject, MalformedObject: this release cannot read it
+        """
+        found = self._rows.context(instance_uuid)
+        if found is None:
+            return None
+        try:
+            primitive = json.loads(found.context)
+        except ValueError as error:
+            raise exception.MalformedObject('MigrationContext', f'stored for {instance_uuid}: {error}') from error
+        context: MigrationContext = MigrationContext.obj_from_primitive(primitive)
+        return context
+
+    # -- ends ---------------------------------------------------------------------------------------------------------
+
+    def mark_old(self, instance: Any, migration_uuid: str) -> None:
+        """At the source of a move: its rows are old from the first call on that names the migration.
+
+        For who works on the instance.
+        """
+        records = self._rows.there(instance.uuid)
+        if any(record.migration_uuid == migration_uuid for record in records):
+            return
+        by_calls = self._service.ends_moves_by_calls
+        if not by_calls and any(_came(record, records) for record in records):
+            self.settle(instance.uuid)
+            records = self._rows.there(instance.uuid)
+        self._life.settle(migrations.Settlement(leave=tuple(
+            (record, migration_uuid) for record in records
+            if migrations.leaves_with(record, records) or (by_calls and _came(record, records)))))
+
+    def drop_at_source(self, instance: Any, migration: Any) -> None:
+        """A move is confirmed: what the instance left goes back, what it has is at rest."""
+        with self._rows.working(instance.uuid):
+            move = migrations.Move.of(migration)
+            if self._here.is_at(move.source) and not self._here.is_at(move.destination) \
+                    and getattr(instance, 'host', None) != self._here.host:
+                self.mark_old(instance, migration.uuid)
+            self._confirm(instance, migration.uuid)
+
+    def _confirm(self, instance: Any, migration_uuid: str) -> None:
+        """End a move in one transaction; then what was left goes back. For who works on the instance."""
+        ours = [record for record in self._rows.there(instance.uuid) if record.migration_uuid == migration_uuid]
+        old = tuple(record for record in ours if record.role == vocabulary.OLD)
+        new = tuple(record for record in ours if record.role != vocabulary.OLD)
+        left = self._life.advance(migrations.Settlement(settle=new, give=old, over=True))
+        instance.migration_context = None
+        self._life.give_back(left)
+
+    def drop_at_destination(self, instance: Any, migration_uuid: str) -> None:
+        """A move is undone: what was claimed for it goes back, what the instance had is current again."""
+        with self._rows.working(instance.uuid):
+            ours = [record for record in self._rows.of_instance(instance.uuid)
+                    if record.migration_uuid == migration_uuid]
+            old = tuple(record for record in ours
+                        if record.role == vocabulary.OLD and record.state != vocabulary.RELEASING)
+            new = tuple(record for record in ours if record.role != vocabulary.OLD)
+            before = self._resources_before(instance, migration_uuid, old)
+            left = self._life.advance(migrations.Settlement(settle=old, give=new, over=True))
+            if before is not None:
+                instance.resources = before
+            instance.migration_context = None
+            self._life.give_back(left)
+
+    def _resources_before(self, instance: Any, migration_uuid: str,
+                          old: Sequence[Record]) -> InstanceResources | None:
+        """What the instance had before a move that is undone; None when nobody here knows."""
+        if old:
+            return self._life.resources(instance.uuid, [
+                record._replace(role=vocabulary.CURRENT, migration_uuid=None, generation=record.generation + 1)
+                for record in old])
+        context = getattr(instance, 'migration_context', None)
+        if isinstance(context, MigrationContext) and context.migration_uuid == migration_uuid:
+            resources: InstanceResources | None = context.old_resources
+            return resources
+        return None
+
+    def drop(self, instance: Any, prefix: str) -> None:
+        """End a move at the end that the prefix names: ``new_`` undoes it here, ``old_`` confirms it.
+
+        :raises BadRequest: the prefix is neither
+        """
+        if prefix not in (NEW, OLD):
+            raise exception.BadRequest('prefix', prefix, f'must be {NEW} or {OLD}')
+        context = getattr(instance, 'migration_context', None)
+        named = context.migration_uuid if isinstance(context, MigrationContext) else None
+        if named is None:
+            of_rows = named_migrations(self._rows.there(instance.uuid))
+            if len(of_rows) != 1:
+                return                          # nothing moves, or nobody can say what: the audit will ask
+            [named] = of_rows
+        if prefix == NEW:
+            self.drop_at_destination(instance, named)
+            return
+        with self._rows.working(instance.uuid):
+            self._confirm(instance, named)
+
+    def finish_evacuation(self, instance: Any, migration: Any) -> None:
+        """The guest runs here: what was claimed for it is current. It is at rest when the service says all is done."""
+        with self._rows.working(instance.uuid):
+            context = getattr(instance, 'migration_context', None)
+            named = migration.uuid if migration is not None else getattr(context, 'migration_uuid', None)
+            self._life.settle(migrations.Settlement(arrive=tuple(
+                record for record in self._rows.there(instance.uuid)
+                if named is not None and record.migration_uuid == named and record.role != vocabulary.OLD)))
+            instance.resources = self._life.resources(
+                instance.uuid, self._life.used_by_guest(self._rows.of_instance(instance.uuid)))
+            instance.migration_context = None
+
+    def update_usage(self, instance: Any) -> None:
+        """The service saved a change of an instance: at a move's source this is the first that names the migration."""
+        context = getattr(instance, 'migration_context', None)
+        if isinstance(context, MigrationContext):
+            with self._rows.working(instance.uuid):
+                self.mark_old(instance, context.migration_uuid)
+
+
+def _came(record: Record, rows: Sequence[Record]) -> bool:
+    """Whether an instance came to a device by a migration from elsewhere, which nobody said is over.
+
+    It is, when the next one takes the instance away: an instance moves once at a time.
+    """
+    return record.role == vocabulary.CURRENT and record.migration_uuid is not None and not any(
+        other.migration_uuid == record.migration_uuid and other.role == vocabulary.OLD for other in rows)
+
+
+def _with_affinity(demand: Demand, topology: Any) -> Demand:
+    """The demand on the NUMA nodes that the service pinned the guest's processors to."""
+    cells = getattr(topology, 'cells', None) or ()
+    nodes = frozenset(cell.id for cell in cells if isinstance(getattr(cell, 'id', None), int))
+    if not nodes or demand.numa_nodes:
+        return demand
+    policy = demand.numa_policy if demand.numa_policy != vocabulary.NONE else vocabulary.LEGACY
+    return demand._replace(numa_nodes=nodes, numa_policy=policy)
+
+
+def _topology(topology: Any) -> Any:
+    return topology if isinstance(topology, ovo_base.VersionedObject) else None

@@ -1,0 +1,196 @@
+"""Which devices of this host take the place of those that a guest has elsewhere, chosen before they are claimed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
+import itertools
+from typing import Final
+from typing import NamedTuple
+
+from oslo_log import log as logging
+
+from devicetrack import exception
+from devicetrack.claims.declarations import Declarations
+from devicetrack.claims.locked_ledger import LockedLedger
+from devicetrack.compatibility import partners
+from devicetrack.compatibility.facts import Facts
+from devicetrack.compatibility.facts import facts_from_data
+from devicetrack.compatibility.facts import facts_undeclared
+from devicetrack.compatibility.facts import TypeAtParent
+from devicetrack.compatibility.facts import Version
+from devicetrack.compatibility.facts import version_seen
+from devicetrack.compatibility.partners import Held
+from devicetrack.compatibility.partners import Offer
+from devicetrack.compatibility.rules import decide
+from devicetrack.compatibility.rules import Verdict
+from devicetrack.engine.demand import Demand
+from devicetrack.engine.demand import Item
+from devicetrack.objects import DeclaredDevice
+from devicetrack.objects import DeviceAssignment
+from devicetrack.objects.values import DeviceKey
+
+LOG = logging.getLogger(__name__)
+
+
+class Wanted(NamedTuple):
+    """A device that a running guest has on another host, of the class that its partner here has too."""
+
+    resource_class: str
+    held: Held
+
+    @property
+    def key(self) -> DeviceKey:
+        return DeviceKey(self.held.facts.sort.kind, self.held.identifier)
+
+    @property
+    def seen(self) -> str | None:
+        """What the row of its partner records as seen by the guest: a move brings nothing new."""
+        seen = self.held.seen or self.held.facts.version
+        return str(seen) if isinstance(seen, Version) else None
+
+
+# A text names so many of devices of which one is as good as another.
+_SHOWN: Final = 3
+
+
+class _Group(NamedTuple):
+    """Devices here of which one is as good as another: those that are there and free, and how many can be made."""
+
+    kind: str
+    parent: str | None
+    facts: Facts
+    names: list[str]
+    makes: int = 0
+
+    def __str__(self) -> str:
+        shown = ', '.join(sorted(self.names)[:_SHOWN])
+        if not shown:
+            return f'{self.kind} to be made on {self.parent}'
+        more = len(self.names) + self.makes - _SHOWN
+        return f'{self.kind} {shown}' + (f' and {more} more' if more > 0 else '')
+
+    def offers(self, most: int) -> list[Offer]:
+        """As many as can be partners, by names that nothing else here has."""
+        made = (f'{number} to be made on {self.parent}' for number in range(self.makes))
+        return [Offer(name, self.facts) for name in itertools.islice((*sorted(self.names), *made), most)]
+
+
+def from_declared(devices: Sequence[DeclaredDevice]) -> list[Wanted]:
+    """The devices that the source declared.
+
+    :raises BadRequest: a declaration means nothing here
+    """
+    found = []
+    for index, device in enumerate(devices):
+        data = {name: getattr(device, name) for name in device.fields if device.obj_attr_is_set(name)}
+        facts = facts_from_data(data, f'check.devices[{index}]')
+        found.append(Wanted(device.resource_class, Held(device.identifier, facts, version_seen(device.seen))))
+    return found
+
+
+def from_resources(devices: Iterable[DeviceAssignment]) -> list[Wanted]:
+    """The devices of a source that declares nothing."""
+    return [Wanted(device.resource_class, Held(device.identifier, facts_undeclared(device))) for device in devices]
+
+
+class PartnerSearch:
+    """Looks for the partners of one guest's devices among what is free here. Nothing is held by it.
+
+    :param host: this host's name, for refusals
+    :param guest: its devices, in its order
+    """
+
+    def __init__(self, host: str, ledger: LockedLedger, declarations: Declarations, guest: Sequence[Wanted]) -> None:
+        self._host, self._ledger, self._declarations, self._guest = host, ledger, declarations, guest
+        self._rules = declarations.rules
+        self.seen = tuple(wanted.seen for wanted in guest)
+
+    def choose(self, demand: Demand) -> Demand:
+        """Make of a demand one for partners: an item for each device, in the order of the guest.
+
+        The map is a maximum matching within what each provider has of each class.
+
+        :raises NoDevicePair: a device has no partner among what is free; says why each device here is none
+        """
+        items: dict[int, Item] = {}
+        for resource_class in sorted({wanted.resource_class for wanted in self._guest}):
+            indices = [index for index, wanted in enumerate(self._guest) if wanted.resource_class == resource_class]
+            slots = [item.provider_uuid for item in demand.items if item.resource_class == resource_class
+                     for _ in range(item.amount)]
+            groups = {provider: self._groups(resource_class, provider, demand) for provider in sorted(
+                set(slots), key=lambda uuid: uuid or '')}
+            for provider, some in self._over_providers(indices, slots, groups):
+                items.update(self._within(some, resource_class, provider, groups[provider]))
+        return demand._replace(items=tuple(items[index] for index in range(len(self._guest))), order=())
+
+    def _groups(self, resource_class: str, provider_uuid: str | None, demand: Demand) -> list[_Group]:
+        groups: dict[TypeAtParent, _Group] = {}
+        for one in self._ledger.available(resource_class, provider_uuid, demand):
+            facts = self._declarations.of_device(one.kind, one.parent, one.details)
+            if facts is None:
+                continue                        # it came since the last audit
+            key = TypeAtParent(one.kind, one.parent, facts.sort.type)
+            group = groups.get(key, _Group(one.kind, one.parent, facts, []))
+            if one.identifier is not None:
+                group.names.append(one.identifier)
+            else:
+                group = group._replace(makes=group.makes + one.amount)
+            groups[key] = group
+        return list(groups.values())
+
+    def _over_providers(self, indices: Sequence[int], slots: Sequence[str | None],
+                        groups: Mapping[str | None, Sequence[_Group]]) -> list[tuple[str | None, list[int]]]:
+        """Decide which of the devices of one class get their partners from which provider."""
+        if len(groups) == 1 and len(slots) == len(indices):
+            return [(slots[0], list(indices))]
+        accepted = [[slot for slot, provider in enumerate(slots) if any(
+            self._decide(self._guest[index], group).accepted for group in groups[provider])] for index in indices]
+        slot_of = partners.maximum(accepted)
+        alone = [self._guest[index] for number, index in enumerate(indices) if number not in slot_of]
+        if alone:
+            raise self._no_pair(alone, [one for some in groups.values() for one in some],
+                                f'{len(slots)} of class {alone[0].resource_class} are allocated here')
+        return [(provider, [index for number, index in enumerate(indices) if slots[slot_of[number]] == provider])
+                for provider in groups]
+
+    def _decide(self, wanted: Wanted, group: _Group) -> Verdict:
+        return decide(wanted.held.facts, group.facts, self._rules, wanted.held.seen)
+
+    def _within(self, indices: Sequence[int], resource_class: str, provider: str | None,
+                groups: Sequence[_Group]) -> dict[int, Item]:
+        offers = {DeviceKey(group.kind, offer.identifier): (group, offer)
+                  for group in groups for offer in group.offers(len(indices))}
+        found = partners.find([self._guest[index].held for index in indices],
+                              [offer for _group, offer in offers.values()], self._rules)
+        index_of = {self._guest[index].key: index for index in indices}
+        if found.alone:
+            raise self._no_pair([self._guest[index_of[alone.source]] for alone in found.alone], groups,
+                                'nothing of its class is free here', found)
+        items = {}
+        for pair in found.pairs:
+            group, _offer = offers[pair.destination]
+            if pair.verdict.notes:
+                LOG.warning('A running guest comes with %(source)s, which becomes %(destination)s: %(verdict)s',
+                            {'source': ' '.join(pair.source), 'destination': group, 'verdict': pair.verdict})
+
+            def accepts(parent: str | None, text: str, group: _Group = group) -> bool:
+                return parent == group.parent and (
+                    self._declarations.of_device(group.kind, parent, text) == group.facts)
+
+            items[index_of[pair.source]] = Item(resource_class, 1, provider, accepts)
+        return items
+
+    def _no_pair(self, alone: Sequence[Wanted], groups: Sequence[_Group], otherwise: str,
+                 found: partners.Partners | None = None) -> exception.NoDevicePair:
+        """The refusal: why nothing here is the first device's partner, and which others have none either."""
+        wanted = alone[0]
+        reasons = []
+        for group in groups:
+            verdict = self._decide(wanted, group)
+            reasons.append(f'{group}: {"partners of others" if verdict.accepted else verdict}')
+        text = f'on host {self._host}, {" | ".join(reasons) or otherwise}'
+        if alone[1:]:
+            text += f'; nor has {", nor ".join(" ".join(other.key) for other in alone[1:])}'
+        return exception.NoDevicePair(*wanted.key, text, None if found is None else found.as_data())

@@ -1,0 +1,167 @@
+"""Goes on with what was interrupted: releases, moves, guests that were evacuated, the host's own boot.
+
+Each step here is the step that a call makes. What cannot be done now is logged and waits for the next audit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+
+from oslo_log import log as logging
+
+from devicetrack import exception
+from devicetrack import vocabulary
+from devicetrack.claims.boot import Boot
+from devicetrack.claims.definitions import Definitions
+from devicetrack.claims.gate import Gate
+from devicetrack.claims.life import Life
+from devicetrack.claims.locked_ledger import LockedLedger
+from devicetrack.claims.moves import Moves
+from devicetrack.claims.rows import Rows
+from devicetrack.claims.service import ServiceView
+from devicetrack.engine import migrations
+from devicetrack.engine import reconcile
+from devicetrack.engine.views import by_instance
+from devicetrack.engine.views import Views
+from devicetrack.objects.values import Record
+from devicetrack.objects.values import Usage
+from devicetrack.virt.driver import VirtDriver
+
+LOG = logging.getLogger(__name__)
+
+
+class Resume:
+    """Finishes or undoes work that a crash, a lost call or another host left behind.
+
+    :param here: this host as migrations name it
+    """
+
+    def __init__(self, here: migrations.Endpoint, driver: VirtDriver, service: ServiceView, ledger: LockedLedger,
+                 rows: Rows, gate: Gate, boot: Boot, life: Life, definitions: Definitions, moving: Moves) -> None:
+        self._here, self._driver, self._service = here, driver, service
+        self._ledger, self._rows, self._gate, self._boot = ledger, rows, gate, boot
+        self._life, self._definitions, self._moves = life, definitions, moving
+
+    def waits(self, views: Views) -> bool:
+        """Whether :meth:`go_on` may have anything to do."""
+        return (not self._boot.is_recorded or self._service.tells_of_evacuations
+                or any(_work_waits(rows, views) for rows in by_instance(views.records)))
+
+    def go_on(self, views: Views) -> bool:
+        """Finish what was interrupted, settle what runs and what moved, give back what instances that are over held.
+
+        :returns: whether anything was tried
+        """
+        tried = self._definitions.bring_all(views)
+        if tried:
+            # Details may be new now, which is no sign that anybody else worked on a row.
+            views = views._replace(records=tuple(self._rows.all()))
+        if self._gate.report_only is not None:
+            return tried
+        evacuated = self._remove_evacuated(views)
+        for rows in by_instance(views.records):
+            instance_uuid = rows[0].instance_uuid
+            if instance_uuid in evacuated or not _work_waits(rows, views):
+                continue
+            with self._rows.if_idle(instance_uuid) as idle:
+                if idle:
+                    tried = True
+                    self._go_on_with(instance_uuid, rows, views)
+        return tried or bool(evacuated)
+
+    def _go_on_with(self, instance_uuid: str, rows: Sequence[Record], views: Views) -> None:
+        """Go on with one instance. For who works on it."""
+        now = self._rows.of_instance(instance_uuid)
+        unchanged = [record for record in now if record in rows]
+        if is_over(instance_uuid, views):
+            _try(instance_uuid, self._life.release, self._left_behind(instance_uuid, unchanged, views))
+            return
+        _try(instance_uuid, self._life.give,
+             [record for record in unchanged if record.state == vocabulary.RELEASING])
+        if unchanged == now:
+            _try(instance_uuid, self._moves.settle_by, unchanged, views)
+            _try(instance_uuid, self._settle_running, instance_uuid, views.usage)
+
+    def _settle_running(self, instance_uuid: str, usage: Usage) -> None:
+        """Record that a guest runs, which its service did not say."""
+        self._life.settle(migrations.Settlement(arrive=tuple(
+            record for record in self._rows.of_instance(instance_uuid)
+            if record.role != vocabulary.OLD and _runs(record, usage))))
+
+    def _left_behind(self, instance_uuid: str, rows: Sequence[Record], views: Views) -> list[Record]:
+        """The rows of an instance that is over which no operation of this process is about to use.
+
+        An instance that was offloaded comes back by a new claim, and the service's answer may be older than that claim.
+        """
+        deleted = (views.instances or {}).get(instance_uuid) == reconcile.INSTANCE_DELETED
+        old = self._ledger.has_claim_of_rows(instance_uuid)
+        return [record for record in rows if deleted or old or record.state != vocabulary.CLAIMED]
+
+    # -- evacuated guests ---------------------------------------------------------------------------------------------
+
+    def _remove_evacuated(self, views: Views) -> set[str]:
+        """Remove the guests that the service evacuated from here while this host was away; give back what they had.
+
+        :returns: the instances that this was tried for
+        """
+        tried: set[str] = set()
+        rows_of = {rows[0].instance_uuid: rows for rows in by_instance(views.records)}
+        for uuid in sorted(self._service.evacuated_from_here()):
+            rows = rows_of.get(uuid, [])
+            if (not rows and uuid not in views.usage.domains) or not self._may_remove(uuid, rows, views):
+                continue
+            with self._rows.if_idle(uuid) as idle:
+                if idle and sorted(self._rows.of_instance(uuid)) == sorted(rows):
+                    tried.add(uuid)
+                    _try(uuid, self._remove, uuid, rows, views)
+        return tried
+
+    def _may_remove(self, instance_uuid: str, rows: Sequence[Record], views: Views) -> bool:
+        """Whether nothing says that the instance came back here since it was evacuated."""
+        arriving = any(record.role == vocabulary.INCOMING or self._comes_here(record, views) for record in rows)
+        back = (views.instances or {}).get(instance_uuid) == reconcile.INSTANCE_HERE
+        if arriving or back or self._ledger.has_claim_of_this_process(instance_uuid):
+            LOG.warning('Instance %s was evacuated from here, says the compute service, and has come back since; '
+                        'its guest and devices are left alone', instance_uuid)
+            return False
+        return True
+
+    def _comes_here(self, record: Record, views: Views) -> bool:
+        move = (views.migrations or {}).get(record.migration_uuid or '')
+        return move is not None and record.role == vocabulary.CURRENT and self._here.is_at(move.destination)
+
+    def _remove(self, instance_uuid: str, rows: Sequence[Record], views: Views) -> None:
+        if instance_uuid in views.usage.domains or views.usage.unknown:
+            LOG.info('Removing the guest of instance %s, which was evacuated from here', instance_uuid)
+            self._driver.destroy_guest(instance_uuid)
+        self._life.release(rows)
+
+
+def is_over(instance_uuid: str, views: Views) -> bool:
+    """Whether the service says so and the hypervisor, whose every document could be read, has no domain of it."""
+    return ((views.instances or {}).get(instance_uuid) in reconcile.INSTANCE_OVER
+            and not views.usage.unknown and instance_uuid not in views.usage.domains)
+
+
+def _try(instance_uuid: str, work: Callable[..., None], *arguments: Any) -> None:
+    try:
+        work(*arguments)
+    except exception.DeviceTrackError as error:
+        LOG.warning('Work for instance %(instance)s has to wait: %(error)s',
+                    {'instance': instance_uuid, 'error': error})
+
+
+def _work_waits(rows: Sequence[Record], views: Views) -> bool:
+    uuid = rows[0].instance_uuid
+    return (is_over(uuid, views) or (views.instances or {}).get(uuid) == migrations.ELSEWHERE
+            or any(record.state == vocabulary.RELEASING or record.migration_uuid is not None
+                   or _runs(record, views.usage) for record in rows))
+
+
+def _runs(record: Record, usage: Usage) -> bool:
+    uuid = record.instance_uuid
+    return record.state == vocabulary.CLAIMED and uuid in usage.running and uuid not in usage.arriving and any(
+        use.identifier == record.identifier and use.kind == record.kind and use.live
+        and use.domain_uuid == record.instance_uuid for use in usage.uses)

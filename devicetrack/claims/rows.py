@@ -1,0 +1,211 @@
+"""The rows of a started host: reading, writing, and commits whose outcome nobody knows yet."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Sequence
+import contextlib
+import itertools
+from typing import NamedTuple
+
+from oslo_concurrency import lockutils
+from oslo_log import log as logging
+
+from devicetrack import exception
+from devicetrack import vocabulary
+from devicetrack.claims import locks
+from devicetrack.claims.locked_ledger import LockedLedger
+from devicetrack.engine.ledger import Hold
+from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import Record
+from devicetrack.store.api import Changes
+from devicetrack.store.api import ContextChange
+from devicetrack.store.api import Store
+from devicetrack.store.api import StoredContext
+
+LOG = logging.getLogger(__name__)
+
+
+class Doubt(NamedTuple):
+    """A commit whose outcome is not known; its devices stay held until it is.
+
+    ``undo`` when the caller was told that its claim failed: if the commit happened after all, the claim is given back.
+    """
+
+    number: int
+    instance_uuid: str
+    changes: Changes
+    undo: bool
+
+    @property
+    def starts_a_guest(self) -> bool:
+        """Whether it records that a guest runs."""
+        return any(update.after.state == vocabulary.ACTIVE for update in self.changes.update)
+
+
+class Rows:
+    """The rows of one host, written by its manager alone, and one operation at a time on those of an instance.
+
+    :param store: where they last
+    :param ledger: keeps the devices of a commit in doubt
+    :param host_uuid: the host
+    """
+
+    def __init__(self, store: Store, ledger: LockedLedger, host_uuid: str) -> None:
+        self._store, self._ledger, self._host_uuid = store, ledger, host_uuid
+        self._working = lockutils.Semaphores()
+        self._doubts: dict[int, Doubt] = {}     # each step on it is one operation of a dict, which threads may share
+        self._numbers = itertools.count(1)
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def all(self) -> list[Record]:
+        """Every row of the host, those of one instance together."""
+        return self._store.records(self._host_uuid)
+
+    def of_instance(self, instance_uuid: str) -> list[Record]:
+        """The rows of one instance, in the order of the request."""
+        return self._store.records(self._host_uuid, instance_uuid)
+
+    def there(self, instance_uuid: str) -> list[Record]:
+        """The rows of one instance that are not on their way back."""
+        return [record for record in self.of_instance(instance_uuid) if record.state != vocabulary.RELEASING]
+
+    def of_devices(self, keys: Iterable[DeviceKey]) -> dict[DeviceKey, Record]:
+        """The rows of some devices."""
+        return {record.key: record for record in self._store.records(self._host_uuid, keys=keys)}
+
+    def context(self, instance_uuid: str) -> StoredContext | None:
+        """What the store keeps of the move of an instance."""
+        found = self._store.contexts(self._host_uuid, instance_uuid)
+        return found[0] if found else None
+
+    # -- writing ------------------------------------------------------------------------------------------------------
+
+    def insert(self, hold: Hold, changes: Changes) -> None:
+        """Record what a claim holds.
+
+        :raises DeviceTaken: a device has an owner; nothing was written, and the hold is the caller's to give up
+        :raises NothingWritten: the hold was put back
+        :raises OutcomeUnknown: the devices stay held until the store has said, and go back if it happened
+        """
+        try:
+            self._store.write(changes)
+        except exception.DeviceTaken:
+            raise
+        except exception.NothingWritten:
+            self._ledger.put_back(hold)
+            raise
+        except BaseException:
+            # Whatever interrupted the commit, its outcome is for the store to say.
+            self._doubt(hold.instance_uuid, changes, undo=True)
+            raise
+
+    def write(self, changes: Changes) -> None:
+        """Write rows of one instance, whose devices are held; in doubt they stay held until the store has said."""
+        try:
+            self._store.write(changes)
+        except exception.NothingWritten:
+            raise
+        except BaseException:
+            records = (*changes.insert, *(update.after for update in changes.update), *changes.delete)
+            if records:
+                self._doubt(records[0].instance_uuid, changes, undo=False)
+            raise
+
+    def end_of_move(self, instance_uuid: str) -> ContextChange:
+        """What removes the migration context of an instance."""
+        return ContextChange(self._host_uuid, instance_uuid, None, None)
+
+    # -- commits in doubt ---------------------------------------------------------------------------------------------
+
+    def _doubt(self, instance_uuid: str, changes: Changes, undo: bool) -> None:
+        number = next(self._numbers)
+        self._doubts[number] = Doubt(number, instance_uuid, changes, undo)
+
+    @property
+    def doubts(self) -> tuple[Doubt, ...]:
+        """Commits whose outcome the store has not said yet, oldest first."""
+        return tuple(self._doubts.values())
+
+    def doubts_of(self, instance_uuid: str) -> list[Doubt]:
+        return [doubt for doubt in self.doubts if doubt.instance_uuid == instance_uuid]
+
+    def settle(self, doubt: Doubt) -> bool:
+        """Ask the store what became of a commit. For who works on the instance.
+
+        :returns: True when it happened; False when it did not, or when somebody else settled it meanwhile
+        :raises StoreError: no answer yet; it stays in doubt
+        """
+        if doubt.number not in self._doubts:
+            return False
+        happened = self._store.settle(doubt.changes)
+        del self._doubts[doubt.number]
+        self._ledger.trust_rows(doubt.changes.keys)
+        LOG.info('The commit in doubt for instance %(instance)s %(outcome)s', {
+            'instance': doubt.instance_uuid, 'outcome': 'happened' if happened else 'did not happen'})
+        return happened
+
+    def follow(self, records: Sequence[Record]) -> None:
+        """Hold what rows say and nobody in this process knows of; free what was held for rows that are gone.
+
+        The manager of a host alone writes its rows. Such rows are of a commit that became visible late, or of somebody
+        who should not have written them; either way their devices have an owner.
+
+        :param records: every row of the host
+        """
+        strange = sorted({record.instance_uuid for record in self._ledger.not_held(records)})
+        for instance_uuid in strange:
+            with self.if_idle(instance_uuid) as idle:
+                if idle:
+                    self._ledger.hold_missing(self.of_instance(instance_uuid))
+        for instance_uuid in self._ledger.without_row(records, not strange):
+            self.let_go(instance_uuid)
+
+    def let_go(self, instance_uuid: str) -> None:
+        """Free what is held for an instance because of rows that are gone; never what a claim is just taking."""
+        with self.if_idle(instance_uuid) as idle:
+            if idle:
+                keep = {key for doubt in self.doubts_of(instance_uuid) for key in doubt.changes.keys}
+                keep.update(record.key for record in self.of_instance(instance_uuid))
+                self._ledger.free_without_row(instance_uuid, keep)
+
+    # -- one operation at a time --------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def working(self, instance_uuid: str) -> Iterator[None]:
+        """Wait for other operations on an instance's devices, and keep them out during the block."""
+        with self._lock_of(instance_uuid, wait=True):
+            yield
+
+    @contextlib.contextmanager
+    def if_idle(self, instance_uuid: str) -> Iterator[bool]:
+        """Say whether nothing works on an instance's devices, and if so let nothing begin during the block."""
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(self._lock_of(instance_uuid, wait=False))
+            except lockutils.AcquireLockFailedException:
+                yield False
+                return
+            yield True
+
+    @contextlib.contextmanager
+    def all_if_idle(self, instance_uuids: Collection[str]) -> Iterator[bool]:
+        """As :meth:`if_idle`, for several instances at once."""
+        with contextlib.ExitStack() as stack:
+            yield all(stack.enter_context(self.if_idle(uuid)) for uuid in sorted(instance_uuids))
+
+    @contextlib.contextmanager
+    def _lock_of(self, instance_uuid: str, wait: bool) -> Iterator[None]:
+        if locks.TRACE.wanted:
+            locks.TRACE.asks(locks.INSTANCE, wait)
+        with lockutils.lock(instance_uuid, semaphores=self._working, do_log=False, blocking=wait):
+            if locks.TRACE.wanted:
+                locks.TRACE.held.append(locks.INSTANCE)
+            try:
+                yield
+            finally:
+                if locks.TRACE.wanted:
+                    locks.TRACE.gives_back(locks.INSTANCE)

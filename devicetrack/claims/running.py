@@ -1,0 +1,134 @@
+"""Everything that a started host consists of: made by ``init_host``, dropped by ``close``.
+
+Each object owns one cluster of state, and takes what it uses. The order of all locks stands in :mod:`.locks`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+from typing import NamedTuple
+
+from devicetrack.claims import locks
+from devicetrack.claims import scheduling
+from devicetrack.claims.audit import Audit
+from devicetrack.claims.audit import log_findings
+from devicetrack.claims.boot import Boot
+from devicetrack.claims.declarations import Declarations
+from devicetrack.claims.definitions import Definitions
+from devicetrack.claims.gate import Gate
+from devicetrack.claims.host import HostLock
+from devicetrack.claims.host import identify
+from devicetrack.claims.life import Life
+from devicetrack.claims.live import LiveMigrations
+from devicetrack.claims.locked_ledger import LockedLedger
+from devicetrack.claims.moves import Moves
+from devicetrack.claims.orders import Orders
+from devicetrack.claims.providers import DerivedProviders
+from devicetrack.claims.providers import KnownProviders
+from devicetrack.claims.providers import ProviderResolver
+from devicetrack.claims.repairs import Repairs
+from devicetrack.claims.resume import Resume
+from devicetrack.claims.rows import Rows
+from devicetrack.claims.service import ServiceView
+from devicetrack.claims.views import HostReader
+from devicetrack.claims.views import HostViews
+from devicetrack.claims.withheld import WithheldDevices
+from devicetrack.compatibility.sources import Declarer
+from devicetrack.conf import manager as options
+from devicetrack.engine.migrations import Endpoint
+from devicetrack.engine.reconcile import Finding
+from devicetrack.objects import Provider
+from devicetrack.objects.values import Record
+from devicetrack.objects.values import Usage
+from devicetrack.store.api import Host
+from devicetrack.store.api import Store
+from devicetrack.virt.driver import VirtDriver
+
+
+class Parts(NamedTuple):
+    """What a service puts together for one host; ``service`` and ``resolver`` may be None."""
+
+    here: Endpoint
+    driver: VirtDriver
+    store: Store
+    conf: Any
+    service: Any = None
+    resolver: ProviderResolver | None = None
+
+
+class Running:
+    """One start of one host.
+
+    :param host: its row in the store
+    """
+
+    def __init__(self, host: Host, parts: Parts) -> None:
+        here, driver, store, conf = parts.here, parts.driver, parts.store, parts.conf[options.GROUP]
+        self.service = service = ServiceView(parts.service)
+        known = KnownProviders(parts.resolver or DerivedProviders(host.uuid))
+        boot = Boot(driver, store, host.uuid, host.boot_id)
+        self.host_uuid, self.boot, self._driver, self._nodename = host.uuid, boot, driver, here.node
+        self.gate = Gate(here.host, here.node)
+        self.ledger = LockedLedger(conf.selection_policy, known.uuid_of)
+        self.rows = Rows(store, self.ledger, host.uuid)
+        self.views = HostViews(HostReader(driver, store, host.uuid, here, boot, service), driver, self.ledger, known)
+        self.declarations = Declarations(driver, store, host.uuid, Declarer(parts.conf, here.host))
+        self.withheld = WithheldDevices(here.host, host.uuid, store, self.ledger, self.rows, driver)
+        self.life = Life(host.uuid, self.ledger, self.rows, driver, self.views, self.declarations, conf.claim_attempts)
+        self.definitions = Definitions(driver, self.rows, self.life, boot)
+        self.moves = Moves(here, service, self.rows, self.life, self.views, conf.claim_attempts)
+        self.live = LiveMigrations(here.host, driver, self.rows, self.ledger, self.declarations, self.moves)
+        self.repairs = Repairs(here.host, driver, self.ledger, self.rows, self.views, self.life, self.withheld)
+        self.orders = Orders(here.host, host.uuid, store, self.repairs, self.withheld)
+        self._audit = Audit(host.uuid, self.ledger, self.rows, self.views, self.gate, self.withheld,
+                            self.declarations, self.life, Resume(
+                                here, driver, service, self.ledger, self.rows, self.gate, boot, self.life,
+                                self.definitions, self.moves))
+        self._auditing = locks.OrderedLock(locks.AUDITING)
+        self._held = contextlib.ExitStack()
+
+    @classmethod
+    def start(cls, parts: Parts) -> tuple[Running, list[Finding]]:
+        """Take the host, read every view and go on with what a crash interrupted.
+
+        The errors are those of :meth:`ClaimManager.init_host`; after one of them the host is free for another process.
+        """
+        options.register(parts.conf)
+        conf = parts.conf[options.GROUP]
+        with contextlib.ExitStack() as undo:
+            undo.enter_context(HostLock(parts.here.host, conf.state_path))
+            parts.store.check()
+            running = cls(identify(parts.store, parts.here.host, conf.machine_id_path), parts)
+            findings = running._audit.start()
+            running._held = undo.pop_all()
+        log_findings(parts.here.host, findings)
+        return running, findings
+
+    def close(self) -> None:
+        """Let go of the host. What is held stays recorded."""
+        self._held.close()
+
+    def audit(self) -> list[Finding]:
+        """Audit the host, and do what commands ordered."""
+        with self._auditing:
+            findings = self._audit.run()
+            if self.orders.answer_waiting():            # first the orders; then the audit sees what they changed
+                findings = self._audit.run()
+        log_findings(self.gate.host, findings)
+        return findings
+
+    def providers(self) -> list[Provider]:
+        """The resource providers of the host."""
+        # Whoever was told that its claim failed holds nothing as far as the scheduler knows.
+        undone = {record.key for doubt in self.rows.doubts if doubt.undo for record in doubt.changes.insert}
+        pools, unclaimed = self.ledger.pools_and_devices(
+            undone | self._audit.devices_of_instances_that_are_over())
+        counts = scheduling.counts(pools, unclaimed, self.gate.report_only is not None)
+        return scheduling.providers(self.views.providers.present, self._nodename, counts,
+                                    list(self.declarations.known.values()))
+
+    def placed(self) -> tuple[list[Record], Usage]:
+        """The rows of the host, as their devices are counted now, and what guests use."""
+        usage = self._driver.get_usage()                # before the rows: what is taken meanwhile has a row by then
+        return self.ledger.counted_now(self.rows.all()), usage

@@ -1,0 +1,155 @@
+"""Reads the views of a started host, and keeps what claims need to know of it as one immutable snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Mapping
+import contextlib
+from typing import Any
+from typing import NamedTuple
+
+from devicetrack.claims import locks
+from devicetrack.claims.boot import Boot
+from devicetrack.claims.locked_ledger import LockedLedger
+from devicetrack.claims.providers import KnownProviders
+from devicetrack.claims.service import ServiceView
+from devicetrack.engine import demand as demands
+from devicetrack.engine.migrations import Endpoint
+from devicetrack.engine.views import named_migrations
+from devicetrack.engine.views import needs_guest_records
+from devicetrack.engine.views import Views
+from devicetrack.engine.withholding import Marks
+from devicetrack.objects import DeviceRequest
+from devicetrack.objects.values import Inventory
+from devicetrack.objects.values import Record
+from devicetrack.store.api import Store
+from devicetrack.virt.driver import VirtDriver
+
+NO_INVENTORY = Inventory((), (), frozenset())
+
+
+class Providers(NamedTuple):
+    """What requests may name, as the last inventory had it.
+
+    ``uuids`` are those of this host's providers, ``classes`` the resource classes that count devices of ours.
+    ``below`` has, by provider, the classes that only providers below it count: a flat view of the scheduler allocates
+    them there. ``present`` has the UUIDs by the stable names of providers that the host has something of now, '' for
+    the node; ``complete`` says whether all of the host could be read.
+    """
+
+    uuids: frozenset[str] = frozenset()
+    classes: frozenset[str] = frozenset()
+    below: Mapping[str, frozenset[str]] = {}
+    present: Mapping[str, str] = {}
+    complete: bool = False
+
+    def demand(self, allocations: Mapping[str, Any] | DeviceRequest | None, flavor: Any) -> demands.Demand:
+        """What a claim with these allocations asks of this host.
+
+        :raises BadRequest: it means nothing here
+        """
+        if isinstance(allocations, DeviceRequest):
+            return demands.from_request(allocations, self.uuids)
+        if not allocations:
+            return demands.NOTHING
+        return demands.from_allocations(allocations, self.uuids, self.classes, getattr(flavor, 'extra_specs', None),
+                                        self.below)
+
+    def own(self, allocations: Any) -> Any:
+        """The part of allocations that is of this host; requests of another form are left as they are."""
+        if not isinstance(allocations, Mapping):
+            return allocations
+        return {provider: allocation for provider, allocation in allocations.items() if provider in self.uuids}
+
+
+class HostReader:
+    """Reads everything anew in each call and changes nothing. Shared by a manager's start and by reports.
+
+    :param here: the host and its node as the service names them
+    """
+
+    def __init__(self, driver: VirtDriver, store: Store, host_uuid: str, here: Endpoint, boot: Boot,
+                 service: ServiceView) -> None:
+        self._driver, self._store, self._host_uuid = driver, store, host_uuid
+        self._here, self._boot, self._service = here, boot, service
+
+    def read(self) -> Views:
+        """Read innermost first: a device that is taken meanwhile shows up as recorded, never as used without a row.
+
+        :raises HypervisorUnreachable, StoreError: no answer
+        """
+        usage = self._driver.get_usage()
+        inventory = self._driver.get_inventory()
+        records = tuple(self._store.records(self._host_uuid))
+        views = Views(usage, inventory, records, None, host=self._here.host, host_uuid=self._host_uuid,
+                      node=self._here.node, boot_changed=self._boot.has_changed)
+        if needs_guest_records(views):
+            views = views._replace(guests=tuple(self._driver.guest_records()))
+        return views._replace(instances=self._service.instances(),
+                              migrations=self._service.migrations(named_migrations(records)))
+
+    def read_for(self, records: tuple[Record, ...]) -> Views:
+        """What settles the moves of one instance: the usage, its rows and the service's answers."""
+        return Views(self._driver.get_usage(), NO_INVENTORY, records, self._service.instances(),
+                     self._service.migrations(named_migrations(records)))
+
+
+class HostViews:
+    """The one place where what was read of the host is taken over.
+
+    :param reader: reads it
+    :param known: the host's providers
+    """
+
+    def __init__(self, reader: HostReader, driver: VirtDriver, ledger: LockedLedger, known: KnownProviders) -> None:
+        self.read, self.read_for = reader.read, reader.read_for
+        self._driver, self._ledger, self._known = driver, ledger, known
+        self._reading = locks.OrderedLock(locks.READING)
+        self.providers = Providers()
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[int]:
+        """Read the host and take it over into the ledger: one at a time, so that none is overtaken by a later one.
+
+        Yields the watch by which the ledger knows what changed meanwhile.
+        """
+        with self._reading, self._ledger.watching() as watch:
+            yield watch
+
+    def open(self, views: Views, marks: Marks) -> None:
+        """Open the ledger of a host that starts, and let requests go by it. Resolves providers, which may block."""
+        self._known.resolve(views.inventory.providers | {''})
+        self._ledger.open(views, marks)
+        self._refresh(views.inventory)
+
+    def take_over(self, looks: list[Views], watch: int) -> None:
+        """Let the ledger and requests go by an audit's looks. For who is :meth:`reading`."""
+        self._known.resolve(looks[-1].inventory.providers | {''})
+        self._ledger.read_inventory(looks, watch)
+        self._refresh(looks[-1].inventory)
+
+    def _refresh(self, inventory: Inventory) -> None:
+        """Let requests see the providers and classes of an inventory that the ledger has taken over."""
+        counted = self._ledger.counted_classes()
+        here = frozenset(resource_class for resource_class, _provider in counted)
+        root = self._known.uuid_of('')
+        complete = not inventory.unknown
+        names = inventory.providers | {''}
+        if not complete:
+            names |= self.providers.present.keys()
+        self.providers = Providers(
+            frozenset(provider for _class, provider in counted) | self._known.all(),
+            here | self._driver.resource_classes(),
+            {root: here - {resource_class for resource_class, provider in counted if provider == root}},
+            {name: self._known.uuid_of(name) for name in names}, complete)
+
+    def read_parents(self) -> None:
+        """Read again what parents can make, after one of them turned out to be full. May block."""
+        with self.reading() as watch:
+            inventory = self._driver.get_inventory()
+            self._known.resolve(inventory.providers | {''})
+            self._ledger.read_parents(inventory, watch)
+
+    def knows(self, provider: str) -> bool:
+        """Whether a provider of this stable name was resolved; one that was not waits for the next audit."""
+        return provider in self._known

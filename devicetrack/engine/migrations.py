@@ -1,0 +1,246 @@
+"""What a migration's status means, and what becomes of the rows of an instance that moves.
+
+Pure: it takes rows, a guest and the compute service's state of both, and returns what to do with each row. It leaves a
+row as it is while anything is uncertain: a device that is held too long costs capacity, a device that is given back too
+early costs data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+from typing import Final
+from typing import NamedTuple
+
+from devicetrack import vocabulary
+from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import Record
+
+DONE: Final = 'done'
+UNDONE: Final = 'undone'
+PENDING: Final = 'pending'
+UNKNOWN: Final = 'unknown'
+
+# The meaning of the statuses of a compute service's migrations. A status that is not listed is unknown, and a migration
+# of unknown status is not over.
+STATUSES: Final[Mapping[str, str]] = {
+    'queued': PENDING,
+    'accepted': PENDING,
+    'preparing': PENDING,
+    'pre-migrating': PENDING,
+    'running': PENDING,
+    'migrating': PENDING,
+    'post-migrating': PENDING,
+    'finished': PENDING,                    # a resize that waits for its confirmation
+    'confirming': PENDING,
+    'reverting': PENDING,
+    'completed': DONE,
+    'confirmed': DONE,
+    'done': DONE,                           # an evacuation
+    'reverted': UNDONE,
+    'cancelled': UNDONE,
+    'failed': UNDONE,
+    'error': UNDONE,                        # nobody knows where it left the instance: see settle()
+}
+ERROR: Final = 'error'
+
+
+def outcome_of(status: str | None) -> str:
+    """Whether a migration of this status is done, undone, pending or of unknown outcome."""
+    return STATUSES.get(status or '', UNKNOWN)
+
+
+class Move(NamedTuple):
+    """A migration of the compute service. ``number`` orders the migrations of an instance: the greatest is the newest.
+
+    ``source`` and ``destination`` are (host, node) by the service's names, with None for an unknown part.
+    """
+
+    uuid: str
+    number: int | None
+    status: str | None
+    instance_uuid: str | None
+    source: tuple[str | None, str | None]
+    destination: tuple[str | None, str | None]
+
+    @classmethod
+    def of(cls, migration: Any) -> Move:
+        """Read the service's own object."""
+        number = getattr(migration, 'id', None)
+        return cls(migration.uuid, number if isinstance(number, int) else None, getattr(migration, 'status', None),
+                   getattr(migration, 'instance_uuid', None),
+                   (getattr(migration, 'source_compute', None), getattr(migration, 'source_node', None)),
+                   (getattr(migration, 'dest_compute', None), getattr(migration, 'dest_node', None)))
+
+    @property
+    def outcome(self) -> str:
+        return outcome_of(self.status)
+
+    def is_older_than(self, other: Move) -> bool | None:
+        """Whether the other is newer, or None if that is unknown."""
+        if self.number is None or other.number is None:
+            return None
+        return self.number < other.number
+
+
+class Endpoint(NamedTuple):
+    """A host and its node, as a migration names them."""
+
+    host: str
+    node: str
+
+    def is_at(self, end: tuple[str | None, str | None]) -> bool:
+        """Whether an end of a migration is here."""
+        host, node = end
+        return host == self.host and node in (None, self.node)
+
+
+class Situation(NamedTuple):
+    """Everything that one host knows about one instance that moves.
+
+    ``moves`` are the service's migrations by UUID, None when it did not answer. ``domain`` says whether the hypervisor
+    has a domain of the instance, None if that is unknown. ``running`` means that its guest runs, and does not only wait
+    to arrive. ``named`` are the devices that its definitions name, ``live`` those of the running guest. ``state`` is
+    the state of the instance by the service.
+    """
+
+    here: Endpoint
+    records: Sequence[Record]
+    moves: Mapping[str, Move] | None
+    domain: bool | None
+    running: bool
+    named: Collection[DeviceKey]
+    live: Collection[DeviceKey]
+    state: str | None
+
+
+class Settlement(NamedTuple):
+    """Changes to rows of one instance, for one transaction; after it the devices of ``give`` go back.
+
+    Rows in ``arrive`` become current and keep their migration, those in ``settle`` become current and at rest, those in
+    ``leave`` become old for the migration beside them. A newer migration replaced those in ``failed``. ``over`` means
+    that no row moves any more.
+    """
+
+    arrive: tuple[Record, ...] = ()
+    settle: tuple[Record, ...] = ()
+    give: tuple[Record, ...] = ()
+    leave: tuple[tuple[Record, str], ...] = ()
+    failed: tuple[str, ...] = ()
+    over: bool = False
+
+
+HERE: Final = 'here'
+ELSEWHERE: Final = 'elsewhere'
+
+
+def settle(seen: Situation) -> Settlement:
+    """Decide what becomes of the rows of an instance that moves or moved. Releasing rows are left alone."""
+    rows = [record for record in seen.records if record.state != vocabulary.RELEASING]
+    arrive: list[Record] = []
+    at_rest: list[Record] = []
+    give: list[Record] = []
+    failed = _replaced(seen, rows)
+    for migration_uuid in sorted({record.migration_uuid for record in rows if record.migration_uuid is not None}):
+        ours = [record for record in rows if record.migration_uuid == migration_uuid]
+        new = [record for record in ours if record.role != vocabulary.OLD]
+        old = [record for record in ours if record.role == vocabulary.OLD]
+        move = (seen.moves or {}).get(migration_uuid)
+        outcome = UNDONE if migration_uuid in failed else move.outcome if move is not None else UNKNOWN
+        one_host = bool(old and new) or (move is not None and seen.here.is_at(move.source)
+                                         and seen.here.is_at(move.destination))
+        if outcome == DONE:
+            at_rest += new
+            give += [record for record in old if _has_left(record, seen, one_host)]
+        elif outcome == UNDONE:
+            stays, goes = _undone(seen, move, new, old, one_host)
+            at_rest += stays
+            give += goes
+        arrive += [record for record in new if record.role == vocabulary.INCOMING and record not in at_rest
+                   and seen.running and record.key in seen.live]
+    leave = _leaving(seen, rows)
+    moving = {record.key for record in rows if record.migration_uuid is not None}
+    settled = {record.key for record in (*at_rest, *give)}
+    return Settlement(tuple(arrive), tuple(at_rest), tuple(give), leave, failed,
+                      bool(settled) and settled >= moving and not leave)
+
+
+def _replaced(seen: Situation, rows: Sequence[Record]) -> tuple[str, ...]:
+    """Migrations with incoming rows here that a newer migration of the instance replaced: the newest counts.
+
+    This is decided only if no guest is on their devices, and if the service gives both a number.
+    """
+    moves = seen.moves or {}
+    here = [moves[uuid] for uuid in {record.migration_uuid for record in rows} if uuid is not None and uuid in moves]
+    known = [*here, *(move for move in moves.values() if rows and move.instance_uuid == rows[0].instance_uuid)]
+    replaced = []
+    for move in here:
+        incoming = [record for record in rows
+                    if record.migration_uuid == move.uuid and record.role == vocabulary.INCOMING]
+        if incoming and move.outcome == PENDING and not any(record.key in seen.named for record in incoming) and any(
+                move.is_older_than(other) for other in known):
+            replaced.append(move.uuid)
+    return tuple(sorted(set(replaced)))
+
+
+def _has_left(record: Record, seen: Situation, one_host: bool) -> bool:
+    """Whether the guest has certainly left a device that its migration took it from."""
+    if seen.domain is None or record.key in seen.named:
+        return False
+    # A guest that moved to another host has left when it has no domain here. But libvirt may have lost the domain
+    # before the move, so the service must not say that the instance is here.
+    return one_host or (not seen.domain and seen.state != HERE)
+
+
+def _undone(seen: Situation, move: Move | None, new: Sequence[Record], old: Sequence[Record],
+            one_host: bool) -> tuple[list[Record], list[Record]]:
+    """The rows that the instance keeps and those that go back, after a migration that failed."""
+    unclear = move is not None and move.status == ERROR
+    if seen.running and any(record.key in seen.live for record in new):
+        return [], []                                   # a guest runs on them, whatever the service says
+    if one_host:
+        # An error may have come after the guest was defined on its new devices. Then a person must decide.
+        if unclear and (seen.domain is None or any(record.key in seen.named for record in new)):
+            return [], []
+        return list(old), list(new)
+    if new and seen.state == HERE:
+        # The service says that the instance is at the end that was given up. After an error that may be true.
+        return (list(new), []) if unclear else ([], [])
+    if old and seen.state == ELSEWHERE:
+        return [], []
+    return list(old), list(new)
+
+
+def _leaving(seen: Situation, rows: Sequence[Record]) -> tuple[tuple[Record, str], ...]:
+    """Rows that a migration away from here leaves, if only the service has named it so far."""
+    if seen.moves is None or seen.state != ELSEWHERE:
+        return ()
+    left = [record for record in rows if leaves_with(record, rows) and (
+        record.migration_uuid is None or _is_undone(seen.moves.get(record.migration_uuid)))]
+    if not left or seen.running:
+        return ()
+    away = [move for move in seen.moves.values()
+            if move.instance_uuid == left[0].instance_uuid and move.outcome in (PENDING, DONE)
+            and seen.here.is_at(move.source) and not seen.here.is_at(move.destination)]
+    if not away:
+        return ()
+    newest = max(away, key=lambda move: -1 if move.number is None else move.number)
+    return tuple((record, newest.uuid) for record in left)
+
+
+def _is_undone(move: Move | None) -> bool:
+    return move is not None and move.outcome == UNDONE
+
+
+def leaves_with(record: Record, rows: Sequence[Record]) -> bool:
+    """Whether a migration away from here takes an instance off this device.
+
+    It does for a device at rest, and for one that an earlier migration away from here should leave: the newer migration
+    replaces it. It does not for a device that a migration to here holds.
+    """
+    if record.migration_uuid is None:
+        return record.role == vocabulary.CURRENT
+    return record.role == vocabulary.OLD and not any(
+        other.migration_uuid == record.migration_uuid and other.role != vocabulary.OLD for other in rows)

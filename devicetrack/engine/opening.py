@@ -1,0 +1,99 @@
+"""Opens a host's ledger from its views and from operators' reasons, and adjusts it to what audits see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence
+
+from devicetrack import vocabulary
+from devicetrack.engine.ledger import Ledger
+from devicetrack.engine.views import by_instance
+from devicetrack.engine.views import foreign
+from devicetrack.engine.views import Views
+from devicetrack.engine.withholding import Marks
+from devicetrack.engine.withholding import Target
+from devicetrack.objects.values import DeviceKey
+
+
+def open_ledger(policy: str, provider_uuid_of: Callable[[str], str], views: Views, marks: Marks) -> Ledger:
+    """The ledger of a host, from one look at it.
+
+    :param policy: ``pack`` or ``spread``
+    :param provider_uuid_of: as :class:`~devicetrack.engine.ledger.Ledger` takes it, for every provider of the inventory
+    :param marks: the reasons for withholding, from the store
+    """
+    ledger, inventory = Ledger(policy, provider_uuid_of), views.inventory
+    for target, causes in marks.items():
+        for reason, cause in causes.items():
+            if cause.stands:
+                stand(ledger, target, reason)
+    ledger.read_inventory(inventory)
+    # A row names the provider that its claim knew. A device counts where its parent counts now.
+    counted: dict[tuple[str, str | None], str] = {
+        **{(device.kind, device.parent): provider_uuid_of(device.provider) for device in inventory.devices},
+        **{(capacity.kind, capacity.parent): provider_uuid_of(capacity.provider) for capacity in inventory.capacities}}
+    known = {(device.kind, device.identifier) for device in inventory.devices}
+    for rows in by_instance(views.records):
+        ledger.hold([row if (row.kind, row.identifier) in known else row._replace(
+            provider_uuid=counted.get((row.kind, row.parent), row.provider_uuid)) for row in rows])
+    ledger.releasing(row.key for row in views.records if row.state == vocabulary.RELEASING)
+    _resume(ledger, views, marks)
+    withhold_by_sight(ledger, (views,))
+    return ledger
+
+
+def _resume(ledger: Ledger, views: Views, marks: Marks) -> None:
+    """Withhold what the last audits withheld, until a look shows otherwise.
+
+    Where the inventory could be read, it reports the unhealthy devices itself.
+    """
+    for target, causes in marks.items():
+        key = DeviceKey(target.kind, target.name)
+        for reason, cause in causes.items():
+            if cause.stands or target.scope != vocabulary.DEVICE:
+                continue
+            if reason != vocabulary.UNHEALTHY:
+                ledger.withhold_free((key,), reason)
+            elif key.kind not in views.inventory.known_kinds:
+                ledger.withhold(key, reason)
+
+
+def withhold_by_sight(ledger: Ledger, looks: Sequence[Views]) -> None:
+    """Withhold free devices that a domain names without a row, or whose users are unknown; admit the others.
+
+    Do this under the same lock as reading an inventory with new devices. A device is withheld when every look with a
+    known usage shows it in use. It is admitted when every look has a known usage and none shows it.
+    """
+    seen = [(foreign(look), bool(look.usage.unknown)) for look in looks]
+    suspected = {key for named, _ in seen for key in named}
+    confirmed = {key for key in suspected if all(key in named or unknown for named, unknown in seen)}
+    if not any(unknown for _, unknown in seen):
+        for key in ledger.withheld(vocabulary.FOREIGN):
+            if key not in suspected:
+                ledger.admit(key, vocabulary.FOREIGN)
+        doubtful = ledger.withheld(vocabulary.IN_DOUBT)
+        # The owner of a device is certain once the ledger holds the device for the owner in its row.
+        taken = {record.key for record in ledger.not_held(looks[-1].records)} if doubtful else set()
+        for key in doubtful:
+            if key not in taken and (key not in suspected or key in confirmed):
+                ledger.admit(key, vocabulary.IN_DOUBT)
+    for key in confirmed:
+        ledger.withhold(key, vocabulary.FOREIGN)
+    if all(unknown for _, unknown in seen):
+        ledger.withhold_all_free(vocabulary.IN_DOUBT)
+
+
+def stand(ledger: Ledger, target: Target, reason: str) -> None:
+    """Withhold a device or a parent until :func:`stand_down`, whether it is there or not."""
+    if target.scope == vocabulary.PARENT:
+        ledger.drain(target.kind, target.name)
+    else:
+        ledger.stand(DeviceKey(target.kind, target.name), reason)
+
+
+def stand_down(ledger: Ledger, target: Target, reason: str) -> None:
+    """End what :func:`stand` began."""
+    if target.scope == vocabulary.PARENT:
+        ledger.undrain(target.kind, target.name)
+    else:
+        ledger.stand_down(DeviceKey(target.kind, target.name), reason)

@@ -1,0 +1,181 @@
+"""Plans the repairs that lose no data and take no device from a guest.
+
+Pure: somebody else shows the plan and does it. All other findings wait for a person.
+
+``adopt`` writes the row of a device that a guest of ours uses, from what the guest's definition records: no row has it,
+    or an older one for somebody whose domains do not name it. Devices that the guest left and that are recorded beside
+    its own come with it.
+``update details`` writes what the host shows of a device into its row. Its owner stays.
+``retry release`` goes on with the release of a device that no domain names.
+``give back`` begins a release, for an instance without a domain that the compute service calls deleted or offloaded.
+
+Whoever gives a device back asks the hypervisor once more, under the device's lock, and wipes nothing that a domain
+names: a plan is as old as its views.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from collections.abc import Iterable
+from collections.abc import Mapping
+from typing import Final
+from typing import NamedTuple
+
+from devicetrack import vocabulary
+from devicetrack.engine import reconcile
+from devicetrack.engine.reconcile import Finding
+from devicetrack.engine.views import Views
+from devicetrack.objects import details
+from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import Record
+from devicetrack.objects.values import RecordedDevice
+
+# In the order of a plan: the repairs that protect devices come before those that free any.
+ADOPT: Final = reconcile.ADOPT
+UPDATE_DETAILS: Final = reconcile.UPDATE_DETAILS
+RETRY_RELEASE: Final = reconcile.RETRY_RELEASE
+GIVE_BACK: Final = reconcile.GIVE_BACK
+VERBS: Final = (ADOPT, UPDATE_DETAILS, RETRY_RELEASE, GIVE_BACK)
+
+
+class Repair(NamedTuple):
+    """One row to write or to end. ``before`` is None for a row that is to be written, ``after`` for one that ends.
+
+    An adopted row has 0 for ``created_at``: the writer knows the time.
+    """
+
+    verb: str
+    device: DeviceKey
+    instance_uuid: str
+    before: Record | None
+    after: Record | None
+    reason: str
+
+    def __str__(self) -> str:
+        return (f'{self.verb} {_quoted(self.device.kind)} {_quoted(self.device.identifier)} of instance '
+                f'{_quoted(self.instance_uuid)}: {_change(self.before, self.after)} ({self.reason})')
+
+
+def plan(findings: Collection[Finding], views: Views) -> list[Repair]:
+    """Plan the repairs of findings, by the current views.
+
+    :param views: as fresh as possible; a finding that they do not show with the same row is left out
+    :returns: each device once, always in the same order
+    """
+    todo = [finding for finding in reconcile.confirmed(findings, reconcile.compare(views))
+            if finding.repair is not None]
+    if not todo:
+        return []
+    makers = {ADOPT: _adoptions, UPDATE_DETAILS: _updates, RETRY_RELEASE: _releases, GIVE_BACK: _releases}
+    found: list[Repair] = []
+    for verb in VERBS:
+        wanted = [finding for finding in todo if finding.repair == verb]
+        if wanted:
+            found += makers[verb](wanted, views)
+    return sorted(found, key=lambda repair: (VERBS.index(repair.verb), repair.device))
+
+
+# -- adopting ---------------------------------------------------------------------------------------------------------
+
+
+def _adoptions(findings: Iterable[Finding], views: Views) -> Iterable[Repair]:
+    recorded = reconcile.by_guests(views)
+    rows = _rows(views)
+    guests = []
+    for finding in findings:
+        uuid = finding.users[0]
+        device = reconcile.own_record(recorded, finding.device, uuid)
+        if device is not None:
+            guests.append(uuid)
+            before = rows.get(finding.device)
+            after = _row(device, uuid, views)
+            if before is not None:
+                after = after._replace(generation=before.generation + 1)
+            yield Repair(ADOPT, finding.device, uuid, before, after,
+                         'its guest names it, records it as its own, and '
+                         + ('no row does' if before is None else 'its row is of a time before that'))
+    if guests:
+        yield from _left_behind(set(guests), recorded, views)
+
+
+def _left_behind(guests: Collection[str], recorded: reconcile.ByGuests, views: Views) -> Iterable[Repair]:
+    """Devices that guests whose rows were lost have left for others, and that wait for the end of their migration."""
+    # The record of a device that the definition does not name may be old: anything that contradicts it counts more.
+    taken = {(record.kind, record.identifier) for record in views.records}
+    taken |= {(use.kind, use.identifier) for use in views.usage.uses if use.identifier is not None}
+    devices = {device.key: device for device in views.inventory.devices}
+    for key, claims in recorded.items():
+        guest, device = claims[0]
+        there = devices.get(DeviceKey(device.kind, device.identifier))
+        if (len(claims) == 1 and device.beside and device.role == vocabulary.OLD and guest.instance_uuid in guests
+                and key not in taken and there is not None and reconcile.is_whole(device)
+                and device.kind in views.inventory.known_kinds
+                and reconcile.same_device(device.details, there.details)):
+            yield Repair(ADOPT, there.key, guest.instance_uuid, None, _row(device, guest.instance_uuid, views),
+                         'a guest without its rows records that it left it and may come back to it')
+
+
+def _row(device: RecordedDevice, instance_uuid: str, views: Views) -> Record:
+    # The audit finds out whether an arriving guest has arrived. Then its row becomes active.
+    state = vocabulary.CLAIMED if device.role == vocabulary.INCOMING else vocabulary.ACTIVE
+    return Record(views.host_uuid, device.kind, device.identifier, instance_uuid, device.migration_uuid, device.role,
+                  state, device.position, device.claim_id, 1, device.provider_uuid, device.resource_class,
+                  device.parent, device.numa_node, device.details, 0)
+
+
+# -- rows that there are ----------------------------------------------------------------------------------------------
+
+
+def _updates(findings: Iterable[Finding], views: Views) -> Iterable[Repair]:
+    rows, devices = _rows(views), {device.key: device for device in views.inventory.devices}
+    for finding in findings:
+        before = rows[finding.device]
+        after = before._replace(details=_merged(before.details, devices[finding.device].details),
+                                generation=before.generation + 1)
+        yield Repair(UPDATE_DETAILS, finding.device, before.instance_uuid, before, after, finding.detail)
+
+
+def _merged(recorded: str, found: str) -> str:
+    """The host's details, with the fields that only the row knows."""
+    ours, merged = details.from_text(recorded), details.from_text(found)
+    for name in reconcile.OF_THE_ROW:
+        if name in merged.fields:
+            setattr(merged, name, getattr(ours, name))
+    return details.to_text(merged)
+
+
+def _releases(findings: Iterable[Finding], views: Views) -> Iterable[Repair]:
+    rows = _rows(views)
+    for finding in findings:
+        before = rows[finding.device]
+        yield Repair(str(finding.repair), finding.device, before.instance_uuid, before, None,
+                     f'{finding.detail}, and no domain names it')
+
+
+def _rows(views: Views) -> Mapping[DeviceKey, Record]:
+    return {record.key: record for record in views.records}
+
+
+# -- for people -------------------------------------------------------------------------------------------------------
+
+_SHOWN: Final = ('instance_uuid', 'state', 'role', 'migration_uuid', 'position', 'claim_id', 'generation',
+                 'provider_uuid', 'resource_class', 'parent', 'numa_node', 'details')
+
+
+def _change(before: Record | None, after: Record | None) -> str:
+    """Two rows on one line. If both exist, only their differences."""
+    names = _SHOWN if before is None or after is None else [
+        name for name in _SHOWN if getattr(before, name) != getattr(after, name)]
+    return f'before: {_facts(before, names)}; after: {_facts(after, names)}'
+
+
+def _facts(record: Record | None, names: Iterable[str]) -> str:
+    if record is None:
+        return 'no row'
+    return ' '.join(f'{name}={_quoted(getattr(record, name))}' for name in names)
+
+
+def _quoted(value: object) -> str:
+    """A value as text, quoted if it could be read as several values or lines."""
+    text = '-' if value is None else str(value)
+    return text if text.isprintable() and ' ' not in text and text else repr(text)

@@ -1,0 +1,105 @@
+"""The views of one host, as they were read, and what follows from them alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Mapping
+import itertools
+from typing import NamedTuple
+
+from devicetrack.engine.migrations import Move
+from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import GuestRecord
+from devicetrack.objects.values import Inventory
+from devicetrack.objects.values import Record
+from devicetrack.objects.values import Usage
+
+
+class Views(NamedTuple):
+    """Everything that was read, innermost first.
+
+    ``instances`` are the states of instances by the compute service, and ``migrations`` its migrations by UUID; None is
+    unknown. ``host`` and ``node`` are the host's names in the service; ``node`` is '' when it has the host's name.
+    ``boot_changed`` means that the host booted, and that rows and definitions are not up to date yet. ``guests`` are
+    the records in the definitions of guests, as far as they were read.
+    """
+
+    usage: Usage
+    inventory: Inventory
+    records: tuple[Record, ...]
+    instances: Mapping[str, str] | None
+    migrations: Mapping[str, Move] | None = None
+    host: str = ''
+    host_uuid: str = ''
+    boot_changed: bool = False
+    guests: tuple[GuestRecord, ...] = ()
+    node: str = ''
+
+
+def by_instance(records: Iterable[Record]) -> list[list[Record]]:
+    """Rows in the store's order, in one list for each instance."""
+    return [list(rows) for _, rows in itertools.groupby(records, key=lambda record: record.instance_uuid)]
+
+
+def named_migrations(records: Iterable[Record]) -> list[str]:
+    """The migrations that rows name."""
+    return sorted({record.migration_uuid for record in records if record.migration_uuid is not None})
+
+
+def used(usage: Usage) -> set[DeviceKey]:
+    """The devices that any domain names."""
+    return {DeviceKey(use.kind, use.identifier) for use in usage.uses if use.identifier is not None}
+
+
+def named_by_domain(usage: Usage) -> dict[str, set[DeviceKey]]:
+    """The devices that each domain names."""
+    named: dict[str, set[DeviceKey]] = {}
+    for use in usage.uses:
+        if use.identifier is not None:
+            named.setdefault(use.domain_uuid, set()).add(DeviceKey(use.kind, use.identifier))
+    return named
+
+
+def domains_by_device(usage: Usage) -> dict[DeviceKey, set[str]]:
+    """The UUIDs of the domains that name each device."""
+    users: dict[DeviceKey, set[str]] = {}
+    for use in usage.uses:
+        if use.identifier is not None:
+            users.setdefault(DeviceKey(use.kind, use.identifier), set()).add(use.domain_uuid)
+    return users
+
+
+def foreign(views: Views) -> set[DeviceKey]:
+    """The devices that a domain names and no row does."""
+    # Plain tuples, hashed as keys are: there are thousands, and nearly all of them have a row.
+    recorded = {(record.kind, record.identifier) for record in views.records}
+    return {DeviceKey(use.kind, use.identifier) for use in views.usage.uses
+            if use.identifier is not None and (use.kind, use.identifier) not in recorded}
+
+
+def needs_guest_records(views: Views) -> bool:
+    """Whether a domain names a device that is not its own by the rows. Only then the guests' records are needed.
+
+    Reading them takes as long as reading the usage.
+    """
+    owners = {(record.kind, record.identifier): record.instance_uuid for record in views.records}
+    return any(use.identifier is not None and owners.get((use.kind, use.identifier)) != use.domain_uuid
+               for use in views.usage.uses)
+
+
+def lost_rows(views: Views) -> dict[DeviceKey, GuestRecord]:
+    """The devices that a guest of ours uses by its own record, and whose row says otherwise or is not there.
+
+    Then the store is older than the guest. A device that several domains name does not count.
+    """
+    if not views.guests:
+        return {}
+    owners = {record.key: record.instance_uuid for record in views.records}
+    records = {record.instance_uuid: record for record in views.guests}
+    lost = {}
+    for key, domains in domains_by_device(views.usage).items():
+        record = records.get(min(domains)) if len(domains) == 1 else None
+        if record is not None and owners.get(key) != record.instance_uuid and any(
+                (device.kind, device.identifier) == key and not device.beside for device in record.devices):
+            lost[key] = record
+    return lost

@@ -1,0 +1,171 @@
+"""The database of a store: its connections, its transactions, and what is said when it fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
+import contextlib
+import os
+import threading
+from typing import Any
+from typing import Final
+from typing import TypeVar
+
+from oslo_config import cfg
+from oslo_db import exception as db_exc
+import sqlalchemy as sa
+from sqlalchemy import exc as sa_exc
+
+from devicetrack import exception
+from devicetrack.store.sql import backend as backends
+from devicetrack.store.sql import engine as engines
+from devicetrack.store.sql import models
+from devicetrack.store.sql.backend import Cause
+from devicetrack.store.sql.backend import Fault
+
+SYNC: Final = "run devicetrack-manage db sync with the service's --config-file"
+# A store that was there once must not begin anew, empty: its guests have devices.
+MAKE: Final = f'{SYNC}; if the store was lost, run devicetrack-manage recover --from-hypervisor --host NAME instead'
+
+_REMEDIES: Final = {
+    Cause.GONE: 'see that the database runs, and that [devicetrack_database] connection names it and a user of it',
+    Cause.READ_ONLY: 'let this process write to it',
+    Cause.FULL: 'make room for it',
+    Cause.LOCKED: 'look for the transaction that stays open, or raise [devicetrack_database] busy_timeout_s',
+    Cause.CONFLICT: 'try again',
+}
+
+# A forked child must not even close its parent's connections: that would end the parent's sessions. It keeps them here.
+_of_parents: list[Any] = []
+_leaving = threading.Lock()
+
+Result = TypeVar('Result')
+
+
+class Database:
+    """SQLite, PostgreSQL or MariaDB, as the options name it. Nothing connects before it is asked something.
+
+    In a forked child it opens connections of its own; an SQLite file that was open when the process forked cannot be
+    used there.
+    """
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        self._place = engines.place(conf)
+        self.engine, self.backend = engines.create(self._place, conf)
+        self._pid = os.getpid()
+        self._foreign = (sa_exc.SQLAlchemyError, db_exc.DBError, self.backend.Error, OSError)
+
+    @property
+    def name(self) -> str:
+        """The database for messages: its kind and place, never a user name or a password."""
+        return self._place.name
+
+    @property
+    def path(self) -> str | None:
+        """The file of an SQLite store."""
+        return self._place.path
+
+    # -- transactions --------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[sa.Connection]:
+        """A connection to read from; errors are translated.
+
+        :raises StoreUnavailable, SchemaMismatch: it cannot be read
+        """
+        try:
+            with self._connect() as connection:
+                yield connection
+        except self._foreign as error:
+            raise self.unavailable(self.backend.fault(error)) from error
+
+    def transact(self, work: Callable[[sa.Connection], Result]) -> Result:
+        """Run ``work`` on a connection and commit. Runs it again when the database chose it to give way to another.
+
+        The rows of claims go through the committer instead.
+
+        :raises DBDuplicateEntry: oslo.db's; nothing was written
+        :raises StoreUnavailable, SchemaMismatch: nothing was written
+        :raises OutcomeUnknown: COMMIT was not answered
+        """
+        for left in reversed(range(backends.ATTEMPTS)):
+            committing = False
+            try:
+                with self._connect(execution_options={engines.WRITES: True}) as connection:
+                    result = work(connection)
+                    committing = True
+                    connection.commit()
+                    return result
+            except db_exc.DBDuplicateEntry:
+                raise
+            except self._foreign as error:
+                if committing and not self.backend.undone_in_commit(backends.origin_of(error)):
+                    raise exception.OutcomeUnknown(self.name) from error
+                fault = self.backend.fault(error)
+                if fault.cause is not Cause.CONFLICT or not left:
+                    raise self.unavailable(fault) from error
+        raise AssertionError('the last attempt returns or raises')
+
+    # -- connections ---------------------------------------------------------------------------------------------------
+
+    def _connect(self, execution_options: Mapping[str, Any] | None = None) -> sa.Connection:
+        self.notice_fork()
+        connection = self.engine.connect()
+        return connection.execution_options(**execution_options) if execution_options else connection
+
+    def open_writing(self) -> Any:
+        """A connection of the driver for the committer. It does not belong to the pool any more."""
+        pooled = self.engine.raw_connection()
+        connection = pooled.dbapi_connection
+        pooled.detach()
+        try:
+            self.backend.prepare_to_write(connection)
+        except BaseException:
+            self.close_writing(connection)
+            raise
+        return connection
+
+    def close_writing(self, connection: Any) -> None:
+        """Close the committer's connection."""
+        # Not by way of the pool's wrapper: that would first say ROLLBACK, to a server that may be gone.
+        if self.path is not None:
+            engines.file_closed(self.path)
+        connection.close()
+
+    def notice_fork(self) -> None:
+        """In a forked child, begin anew without touching any connection of the parent."""
+        if os.getpid() == self._pid:
+            return
+        with _leaving:
+            if self._pid == os.getpid():
+                return
+            _of_parents.append((self._abandon(), self.engine.pool))
+            self.engine.dispose(close=False)
+            self._pid = os.getpid()
+
+    def _abandon(self) -> Any:
+        """Forget what a subclass has open.
+
+        :returns: what must be kept from the garbage collector
+        """
+
+    # -- errors --------------------------------------------------------------------------------------------------------
+
+    def unavailable(self, fault: Fault) -> exception.NothingWritten:
+        """The error for a fault of the database after which nothing was written."""
+        if fault.cause is Cause.NO_SCHEMA:
+            return exception.SchemaMismatch(self.name, None, models.REVISION, MAKE)
+        if fault.cause is Cause.NOT_A_STORE:
+            return exception.SchemaMismatch(
+                self.name, 'unreadable', models.REVISION,
+                'it is damaged or no database at all: move it away and restore it, or rebuild it from the guests')
+        reason = fault.reason
+        if isinstance(backends.origin_of(fault.error or Exception()), engines.OpenInParent):
+            reason, remedy = 'its file was open when this process was forked', 'use it in a process of its own'
+        elif self.path is not None and fault.cause is Cause.GONE:
+            missing = not os.path.exists(self.path)
+            remedy = 'the file is missing: restore it' if missing else 'see to the file and its directory'
+        else:
+            remedy = _REMEDIES.get(fault.cause, '')
+        return exception.StoreUnavailable(self.name, f'{reason}: {remedy}' if remedy else reason)

@@ -1,0 +1,383 @@
+"""A compute service for tests: its data, what it answers to claim managers, and what it does on a host.
+
+:class:`ServiceData` has the instances and the migrations. :class:`View` answers the manager of one host from them.
+:class:`Compute` is the service on one host: it makes the calls of the manager, each in its place. A subclass says how
+guests are started and ended there, and overrides the steps in which its service differs::
+
+    class Compute(compute_service.Compute):
+        def __init__(self, data, host, driver, store, conf):
+            self.host, self.data = host, data
+            self.manager = ClaimManager(host, driver, store, conf, compute_service.View(data, host))
+
+        def save(self, *changed):
+            self.data.save(*changed)
+
+        def start_guest(self, instance_uuid, config):
+            self.hypervisor.define_and_start(instance_uuid, *config)
+        …
+
+A move is a call of the one host and then of the other, as :class:`~devicetrack.testing.region.Region` makes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from collections.abc import Mapping
+from collections.abc import Sequence
+import dataclasses
+import itertools
+from typing import Any
+from typing import Final
+import uuid
+
+from devicetrack.claims.manager import ClaimManager
+from devicetrack.objects import DeviceMap
+from devicetrack.objects import LiveMigrationCheck
+from devicetrack.objects.values import GuestConfig
+from devicetrack.objects.values import MigrationDefinitions
+
+# States of an instance.
+BUILDING: Final = 'building'
+ACTIVE: Final = 'active'
+REBOOTING: Final = 'rebooting'
+DELETING: Final = 'deleting'
+DELETED: Final = 'deleted'
+OFFLOADED: Final = 'offloaded'
+
+# Kinds of a migration.
+RESIZE: Final = 'resize'
+LIVE_MIGRATION: Final = 'live-migration'
+EVACUATION: Final = 'evacuation'
+
+
+@dataclasses.dataclass
+class Flavor:
+    extra_specs: dict[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass
+class Instance:
+    """What a manager reads from and sets on a compute service's instance, and its ``state`` for the service."""
+
+    uuid: str = dataclasses.field(default_factory=lambda: str(uuid.uuid4()))
+    flavor: Any = None
+    host: str | None = None
+    node: str | None = None
+    old_flavor: Any = None
+    new_flavor: Any = None
+    resources: Any = None
+    migration_context: Any = None
+    state: str = BUILDING
+
+
+@dataclasses.dataclass
+class Migration:
+    """What a manager reads from a compute service's migration, and its ``kind``. Nodes are named like their hosts."""
+
+    source_compute: str | None = None
+    dest_compute: str | None = None
+    instance_uuid: str | None = None
+    status: str = 'pre-migrating'
+    uuid: str = dataclasses.field(default_factory=lambda: str(uuid.uuid4()))
+    id: int = dataclasses.field(default_factory=itertools.count(1).__next__)
+    kind: str = RESIZE
+
+    @property
+    def source_node(self) -> str | None:
+        return self.source_compute
+
+    @property
+    def dest_node(self) -> str | None:
+        return self.dest_compute
+
+
+class ServiceData:
+    """The instances and migrations of all hosts, and what they mean to each host."""
+
+    def __init__(self) -> None:
+        self.instances: list[Any] = []
+        self.migrations: list[Any] = []
+
+    def get_instance(self, instance_uuid: str) -> Any:
+        return _find(self.instances, instance_uuid)
+
+    def get_migration(self, migration_uuid: str) -> Any:
+        return _find(self.migrations, migration_uuid)
+
+    def save(self, *changed: Any) -> None:
+        """Save instances and migrations, which may be copies of those that are here."""
+        for one in changed:
+            found = self.instances if isinstance(one, Instance) else self.migrations
+            for number, saved in enumerate(found):
+                if saved.uuid == one.uuid:
+                    found[number] = one
+                    break
+            else:
+                found.append(one)
+
+    # -- what a manager asks ------------------------------------------------------------------------------------------
+
+    def instances_of(self, host: str) -> Mapping[str, str] | None:
+        """Answer ``instances`` of a host. An instance that has no host yet is left out: unknown."""
+        return {one.uuid: one.state if one.state in (DELETED, OFFLOADED)
+                else 'here' if one.host == host else 'elsewhere'
+                for one in self.instances if one.state in (DELETED, OFFLOADED) or one.host is not None}
+
+    def migrations_of(self, host: str, uuids: Sequence[str]) -> Mapping[str, Any] | None:
+        """Answer ``migrations`` of a host."""
+        return {one.uuid: one for one in self.migrations if one.uuid in uuids or one.source_compute == host}
+
+    def evacuated_from(self, host: str) -> Collection[str] | None:
+        """Answer ``evacuated_from_here`` of a host: instances may have left a guest there until they come back."""
+        away = {one.uuid for one in self.instances if one.host != host and one.state != DELETED}
+        return [one.instance_uuid for one in self.migrations if one.instance_uuid in away
+                and (one.kind, one.source_compute, one.status) == (EVACUATION, host, 'done')]
+
+    def create_migration(self, instance: Any, nodename: str, kind: str) -> Any:
+        """Make a migration of an instance."""
+        created = Migration(instance.host, nodename, instance.uuid, kind=kind)
+        self.migrations.append(created)
+        return created
+
+    def fail_migration(self, migration_uuid: str) -> None:
+        """Set a migration to ``error``."""
+        self.get_migration(migration_uuid).status = 'error'
+
+
+def _find(things: list[Any], thing_uuid: str) -> Any:
+    [found] = [one for one in things if one.uuid == thing_uuid]
+    return found
+
+
+class View:
+    """Answers the manager of a host: a :class:`~devicetrack.claims.service.MovingService`.
+
+    :param data: the :class:`ServiceData`, or a proxy of one in another process
+    """
+
+    def __init__(self, data: Any, host: str) -> None:
+        self.data, self.host = data, host
+
+    def instances(self) -> Mapping[str, str] | None:
+        found: Mapping[str, str] | None = self.data.instances_of(self.host)
+        return found
+
+    def migrations(self, uuids: Sequence[str]) -> Mapping[str, Any] | None:
+        found: Mapping[str, Any] | None = self.data.migrations_of(self.host, list(uuids))
+        return found
+
+    def evacuated_from_here(self) -> Collection[str] | None:
+        found: Collection[str] | None = self.data.evacuated_from(self.host)
+        return found
+
+    def create_migration(self, context: Any, instance: Any, nodename: str, move_type: str) -> Any:
+        return self.data.create_migration(instance, nodename, move_type)
+
+    def fail_migration(self, migration_uuid: str) -> None:
+        self.data.fail_migration(migration_uuid)
+
+
+class Compute:
+    """The compute service on one host.
+
+    Subclasses set ``host``, ``manager`` and ``context``. Each method saves what it changed of its instance and its
+    migration. Those that begin or end a move on one side are named as in Nova.
+    """
+
+    host: str
+    manager: ClaimManager
+    context: Any = None
+
+    # -- what each service has of its own -----------------------------------------------------------------------------
+
+    def start_guest(self, instance_uuid: str, config: GuestConfig) -> None:
+        """Define a guest, in the place of what was defined before, and start it."""
+        raise NotImplementedError
+
+    def stop_guest(self, instance_uuid: str) -> None:
+        """Turn a guest off. Its definition stays."""
+        raise NotImplementedError
+
+    def delete_guest(self, instance_uuid: str) -> None:
+        """Turn a guest off and undefine it. One that is gone already is no error."""
+        raise NotImplementedError
+
+    def save(self, *changed: Any) -> None:
+        """Save instances and migrations in the service's database, in one transaction."""
+
+    # -- the life of a guest ------------------------------------------------------------------------------------------
+
+    def spawn(self, instance: Any, request: Any) -> Any:
+        """Boot a new instance with devices, or leave nothing of it behind.
+
+        :returns: the instance
+        """
+        with self.manager.instance_claim(self.context, instance, self.host, request):
+            instance.host = instance.node = self.host
+            instance.state = BUILDING
+            self.save(instance)
+            self.boot_or_clean_up(instance)
+        instance.state = ACTIVE
+        self.save(instance)
+        return instance
+
+    def boot_or_clean_up(self, instance: Any) -> None:
+        """Boot a guest in the block of its claim: after an error it is removed before the claim gives back."""
+        try:
+            self.boot(instance)
+        except Exception:
+            self.delete_guest(instance.uuid)
+            raise
+
+    def boot(self, instance: Any, before_move: bool = False) -> None:
+        """Start the guest on the instance's devices and record that it runs."""
+        self.run_guest(instance, before_move)
+        self.manager.started(self.context, instance, before_move)
+
+    def run_guest(self, instance: Any, before_move: bool = False) -> None:
+        """Make the instance's devices ready and start its guest on them."""
+        self.manager.realize(self.context, instance, before_move)
+        self.start_guest(instance.uuid, self.manager.guest_config(instance, before_move))
+
+    def hard_reboot(self, instance: Any) -> None:
+        """Make everything about the guest anew."""
+        instance.state = REBOOTING
+        self.save(instance)
+        self.delete_guest(instance.uuid)
+        self.boot(instance)
+        instance.state = ACTIVE
+        self.save(instance)
+
+    def rebuild(self, instance: Any, request: Any) -> None:
+        """Make the guest anew where it is, with a claim in place."""
+        instance.state = REBOOTING
+        self.save(instance)
+        with self.manager.rebuild_claim(self.context, instance, self.host, request):
+            self.delete_guest(instance.uuid)
+            self.boot(instance)
+        instance.state = ACTIVE
+        self.save(instance)
+
+    def delete(self, instance: Any) -> None:
+        """Remove the guest and give back what it had."""
+        instance.state = DELETING
+        self.save(instance)
+        self.delete_guest(instance.uuid)
+        self.manager.release(self.context, instance)
+        instance.state = DELETED
+        self.save(instance)
+
+    # -- resize and cold migration ------------------------------------------------------------------------------------
+
+    def prep_resize(self, instance: Any, migration: Any, flavor: Any, request: Any) -> None:
+        """At the destination: claim."""
+        with self.manager.resize_claim(self.context, instance, self.host, request, migration, flavor):
+            instance.old_flavor, instance.new_flavor = instance.flavor, flavor
+            migration.status = 'pre-migrating'
+            self.save(instance, migration)
+
+    def resize_instance(self, instance: Any, migration: Any) -> None:
+        """At the source: turn the guest off. It is the destination's from now on."""
+        migration.status = 'migrating'
+        self.save(migration)
+        self.leave(instance)
+        instance.host = instance.node = migration.dest_compute
+        migration.status = 'post-migrating'
+        self.save(instance, migration)
+
+    def leave(self, instance: Any) -> None:
+        """At the source: end the guest, whose definition may stay until the move is confirmed."""
+        self.stop_guest(instance.uuid)
+
+    def finish_resize(self, instance: Any, migration: Any) -> None:
+        """At the destination: start the guest there."""
+        instance.flavor = instance.new_flavor or instance.flavor
+        self.save(instance)
+        self.boot(instance)
+        migration.status = 'finished'
+        self.save(instance, migration)
+
+    def confirm_resize(self, instance: Any, migration: Any) -> None:
+        """At the source: the instance will not come back."""
+        migration.status = 'confirmed'
+        self.save(migration)
+        if migration.source_compute != migration.dest_compute:
+            self.delete_guest(instance.uuid)
+        self.manager.drop_move_claim_at_source(self.context, instance, migration)
+        instance.old_flavor = instance.new_flavor = None
+        self.save(instance)
+
+    def revert_resize(self, instance: Any, migration: Any) -> None:
+        """At the destination: undo what was done there."""
+        migration.status = 'reverting'
+        self.save(migration)
+        self.delete_guest(instance.uuid)
+        self.manager.drop_move_claim_at_dest(self.context, instance, migration)
+        instance.host = instance.node = migration.source_compute
+        instance.flavor = instance.old_flavor or instance.flavor
+        self.save(instance)
+
+    def finish_revert_resize(self, instance: Any, migration: Any) -> None:
+        """At the source: start the guest there again."""
+        self.boot(instance)
+        instance.old_flavor = instance.new_flavor = None
+        migration.status = 'reverted'
+        self.save(instance, migration)
+
+    # -- live migration and evacuation --------------------------------------------------------------------------------
+
+    def check_destination(self, instance: Any) -> LiveMigrationCheck:
+        """At the destination: whether the guest may come. The answer goes to the source."""
+        return self.manager.check_can_live_migrate_destination(instance)
+
+    def check_source(self, instance: Any, check: LiveMigrationCheck | None) -> LiveMigrationCheck:
+        """At the source: what it declares of the guest's devices. The answer goes to the destination."""
+        return self.manager.check_can_live_migrate_source(instance, check)
+
+    def prepare_live_migration(self, instance: Any, migration: Any, request: Any,
+                               check: LiveMigrationCheck | None) -> DeviceMap:
+        """At the destination: claim, and make the devices ready. The map goes to the source."""
+        with self.manager.live_migration_claim(self.context, instance, self.host, request, migration,
+                                               check=check):
+            migration.status = 'preparing'
+            self.save(instance, migration)
+            self.manager.realize(self.context, instance)
+            return self.manager.device_map(instance, migration)
+
+    def begin_live_migration(self, instance: Any, migration: Any, device_map: DeviceMap) -> MigrationDefinitions:
+        """At the source: what to hand to the hypervisor, which then copies the guest."""
+        migration.status = 'running'
+        self.save(migration)
+        return self.manager.migration_definitions(self.context, instance, migration, device_map)
+
+    def arrived(self, instance: Any) -> None:
+        """At the destination: the guest runs here."""
+        self.manager.started(self.context, instance)
+        instance.host = instance.node = self.host
+        self.save(instance)
+
+    def left(self, instance: Any, migration: Any) -> None:
+        """At the source: the guest is gone."""
+        migration.status = 'completed'
+        self.save(migration)
+        self.manager.drop_move_claim_at_source(self.context, instance, migration)
+        self.save(instance)
+
+    def roll_back(self, instance: Any, migration: Any) -> None:
+        """At the destination of a live migration or an evacuation: the guest did not get there."""
+        self.delete_guest(instance.uuid)
+        self.manager.drop_move_claim_at_dest(self.context, instance, migration)
+        migration.status = 'failed'
+        self.save(instance, migration)
+
+    def evacuate(self, instance: Any, migration: Any, request: Any) -> None:
+        """At the destination: make the guest of a host that is down."""
+        with self.manager.rebuild_claim(self.context, instance, self.host, request, migration=migration):
+            migration.status = 'pre-migrating'
+            self.save(instance, migration)
+            self.boot_or_clean_up(instance)
+        instance.host = instance.node = self.host
+        migration.status = 'done'
+        self.save(instance, migration)
+        self.manager.finish_evacuation(self.context, instance, self.host, migration)
+        self.save(instance)

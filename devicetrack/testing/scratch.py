@@ -1,0 +1,48 @@
+"""Where tests keep what nobody needs after them."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import re
+import shutil
+import tempfile
+from typing import Final
+
+# /var/tmp, because /tmp may be in memory, and because servers that run as another user may enter it.
+DISK: Final = '/var/tmp'
+_MEMORY: Final = '/dev/shm'
+# All servers of a run fit into this, with what tests write to them. Containers often have 64 MiB.
+_ROOM_MIB: Final = 2048
+
+
+def directory(durable: bool = False) -> str:
+    """The directory for the data of tests: in memory where that has room, since a killed process loses nothing there.
+
+    :param durable: the data has to survive a power failure, or the wait for the disk is what is measured
+    """
+    if not durable:
+        with contextlib.suppress(OSError):
+            memory = os.statvfs(_MEMORY)
+            if memory.f_bavail * memory.f_frsize >= _ROOM_MIB << 20 and os.access(_MEMORY, os.W_OK | os.X_OK):
+                return _MEMORY
+    return DISK
+
+
+def make(kind: str, durable: bool = False) -> str:
+    """Make a directory for something of this kind. The caller removes it; ``durable`` as for :func:`directory`.
+
+    The first call of a process also removes what processes have left behind that were killed: memory is scarce.
+    """
+    parent = directory(durable)
+    _sweep(parent)
+    return tempfile.mkdtemp(prefix=f'devicetrack-{os.getpid()}-{kind}-', dir=parent)
+
+
+@functools.cache
+def _sweep(parent: str) -> None:
+    for name in os.listdir(parent):
+        found = re.match(r'devicetrack-(\d+)-', name)
+        if found and not os.path.exists(f'/proc/{found[1]}'):
+            shutil.rmtree(os.path.join(parent, name), ignore_errors=True)

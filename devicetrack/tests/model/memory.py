@@ -1,0 +1,84 @@
+"""A manager's memory, which it loses with its process: taken out of it, and put into it again.
+
+The one place of the kit that knows what a started host consists of.
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+from typing import Final
+import weakref
+
+from devicetrack.claims.manager import ClaimManager
+from devicetrack.claims.running import Running
+from devicetrack.engine.ledger import Ledger
+
+# What each room remembers. All else was handed in, is the same at every start, or is a lock that nobody holds between
+# two calls.
+_REMEMBERED: Final = {
+    'ledger._ledger': ('_pools', '_units', '_holdings', '_beside', '_unnamed', '_numbers', '_watches', '_standing'),
+    'rows': ('_doubts',),
+    'gate': ('_disabled', '_behind'),
+    'boot': ('_recorded', '_ready'),
+    'views': ('providers',),
+    'views._known': ('_uuids',),
+    'declarations': ('known',),
+    'withheld': ('_stored', 'marks'),
+    'life': ('_unrecorded_starts',),
+    '_audit': ('_since',),
+}
+
+# A host is put together once for each manager: what it remembers is replaced, and that is much faster.
+_MADE: Final[weakref.WeakKeyDictionary[ClaimManager, Running]] = weakref.WeakKeyDictionary()
+
+
+def running(manager: ClaimManager) -> Running:
+    """The host of a manager that is ready."""
+    found: Running | None = vars(manager)['_running']
+    assert found is not None
+    return found
+
+
+def ledger(manager: ClaimManager) -> Ledger:
+    """The ledger itself, past its lock: between two calls nobody holds it."""
+    found: Ledger = vars(running(manager).ledger)['_ledger']
+    return found
+
+
+def is_ready(manager: ClaimManager) -> bool:
+    """Whether ``init_host`` has succeeded."""
+    return vars(manager)['_running'] is not None
+
+
+def of(manager: ClaimManager) -> bytes | None:
+    """The memory of a manager between two calls; None for one that is not ready."""
+    if not is_ready(manager):
+        return None
+    rooms = _rooms(running(manager))
+    return pickle.dumps([[vars(rooms[name])[attribute] for attribute in attributes]
+                         for name, attributes in _REMEMBERED.items()], protocol=pickle.HIGHEST_PROTOCOL)
+
+
+def put_back(manager: ClaimManager, memory: bytes | None) -> None:
+    """Give a manager the memory that it, or another manager of this host, had."""
+    if is_ready(manager):
+        _MADE[manager] = running(manager)
+        manager.close()
+    if memory is None:
+        return
+    host = _MADE[manager]
+    rooms = _rooms(host)
+    for (name, attributes), values in zip(_REMEMBERED.items(), pickle.loads(memory), strict=True):
+        vars(rooms[name]).update(zip(attributes, values, strict=True))
+    vars(manager)['_running'] = host
+
+
+def _rooms(host: Running) -> dict[str, Any]:
+    rooms = {}
+    for name in _REMEMBERED:
+        room: Any = host
+        for part in name.split('.'):
+            room = getattr(room, part)
+        rooms[name] = room
+    return rooms

@@ -1,0 +1,181 @@
+"""Faults planted into the shipped code, to see that the search finds them: one for each arrow of the invariant.
+
+Each breaks the library in one place for as long as its block lasts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
+import contextlib
+from typing import Any
+from typing import Final
+from typing import NamedTuple
+from unittest import mock
+
+from devicetrack.claims import resume
+from devicetrack.claims.life import Arrival
+from devicetrack.claims.life import Life
+from devicetrack.claims.rows import Rows
+from devicetrack.engine import migrations
+from devicetrack.engine import reconcile
+from devicetrack.engine.ledger import Hold
+from devicetrack.engine.ledger import Ledger
+from devicetrack.engine.views import Views
+from devicetrack.objects import DeviceAssignment
+from devicetrack.objects.values import Record
+from devicetrack.store.api import Changes
+from devicetrack.tests.model.world import Shape
+
+NAMESPACES: Final = Shape(devices=2)
+MDEVS: Final = Shape(devices=0, mdevs=2)
+
+
+class Mutant(NamedTuple):
+    """A planted fault: the arrow that it breaks, what it does, and the shape of the world in which it shows."""
+
+    arrow: str
+    what: str
+    shape: Shape
+    planted: Callable[[], contextlib.AbstractContextManager[Any]]
+
+    def __str__(self) -> str:
+        return f'{self.arrow}: {self.what}'
+
+
+MUTANTS: Final[dict[str, Mutant]] = {}
+
+
+def mutant(arrow: str, what: str, shape: Shape = NAMESPACES) -> Callable[[Callable[[], Iterator[None]]], object]:
+    """Make a generator function a planted fault, by the function's name."""
+    def made(planted: Callable[[], Iterator[None]]) -> object:
+        MUTANTS[planted.__name__] = Mutant(arrow, what, shape, contextlib.contextmanager(planted))
+        return planted
+    return made
+
+
+def _in_place_of(owner: Any, name: str, function: Callable[..., Any]) -> Any:
+    """Replace a method by a function, which gets the method as its first argument."""
+    original = getattr(owner, name)
+
+    def instead(*arguments: Any, **named: Any) -> Any:
+        return function(original, *arguments, **named)
+
+    return mock.patch.object(owner, name, instead)
+
+
+# -- taking -----------------------------------------------------------------------------------------------------------
+
+
+@mutant('hold in the ledger → record', 'it records what it no longer holds')
+def records_without_holding() -> Iterator[None]:
+    def insert(original: Any, rows: Rows, hold: Hold, changes: Changes) -> None:
+        vars(rows)['_ledger'].put_back(hold)
+        original(rows, hold, changes)
+
+    with _in_place_of(Rows, 'insert', insert):
+        yield
+
+
+@mutant('record → realize', 'it makes devices before their rows', MDEVS)
+def realizes_before_the_record() -> Iterator[None]:
+    def changes_for(original: Any, life: Life, *arguments: Any) -> Changes:
+        changes: Changes = original(life, *arguments)
+        for record in changes.insert:
+            vars(life)['_driver'].realize(DeviceAssignment.from_record(record))
+        return changes
+
+    with _in_place_of(Life, '_changes_for', changes_for):
+        yield
+
+
+@mutant('realize → the guest starts', 'it lets a guest start on devices that nobody made', MDEVS)
+def realizes_nothing() -> Iterator[None]:
+    with mock.patch.object(Life, 'realize', lambda life, records: list(records)):
+        yield
+
+
+# -- giving -----------------------------------------------------------------------------------------------------------
+
+
+@mutant('the guest is gone → mark releasing', 'it gives back what is deleted, and does not look for a guest')
+def gives_back_under_a_guest() -> Iterator[None]:
+    def is_over(instance_uuid: str, views: Views) -> bool:
+        return (views.instances or {}).get(instance_uuid) in reconcile.INSTANCE_OVER
+
+    with mock.patch.object(resume, 'is_over', is_over):
+        yield
+
+
+@mutant('mark releasing → unrealize, wipe', 'it wipes before it says so in the row')
+def wipes_before_the_mark() -> Iterator[None]:
+    def advance(original: Any, life: Life, settlement: migrations.Settlement) -> Any:
+        if settlement.give:
+            vars(life)['_driver'].unclaim([DeviceAssignment.from_record(record) for record in settlement.give])
+        return original(life, settlement)
+
+    with _in_place_of(Life, 'advance', advance):
+        yield
+
+
+@mutant('wipe, proven → delete the row', 'it deletes the row and wipes then')
+def deletes_before_the_wipe() -> Iterator[None]:
+    def give_back(original: Any, life: Life, leaving: Sequence[Record]) -> None:
+        if leaving:
+            vars(life)['_rows'].write(Changes(delete=tuple(leaving)))
+        vars(life)['_driver'].unclaim([DeviceAssignment.from_record(record) for record in leaving])
+        vars(life)['_ledger'].free([record.key for record in leaving])
+
+    with _in_place_of(Life, 'give_back', give_back):
+        yield
+
+
+@mutant('delete the row → free in the ledger', 'it frees what it begins to give back')
+def frees_before_the_row_is_gone() -> Iterator[None]:
+    def releasing(original: Any, ledger: Ledger, keys: Any) -> None:
+        ledger.free(list(keys))
+
+    with _in_place_of(Ledger, 'releasing', releasing):
+        yield
+
+
+# -- moving -----------------------------------------------------------------------------------------------------------
+
+
+@mutant('a claim on one host: new rows and the old mark at once', 'it marks what is left in a second transaction')
+def marks_old_later() -> Iterator[None]:
+    def take(original: Any, life: Life, uuid: str, demand: Any, move: Arrival | None = None) -> Any:
+        if move is None:
+            return original(life, uuid, demand)
+        records = original(life, uuid, demand, move._replace(leaving=()))
+        if move.leaving:
+            vars(life)['_rows'].write(Changes(update=move.changes(life.host_uuid, ()).update))
+        return records
+
+    with _in_place_of(Life, 'take', take):
+        yield
+
+
+@mutant('the guest runs on its new devices → they are its current ones, of this migration still',
+        'it forgets the migration when the guest runs')
+def forgets_the_migration() -> Iterator[None]:
+    def advance(original: Any, life: Life, settlement: migrations.Settlement) -> Any:
+        incoming = tuple(record for record in settlement.arrive if record.migration_uuid is not None)
+        others = tuple(record for record in settlement.arrive if record.migration_uuid is None)
+        return original(life, settlement._replace(arrive=others, settle=(*settlement.settle, *incoming)))
+
+    with _in_place_of(Life, 'advance', advance):
+        yield
+
+
+@mutant('confirm or revert: one transaction', 'it ends the move in one transaction and begins to give in another')
+def ends_a_move_in_two() -> Iterator[None]:
+    def advance(original: Any, life: Life, settlement: migrations.Settlement) -> Any:
+        if settlement.settle and settlement.give:
+            original(life, settlement._replace(give=()))
+            settlement = settlement._replace(settle=(), arrive=(), leave=())
+        return original(life, settlement)
+
+    with _in_place_of(Life, 'advance', advance):
+        yield
