@@ -174,12 +174,6 @@ class StatusTestCase(base.TestCase):
         self.assertEqual([True, True, False, False], [
             node.is_at(end) for end in (('here', 'n1'), ('here', None), ('here', 'n2'), (None, None))])
 
-    def test_anything_to_do_is_needed(self):
-        for to_do in ({'arrive': (NEW,)}, {'settle': (OLD,)}, {'give': (OLD,)}, {'leave': ((OLD, M),)},
-                      {'failed': (M,)}):
-            self.assertTrue(migrations.Settlement(**to_do).is_needed)
-        self.assertFalse(migrations.Settlement(over=True).is_needed)
-
     def test_a_migration_is_read_as_the_service_has_it(self):
         class Migration:
             uuid, id, status, source_compute, dest_compute = M, 7, 'running', 'there', 'here'
