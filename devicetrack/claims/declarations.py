@@ -47,9 +47,14 @@ class Declarations:
         self.known: Mapping[TypeAtParent, Declaration] = {}
 
     @property
+    def deployment_rules(self) -> Rules:
+        """What the deployment decides, as the sources were last read."""
+        return self._declarer.rules
+
+    @property
     def rules(self) -> Rules:
         """The deployment's rules as far as this host's hypervisor follows them."""
-        return self._declarer.rules.followed_by(self._driver.can_become)
+        return self.deployment_rules.followed_by(self._driver.can_become)
 
     def refresh(self, inventory: Inventory, at_start: bool = False) -> None:
         """Ask anew what this host declares, and write it where it changed. Blocks.

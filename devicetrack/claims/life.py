@@ -126,7 +126,8 @@ class Life:
             except exception.DeviceTaken as taken:
                 # All rows are read at once: whoever wrote one behind our back may have written many, and a claim that
                 # learned of them one at a time would give up before it found a free device.
-                owned = {DeviceKey(*key) for key in taken.devices} | {record.key for record in self._rows.all()}
+                with self._ledger.put_back_on_error(hold):
+                    owned = {DeviceKey(*key) for key in taken.devices} | {record.key for record in self._rows.all()}
                 self._ledger.distrust(hold, owned)
                 refused += 1
                 if refused >= self._attempts:

@@ -20,6 +20,7 @@ from devicetrack.claims.running import Parts
 from devicetrack.claims.running import Running
 from devicetrack.claims.service import ComputeService
 from devicetrack.claims.withheld import Withheld
+from devicetrack.compatibility.rules import Rules
 from devicetrack.engine.explanation import Shortage
 from devicetrack.engine.migrations import Endpoint
 from devicetrack.engine.reconcile import Finding
@@ -518,6 +519,11 @@ class ClaimManager:
     def classes(self) -> frozenset[str]:
         """The resource classes that count devices of this host."""
         return self._started().views.providers.classes
+
+    @property
+    def rules(self) -> Rules:
+        """What the deployment decides about devices of guests that move while they run."""
+        return self._started().declarations.deployment_rules
 
     @property
     def host_uuid(self) -> str:

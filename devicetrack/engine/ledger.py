@@ -7,6 +7,7 @@ values go in and out; no caller ever holds an object that the ledger still chang
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterable
@@ -570,7 +571,7 @@ class Ledger:
             unit = self._units.get(device.kind, {}).get(device.identifier)
             if unit is None:
                 new.append(device)
-            elif not changed or device.key not in changed:
+            elif not self._is_as_it_was(device, unit) and (not changed or device.key not in changed):
                 self._read_device(device, unit)
         # What a pool is said to be is what the first device of it is: not one that somebody made otherwise.
         for device in sorted(new, key=lambda device: (not device.adoptable, device.identifier)):
@@ -581,9 +582,20 @@ class Ledger:
                 self._units.setdefault(device.kind, {})[device.identifier] = unit
                 unit.withheld = self._reasons(device, unit)
                 self._enqueue(unit)
-        self._miss(inventory, changed)
+        there = collections.Counter(device.kind for device in inventory.devices)
+        # Each device that is there is known now. Where there are as many, none is missing.
+        if changed or any(len(self._units.get(kind, ())) != there[kind] for kind in inventory.known_kinds):
+            self._miss(inventory, changed)
         self._read_parents(inventory, changed)
         self._pools.index()
+
+    def _is_as_it_was(self, device: InventoryDevice, unit: Unit) -> bool:
+        """Whether the host says of a device what it said before, and that it is well: so it is with nearly all."""
+        pool = unit.pool
+        return (device.details == unit.details and device.unhealthy is None and device.adoptable and not unit.withheld
+                and not unit.unborn and not self._standing and pool.resource_class == device.resource_class
+                and pool.parent.name == device.parent and pool.numa_node == device.numa_node
+                and pool.provider_uuid == self._provider_uuid_of(device.provider))
 
     def _pool_of(self, device: InventoryDevice) -> Pool:
         pool, _new = self._pool(device.kind, self._provider_uuid_of(device.provider), device.resource_class,

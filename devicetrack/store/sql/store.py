@@ -31,6 +31,9 @@ from devicetrack.store.sql.backend import Cause
 # For each host. An order that waits is never dropped.
 ANSWERED_ORDERS_KEPT: Final = 100
 
+# So many rows of a host are fetched at a time.
+_PORTION: Final = 500
+
 # So many fields of an order are the question; the others are the answer.
 _ASKED: Final = api.Order._fields.index('answered_at')
 
@@ -119,7 +122,11 @@ class SQLStore(database.Database, api.Store):
             # it, and none of these columns has anything to convert.
             cursor = connection.execute(statement, given).cursor
             assert cursor is not None
-            return convert.records(cursor.fetchall())
+            found: list[Record] = []
+            # In portions, so that the driver's rows and ours are never all there at once.
+            while rows := cursor.fetchmany(_PORTION):
+                found += convert.records(rows)
+            return found
 
     def contexts(self, host_uuid: str, instance_uuid: str | None = None) -> list[api.StoredContext]:
         table = models.migration_contexts

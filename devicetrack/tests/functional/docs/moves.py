@@ -248,7 +248,7 @@ def shelved(region: Region, instance: Instance) -> Steps:
     instance.host, instance.state = None, compute_service.OFFLOADED
     yield 'one: the guest is undefined, release'
     region.two.claim(instance, pmem=1)
-    instance.host = 'two'
+    instance.host, instance.state = 'two', compute_service.ACTIVE
     yield 'two: instance_claim'
     yield from boot(region, instance, 'two')
 

@@ -181,7 +181,7 @@ class PostCopyTestCase(LiveTestCase):
     def test_is_refused_with_devices_and_changes_nothing(self) -> None:
         instance = self.region.spawn('one', pmem=1, vgpu=1)
         source = self.one.manager
-        refused = self.assertRaises(exception.PostCopyRefused, source.check_can_live_migrate_source, None, instance,
+        refused = self.assertRaises(exception.PostCopyRefused, source.check_can_live_migrate_source, instance,
                                     post_copy=True)
         self.assertEqual(f'instance {instance.uuid} has a device of kind mdev, which cannot wait for memory: '
                          'migrate it without post-copy', str(refused))

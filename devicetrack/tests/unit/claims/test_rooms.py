@@ -85,6 +85,17 @@ class ReportOnlyTestCase(RoomsTestCase):
             host.machine.delete_guest(uuid)
 
 
+class TakenTestCase(RoomsTestCase):
+
+    def test_a_store_that_fails_after_it_refused_a_device_keeps_nothing_held(self) -> None:
+        host = self.host(devices=1)
+        host.store.before('write', exception.DeviceTaken([('vpmem', 'd0')]))
+        host.store.before('records', exception.StoreUnavailable('store', 'gone'))
+        self.assertRaises(exception.StoreUnavailable, host.claim, Instance(), pmem=1)
+        self.assertEqual({'d0': FREE}, host.states())
+        host.claim(Instance(), pmem=1)
+
+
 class LocksTestCase(RoomsTestCase):
 
     def test_no_driver_is_asked_under_the_lock_of_the_ledger(self) -> None:

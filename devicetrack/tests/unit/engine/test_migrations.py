@@ -109,6 +109,9 @@ class SettleTestCase(base.TestCase):
          {}),
         ('it left and nobody said so here', (AT_REST,), [move('completed', AWAY)], None, False, 'elsewhere',
          {'leave': ((AT_REST, M),)}),
+        ('it left with two, one of them without a number', (AT_REST,),
+         [move('completed', AWAY, number=None), move('completed', AWAY, NEWER, 2)], None, False, 'elsewhere',
+         {'leave': ((AT_REST, NEWER),)}),
         ('it is leaving, and comes back with a newer one', (OLD, row('m', 'incoming', 'claimed', NEWER)),
          [move('migrating', AWAY), move('pre-migrating', COMES, NEWER, 2)], None, False, 'elsewhere', {}),
         ('it left, and the service tells of no migrations', (AT_REST,), None, None, False, 'elsewhere', {}),
@@ -153,8 +156,8 @@ class StatusTestCase(base.TestCase):
                             'post-migrating', 'finished', 'confirming', 'reverting'),
             migrations.DONE: ('completed', 'confirmed', 'done'),
             migrations.UNDONE: ('reverted', 'cancelled', 'failed', 'error')}
-        for verdict, statuses in expected.items():
-            self.assertEqual([verdict] * len(statuses), list(map(migrations.outcome_of, statuses)))
+        for outcome, statuses in expected.items():
+            self.assertEqual([outcome] * len(statuses), list(map(migrations.outcome_of, statuses)))
 
     def test_an_unknown_status_is_not_over(self):
         for status in ('mended', '', None):
