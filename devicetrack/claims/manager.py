@@ -52,7 +52,7 @@ class ClaimManager:
     :param host: the host's name, unique among the hosts of the store
     :param driver: the virt driver
     :param store: where assignments last
-    :param conf: the configuration; ``[devicetrack]`` is registered in it when it is not yet
+    :param conf: the configuration; :meth:`init_host` registers ``[devicetrack]`` in it when nobody has
     :param service: the compute service's view of its instances; without it nothing is concluded about instances
     :param providers: says the UUIDs of resource providers; by default they are derived from the host's UUID
     :param nodename: the hypervisor node of this host, when its name is another than the host's
@@ -71,13 +71,15 @@ class ClaimManager:
         """Take the host, read every view and go on with what a crash interrupted. Blocks for as long as that takes.
 
         :returns: what differs between the views
-        :raises HostInUse: another process manages this host
+        :raises HostInUse: another process, or another manager in this one, manages this host
         :raises HostIdentityChanged: the store knows the host as another machine
+        :raises MachineHasHost: the store has devices of this machine under another host's name
         :raises SchemaMismatch, StoreError: the store cannot be used
         :raises HypervisorUnreachable: no answer, so nobody can say which devices are in use
         :raises InvalidConfiguration: an option cannot be used, or does not fit what the host has
 
-        After an error no other call works, and the host is free for another process.
+        After an error no other call works, and the host is free for another process. On a host that runs already it is
+        an audit, with the errors of :meth:`update_available_resource`.
         """
         self._check_process()
         if self._running is not None:
@@ -135,14 +137,19 @@ class ClaimManager:
         return claim
 
     def disable_node(self, nodename: str, reason: str) -> None:
-        """Refuse new claims on a node, until the end of this process.
+        """Refuse new claims on a node, until :meth:`enable_node` or :meth:`close`.
 
-        The decision is the service's, which says it again after a restart.
+        The decision is the service's, which says it again after each start.
+
+        :raises NodeUnavailable: the node is not of this host
         """
         self._started().gate.disable(nodename, reason)
 
     def enable_node(self, nodename: str) -> None:
-        """Take claims on a node again."""
+        """Take claims on a node again.
+
+        :raises NodeUnavailable: the node is not of this host
+        """
         self._started().gate.enable(nodename)
 
     def explain(self, allocations: Mapping[str, Any] | DeviceRequest | None, instance: Any = None) -> list[Shortage]:

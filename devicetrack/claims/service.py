@@ -20,8 +20,8 @@ class ComputeService(Protocol):
     """The service's view of its instances and migrations, handed to the manager.
 
     An answer of None, an exception or a state that is not listed means unknown: nothing is given back because of it.
-    A service may leave out all but :meth:`instances`. The manager asks during a start, an audit, a claim for a move
-    and ``realize``; never under its lock.
+    A service may leave out all but :meth:`instances`. The manager asks during a start, an audit, ``realize`` and the
+    calls of a move; never under its lock.
     """
 
     def instances(self) -> Mapping[str, str] | None:

@@ -142,8 +142,8 @@ class VirtDriver(abc.ABC):
     def destroy_guest(self, domain_uuid: str) -> None:
         """Stop a guest at once and remove every definition of it, with its firmware variables and saved state.
 
-        Idempotent. The audit calls it for a guest that runs here and should not, after an operator asked for it. Its
-        devices stay as the guest left them, and may be given back.
+        Idempotent. The manager calls it for a guest whose instance was evacuated from here, by the compute service's
+        word. Its devices stay as the guest left them, and may be given back.
 
         :raises GuestNotRemoved: the guest may be off by now, and something of it is left
         :raises HypervisorUnreachable: no answer; the guest may be off or gone by now. Call again
