@@ -797,7 +797,7 @@ class Ledger:
         if parent is None:
             return
         parent.drained = drained
-        for unit in self._units.get(kind, {}).values():
+        for unit in (*self._units.get(kind, {}).values(), *self._unnamed.values()):
             if unit.pool.parent is parent:
                 self._withhold(unit, unit.withheld - {vocabulary.DRAINED} | self._standing.of(unit.key, name))
         for pool in self._pools.of_parent(parent):

@@ -174,6 +174,8 @@ class Host(fixtures.Fixture, compute_service.Compute):
         self.configuration.set('devicetrack', selection_policy=self._policy)
         self.store = StagedStore(self._store or self.useFixture(SQLiteStore(self.conf)).store)
         self.findings: list[Any] = []
+        self._managers: list[ClaimManager] = []
+        self.addCleanup(self._close)
         self.manager = self.another_manager()
         if self._ready:
             self.findings = self.manager.init_host(self.context)
@@ -185,7 +187,7 @@ class Host(fixtures.Fixture, compute_service.Compute):
         """A manager of this host that is not ready; it is closed when the test ends."""
         self.driver = fake.FakeDriver(self.name, self.conf, self.configuration.state_path, self.machine)
         manager = ClaimManager(self.name, self.driver, self.store, self.conf, self.service, self.providers)
-        self.addCleanup(manager.close)
+        self._managers.append(manager)
         return manager
 
     def restart(self) -> list[Any]:
@@ -308,6 +310,10 @@ class Host(fixtures.Fixture, compute_service.Compute):
                 if owner is None or owner.instance_uuid != use.domain_uuid:
                     wrong.append(f'{use.identifier} is used by {use.domain_uuid} without a row of its')
         return wrong
+
+    def _close(self) -> None:
+        for manager in self._managers:
+            manager.close()
 
     def _check_at_end(self) -> None:
         if self.is_ready and (wrong := self.disagreements()):

@@ -155,5 +155,5 @@ class LibvirtHost(fixtures.Host):
             self.addCleanup(driver.close)
         self.machine.driver = driver
         manager = ClaimManager(self.name, driver, self.store, self.conf, self.service)
-        self.addCleanup(manager.close)
+        self._managers.append(manager)
         return manager

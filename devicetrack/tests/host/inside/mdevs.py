@@ -73,7 +73,7 @@ class Host(fixtures.Host):
         self.addCleanup(driver.close)
         self.machine.driver = driver
         manager = ClaimManager(self.name, driver, self.store, self.conf, self.service)
-        self.addCleanup(manager.close)
+        self._managers.append(manager)
         return manager
 
     def take(self, instance: fixtures.Instance | None = None, amount: int = 1,

@@ -143,7 +143,7 @@ class Host(fixtures.Host):
         self.addCleanup(driver.close)
         self.machine.driver = driver
         manager = ClaimManager(self.name, driver, self.store, self.conf, self.service)
-        self.addCleanup(manager.close)
+        self._managers.append(manager)
         return manager
 
     def spawn(self, *args: Any, **what: Any) -> fixtures.Instance:

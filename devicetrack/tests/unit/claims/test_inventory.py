@@ -179,6 +179,7 @@ class TestHeldForNobody(base.TestCase):
         self.assertEqual(expected, self.counted())
         self.assertEqual(expected, counted(observer_of(self.host).providers()[0]))
         self.host.store.store.write(Changes(insert=(record,)))
+        self.host.restart()
 
 
 class TestProviders(base.TestCase):
