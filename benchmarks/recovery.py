@@ -195,8 +195,8 @@ def run(effort: Effort) -> Table:
     rows += [Row(f'{what}, to fetching', samples.ratio(subject, FETCH), at_most=at_most,
                  note=f'{samples.median(subject) * MILLISECONDS:,.0f} ms')
              for what, subject, at_most in (('reading what they say of devices', PARSE, 0.75),
-                                            ('init_host, fetching included', RECOVERY, 1.8),
-                                            ('an audit, fetching included', AUDIT, 1.9))]
+                                            ('init_host, fetching included', RECOVERY, 1.6),
+                                            ('an audit, fetching included', AUDIT, 1.6))]
     more = (memory - memory_of_few) / (effort.recovered_guests - few)
     rows.append(Row('memory that one more guest takes while all are read, to its document', more / (size * KIB),
                     at_most=0.05, note=f'{more:,.0f} bytes; {memory / KIB:,.0f} KiB for all, beside what is kept'))

@@ -28,7 +28,7 @@ from devicetrack.placement.reporter import Report
 LOG = logging.getLogger(__name__)
 
 
-class Host(Protocol):
+class ReportedHost(Protocol):
     """The facts of a host that a report needs. A ``ClaimManager`` that is ready has them."""
 
     host: str
@@ -92,12 +92,12 @@ class NodeReporter:
     :param nested: the option's value
     """
 
-    def __init__(self, client: Client, host: Host, store: HostRows, nested: str) -> None:
+    def __init__(self, client: Client, host: ReportedHost, store: HostRows, nested: str) -> None:
         self._host, self._store, self._nested = host, store, nested
         self._reporter, self._healer = PlacementReporter(client), Healer(client)
 
     @classmethod
-    def from_conf(cls, conf: cfg.ConfigOpts, host: Host, store: HostRows) -> NodeReporter:
+    def from_conf(cls, conf: cfg.ConfigOpts, host: ReportedHost, store: HostRows) -> NodeReporter:
         """As ``[placement]`` says.
 
         :raises InvalidConfiguration: the options cannot be used

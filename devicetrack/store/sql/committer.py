@@ -14,7 +14,6 @@ import collections
 from collections.abc import Callable
 from collections.abc import Sequence
 import contextlib
-import os
 import threading
 import time
 from typing import Any
@@ -83,7 +82,6 @@ class Committer:
         self._start_anew()
 
     def _start_anew(self) -> None:
-        self._pid = os.getpid()
         self._mutex = threading.Lock()
         self._waiting: collections.deque[_Ticket] = collections.deque()
         self._busy = False                  # somebody has the turn

@@ -88,6 +88,28 @@ class NoFitTestCase(base.TestCase):
             self.assertEqual(before, hosts.everything(ledger))
 
 
+class ShortagesTestCase(base.TestCase):
+
+    def short(self, *parts):
+        error = self.assertRaises(exception.NoFit, hosts.ledger(*parts).take, 'i',
+                                  wants((PMEM, 2), (SMALL, 1), (PMEM, 1)))
+        return [(one.resource_class, one.wanted, one.free) for one in error.shortages]
+
+    def test_name_only_what_does_not_fit(self):
+        self.assertEqual([(SMALL, 1, 0)], self.short(*[namespace(name) for name in 'abc']))
+        self.assertEqual([(PMEM, 3, 2)], self.short(namespace('a'), namespace('b'), namespace('s', SMALL)))
+
+    def test_name_everything_that_fits_alone_and_not_together(self):
+        ledger = hosts.ledger(capacity('p0', 1), capacity('p0', 1, VGPU_B, device_type='b'))
+        error = self.assertRaises(exception.NoFit, ledger.take, 'i', wants((VGPU, 1), (VGPU_B, 1)))
+        self.assertEqual([VGPU, VGPU_B], [one.resource_class for one in error.shortages])
+
+    def test_name_everything_that_is_asked_for_when_all_is_wanted(self):
+        ledger = hosts.ledger(namespace('a'))
+        self.assertEqual([(PMEM, True), (SMALL, False)], [(one.resource_class, one.fits) for one in ledger.shortages(
+            wants((PMEM, 1), (SMALL, 1)), everything=True)])
+
+
 class PolicyTestCase(base.TestCase):
 
     scenarios = base.table(
@@ -342,6 +364,18 @@ class RowsTestCase(base.TestCase):
         missing = [hosts.row(self.a, 'k'), hosts.row(self.c, 'i'), hosts.row(namespace('d'), 'i')]
         self.assertEqual(missing, self.ledger.not_held([*self.rows, *missing]))
 
+    def test_rows_of_a_kind_that_the_host_has_none_of_and_of_free_devices_are_not_held(self):
+        missing = [hosts.row(mdev('m', 'p0'), 'i'), hosts.row(self.c, 'k')]
+        self.assertEqual(missing, self.ledger.not_held([*self.rows, *missing]))
+
+    def test_what_is_held_beside_has_a_row_of_its_own(self):
+        beside = self.ledger.take('i', wants((PMEM, 1)), beside=True)
+        rows = [*self.rows, hosts.row(self.c, 'i')]
+        self.assertEqual([[], []], [self.ledger.without_row(rows, all_held) for all_held in (True, False)])
+        self.assertEqual([], self.ledger.without_row(self.rows, True))
+        self.ledger.trust_rows(beside.keys)
+        self.assertEqual([[], ['i']], [self.ledger.without_row(those, True) for those in (rows, self.rows)])
+
     def test_every_row_is_there(self):
         self.assertEqual([], self.ledger.without_row(self.rows, True))
         self.assertEqual([], self.ledger.without_row(self.rows, False))
@@ -406,6 +440,15 @@ class CreatableTestCase(base.TestCase):
         self.assertEqual((1, 1), (self.room(VGPU), self.room(VGPU_B)))
         self.ledger.read_capacities([capacity('p0', 1), capacity('p0', 0, VGPU_B, device_type='b')])
         self.assertEqual((1, 0), (self.room(VGPU), self.room(VGPU_B)))
+
+    def test_devices_that_only_rows_name_are_still_to_be_made(self):
+        ledger = hosts.ledger(capacity('p0', 4))
+        keys = hosts.hold_rows(ledger, *[hosts.row(mdev(name, 'p0'), 'i') for name in 'ab'])
+        self.assertEqual((2, 2, 0), tuple(getattr(ledger.pools()[0], name) for name in ('room', 'held', 'free')))
+        ledger.free(keys[:1])
+        self.assertEqual(3, ledger.pools()[0].room)
+        ledger.free(keys[1:])
+        self.assertEqual(4, ledger.pools()[0].room)
 
     def test_a_name_is_given_once(self):
         hold = self.take()
@@ -495,6 +538,23 @@ class ExchangeTestCase(base.TestCase):
         self.assertRaises(exception.NoFit, self.exchange, parts[:2],
                           wants((VGPU, 1), numa_nodes=nodes, numa_policy='required'))
 
+    def test_says_what_others_have_when_there_is_none(self):
+        ledger = hosts.ledger(mdev('a', 'p0'), mdev('b', 'p0'), mdev('c', 'p1'), mdev('d', 'p1'), namespace('n'))
+        hold = ledger.take('i', wants((VGPU, 3), (PMEM, 1)))
+        ledger.take('k', wants((VGPU, 1)))
+        ledger.releasing([mdev('b', 'p0').key])
+        [short] = self.assertRaises(exception.NoFit, ledger.exchange, hold.keys[0]).shortages
+        # The instance's own a and c do not count; b, which is on its way back, and the other instance's d do.
+        self.assertEqual((VGPU, 1, 2, 0, 1, 1, 1), (short.resource_class, short.wanted, short.exist, short.free,
+                                                    short.held, short.releasing, short.instances))
+
+    def test_says_what_others_have_of_the_provider_that_was_asked_for(self):
+        ledger = hosts.ledger(mdev('a', 'p0'), mdev('b', 'p0'), mdev('c', 'p1'), mdev('d', 'p1'))
+        hold = ledger.take('i', wants((VGPU, 1, provider('p0')), (VGPU, 2, provider('p1'))))
+        ledger.take('k', wants((VGPU, 1)))
+        [short] = self.assertRaises(exception.NoFit, ledger.exchange, hold.keys[0]).shortages
+        self.assertEqual((provider('p0'), 1, 1, 1), (short.provider_uuid, short.exist, short.held, short.instances))
+
     def test_takes_none_that_is_not_to_be_handed_out_since_its_parent_was_read(self):
         devices = [mdev(name, 'p0') for name in ('a', 'b', 'c', 'd')]
         ledger = hosts.ledger(*devices)
@@ -576,6 +636,24 @@ class InventoryTestCase(base.TestCase):
         ledger.read_inventory(old, watch)
         self.assertIsNone(ledger.device(key))
         self.assertEqual(2, ledger.pools()[0].room)
+
+    def test_and_what_did_not_change_meanwhile_is_read(self):
+        keys = self.ledger.take('i', wants((PMEM, 1))).keys
+        watch = self.ledger.watch()
+        self.ledger.free(keys)
+        self.ledger.read_inventory(inventory(namespace('a', unhealthy='hot'), namespace('b', unhealthy='hot'),
+                                             namespace('c')), watch)
+        self.assertEqual([set(), {'unhealthy'}, set()], [
+            self.ledger.device(namespace(name).key).withheld for name in 'abc'])
+
+    def test_a_parent_that_has_more_room_than_was_read_is_chosen_by_it(self):
+        ledger = hosts.ledger(capacity('p0', 2), capacity('p1', 0), mdev('a', 'p1'), policy='spread')
+        keys = ledger.take('i', wants((VGPU, 1, provider('p1')))).keys
+        watch = ledger.watch()
+        ledger.free(keys, removed=keys)
+        # It can make two beside the device, which was there when it was read and is gone now.
+        ledger.read_parents(inventory(capacity('p0', 2), capacity('p1', 2), mdev('a', 'p1')), watch)
+        self.assertEqual(['p1'], hosts.parents(ledger.take('k', wants((VGPU, 1)))))
 
     def test_what_was_made_meanwhile_is_known_better(self):
         ledger = hosts.ledger(capacity('p0', 2))
