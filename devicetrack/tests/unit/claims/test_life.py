@@ -317,5 +317,7 @@ class SeenTestCase(HostTestCase):
     def test_what_is_made_ready_again_takes_nothing_back(self):
         self.fixture.manager.realize(self.context, self.instance)
         self.declare('2.0.1')
+        rows, written = self.fixture.records(), len(self.fixture.store.written)
         self.fixture.manager.realize(self.context, self.instance)
-        self.assertEqual(['2.1.1'], self.seen())
+        self.assertEqual((['2.1.1'], rows), (self.seen(), self.fixture.records()))
+        self.assertEqual(written, len(self.fixture.store.written))

@@ -489,6 +489,20 @@ class CreatableTestCase(base.TestCase):
         self.ledger.realized(key, 'details')
         self.assertEqual((1, False), (self.room(), self.ledger.device(key).unborn))
 
+    def test_and_seen_with_the_very_details_that_it_was_to_have(self):
+        [key] = self.take().keys
+        seen = mdev(key.identifier, 'p0')._replace(details=self.ledger.device(key).details)
+        self.ledger.read_inventory(inventory(capacity('p0', 1), seen))
+        self.assertEqual((1, False), (self.room(), self.ledger.device(key).unborn))
+
+    def test_a_device_that_had_no_name_when_its_parent_was_drained_is_withheld_once_it_is_seen(self):
+        hold = self.ledger.take('i', wants((VGPU, 1)))
+        self.ledger.drain('mdev', 'p0')
+        [key] = hosts.name_all(self.ledger, hold).keys
+        self.ledger.realized(key, 'details')
+        self.ledger.read_inventory(inventory(capacity('p0', 1), mdev(key.identifier, 'p0')._replace(details='details')))
+        self.assertEqual({'drained'}, self.ledger.device(key).withheld)
+
     def test_a_parent_that_is_not_there_any_more_makes_nothing(self):
         self.ledger.read_inventory(inventory())
         self.assertRaises(exception.NoFit, self.take)
@@ -589,6 +603,18 @@ class InventoryTestCase(base.TestCase):
         self.assertEqual(['b'], hosts.taken(self.ledger.take('i', wants((PMEM, 1)))))
         self.assertIsNone(self.ledger.device(self.a.key))
 
+    def test_a_free_device_that_another_replaces_is_forgotten(self):
+        self.ledger.read_inventory(inventory(self.b, namespace('c')))
+        self.assertEqual(['b', 'c'], hosts.taken(self.ledger.take('i', wants((PMEM, 2)))))
+        self.assertIsNone(self.ledger.device(self.a.key))
+
+    def test_a_free_device_that_vanishes_is_forgotten_though_one_that_was_given_back_was_still_seen(self):
+        keys = self.ledger.take('i', wants((PMEM, 1))).keys
+        watch = self.ledger.watch()
+        self.ledger.free(keys, removed=keys)
+        self.ledger.read_inventory(inventory(self.a), watch)
+        self.assertEqual([], self.ledger.devices())
+
     def test_a_held_device_that_vanishes_stays_held(self):
         self.ledger.take('i', wants((PMEM, 1)))
         self.ledger.read_inventory(inventory(self.b))
@@ -664,6 +690,32 @@ class InventoryTestCase(base.TestCase):
         ledger.read_inventory(old, watch)
         self.assertFalse(ledger.device(key).withheld)
         self.assertEqual(1, ledger.pools()[0].room)
+
+
+class ReadAgainTestCase(base.TestCase):
+    """Whatever the host says otherwise than before is taken over, and nothing else changes."""
+
+    scenarios = base.table(
+        ('the same', {}),
+        ('its details', {'details': 'others'}),
+        ('that it is broken', {'unhealthy': 'hot'}),
+        ('that somebody else made it', {'adoptable': False}),
+        ('its class', {'resource_class': SMALL}),
+        ('its parent', {'parent': 'region1'}),
+        ('its node', {'numa_node': 1}),
+        ('its provider', {'provider': 'region1'}),
+        names=('now',))
+
+    def test_a_device_is_what_the_host_says_of_it_and_what_it_was_when_that_is_over(self):
+        before, others = namespace('a'), (namespace('b'), mdev('m', 'p0'))
+        after = before._replace(**self.now)
+        ledger = hosts.ledger(before, *others)
+        for device in (after, after, before):
+            ledger.read_inventory(inventory(device, *others))
+            read_first = hosts.ledger(device, *others)
+            self.assertEqual(sorted(read_first.devices()), sorted(ledger.devices()))
+            self.assertEqual([pool._replace(details='') for pool in read_first.pools()],
+                             [pool._replace(details='') for pool in ledger.pools() if pool.total])
 
 
 class WithheldTestCase(base.TestCase):
