@@ -216,8 +216,8 @@ class ClaimManager:
     def started(self, context: Any, instance: Any, before_move: bool = False) -> InstanceResources:
         """Record that the guest runs on its devices. If it is never called, the audit settles it.
 
-        Sets ``instance.resources``. Of a move that ended here, the new devices are the instance's current ones from
-        now on; the old ones stay its own until the move is confirmed.
+        Sets ``instance.resources``. When the instance moved to here, the new devices are its current ones from now on;
+        those that it left on this host stay its own until the move is confirmed.
 
         :param before_move: as :meth:`realize`
         :raises InvalidTransition: its devices are on their way back
@@ -350,7 +350,7 @@ class ClaimManager:
     def rebuild_claim(self, context: Any, instance: Any, nodename: str,
                       allocations: Mapping[str, Any] | DeviceRequest | None, migration: Any = None,
                       limits: Any = None, *, numa_topology: Any = None) -> Claim:
-        """Claim for an instance that is evacuated to this host. Of its allocations only those of this host count.
+        """Claim for an instance that is evacuated to this host. Only its allocations of this host count.
 
         A rebuild in place (no migration, and the instance is on this host) takes nothing: the claim has the devices
         that the instance has, and giving it up gives none of them back.
@@ -488,6 +488,7 @@ class ClaimManager:
 
         Frees nothing that any view says is in use, and nothing on an unknown view. Carries out what commands ordered.
 
+        :param startup: taken for the sake of callers that pass it, and not used
         :raises NodeUnavailable: the node is not of this host
         :raises HypervisorUnreachable, StoreError: no answer; nothing was changed
         """

@@ -62,7 +62,7 @@ class Moves:
               numa_topology: Any = None, partners: PartnerSearch | None = None) -> Claim:
         """Claim devices of this host for an instance that moves to it, or to other devices of it.
 
-        The errors are those of :meth:`ClaimManager.resize_claim`.
+        The errors are those of :meth:`.manager.ClaimManager.resize_claim`.
 
         :param partners: for a guest that comes while it runs, for which not any device of a class will do
         """

@@ -78,7 +78,7 @@ def plan(read: Callable[[], Views], accept: bool = False) -> tuple[list[Finding]
 
 
 def choose(repairs: Iterable[Repair], behind: bool, accept: bool) -> Plan:
-    """Of a plan, what may be done now.
+    """Choose what may be done now of a plan.
 
     :param behind: the store is older than its guests: until its rows are complete nothing is given back
     """
@@ -198,8 +198,8 @@ class Repairs:
         :param instance_uuid: its owner, as somebody confirmed it
         :returns: the row as it was
         :raises NotAssigned: nobody holds the device
-        :raises NotForgotten: it has another owner, the host may still have it or get it back as it is, a guest may use
-            it, or one of these cannot be told
+        :raises NotForgotten: something works on its instance just now, it has another owner, the host may still have it
+            or get it back as it is, a guest may use it, or one of these cannot be told
         :raises HypervisorUnreachable, StoreError: no answer
         """
         # An audit, which may call this, waits for no instance.

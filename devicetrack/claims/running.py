@@ -92,7 +92,8 @@ class Running:
     def start(cls, parts: Parts) -> tuple[Running, list[Finding]]:
         """Take the host, read every view and go on with what a crash interrupted.
 
-        The errors are those of :meth:`ClaimManager.init_host`; after one of them the host is free for another process.
+        The errors are those of :meth:`.manager.ClaimManager.init_host`; after one of them the host is free for another
+        process.
         """
         options.register(parts.conf)
         conf = parts.conf[options.GROUP]
