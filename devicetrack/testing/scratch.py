@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 import os
 import re
@@ -37,12 +38,26 @@ def make(kind: str, durable: bool = False) -> str:
     """
     parent = directory(durable)
     _sweep(parent)
-    return tempfile.mkdtemp(prefix=f'devicetrack-{os.getpid()}-{kind}-', dir=parent)
+    made = tempfile.mkdtemp(prefix=f'devicetrack-{os.getpid()}-{kind}-', dir=parent)
+    _lock(made)                                 # to the end of this process, and of its forks
+    return made
+
+
+def _lock(path: str) -> bool:
+    """Take the lock of a directory, unless a process that lives has it."""
+    locked = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(locked, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(locked)
+        return False
+    return True
 
 
 @functools.cache
 def _sweep(parent: str) -> None:
     for name in os.listdir(parent):
         found = re.match(r'devicetrack-(\d+)-', name)
-        if found and not os.path.exists(f'/proc/{found[1]}'):
+        # A process of another container that shares this memory is not in /proc, but its lock is seen.
+        if found and not os.path.exists(f'/proc/{found[1]}') and _lock(os.path.join(parent, name)):
             shutil.rmtree(os.path.join(parent, name), ignore_errors=True)

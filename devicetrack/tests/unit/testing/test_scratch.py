@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import types
@@ -30,3 +31,16 @@ class DirectoryTestCase(base.TestCase):
         self.assertTrue(os.path.basename(made).startswith(f'devicetrack-{os.getpid()}-crash-'))
         self.assertEqual({os.path.basename(made), f'devicetrack-{os.getpid()}-SQLite-x', 'devicetrack-y', 'z'},
                          set(os.listdir(parent)))
+
+    def test_what_a_process_that_cannot_be_seen_has_locked_stays(self) -> None:
+        dead = subprocess.Popen(['true'])
+        dead.wait()
+        parent = self.temp_dir()
+        self.patch(scratch, 'directory', lambda _durable: parent)
+        of_another = os.path.join(parent, f'devicetrack-{dead.pid}-SQLite-x')
+        os.mkdir(of_another)
+        locked = os.open(of_another, os.O_RDONLY | os.O_DIRECTORY)
+        self.addCleanup(os.close, locked)
+        fcntl.flock(locked, fcntl.LOCK_EX)
+        scratch.make('crash')
+        self.assertIn(os.path.basename(of_another), os.listdir(parent))
