@@ -39,11 +39,6 @@ class Doubt(NamedTuple):
     changes: Changes
     undo: bool
 
-    @property
-    def starts_a_guest(self) -> bool:
-        """Whether it records that a guest runs."""
-        return any(update.after.state == vocabulary.ACTIVE for update in self.changes.update)
-
 
 class Rows:
     """The rows of one host, written by its manager alone, and one operation at a time on those of an instance.
