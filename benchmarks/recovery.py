@@ -219,15 +219,16 @@ def _memory(host: Guests) -> int:
     from devicetrack.virt.libvirt import connection
     from devicetrack.virt.libvirt import domain_xml
     hypervisor = connection.Connection(host.daemon.uri)
-    named = []
+
+    def read(definitions: connection.Definitions | connection.Unreadable) -> tuple[str, ...]:
+        assert isinstance(definitions, connection.Definitions)
+        return domain_xml.parse(definitions.current).memory_paths
+
     gc.collect()
     tracemalloc.start()
     try:
-        for definitions in hypervisor.definitions():
-            assert isinstance(definitions, connection.Definitions)
-            domain = domain_xml.parse(definitions.current)
-            named.append(domain.memory_paths)
-        del definitions, domain
+        named = list(hypervisor.definitions(read))
+        assert named
         kept, most = tracemalloc.get_traced_memory()
         return most - kept
     finally:

@@ -26,7 +26,7 @@ from typing import TypeVar
 import libvirt
 
 from devicetrack import exception
-from devicetrack.virt.libvirt import ahead
+from devicetrack.virt.libvirt import side_by_side
 from devicetrack.virt.libvirt import vfio_migration
 
 LOG = logging.getLogger(__name__)
@@ -223,40 +223,41 @@ class Connection:
             with contextlib.suppress(libvirt.libvirtError):
                 raw.close()
 
-    def definitions(self) -> Iterator[Definitions | Unreadable]:
-        """Read every domain's definitions. Only a few domains are in memory at a time.
+    def definitions(self, read: Callable[[Definitions | Unreadable], _Answer]) -> list[_Answer]:
+        """Read every domain's definitions, in any order. Only a few of them are in memory at a time.
 
         A domain that goes away meanwhile is left out.
 
-        :raises HypervisorUnreachable: no answer, perhaps after some domains; those that came before are not all
+        :param read: what to make of a domain's definitions. Threads call it, several at the same time
+        :raises HypervisorUnreachable: no answer, perhaps after some domains were read
         """
         domains = self._asked('virConnectListAllDomains', lambda raw: raw.listAllDomains(0))
         # This list costs a fraction of asking every domain. It is read second: a domain in it had no definition when
         # all domains were listed, or lost it since.
         transient = {domain.UUIDString() for domain in self._asked(
             'virConnectListAllDomains', lambda raw: raw.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_TRANSIENT))}
-        # libvirtd, in its own process, takes most of the time for a document. So a thread fetches ahead of the caller.
-        with contextlib.closing(ahead.of(functools.partial(self._of_domains, domains, transient))) as found:
-            yield from found
+        # libvirtd, in its own process, takes most of the time for a document.
+        def fetch(domain: Any) -> _Answer | None:
+            found = self._definitions_of(domain, transient)
+            return None if found is None else read(found)
 
-    def _of_domains(self, domains: Iterable[Any], transient: Collection[str]) -> Iterator[Definitions | Unreadable]:
-        for domain in domains:
-            uuid = domain.UUIDString()
-            try:
-                yield self._definitions_of(domain, uuid, uuid in transient)
-            except exception.DomainGone:
-                continue
-            except Refused as error:
-                yield Unreadable(uuid, str(error))
+        return [answer for answer in side_by_side.ask(domains, fetch) if answer is not None]
 
-    def _definitions_of(self, domain: Any, uuid: str, transient: bool) -> Definitions:
-        with self.calling('virDomainGetXMLDesc', uuid):
-            current = domain.XMLDesc(0)
-            # The document itself says whether the guest runs. Another call for that would be a race, and cost half as
-            # much as the document.
-            running = _LIVE.match(current) is not None
-            return Definitions(uuid, running, current, domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE)
-                               if running and not transient else None)
+    def _definitions_of(self, domain: Any, transient: Collection[str]) -> Definitions | Unreadable | None:
+        """Read the definitions of a domain; None if it is gone."""
+        uuid = domain.UUIDString()
+        try:
+            with self.calling('virDomainGetXMLDesc', uuid):
+                current = domain.XMLDesc(0)
+                # The document itself says whether the guest runs. Another call for that would be a race, and cost half
+                # as much as the document.
+                running = _LIVE.match(current) is not None
+                return Definitions(uuid, running, current, domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE)
+                                   if running and uuid not in transient else None)
+        except exception.DomainGone:
+            return None
+        except Refused as error:
+            return Unreadable(uuid, str(error))
 
     def domain(self, uuid: str) -> Domain | None:
         """Look up the domain of this UUID; None if there is none."""

@@ -7,11 +7,13 @@ from collections.abc import Container
 from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
+import functools
 import hashlib
 import logging
 import os
 import time
 from typing import Any
+from typing import NamedTuple
 import urllib.parse
 
 from oslo_config import cfg
@@ -48,8 +50,24 @@ LOG = logging.getLogger(__name__)
 BOOT_ID = '/proc/sys/kernel/random/boot_id'    # random(4)
 
 
-# A device kind, a domain's UUID, whether it runs, and the addresses of the kind in its live and inactive definition.
-_Named = tuple[str, str, bool, Sequence[str], Sequence[str]]
+class _Named(NamedTuple):
+    """The addresses of one device kind that a domain names, for the kind to identify."""
+
+    kind: str
+    domain_uuid: str
+    running: bool
+    now: Sequence[str]              # in the live definition
+    later: Sequence[str]            # in the inactive one
+
+
+class _Guest(NamedTuple):
+    """What the definitions of one domain say. ``uses`` are the devices that its record identifies."""
+
+    uuid: str
+    running: bool
+    named: Sequence[_Named]
+    uses: Sequence[Use]
+    unknown: Unknown | None
 
 
 class LibvirtDriver(driver.VirtDriver):
@@ -127,38 +145,47 @@ class LibvirtDriver(driver.VirtDriver):
         running: set[str] = set()
         unknown: list[Unknown] = []
         boot_id = self.boot_id()
-        for found in self.hypervisor.definitions():
-            if found.uuid in domains:
-                unknown.append(Unknown(f'domain {found.uuid}', 'two domains have this UUID'))
-            domains.add(found.uuid)
-            if isinstance(found, connection.Unreadable):
-                unknown.append(Unknown(f'domain {found.uuid}', found.reason))
-                continue
-            if found.running:
-                running.add(found.uuid)
-            try:
-                self._read_domain(found, boot_id, named, uses)
-            except exception.InvalidDocument as error:
-                unknown.append(Unknown(error.document, f'{error.where}: {error.reason}'))
+        for guest in self.hypervisor.definitions(functools.partial(self._read_guest, boot_id)):
+            if guest.uuid in domains:
+                unknown.append(Unknown(f'domain {guest.uuid}', 'two domains have this UUID'))
+            domains.add(guest.uuid)
+            if guest.running:
+                running.add(guest.uuid)
+            if guest.unknown is not None:
+                unknown.append(guest.unknown)
+            named += guest.named
+            uses += guest.uses
         for kind in self._kinds.values():
-            ours = [one for one in named if one[0] == kind.name]
+            ours = [one for one in named if one.kind == kind.name]
             means: Mapping[str, str | None] | None = None
             try:
-                means = kind.identify({address for _, _, _, now, later in ours for address in (*now, *later)})
+                means = kind.identify({address for one in ours for address in (*one.now, *one.later)})
             except exception.DriverError as error:
                 if kind.name in needed:
                     unknown.append(Unknown(f'{kind.name} devices that domains name', str(error)))
             uses += [Use(kind.name, None if means is None else means[address], address, uuid, runs, address in now,
                          address in later)
-                     for _, uuid, runs, now, later in ours for address in dict.fromkeys((*now, *later))
+                     for _kind, uuid, runs, now, later in ours for address in dict.fromkeys((*now, *later))
                      if means is None or address in means]
         return Usage(tuple(uses), frozenset(domains), frozenset(running), tuple(unknown),
                      self._guests.arriving(running))
 
-    def _read_domain(self, found: connection.Definitions, boot_id: str, named: list[_Named], uses: list[Use]) -> None:
-        """Add what one domain names.
+    def _read_guest(self, boot_id: str, found: connection.Definitions | connection.Unreadable) -> _Guest:
+        """Read what one domain names, as far as that can be read. Several threads do this at the same time."""
+        named: list[_Named] = []
+        uses: list[Use] = []
+        if isinstance(found, connection.Unreadable):
+            return _Guest(found.uuid, False, named, uses, Unknown(f'domain {found.uuid}', found.reason))
+        unknown = None
+        try:
+            self._read_definitions(found, boot_id, named, uses)
+        except exception.InvalidDocument as error:
+            unknown = Unknown(error.document, f'{error.where}: {error.reason}')
+        return _Guest(found.uuid, found.running, named, uses, unknown)
 
-        ``uses`` gets the devices that a record identifies, and ``named`` the addresses that the kinds identify later.
+    def _read_definitions(self, found: connection.Definitions, boot_id: str, named: list[_Named],
+                          uses: list[Use]) -> None:
+        """Add what one domain names.
 
         :raises InvalidDocument: a definition cannot be read. The devices of a readable live one were added before
         """
@@ -181,7 +208,7 @@ class LibvirtDriver(driver.VirtDriver):
             now = kind.addresses(live) if live is not None else ()
             later = kind.addresses(inactive) if inactive is not None and kind.form not in recorded else ()
             if now or later:
-                named.append((kind.name, found.uuid, found.running, now, later))
+                named.append(_Named(kind.name, found.uuid, found.running, now, later))
         for form, keys in recorded.items():
             uses += [Use(*key, address, found.uuid, found.running, False, True)
                      for key, address in zip(keys, () if inactive is None else form.addresses(inactive), strict=True)]

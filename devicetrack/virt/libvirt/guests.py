@@ -82,25 +82,7 @@ class Guests:
 
     def records(self) -> list[GuestRecord]:
         """As :meth:`devicetrack.virt.driver.VirtDriver.guest_records`."""
-        found = []
-        for definitions in self._hypervisor.definitions():
-            record, problem = None, None
-            if isinstance(definitions, connection.Unreadable):
-                problem = definitions.reason
-            else:
-                try:
-                    domain = domain_xml.parse(definitions.current, f'domain {definitions.uuid}')
-                except exception.InvalidDocument as error:
-                    problem = f'{error.where}: {error.reason}'
-                else:
-                    record, problem = domain.record, domain.record_problem
-            if record is not None and record.instance_uuid != definitions.uuid:
-                record, problem = None, 'it is of another instance'
-            if record is not None:
-                found.append(record)
-            elif problem is not None:
-                LOG.warning('What domain %s records of its devices cannot be read: %s', definitions.uuid, problem)
-        return found
+        return [record for record in self._hypervisor.definitions(_record) if record is not None]
 
     def destroy(self, domain_uuid: str) -> None:
         """As :meth:`devicetrack.virt.driver.VirtDriver.destroy_guest`."""
@@ -247,6 +229,25 @@ class Guests:
                     if identifier is not None:
                         keys.add(DeviceKey(kind.name, identifier))
         return found
+
+
+def _record(found: connection.Definitions | connection.Unreadable) -> GuestRecord | None:
+    """Read what a domain records of its devices; None if it has no record that can be read."""
+    record, problem = None, None
+    if isinstance(found, connection.Unreadable):
+        problem = found.reason
+    else:
+        try:
+            domain = domain_xml.parse(found.current, f'domain {found.uuid}')
+        except exception.InvalidDocument as error:
+            problem = f'{error.where}: {error.reason}'
+        else:
+            record, problem = domain.record, domain.record_problem
+    if record is not None and record.instance_uuid != found.uuid:
+        record, problem = None, 'it is of another instance'
+    if problem is not None:
+        LOG.warning('What domain %s records of its devices cannot be read: %s', found.uuid, problem)
+    return record
 
 
 def _key(assignment: DeviceAssignment) -> DeviceKey:
