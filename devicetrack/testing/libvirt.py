@@ -14,9 +14,12 @@ Neither touches the machine's own libvirt::
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Mapping
 import contextlib
+import functools
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -32,6 +35,7 @@ from lxml import etree
 
 from devicetrack.objects.values import GuestConfig
 from devicetrack.testing import private_libvirtd
+from devicetrack.testing import scratch
 
 _HANGS_S: Final = 900
 
@@ -134,6 +138,14 @@ class TestNode(fixtures.Fixture):
             self._connection.close()
 
 
+@functools.cache
+def _capabilities() -> str:
+    """The directory in which the daemons of this process keep what QEMU can do: to ask it takes seconds."""
+    directory = scratch.make('libvirt')
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return directory
+
+
 class Libvirtd(fixtures.Fixture):
     """A libvirtd of the test's own, with its QEMU and node-device drivers. Needs root, libvirtd and qemu-system-x86.
 
@@ -156,7 +168,7 @@ class Libvirtd(fixtures.Fixture):
         with open(os.path.join(self.path, 'log'), 'ab') as log:
             self._process = subprocess.Popen(
                 ('unshare', '--mount', '--propagation', 'private', sys.executable, private_libvirtd.__file__,
-                 self.path),
+                 self.path, _capabilities()),
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         deadline = time.monotonic() + _HANGS_S
         while True:
@@ -187,17 +199,14 @@ class Libvirtd(fixtures.Fixture):
             return log.read()
 
     def _end(self) -> None:
-        if self._process is not None:
-            with contextlib.suppress(libvirt.libvirtError):
-                for domain in self.connect().listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE):
-                    domain.destroy()
+        # Guests are killed below: the daemon would give each of them seconds to end by itself.
         self.stop()
         for pid in self._guests():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
     def _guests(self) -> list[int]:
-        """The processes of guests that outlived the daemon: libvirt writes a file with the number of each."""
+        """The processes of guests, which outlive the daemon: libvirt writes a file with the number of each."""
         found = []
         run = os.path.join(self.path, 'run', 'qemu')
         for name in os.listdir(run) if os.path.isdir(run) else ():

@@ -1,4 +1,6 @@
-"""Becomes a libvirtd whose directories are below one that is given. Run as root in a mount namespace of its own.
+"""Becomes a libvirtd whose directories are below one that is given, but for its cache, which several daemons share.
+
+Run as root in a mount namespace of its own.
 
 libvirtd has the paths of its system mode compiled in, so the paths stay and something else is mounted there.
 """
@@ -15,7 +17,6 @@ _DIRECTORIES = {
     'run': '/run/libvirt',
     'lib': '/var/lib/libvirt',
     'log.d': '/var/log/libvirt',
-    'cache': '/var/cache/libvirt',
 }
 
 _LIBVIRTD = """
@@ -58,9 +59,9 @@ def _add_account(root: str) -> None:
             subprocess.run(('mount', '--bind', copy, path), check=True)
 
 
-def main(root: str) -> None:
-    for name, target in _DIRECTORIES.items():
-        source = os.path.join(root, name)
+def main(root: str, cache: str) -> None:
+    directories = {os.path.join(root, name): target for name, target in _DIRECTORIES.items()}
+    for source, target in (*directories.items(), (cache, '/var/cache/libvirt')):
         os.makedirs(source, exist_ok=True)
         os.makedirs(target, exist_ok=True)
         subprocess.run(('mount', '--bind', source, target), check=True)
@@ -76,4 +77,4 @@ def main(root: str) -> None:
 
 
 if __name__ == '__main__':
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Collection
-from collections.abc import Iterable
 from collections.abc import Iterator
 import contextlib
 import enum
