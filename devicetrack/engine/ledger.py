@@ -286,9 +286,7 @@ class Ledger:
 
     def _take_from(self, pool: Pool) -> Unit:
         """Take the device that has been free for the longest time, or one that will be made. The pool has room."""
-        free = pool.free
-        while free:
-            unit = free.popleft()
+        while (unit := pool.free.take()) is not None:
             unit.queued = False
             if unit.state == FREE and not unit.withheld:        # else it was withheld or removed while it stood here
                 pool.free_count -= 1
