@@ -1,8 +1,8 @@
 """The line of free devices of one pool: who has been free for the longest time is taken first.
 
-On a host with many devices, the one that is taken next was last used long ago: its unit, and then the identifier, have
-to come from main memory. If a take waited for each of the two, it would cost a fifth more with 100,000 devices than
-with ten. So the line reads the next few devices in a row, and the processor fetches them at the same time.
+On a host with many devices, the one that is taken next was last used long ago: its unit and its identifier have to come
+from main memory. A take that waits for the one, and then for the other, costs a fifth more with 100,000 devices than
+with ten. So the line reads the next few devices together, and the processor fetches all of them at the same time.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 import itertools
-from typing import Any
 from typing import Final
+from typing import Generic
 from typing import Protocol
 from typing import TypeVar
 
@@ -19,37 +19,63 @@ from typing import TypeVar
 _READ_AHEAD: Final = 8
 
 
-class Named(Protocol):
+class Unit(Protocol):
     identifier: str
+    withheld: frozenset[str]
 
 
-Device = TypeVar('Device', bound=Named)
+Device = TypeVar('Device', bound=Unit)
 
 
-class Line(deque[Device]):
-    """Devices in the order in which they will be taken."""
+class Line(Generic[Device]):
+    """Devices in the order in which they will be taken. The identifier of one that stands here does not change."""
 
-    __slots__ = ('_ahead',)
+    __slots__ = ('_devices', '_identifiers', '_ahead')
 
     def __init__(self) -> None:
-        super().__init__()
-        self._ahead = 0                         # so many devices at the front were read already
+        self._devices: deque[Device] = deque()
+        self._identifiers: deque[str] = deque()     # of the same devices, to be found without reading these
+        self._ahead = 0                             # so many of the first were read already
 
-    def take(self) -> Device | None:
-        """Take the first device out of the line; None when nobody stands here."""
-        if not self:
+    def __iter__(self) -> Iterator[Device]:
+        return iter(self._devices)
+
+    def append(self, device: Device) -> None:
+        self._devices.append(device)
+        self._identifiers.append(device.identifier)
+
+    def put_first(self, device: Device) -> None:
+        self._devices.appendleft(device)
+        self._identifiers.appendleft(device.identifier)
+
+    def remove(self, device: Device) -> None:
+        """Take a device out, wherever it stands. The longer the line, the longer this takes."""
+        place = self._devices.index(device)
+        del self._devices[place], self._identifiers[place]
+
+    def take_first(self) -> Device | None:
+        """Take out the first device; None when nobody stands here."""
+        devices = self._devices
+        if not devices:
             return None
         if self._ahead:
             self._ahead -= 1
         else:
             self._read_ahead()
-        return self.popleft()
+        self._identifiers.popleft()
+        return devices.popleft()
 
     def _read_ahead(self) -> None:
-        # Two loops: the identifier of one device is not waited for before the next device is read.
-        units = list(itertools.islice(self, _READ_AHEAD))
-        self._ahead = len([unit.identifier for unit in units]) - 1
+        # Whoever makes a list counts a reference to each object in it: that reads the beginning of the object.
+        devices = list(itertools.islice(self._devices, _READ_AHEAD))
+        list(itertools.islice(self._identifiers, _READ_AHEAD))
+        # And this reads the end of each unit, which is its last field.
+        self._ahead = len([device.withheld for device in devices]) - 1
 
-    def __reduce__(self) -> tuple[type[Line[Any]], tuple[()], None, Iterator[Device]]:
+    def __getstate__(self) -> tuple[deque[Device], deque[str]]:
         """Lines of the same order are pickled alike, whatever was read ahead."""
-        return Line, (), None, iter(self)
+        return self._devices, self._identifiers
+
+    def __setstate__(self, state: tuple[deque[Device], deque[str]]) -> None:
+        self._devices, self._identifiers = state
+        self._ahead = 0
