@@ -42,8 +42,7 @@ _HOSTDEV = re.compile(rf"\n    <hostdev mode='[a-z]+' type='([a-z_]+)'((?:{_ATTR
                       rf"(?:      <source>\n        <address (?:uuid='({_UUID})'|{_PCI})/>\n)?")
 _RECORD = f'\n    <devicetrack:{metadata.ELEMENT} xmlns:devicetrack="{metadata.NAMESPACE}"'
 _RECORD_END = f'</devicetrack:{metadata.ELEMENT}>'
-# If a namespace is declared in another way, for example with references, it may be ours.
-_DECLARED = re.compile(r'xmlns[\s:=]')
+# If a namespace is declared in another way, for example with references, it may be ours. Nova's own name has '/xmlns/'.
 _NAMESPACE = re.compile(r"""xmlns(?::[\w.-]{1,64})?=(?:"[^"&]{1,256}"|'[^'&]{1,256}')""")
 
 
@@ -86,8 +85,9 @@ def _read(text: str, path_backed: Collection[str]) -> Excerpt:
     record = '' if own is None else _record(text, own)
     memories, memory_runs = _spots(text, 'memory', devices)
     hostdevs, hostdev_runs = _spots(text, 'hostdev', devices)
-    if (text.count('<memory model=', start), text.count('<hostdev', start)) != (len(memories), len(hostdevs)):
-        raise _Doubt
+    for name in ('<memory model=', '<hostdev'):
+        if text.find(name, start, devices.before) >= 0 or text.find(name, devices.after) >= 0:
+            raise _Doubt
     if record or memories or hostdevs:
         _check_depths(text, start, own, devices, sorted(memory_runs + hostdev_runs))
     return Excerpt(
@@ -108,13 +108,14 @@ class _Element(NamedTuple):
 
 def _own_element(text: str, name: str, start: int) -> _Element | None:
     """Find the one element of this name after ``start``, where libvirtd puts a child of the root."""
-    opened, closed = text.count(f'<{name}', start), text.count(f'</{name}', start)
-    if not opened and not closed:
-        return None
     first, last = f'\n  <{name}>\n', f'\n  </{name}>\n'
     before = text.find(first, start - 1)
     end = text.find(last, before + len(first) - 1)
-    if (opened, closed) != (1, 1) or before < 0 or end < 0:
+    # Nearly always the name stands nowhere else, and then one search tells what otherwise takes two.
+    if before < 0 or end < 0 or (text.count(name, start) != 2 and (
+            text.count(f'<{name}', start), text.count(f'</{name}', start)) != (1, 1)):
+        if text.find(f'<{name}', start) < 0 and text.find(f'</{name}', start) < 0:
+            return None
         raise _Doubt
     # The line breaks before the tags are not part of the element.
     return _Element(before + 1, before + len(first), end + 1, end + len(last))
@@ -122,7 +123,8 @@ def _own_element(text: str, name: str, start: int) -> _Element | None:
 
 def _record(text: str, own: _Element) -> str:
     """Find our element among the metadata."""
-    if len(_DECLARED.findall(text, own.begin, own.end)) != len(_NAMESPACE.findall(text, own.begin, own.end)):
+    declared = text.count('xmlns', own.begin, own.end) - text.count('/xmlns/', own.begin, own.end)
+    if declared != len(_NAMESPACE.findall(text, own.begin, own.end)):
         raise _Doubt
     mentioned = text.count(metadata.NAMESPACE)
     if not mentioned:

@@ -137,32 +137,38 @@ def migration_types(kind: api.DeviceKind) -> Sequence[MigrationType]:
 def _check(kind: api.DeviceKind, found: api.Stock) -> None:
     """Check a stock quickly, since a host may have thousands of devices.
 
-    One piece of code wrote all details of a kind. So this reads those of the first device of each resource class, and
-    sees of the others only that they have some.
+    One piece of code wrote all details of a kind. So this reads those of one device of each resource class, and sees of
+    the others only that they have some.
     """
-    read: set[str] = set()
-    counted_as = kind.resource_classes
+    name, counted_as = kind.name, kind.resource_classes
+    odd = [one for one in found.devices if one.kind != name or one.resource_class not in counted_as
+           or not isinstance(one.identifier, str) or not 0 < len(one.identifier) <= _IDENTIFIER_CHARACTERS
+           or not isinstance(one.details, str) or one.details[:1] != '{']
     everything: tuple[InventoryDevice | Capacity, ...] = (*found.devices, *found.capacities)
-    for one in everything:
-        mistake, cause = None, None
-        if isinstance(one, InventoryDevice) and not (
-                isinstance(one.identifier, str) and 0 < len(one.identifier) <= _IDENTIFIER_CHARACTERS):
-            mistake = f'has an identifier that is no text of 1 to {_IDENTIFIER_CHARACTERS} characters'
-        elif one.kind != kind.name:
-            mistake = f'is of kind {one.kind!r}'
-        elif one.resource_class not in counted_as:
-            mistake = f'has the resource class {one.resource_class!r}, which is not in resource_classes'
-        elif one.resource_class not in read or not isinstance(one.details, str) or not one.details.startswith('{'):
-            try:
-                details.from_text(one.details)
-            except (exception.UnknownObject, exception.MalformedObject) as error:
-                mistake = f'has no details as devicetrack.objects.details.to_text makes them: {error}'
-                cause = error
-            read.add(one.resource_class)
-        if mistake is not None:
-            what = f'device {one.identifier!r}' if isinstance(one, InventoryDevice) \
-                else f'the capacity of {one.parent} for {one.device_type}'
-            raise exception.DeviceKindFailed(kind.name, f'{what} {mistake}') from cause
+    one_of_each = {one.resource_class: one for one in everything}
+    for one in (*odd, *found.capacities, *one_of_each.values()):
+        _check_one(kind, one)
+
+
+def _check_one(kind: api.DeviceKind, one: InventoryDevice | Capacity) -> None:
+    mistake, cause = None, None
+    if isinstance(one, InventoryDevice) and not (
+            isinstance(one.identifier, str) and 0 < len(one.identifier) <= _IDENTIFIER_CHARACTERS):
+        mistake = f'has an identifier that is no text of 1 to {_IDENTIFIER_CHARACTERS} characters'
+    elif one.kind != kind.name:
+        mistake = f'is of kind {one.kind!r}'
+    elif one.resource_class not in kind.resource_classes:
+        mistake = f'has the resource class {one.resource_class!r}, which is not in resource_classes'
+    else:
+        try:
+            details.from_text(one.details)
+        except (exception.UnknownObject, exception.MalformedObject) as error:
+            mistake = f'has no details as devicetrack.objects.details.to_text makes them: {error}'
+            cause = error
+    if mistake is not None:
+        what = f'device {one.identifier!r}' if isinstance(one, InventoryDevice) \
+            else f'the capacity of {one.parent} for {one.device_type}'
+        raise exception.DeviceKindFailed(kind.name, f'{what} {mistake}') from cause
 
 
 def _no_kind(cls: Any, reason: str) -> exception.InvalidConfiguration:
