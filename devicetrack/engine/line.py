@@ -20,6 +20,8 @@ _READ_AHEAD: Final = 8
 
 
 class Unit(Protocol):
+    """What a line reads of a device."""
+
     identifier: str
     withheld: frozenset[str]
 
