@@ -286,9 +286,7 @@ class Ledger:
 
     def _take_from(self, pool: Pool) -> Unit:
         """Take the device that has been free for the longest time, or one that will be made. The pool has room."""
-        free = pool.free
-        while free:
-            unit = free.popleft()
+        while (unit := pool.free.take_first()) is not None:
             unit.queued = False
             if unit.state == FREE and not unit.withheld:        # else it was withheld or removed while it stood here
                 pool.free_count -= 1
@@ -443,7 +441,7 @@ class Ledger:
         if not unit.queued:
             unit.queued = True
             if first:
-                pool.free.appendleft(unit)
+                pool.free.put_first(unit)
             else:
                 pool.free.append(unit)
         pool.grew()

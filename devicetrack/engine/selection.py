@@ -14,12 +14,12 @@ choice costs the same for any number of devices.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 import heapq
 from typing import Final
 
 from devicetrack import vocabulary
+from devicetrack.engine.line import Line
 from devicetrack.engine.withholding import NO_REASON
 from devicetrack.objects.values import Candidate
 from devicetrack.objects.values import DeviceKey
@@ -57,7 +57,7 @@ class Pool:
         self.details = ''                       # what a device made here starts with, else those of a device of it
         self.creatable = False                  # whether the parent makes devices of this pool at all
         self.available = 0                      # how many more it could make when it was last read
-        self.free: deque[Unit] = deque()
+        self.free: Line[Unit] = Line()
         self.free_count = self.held_count = self.releasing_count = self.total = 0
         self.index = 0                          # place in the order of names
         self.scopes: tuple[Scope, ...] = ()

@@ -1,0 +1,83 @@
+"""The line of free devices of one pool: who has been free for the longest time is taken first.
+
+On a host with many devices, the one that is taken next was last used long ago: its unit and its identifier have to come
+from main memory. A take that waits for the one, and then for the other, costs a fifth more with 100,000 devices than
+with ten. So the line reads the next few devices together, and the processor fetches all of them at the same time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+import itertools
+from typing import Final
+from typing import Generic
+from typing import Protocol
+from typing import TypeVar
+
+# The processor fetches about as many at the same time. More would leave its caches before they are taken.
+_READ_AHEAD: Final = 8
+
+
+class Unit(Protocol):
+    """What a line reads of a device."""
+
+    identifier: str
+    withheld: frozenset[str]
+
+
+Device = TypeVar('Device', bound=Unit)
+
+
+class Line(Generic[Device]):
+    """Devices in the order in which they will be taken. The identifier of one that stands here does not change."""
+
+    __slots__ = ('_devices', '_identifiers', '_ahead')
+
+    def __init__(self) -> None:
+        self._devices: deque[Device] = deque()
+        self._identifiers: deque[str] = deque()     # of the same devices, to be found without reading these
+        self._ahead = 0                             # so many of the first were read already
+
+    def __iter__(self) -> Iterator[Device]:
+        return iter(self._devices)
+
+    def append(self, device: Device) -> None:
+        self._devices.append(device)
+        self._identifiers.append(device.identifier)
+
+    def put_first(self, device: Device) -> None:
+        self._devices.appendleft(device)
+        self._identifiers.appendleft(device.identifier)
+
+    def remove(self, device: Device) -> None:
+        """Take a device out, wherever it stands. The longer the line, the longer this takes."""
+        place = self._devices.index(device)
+        del self._devices[place], self._identifiers[place]
+
+    def take_first(self) -> Device | None:
+        """Take out the first device; None when nobody stands here."""
+        devices = self._devices
+        if not devices:
+            return None
+        if self._ahead:
+            self._ahead -= 1
+        else:
+            self._read_ahead()
+        self._identifiers.popleft()
+        return devices.popleft()
+
+    def _read_ahead(self) -> None:
+        # Whoever makes a list counts a reference to each object in it: that reads the beginning of the object.
+        devices = list(itertools.islice(self._devices, _READ_AHEAD))
+        list(itertools.islice(self._identifiers, _READ_AHEAD))
+        # And this reads the end of each unit, which is its last field.
+        self._ahead = len([device.withheld for device in devices]) - 1
+
+    def __getstate__(self) -> tuple[deque[Device], deque[str]]:
+        """Lines of the same order are pickled alike, whatever was read ahead."""
+        return self._devices, self._identifiers
+
+    def __setstate__(self, state: tuple[deque[Device], deque[str]]) -> None:
+        self._devices, self._identifiers = state
+        self._ahead = 0
