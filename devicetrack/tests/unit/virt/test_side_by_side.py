@@ -15,7 +15,7 @@ class SideBySideTestCase(base.TestCase):
 
     def test_asks_each_once(self):
         for number in (0, 1, side_by_side.THREADS, 100 * side_by_side.THREADS):
-            asked = []
+            asked: list[int] = []
             answers = side_by_side.ask(range(number), lambda name, asked=asked: asked.append(name) or -name)
             self.assertEqual(list(range(number)), sorted(asked))
             self.assertEqual([-name for name in range(number)], sorted(answers, reverse=True))
@@ -25,7 +25,7 @@ class SideBySideTestCase(base.TestCase):
         side_by_side.ask(range(side_by_side.THREADS), lambda name: together.wait(60))
 
     def test_an_error_ends_it(self):
-        asked = []
+        asked: list[int] = []
 
         def question(name):
             asked.append(name)
