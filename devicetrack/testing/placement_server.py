@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Iterable
+import functools
 import socketserver
 import sys
 from typing import Any
@@ -16,6 +17,7 @@ from wsgiref import simple_server
 from jsonschema import validators
 from placement import db_api
 from placement import wsgi
+import sqlalchemy
 import sqlalchemy.pool
 
 
@@ -53,6 +55,8 @@ def _spare_time() -> None:
     validators.validator_for({}).check_schema = lambda *_schema, **_options: None
     # sleep after each of its transactions;
     db_api.placement_context_manager.configure(thread_checkin=False)
+    # make the aliases of its tables, with all columns, for each of its statements;
+    sqlalchemy.alias = functools.cache(sqlalchemy.alias)
     # and, with SQLite, connect for each of them.
     sqlalchemy.pool.NullPool = sqlalchemy.pool.QueuePool    # type: ignore[misc,assignment]
 
