@@ -282,8 +282,7 @@ class Life:
         """
         self._unrecorded_starts.add(instance_uuid)
         records = self._rows.of_instance(instance_uuid)
-        used_now = self.used_by_guest(records, before_move) or [
-            record for record in records if record.state == vocabulary.RELEASING]
+        used_now = list(records) if self.is_released(records) else self.used_by_guest(records, before_move)
         old = tuple(record for record in used_now if record.role == vocabulary.OLD)
         self.settle(Settlement(arrive=tuple(record for record in used_now if record not in old), settle=old))
         after = self.used_by_guest(self._rows.of_instance(instance_uuid), before_move)
@@ -394,12 +393,26 @@ class Life:
         :param before_move: the old ones: the guest is to be as it was before the move
         """
         there = [record for record in records if record.state != vocabulary.RELEASING]
-        order = (vocabulary.INCOMING, vocabulary.CURRENT, vocabulary.OLD)
         roles = {record.role for record in there}
-        role = next((role for role in (reversed(order) if before_move else order) if role in roles), None)
-        if role == vocabulary.OLD and not before_move and self._moves_to_nothing(there):
+        if before_move:
+            if vocabulary.OLD in roles:
+                return [record for record in there if record.role == vocabulary.OLD]
+            # What a migration holds is new: before it the instance had what is at rest, or nothing.
+            return [record for record in there if record.migration_uuid is None]
+        order = (vocabulary.INCOMING, vocabulary.CURRENT, vocabulary.OLD)
+        role = next((role for role in order if role in roles), None)
+        if role == vocabulary.OLD and self._moves_to_nothing(there):
             return []
         return [record for record in there if record.role == role]
+
+    @staticmethod
+    def is_released(records: Sequence[Record]) -> bool:
+        """Whether all that an instance holds is on its way back, though not by the end of a move.
+
+        What a move gave up is no longer the instance's: a guest that is to have nothing else starts without devices.
+        """
+        return (any(record.migration_uuid is None for record in records)
+                and all(record.state == vocabulary.RELEASING for record in records))
 
     def _moves_to_nothing(self, old: Sequence[Record]) -> bool:
         """Whether an instance that has old rows alone is to have no devices, on this same host: its claim was here."""
