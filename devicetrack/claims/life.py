@@ -94,7 +94,7 @@ class Life:
         self._attempts = attempts
         # Claim ids only have to differ from one another, over restarts too; a UUID for each would cost more.
         self._claim_prefix = secrets.token_hex(8)
-        self._claim_numbers = itertools.count(1)
+        self._claim_numbers = itertools.count()
         # Instances whose guests run by the service's word, which could not be recorded.
         self._unrecorded_starts: set[str] = set()
 
@@ -248,13 +248,12 @@ class Life:
 
         :returns: the rows of ``give`` as they are after it, for :meth:`give_back`
         """
-        after = [(record, record._replace(role=lifecycle.next_role(record.role, lifecycle.ARRIVED),
+        after = [(record, record._replace(role=lifecycle.next_role(record.role, lifecycle.STAYS),
                                           state=lifecycle.next_state(record.state, lifecycle.STARTED),
                                           seen=self._declarations.seen_at_start(record)))
                  for record in settlement.arrive]
-        after += [(record, record._replace(
-            role=lifecycle.next_role(record.role, lifecycle.STAYS if record.role != vocabulary.INCOMING
-                                     else lifecycle.ARRIVED), migration_uuid=None)) for record in settlement.settle]
+        after += [(record, record._replace(role=lifecycle.next_role(record.role, lifecycle.STAYS), migration_uuid=None))
+                  for record in settlement.settle]
         after += [(record, record._replace(role=lifecycle.next_role(record.role, lifecycle.LEAVES),
                                            migration_uuid=migration_uuid))
                   for record, migration_uuid in settlement.leave]

@@ -247,8 +247,8 @@ class ClaimManager:
     def release(self, context: Any, instance: Any) -> None:
         """Give back everything that the instance holds here, old and new when it moves. Idempotent.
 
-        Sets ``instance.resources`` to None. Call it after the guest is gone. Blocks while devices are removed or wiped, which for persistent memory takes
-        as long as writing it.
+        Sets ``instance.resources`` to None. Call it after the guest is gone. Blocks while devices are removed or wiped,
+        which for persistent memory takes as long as writing it.
 
         :raises DeviceInUse: a domain still names a device; what is not in use was given back
         :raises DriverError, StoreError: not everything was given back; the audit goes on with it

@@ -107,16 +107,17 @@ class Moves:
         """
         # A claim is made at the migration's destination. So a migration that leaves from here moves on this host.
         one_host = self.is_source(migration)
+        records = self._rows.there(instance.uuid)
         # An earlier stay may be two moves behind: the one that brought the instance, and the one that took it away.
-        for step in range(5):
-            records = self._rows.there(instance.uuid)
+        for replaced in (False, True, True, True, True):
             stands = [record for record in records if not one_host or record.role != vocabulary.CURRENT]
             if not stands:
                 return records if one_host else None
-            if step == 0:
-                self._replace_older(migration, records)
-            elif step < 4:
+            if replaced:
                 self.settle(instance.uuid)
+            else:
+                self._replace_older(migration, records)
+            records = self._rows.there(instance.uuid)
         raise exception.InstanceHasStaleRows(instance.uuid, [record.key for record in stands])
 
     def _replace_older(self, migration: Any, records: Sequence[Record]) -> None:

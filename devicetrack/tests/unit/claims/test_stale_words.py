@@ -3,9 +3,12 @@
 from typing import Any
 
 from devicetrack import exception
+from devicetrack.testing import fixtures
 from devicetrack.testing.fixtures import FREE
+from devicetrack.testing.fixtures import Instance
 from devicetrack.tests.unit.claims import test_moving
 from devicetrack.tests.unit.claims.test_moving import D0
+from devicetrack.tests.unit.claims.test_moving import NOTHING
 
 
 class LostRevertTestCase(test_moving.RegionTestCase):
@@ -58,17 +61,12 @@ class BeforeMoveTestCase(test_moving.RegionTestCase):
             self.assertEqual((), self.one.machine.domains[instance.uuid].live)
             migration.status = 'reverted'
             region.audit()
-            self.assertEqual(test_moving.NOTHING, region.rows(instance))
+            self.assertEqual(NOTHING, region.rows(instance))
             self.assertEqual([], region.audit())
 
 
 class NoDevicesTestCase(test_moving.RegionTestCase):
     """A guest that is to have no devices starts, whatever becomes of those that it had."""
-
-    def fail_wipes(self):
-        error = exception.UnclaimFailed('vpmem', 'd0', 'the medium fails')
-        for host in (self.one, self.two):
-            host.machine.unclaim_error = error
 
     def test_after_a_revert_to_none(self):
         region = self.region(devices=2)
@@ -82,7 +80,7 @@ class NoDevicesTestCase(test_moving.RegionTestCase):
         self.one.boot(instance)
         self.assertEqual((), self.one.machine.domains[instance.uuid].live)
         region.audit()
-        self.assertEqual((test_moving.NOTHING, FREE), (region.rows(instance), self.one.states()['d0']))
+        self.assertEqual((NOTHING, FREE), (region.rows(instance), self.one.states()['d0']))
 
     def test_after_a_resize_to_none(self):
         region = self.region(devices=2)
@@ -181,8 +179,8 @@ class GoneTestCase(test_moving.RegionTestCase):
 
     def test_after_an_abort(self):
         region = self.region(devices=2)
-        instance = test_moving.Instance()
-        claim = self.one.manager.instance_claim(None, instance, 'one', test_moving.fixtures.a_request(pmem=1))
+        instance = Instance()
+        claim = self.one.manager.instance_claim(None, instance, 'one', fixtures.a_request(pmem=1))
         self.assertEqual(1, len(instance.resources))
         claim.abort()
         self.assertIsNone(instance.resources)
@@ -202,7 +200,7 @@ class GoneTestCase(test_moving.RegionTestCase):
         region = self.region(devices=2)
         instance = region.spawn('one', pmem=1)
         before = instance.resources
-        claim = self.two.manager.resize_claim(None, instance, 'two', test_moving.fixtures.a_request(pmem=1),
+        claim = self.two.manager.resize_claim(None, instance, 'two', fixtures.a_request(pmem=1),
                                               region.migration(instance, 'two'))
         claim.abort()
         self.assertIs(before, instance.resources)

@@ -148,6 +148,21 @@ class SettleTestCase(base.TestCase):
         self.assertEqual(migrations.Settlement(**self.expected), settled)
 
 
+class LeavesWithTestCase(base.TestCase):
+    """Which devices a migration away from here takes an instance off."""
+
+    scenarios = base.table(
+        ('at rest', AT_REST, (), True),
+        ('left already', OLD, (), True),
+        ('left, and another migration brought the instance', OLD, (row('m', 'current', migration=NEWER),), True),
+        ('left for others of this host', OLD, (ARRIVED,), False),
+        ('what a migration brought it to', ARRIVED, (), False),
+        names=('record', 'others', 'expected'))
+
+    def test_it(self):
+        self.assertEqual(self.expected, migrations.leaves_with(self.record, (self.record, *self.others)))
+
+
 class StatusTestCase(base.TestCase):
 
     def test_what_each_status_means(self):
