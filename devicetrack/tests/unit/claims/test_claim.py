@@ -15,7 +15,6 @@ from devicetrack.testing.fixtures import VGPU
 from devicetrack.tests import base
 from devicetrack.virt import fake
 
-
 OTHER = str(uuid.uuid4())
 UNREACHABLE = exception.HypervisorUnreachable('fake', 'restarting')
 

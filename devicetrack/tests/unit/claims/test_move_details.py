@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 from devicetrack import exception
+from devicetrack.objects import DeviceRequest
 from devicetrack.store.api import Changes
 from devicetrack.store.api import ContextChange
 from devicetrack.store.api import Update
@@ -33,8 +34,7 @@ class AffinityTestCase(test_moving.RegionTestCase):
             self.assertEqual(['c'], self.claimed(SimpleNamespace(cells=cells)))        # the first by name of the node
 
     def test_a_request_that_names_nodes_itself_decides(self):
-        request = fixtures.a_request(pmem=1)
-        request.numa_nodes, request.numa_affinity_policy = [2], 'required'
+        request = DeviceRequest.of((fixtures.PMEM, 1), numa_nodes=[2], numa_affinity_policy='required')
         self.assertEqual(['d'], self.claimed(SimpleNamespace(cells=[SimpleNamespace(id=1)]), request))
 
 

@@ -123,6 +123,8 @@ class SettleTestCase(base.TestCase):
          {'give': (NEW,), 'leave': ((AT_REST, NEWER),)}),
         ('it moved within this host and left nothing', (AT_REST,), [move('completed', WITHIN)], None, False,
          'elsewhere', {}),
+        ('another instance left', (AT_REST,), [move('completed', AWAY)._replace(instance_uuid='another')], None, False,
+         'elsewhere', {}),
         ('it left and the guest runs here', (AT_REST,), [move('completed', AWAY)], 'o', True, 'elsewhere', {}),
         ('it left long ago and is here again', (AT_REST,), [move('completed', AWAY)], None, False, 'here', {}),
         ('it left with a newer one', (OLD,), [move('error', AWAY), move('confirmed', AWAY, NEWER, 2)], None, False,
