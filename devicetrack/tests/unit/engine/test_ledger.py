@@ -923,6 +923,33 @@ class ReadParentsTestCase(base.TestCase):
         self.assertEqual(['p0'], hosts.parents(ledger.take('j', wants((VGPU_B, 1)))))
 
 
+class ReadWhileMakingTestCase(base.TestCase):
+    """What a parent says of itself when a device is made counts, unless something else happened there meanwhile."""
+
+    def room(self, *realized):
+        ledger = hosts.ledger(capacity('p0', 3))
+        keys = hosts.name_all(ledger, ledger.take('i', wants((VGPU, 2)))).keys
+        watch = ledger.watch()
+        for number, said in realized:
+            ledger.realized(keys[number], 'details', [capacity('p0', said)], watch)
+        ledger.unwatch(watch)
+        [pool] = ledger.pools()
+        return pool.room
+
+    def test_it_says_what_is_left(self):
+        ledger = hosts.ledger(capacity('p0', 3))
+        [key] = hosts.name_all(ledger, ledger.take('i', wants((VGPU, 1)))).keys
+        watch = ledger.watch()
+        ledger.realized(key, 'details', [capacity('p0', 7)], watch)
+        self.assertEqual([7], [pool.room for pool in ledger.pools()])
+
+    def test_not_while_another_device_is_still_to_be_made(self):
+        self.assertEqual(1, self.room((0, 7)))
+
+    def test_not_when_another_device_was_made_meanwhile(self):
+        self.assertEqual(1, self.room((0, 7), (1, 8)))
+
+
 class AllowsTestCase(base.TestCase):
 
     scenarios = [(f'{policy}, {node}', {'policy': policy, 'node': node, 'expected': expected})
