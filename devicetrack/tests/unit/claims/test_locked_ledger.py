@@ -37,3 +37,18 @@ class HoldUnlessTakenTestCase(base.TestCase):
         self.assertEqual(B.key, ledger.hold_unless_taken([hosts.row(A, 'i'), hosts.row(B, 'i')],
                                                          {A.key: None, B.key: 'another'}))
         self.assertEqual({'a': None, 'b': 'a third'}, self.owners(ledger))
+
+
+class WatchingTestCase(base.TestCase):
+
+    def test_nothing_is_noted_after_the_block(self):
+        ledger = LockedLedger('pack', hosts.provider)
+        for error in (None, RuntimeError()):
+            try:
+                with ledger.watching():
+                    self.assertEqual(1, len(vars(vars(ledger)['_ledger'])['_watches']))
+                    if error is not None:
+                        raise error
+            except RuntimeError:
+                pass
+            self.assertEqual({}, vars(vars(ledger)['_ledger'])['_watches'])

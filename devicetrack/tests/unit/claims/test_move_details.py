@@ -46,7 +46,7 @@ class RefusedTestCase(test_moving.RegionTestCase):
         migration = region.migration(instance, 'two')
         self.two.resize(instance, pmem=1, migration=migration)
         error = self.assertRaises(exception.InstanceHasClaim, self.two.resize, instance, 1, 0, migration)
-        self.assertEqual([D0], list(error.held))
+        self.assertEqual((exception.InstanceHasClaim, [D0]), (type(error), list(error.held)))
 
     def test_the_newer_migration_counts_also_when_the_service_tells_of_the_older_one_alone(self):
         region = self.region(devices=1)
