@@ -174,6 +174,18 @@ class StaleContextTestCase(test_moving.RegionTestCase):
         self.assertEqual([('d0', 'current', 'active')], region.rows(instance)['two'])
 
 
+    def test_a_revert_needs_no_answer_of_the_service(self):
+        silences: list[Any] = [None, RuntimeError('no database'), []]
+        for said in silences:
+            region = self.region(devices=2)
+            instance = region.spawn('one', pmem=1)
+            migration = region.resize(instance, 'two', pmem=1)
+            self.two.machine.delete_guest(instance.uuid)
+            self.two.service.moves = said
+            self.two.manager.drop_move_claim_at_dest(None, instance, migration)
+            self.assertEqual([], region.rows(instance)['two'])
+
+
 class GoneTestCase(test_moving.RegionTestCase):
     """The instance object names no device that it has no more."""
 
