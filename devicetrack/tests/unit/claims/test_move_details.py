@@ -1,6 +1,7 @@
 """What calls of a move do in the cases that a plain move does not reach."""
 
 from types import SimpleNamespace
+import uuid
 
 from devicetrack import exception
 from devicetrack.objects import DeviceRequest
@@ -28,6 +29,15 @@ class AffinityTestCase(test_moving.RegionTestCase):
     def test_devices_follow_the_nodes_that_the_guest_was_pinned_to(self):
         for node, expected in ((0, 'a'), (1, 'b'), (2, 'd'), (7, 'c')):
             self.assertEqual([expected], self.claimed(SimpleNamespace(cells=[SimpleNamespace(id=node)])))
+
+    def test_with_no_other_policy_a_device_of_another_node_is_none(self):
+        region = self.region(devices=0)
+        instance = region.spawn('one')
+        self.two.machine.add_namespace('a', numa_node=0)
+        self.two.audit()
+        topology = SimpleNamespace(cells=[SimpleNamespace(id=1)])
+        self.assertRaises(exception.NoFit, self.two.manager.resize_claim, None, instance, 'two',
+                          fixtures.a_request(pmem=1), region.migration(instance, 'two'), numa_topology=topology)
 
     def test_a_topology_that_names_no_node_changes_nothing(self):
         for cells in (None, [], [SimpleNamespace(id=None)], [SimpleNamespace()], [SimpleNamespace(id='1')]):
@@ -123,6 +133,19 @@ class UndoneTestCase(test_moving.RegionTestCase):
         self.one.resize(instance, pmem=1, migration=region.migration(instance, 'one'))
         self.assertEqual([('d0', 'old', 'releasing'), ('d1', 'incoming', 'claimed')],
                          sorted(region.rows(instance)['one']))
+
+
+class NamedByOthersTestCase(test_moving.RegionTestCase):
+
+    def test_what_another_domain_names_has_been_left_all_the_same(self):
+        region = self.region()
+        instance = region.spawn('one', pmem=1)
+        elements = self.one.manager.guest_config(instance).devices
+        migration = region.resize(instance, 'one', pmem=1)
+        self.one.machine.start_guest(str(uuid.uuid4()), elements)
+        migration.status = 'confirmed'
+        self.one.audit()
+        self.assertEqual([('d0', 'old', 'releasing'), ('d1', 'current', 'active')], region.rows(instance)['one'])
 
 
 class FinishEvacuationTestCase(test_moving.RegionTestCase):
