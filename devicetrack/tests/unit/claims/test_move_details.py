@@ -135,6 +135,30 @@ class UndoneTestCase(test_moving.RegionTestCase):
                          sorted(region.rows(instance)['one']))
 
 
+class ComesBackTestCase(test_moving.RegionTestCase):
+
+    def test_an_instance_that_was_away_gets_others_while_its_first_device_is_being_cleaned(self):
+        region = self.region()
+        instance = region.spawn('one', pmem=1)
+        self.one.machine.delete_guest(instance.uuid)
+        self.one.machine.before('wipe', exception.UnclaimFailed('vpmem', 'd0', 'a bad block'), times=1)
+        self.assertRaises(exception.UnclaimFailed, self.one.manager.release, None, instance)
+        self.one.spawn(instance, pmem=1)
+        self.assertEqual([('d0', 'current', 'releasing'), ('d1', 'current', 'active')],
+                         sorted(region.rows(instance)['one']))
+        self.assertEqual(['d1'], [one.identifier for one in instance.resources])
+        self.assertRaises(exception.InstanceHasClaim, self.one.claim, instance, pmem=1)
+        region.audit()
+        self.assertEqual([('d1', 'current', 'active')], region.rows(instance)['one'])
+        self.assertEqual([], region.audit())
+
+    def test_and_none_while_anything_is_its_own(self):
+        region = self.region(devices=3)
+        instance = region.spawn('one', pmem=1)
+        self.assertRaises(exception.InstanceHasClaim, self.one.claim, instance, pmem=1)
+        self.assertEqual([('d0', 'current', 'active')], region.rows(instance)['one'])
+
+
 class NamedByOthersTestCase(test_moving.RegionTestCase):
 
     def test_what_another_domain_names_has_been_left_all_the_same(self):
@@ -146,6 +170,26 @@ class NamedByOthersTestCase(test_moving.RegionTestCase):
         migration.status = 'confirmed'
         self.one.audit()
         self.assertEqual([('d0', 'old', 'releasing'), ('d1', 'current', 'active')], region.rows(instance)['one'])
+
+
+class NamedByItselfTestCase(test_moving.RegionTestCase):
+
+    def test_what_the_guest_still_names_is_not_taken_from_it(self):
+        region = self.region()
+        instance = region.spawn('one', pmem=1)
+        migration = region.migration(instance, 'one')
+        self.one.resize(instance, pmem=1, migration=migration)
+        migration.status = 'confirmed'
+        self.one.audit()
+        self.assertEqual(('d0', 'old', 'active'), region.rows(instance)['one'][0])
+
+    def test_once_it_is_confirmed_the_instance_carries_no_context(self):
+        region = self.region()
+        instance = region.spawn('one', pmem=1)
+        migration = region.resize(instance, 'one', pmem=1)
+        instance.migration_context = context = object()
+        self.one.manager.drop_move_claim_at_source(None, instance, migration)
+        self.assertIsNot(context, instance.migration_context)
 
 
 class FinishEvacuationTestCase(test_moving.RegionTestCase):
