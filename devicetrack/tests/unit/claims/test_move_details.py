@@ -5,6 +5,7 @@ import uuid
 
 from devicetrack import exception
 from devicetrack.objects import DeviceRequest
+from devicetrack.objects import MigrationContext
 from devicetrack.store.api import Changes
 from devicetrack.store.api import ContextChange
 from devicetrack.store.api import Update
@@ -223,6 +224,38 @@ class DropTestCase(test_moving.RegionTestCase):
             instance.migration_context = context
             self.one.manager.drop_move_claim(None, instance, 'one')
             self.assertEqual([('d0', 'current', 'active')], region.rows(instance)['one'])
+
+
+    def test_a_context_of_another_migration_ends_nothing(self):
+        region = self.region(devices=3)
+        instance = region.spawn('one', pmem=1)
+        region.resize(instance, 'one', pmem=1)
+        rows = region.rows(instance)
+        for prefix in ('old_', 'new_'):
+            instance.migration_context = MigrationContext(
+                instance_uuid=instance.uuid, migration_uuid=str(uuid.uuid4()), old_resources=None, new_resources=None,
+                old_numa_topology=None, new_numa_topology=None)
+            self.one.manager.drop_move_claim(None, instance, 'one', prefix=prefix)
+        self.assertEqual(rows, region.rows(instance))
+
+    def test_a_release_ends_the_move_too(self):
+        region = self.region()
+        instance = region.spawn('one', pmem=1)
+        region.resize(instance, 'one', pmem=1)
+        self.one.machine.delete_guest(instance.uuid)
+        self.one.manager.release(None, instance)
+        self.assertEqual([], self.one.store.contexts(self.one.manager.host_uuid))
+
+    def test_a_move_that_goes_on_decides_whatever_becomes_of_another(self):
+        region = self.region(devices=3)
+        instance = region.spawn('one', pmem=1)
+        region.resize(instance, 'one', pmem=1)
+        [old, _new] = self.one.records(instance)
+        self.one.store.write(Changes(insert=(old._replace(
+            identifier='d2', migration_uuid=str(uuid.uuid4()), generation=1),)))
+        self.one.audit()
+        self.one.machine.stop_guest(instance.uuid)
+        self.assertEqual(['d1'], [one.identifier for one in self.one.manager.realize(None, instance)])
 
 
 class OneProcessTestCase(test_moving.RegionTestCase):

@@ -916,6 +916,21 @@ class HoldInStepsTestCase(base.TestCase):
         self.assertEqual([a.key, b.key], list(error.held))
 
 
+    def test_a_device_that_only_a_row_knows_of_is_looked_for_among_the_others_of_its_class(self):
+        ledger, gone = hosts.ledger(), mdev('a', 'p0')
+        ledger.hold([hosts.row(gone, 'i')])
+        self.assertRaises(exception.NoFit, ledger.exchange, gone.key)
+
+    def test_of_three_holdings_two_stay_when_the_first_ends(self):
+        ledger = hosts.ledger(*map(namespace, 'abc'))
+        holds = [ledger.take('i', wants((PMEM, 1)), beside=beside) for beside in (False, True, True)]
+        for hold in holds:
+            error = self.assertRaises(exception.InstanceHasClaim, ledger.take, 'i', wants((PMEM, 1)))
+            self.assertEqual(hold.keys, tuple(error.held))
+            ledger.free(hold.keys)
+        self.assertEqual(['a'], hosts.taken(ledger.take('i', wants((PMEM, 1)))))
+
+
 class ReadParentsTestCase(base.TestCase):
 
     def test_a_parent_that_was_not_there_before_makes_devices_from_now_on(self):
