@@ -86,7 +86,7 @@ def identify(store: store_api.Store, name: str, machine_id_path: str) -> store_a
     # A device is unique within its host: under a second name the machine's devices would all be free once more.
     for other in store.hosts():
         if other.machine_id == digest and other.name != name:
-            rows = len(store.records(other.uuid))
+            rows = len(store.records_of_host(other.uuid))
             if rows:
                 raise exception.MachineHasHost(name, other.name, rows)
     if known is None:

@@ -88,7 +88,7 @@ class Orders:
         :returns: whether there was any
         """
         try:
-            waiting = self._store.orders(self._host_uuid, waiting=True)
+            waiting = self._store.orders_of_host(self._host_uuid, waiting=True)
         except exception.StoreError as error:
             LOG.warning('Orders for host %(host)s cannot be read: %(error)s', {'host': self._host, 'error': error})
             return False

@@ -162,7 +162,7 @@ class Forget(_Requesting):
         store = self.app.checked_store
         host = self._host_that_is_gone(parsed_args) if parsed_args.machine_gone \
             else self.app.observer(parsed_args.host).host
-        found = store.records(host.uuid, keys=[key])
+        found = store.records_of_devices(host.uuid, [key])
         if not found:
             raise exception.NotAssigned(str(name), host.name)
         record: Record = found[0]

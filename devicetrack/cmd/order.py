@@ -40,9 +40,13 @@ class List(base.Lister):
         store = self.app.checked_store
         names = {host.uuid: host.name for host in store.hosts()}
         uuids = {name: uuid for uuid, name in names.items()}
-        if parsed_args.host is not None and parsed_args.host not in uuids:
+        if parsed_args.host is None:
+            orders = store.orders(parsed_args.waiting)
+        elif parsed_args.host in uuids:
+            orders = store.orders_of_host(uuids[parsed_args.host], parsed_args.waiting)
+        else:
             raise exception.UnknownHost(parsed_args.host, uuids)
-        for order in store.orders(uuids.get(parsed_args.host), parsed_args.waiting):
+        for order in orders:
             values = fields(order, names)
             yield [values[column] for column in COLUMNS]
 
