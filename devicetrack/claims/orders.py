@@ -19,6 +19,7 @@ from oslo_log import log as logging
 
 from devicetrack import exception
 from devicetrack import vocabulary
+from devicetrack.claims.arguments import check_text
 from devicetrack.claims.repairs import Outcome
 from devicetrack.claims.repairs import Repairs
 from devicetrack.claims.withheld import WithheldDevices
@@ -166,10 +167,7 @@ def _arguments(order: Order) -> Mapping[str, Any]:
 
 
 def _text(arguments: Mapping[str, Any], name: str) -> str:
-    value = arguments.get(name)
-    if not isinstance(value, str):
-        raise exception.BadRequest(name, value, 'must be a text')
-    return value
+    return check_text(name, arguments.get(name))
 
 
 def _target(arguments: Mapping[str, Any]) -> Target:

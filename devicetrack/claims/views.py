@@ -50,8 +50,6 @@ class Providers(NamedTuple):
         """
         if isinstance(allocations, DeviceRequest):
             return demands.from_request(allocations, self.uuids)
-        if not allocations:
-            return demands.NOTHING
         return demands.from_allocations(allocations, self.uuids, self.classes, getattr(flavor, 'extra_specs', None),
                                         self.below)
 

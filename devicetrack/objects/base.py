@@ -57,6 +57,10 @@ class DeviceTrackObject(base.VersionedObject, base.ComparableVersionedObject):
             made.__dict__['_obj_' + name] = value
         return made
 
+    def unset_fields(self) -> list[str]:
+        """The names of fields that are not set."""
+        return [name for name in self.fields if not self.obj_attr_is_set(name)]
+
     def obj_to_primitive(self, target_version: Any = None, version_manifest: Any = None) -> Any:
         """The primitive without the list of changed fields.
 

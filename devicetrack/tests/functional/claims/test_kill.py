@@ -76,7 +76,8 @@ class KillTestCase(base.TestCase):
             rounds += 1
             manager = self.restarted()
             self.check(manager)
-            self.service.known = {record.instance_uuid: 'deleted' for record in self.store.records_of_host(manager.host_uuid)}
+            self.service.known = {record.instance_uuid: 'deleted'
+                                  for record in self.store.records_of_host(manager.host_uuid)}
             manager.update_available_resource(self.context, 'host')
             self.check(manager)
             self.assertEqual([], self.store.records_of_host(manager.host_uuid))
