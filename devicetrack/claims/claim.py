@@ -42,9 +42,9 @@ class Claim:
         if self._over:
             return
         self._life.abort(self._instance.uuid, self.claim_id, None if self.migration is None else self.migration.uuid)
+        self._over = True
         if self.migration is not None:
             self._instance.migration_context = None
-        self._over = True
 
     def __enter__(self) -> Self:
         return self
@@ -61,6 +61,8 @@ class Claim:
         try:
             self.abort()
         except Exception as not_given:
+            if self._over:                      # only the instance refused to be set, as it may have done in the block
+                return
             # The error of the block is the caller's business; this one is the audit's.
             LOG.warning('Claim %(claim)s could not be given back, the audit will go on with it: %(error)s',
                         {'claim': self.claim_id, 'error': not_given})

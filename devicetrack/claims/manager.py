@@ -158,7 +158,8 @@ class ClaimManager:
         demand = host.views.providers.demand(allocations, getattr(instance, 'flavor', None))
         records = host.life.take(instance.uuid, demand) if demand.items else []
         claim = Claim(host.life, instance, host.life.resources(instance.uuid, records))
-        instance.resources = claim.resources
+        with claim:                             # gives it back when the instance does not take it
+            instance.resources = claim.resources
         return claim
 
     def disable_node(self, nodename: str, reason: str) -> None:

@@ -82,8 +82,10 @@ class Moves:
             else:
                 self._life.leave(move)
         resources = self._life.resources(instance.uuid, records)
-        instance.migration_context = move.context(resources)
-        return Claim(self._life, instance, resources, migration, over=not records and not leaving)
+        claim = Claim(self._life, instance, resources, migration, over=not records and not leaving)
+        with claim:                             # gives it back when the instance does not take it
+            instance.migration_context = move.context(resources)
+        return claim
 
     def _take(self, demand: Demand, move: Arrival, partners: PartnerSearch | None) -> list[Record]:
         if partners is None:
