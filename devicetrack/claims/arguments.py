@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 from typing import Final
 
 from devicetrack import exception
-
-# Canonical: the store compares texts, and a UUID in capitals would be another instance.
-_UUID: Final = re.compile(r'[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}')
+from devicetrack import vocabulary
 
 # So many characters say why a device or a node may not be used.
 REASON_LENGTH: Final = 255
@@ -17,8 +14,8 @@ REASON_LENGTH: Final = 255
 
 def check_uuid(where: str, value: Any) -> str:
     """:raises BadRequest: it is no UUID, or not written canonically"""
-    if isinstance(value, str) and _UUID.fullmatch(value):
-        return value
+    if vocabulary.is_uuid(value):
+        return str(value)
     raise exception.BadRequest(where, value, 'must be a UUID as text: lower case, with hyphens')
 
 

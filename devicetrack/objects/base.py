@@ -92,7 +92,7 @@ class DeviceTrackObject(base.VersionedObject, base.ComparableVersionedObject):
             return super().obj_from_primitive(primitive, context)
         except ovo_exception.VersionedObjectsException as error:
             raise exception.MalformedObject(cls.obj_name(), str(error)) from error
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
             raise exception.MalformedObject(
                 cls.obj_name(), f'not the primitive of one: {type(error).__name__}: {error}') from error
 

@@ -8,6 +8,7 @@ import sqlalchemy as sa
 
 from devicetrack import exception
 from devicetrack import vocabulary
+from devicetrack.engine.reconcile import LONGEST
 from devicetrack.objects.values import DeviceKey
 from devicetrack.store import api
 from devicetrack.store.sql import models
@@ -362,3 +363,11 @@ class TestSettleWithoutLoss(StoreTestCase):
             lost.commit()
         self.assertIn('lock', error.reason)
         self.assertTrue(self.store.settle(insert(row)))
+
+
+class TestColumns(base.TestCase):
+    def test_what_can_be_recovered_fits_into_them(self) -> None:
+        columns = models.assignments.c
+        self.assertEqual({'kind', 'identifier', 'resource_class', 'parent', 'claim_id', 'details'}, set(LONGEST))
+        for name, most in LONGEST.items():
+            self.assertEqual(most, vars(columns[name].type)['length'] or 65535 // 4, name)
