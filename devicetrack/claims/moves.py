@@ -237,7 +237,7 @@ class Moves:
             return None
         try:
             primitive = json.loads(found.context)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise exception.MalformedObject('MigrationContext', f'stored for {instance_uuid}: {error}') from error
         context: MigrationContext = MigrationContext.obj_from_primitive(primitive)
         return context

@@ -68,7 +68,7 @@ def answer_of(order: Order) -> Answer | None:
         data = json.loads(order.answer)
         return Answer(str(data['outcome']), str(data['text']), tuple(data.get('repairs', ())),
                       data.get('changed', True) is True)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return Answer(FAILED, f'the answer cannot be read: {order.answer}')
 
 
@@ -159,7 +159,7 @@ def answer_to_repair(outcomes: Sequence[Outcome]) -> Answer:
 def _arguments(order: Order) -> Mapping[str, Any]:
     try:
         arguments = json.loads(order.arguments)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise exception.BadRequest('arguments', order.arguments, str(error)) from error
     if not isinstance(arguments, dict):
         raise exception.BadRequest('arguments', order.arguments, 'must be an object')
