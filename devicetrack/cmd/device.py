@@ -102,7 +102,8 @@ class Drain(_Draining):
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         super().add_arguments(parser)
-        parser.add_argument('--reason', default='', metavar='TEXT', help='Why, for whoever reads it later.')
+        parser.add_argument('--reason', type=options.reason, default='', metavar='TEXT',
+                            help='Why, for whoever reads it later: one line of at most 255 characters.')
 
     def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
         return self.drain(parsed_args, orders.DRAIN, DRAINED, reason=parsed_args.reason)

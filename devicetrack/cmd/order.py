@@ -14,6 +14,7 @@ from typing import Final
 from devicetrack import exception
 from devicetrack.claims import orders
 from devicetrack.cmd import base
+from devicetrack.cmd import options
 from devicetrack.store.api import Order
 from devicetrack.store.api import Store
 
@@ -73,7 +74,7 @@ class Show(base.ShowOne):
 
 def add_wait(parser: argparse.ArgumentParser) -> None:
     """``--wait``, for commands that may leave an order."""
-    parser.add_argument('--wait', type=float, default=0, metavar='SECONDS',
+    parser.add_argument('--wait', type=options.seconds, default=0, metavar='SECONDS',
                         help='Wait so long for the answer, which comes with the next audit of the manager. By default '
                              'not at all.')
 
@@ -121,7 +122,7 @@ def fields(order: Order, names: Mapping[str, str]) -> dict[str, Any]:
     answer = orders.answer_of(order)
     try:
         arguments = json.loads(order.arguments)
-    except ValueError:
+    except (ValueError, RecursionError):
         arguments = order.arguments
     return {'uuid': order.uuid, 'host': names.get(order.host_uuid), 'verb': order.verb, 'arguments': arguments,
             'created_at': order.created_at, 'answered_at': order.answered_at,

@@ -67,6 +67,19 @@ class MigrationCommandTestCase(base.TestCase):
         return self.file([{**row, 'host': hosts[row['host'] == 'compute-8']} for row in rows])
 
 
+class EndlessFactsTestCase(MigrationCommandTestCase):
+
+    def test_a_file_without_end_and_one_that_is_nested_too_deep_are_refused(self) -> None:
+        deep = os.path.join(self.state_path, 'deep.json')
+        with open(deep, 'w', encoding='ascii') as file:
+            file.write('[' * 1_000_000)
+        for path in ('/dev/zero', deep):
+            answer = self.program.run('migration', 'matrix', '--facts', path)
+            self.assertEqual((cmd_base.USAGE, 1), (answer.code, answer.err.count('\n')), answer.err)
+            self.assertIn(path, answer.err)
+            self.assertLess(len(answer.err), 1000)
+
+
 class FactsTestCase(MigrationCommandTestCase):
 
     def test_what_each_host_declares(self) -> None:
