@@ -53,7 +53,8 @@ class Place(NamedTuple):
 def place(conf: cfg.ConfigOpts) -> Place:
     """Read the options.
 
-    :raises InvalidConfiguration: an option cannot be used, the URL is malformed, or names a database that this library does not know
+    :raises InvalidConfiguration: an option cannot be used, the URL is malformed, or names a database that this library
+        does not know
     """
     manager_conf.register(conf)
     store_conf.register(conf)

@@ -4,6 +4,7 @@ import types
 
 from devicetrack import exception
 from devicetrack.claims.service import ServiceView
+from devicetrack.store import api
 from devicetrack.testing import fixtures
 from devicetrack.tests import base
 
@@ -33,7 +34,7 @@ class AnswerTestCase(base.TestCase):
         host.resize(host.spawn(pmem=0), pmem=1)
         before = host.records()
         host.service.known = host.service.evacuated = self.answer
-        host.service.migrations = lambda _uuids: self.answer
+        vars(host.service)['migrations'] = lambda _uuids: self.answer
         host.audit()
         host.restart()
         self.assertEqual(before, host.records())
@@ -78,7 +79,7 @@ class DeepTestCase(base.TestCase):
         host.manager.drain('vpmem', 'd1')
         [row], store = host.records(guest), host.store.store
         [withheld] = store.withheld(host.manager.host_uuid)
-        store.write(fixtures.store_api.Changes(update=(fixtures.store_api.Update(
+        store.write(api.Changes(update=(api.Update(
             row, row._replace(details=DEEP, generation=row.generation + 1)),)))
         store.set_withheld([withheld._replace(reasons=DEEP)])
         host.audit()
@@ -92,11 +93,11 @@ class DeepTestCase(base.TestCase):
         store, host_uuid = host.store.store, host.manager.host_uuid
         [context] = store.contexts(host_uuid)
         row = host.records(guest)[0]
-        store.write(fixtures.store_api.Changes(
-            update=(fixtures.store_api.Update(row, row._replace(generation=row.generation + 1)),),
-            contexts=(fixtures.store_api.ContextChange(host_uuid, guest.uuid, migration.uuid, DEEP),)))
+        store.write(api.Changes(
+            update=(api.Update(row, row._replace(generation=row.generation + 1)),),
+            contexts=(api.ContextChange(host_uuid, guest.uuid, migration.uuid, DEEP),)))
         self.assertNotEqual(DEEP, context.context)
-        store.add_order(fixtures.store_api.Order(INSTANCE, host_uuid, 'drain', DEEP, 1))
+        store.add_order(api.Order(INSTANCE, host_uuid, 'drain', DEEP, 1))
         host.audit()
         host.restart()
         [order] = store.orders()

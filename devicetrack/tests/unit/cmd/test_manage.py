@@ -121,7 +121,8 @@ class ErrorsTestCase(ManageTestCase):
 
     def test_a_value_that_is_too_long_is_cut(self) -> None:
         for lines in (('state_path = /' + 'x' * 800_000,), ('selection_policy = ' + 'x' * 800_000,),
-                      ('claim_attempts = ' + '7' * 800_000,), ('[devicetrack_vpmem]', 'wipe_wait_s = ' + 'x' * 800_000)):
+                      ('claim_attempts = ' + '7' * 800_000,),
+                      ('[devicetrack_vpmem]', 'wipe_wait_s = ' + 'x' * 800_000)):
             path = program.write_configuration(self.state_path, self.host.conf, *lines)
             error = self.error('audit', config_file=path)
             self.assertIn(lines[-1].partition(' ')[0], error)
