@@ -131,6 +131,15 @@ class StaleContextTestCase(test_moving.RegionTestCase):
             region.audit()
         self.check_guest_keeps_its_devices(region, instance, self.two)
 
+    def test_at_the_destination_for_a_service_that_tells_of_no_migrations(self):
+        region = self.region(devices=2)
+        instance, _migration, context = self.moved_live(region)
+        region.audit()
+        vars(self.two.running.service)['_service'] = None
+        instance.migration_context = context
+        self.two.manager.update_usage(None, instance, 'two')
+        self.assertEqual([('d0', 'current', 'active')], region.rows(instance)['two'])
+
     def test_at_the_destination_of_a_resize(self):
         region = self.region(devices=2)
         instance = region.spawn('one', pmem=1)
