@@ -219,7 +219,8 @@ def _is_of(field: Any, value: Any) -> bool:
     if isinstance(field, ovo_fields.UUIDField):
         return uuidutils.is_uuid_like(value)
     if isinstance(field, (ovo_fields.StringField, ovo_fields.BaseEnumField)):
-        return isinstance(value, str) and '\0' not in value and not any('\ud800' <= one <= '\udfff' for one in value)
+        return isinstance(value, str) and '\0' not in value and (
+            value.isascii() or not any('\ud800' <= one <= '\udfff' for one in value))
     if isinstance(field, (ovo_fields.IntegerField, ovo_fields.NonNegativeIntegerField)):
         return type(value) is int
     return True
