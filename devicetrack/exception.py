@@ -67,7 +67,13 @@ class DeviceTrackError(Exception):
         vars(self).update(given.arguments)
 
     def __str__(self) -> str:
-        return self.template.format(**vars(self))
+        return self.template.format(**{name: shown(fact) if isinstance(fact, str) else fact
+                                       for name, fact in vars(self).items()})
+
+
+def shown(text: str, most: int = 1000) -> str:
+    """A text for a message: of one that is too long, its beginning and its length."""
+    return text if len(text) <= most else f'{text[:most // 2]}… ({len(text)} characters)'
 
 
 # -- configuration ----------------------------------------------------------------------------------------------------

@@ -61,8 +61,15 @@ SELECTION_POLICIES: Final = (PACK, SPREAD)
 # No host has more devices of one class. A larger amount is a mistake in the request.
 MAX_AMOUNT: Final = 1_000_000
 
+# Canonical: the store compares texts, and a UUID in capitals would be another instance.
+_UUID = re.compile(r'[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}')
 _NOT_IN_A_CLASS = re.compile('[^A-Z0-9_]')
 _NUMA_PROVIDER = re.compile('numa[0-9]+')
+
+
+def is_uuid(value: object) -> bool:
+    """Whether a value is a UUID in its canonical form: text, lower case, with hyphens."""
+    return isinstance(value, str) and _UUID.fullmatch(value) is not None
 
 
 def pmem_resource_class(label: str) -> str:

@@ -44,8 +44,8 @@ class Claim:
             return
         migration_uuid = None if self.migration is None else self.migration.uuid
         self._life.abort(self._instance.uuid, self.claim_id, migration_uuid)
-        take_off(self._instance, self.claim_id, migration_uuid)
         self._over = True
+        take_off(self._instance, self.claim_id, migration_uuid)
 
     def __enter__(self) -> Self:
         return self
@@ -62,6 +62,8 @@ class Claim:
         try:
             self.abort()
         except Exception as not_given:
+            if self._over:                      # only the instance refused to be set, as it may have done in the block
+                return
             # The error of the block is the caller's business; this one is the audit's.
             LOG.warning('Claim %(claim)s could not be given back, the audit will go on with it: %(error)s',
                         {'claim': self.claim_id, 'error': not_given})

@@ -86,7 +86,7 @@ class Declarations:
     def _write(self, declared: Mapping[TypeAtParent, Declaration]) -> None:
         rows = sorted(StoredDeclaration(self._host_uuid, kind, parent or '', device_type, declaration_as_text(one))
                       for (kind, parent, device_type), one in declared.items())
-        if rows != self._store.declarations(self._host_uuid):
+        if rows != self._store.declarations_of_host(self._host_uuid):
             self._store.set_declarations(self._host_uuid, rows)
 
     # -- of devices ---------------------------------------------------------------------------------------------------

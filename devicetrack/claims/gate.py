@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from devicetrack import exception
+from devicetrack.claims import arguments
 
 
 class StoreBehind(NamedTuple):
@@ -40,9 +41,10 @@ class Gate:
         """Refuse new claims.
 
         :raises NodeUnavailable: the node is not of this host
+        :raises BadRequest: people could not read the reason
         """
         self.check_name(nodename)
-        self._disabled = reason
+        self._disabled = arguments.check_reason(reason)
 
     def enable(self, nodename: str) -> None:
         """Take claims again.

@@ -84,7 +84,7 @@ class GivenUpClaims:
                 claim = GivenUp(said['instance_uuid'], said['claim_id'], said['migration_uuid'])
                 if claim.claim_id != name or not isinstance(claim.instance_uuid, str):
                     raise ValueError('it names another claim')
-            except (OSError, ValueError, KeyError, TypeError) as error:
+            except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
                 LOG.warning('%(path)s cannot be read: %(error)s',
                             {'path': os.path.join(self._directory, name), 'error': error})
             else:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
+import re
+from typing import Final
 from typing import Self
 import uuid
 import weakref
@@ -19,6 +21,9 @@ _NAMESPACE = uuid.UUID('6f2d1d5c-8f3c-5d0e-9f53-3c1a0c7a4e55')
 _PATIENCE_S = 0.5
 
 OPTION = '[devicetrack] machine_id_path'
+_MACHINE_ID: Final = re.compile('[0-9a-f]{32}')
+_LONGEST_FILE: Final = 64          # it is a line of 33 characters
+
 REMEDY = 'make the id of this machine (systemd-machine-id-setup), or name another file that has one'
 
 
@@ -53,15 +58,16 @@ class HostLock:
 def machine_digest(machine_id_path: str) -> str:
     """A digest of this machine's id for this application; machine-id(5) asks not to store or show the id itself.
 
-    :raises InvalidConfiguration: the file cannot be read or is empty
+    :raises InvalidConfiguration: the file cannot be read or has no machine id
     """
     try:
         with open(machine_id_path, encoding='ascii') as file:
-            machine_id = file.read().strip()
+            machine_id = file.read(_LONGEST_FILE).strip()
     except (OSError, UnicodeDecodeError) as error:
         raise exception.InvalidConfiguration(OPTION, machine_id_path, f'{error}: {REMEDY}') from error
-    if not machine_id:
-        raise exception.InvalidConfiguration(OPTION, machine_id_path, f'the file is empty: {REMEDY}')
+    if not _MACHINE_ID.fullmatch(machine_id):
+        raise exception.InvalidConfiguration(OPTION, machine_id_path,
+                                             f'the file does not have 32 hexadecimal digits in lower case: {REMEDY}')
     return hmac.new(machine_id.encode(), b'devicetrack', hashlib.sha256).hexdigest()
 
 
@@ -86,7 +92,7 @@ def identify(store: store_api.Store, name: str, machine_id_path: str) -> store_a
     # A device is unique within its host: under a second name the machine's devices would all be free once more.
     for other in store.hosts():
         if other.machine_id == digest and other.name != name:
-            rows = len(store.records(other.uuid))
+            rows = len(store.records_of_host(other.uuid))
             if rows:
                 raise exception.MachineHasHost(name, other.name, rows)
     if known is None:

@@ -336,8 +336,8 @@ class Life:
         if not leaving:
             return
         self._ledger.releasing([record.key for record in leaving])
-        assignments = [DeviceAssignment.from_record(record) for record in leaving]
-        answers = self._driver.unclaim(assignments)
+        assignments, unreadable = _readable(leaving)
+        answers = {**self._driver.unclaim(assignments), **unreadable}
         done = [record for record in leaving if answers[record.key] is None]
         if done:
             self._rows.write(Changes(delete=tuple(done)))
@@ -470,3 +470,18 @@ class Life:
         """Whether an instance that has old rows alone is to have no devices, on this same host: its claim was here."""
         context = self._rows.context(old[0].instance_uuid)
         return context is not None and context.migration_uuid == old[0].migration_uuid
+
+
+def _readable(records: Sequence[Record]) -> tuple[list[DeviceAssignment], dict[DeviceKey, exception.DriverError]]:
+    """The assignments of rows, and an error for each row whose details cannot be read: it must not stop the others."""
+    assignments: list[DeviceAssignment] = []
+    unreadable: dict[DeviceKey, exception.DriverError] = {}
+    for record in records:
+        assignment = DeviceAssignment.from_record(record)
+        try:
+            _ = assignment.details
+        except (exception.UnknownObject, exception.MalformedObject) as error:
+            unreadable[record.key] = exception.UnclaimFailed(*record.key, f'its row cannot be read: {error}')
+        else:
+            assignments.append(assignment)
+    return assignments, unreadable

@@ -131,6 +131,7 @@ class LiveMigrations:
     def definitions(self, instance: Any, migration: Any, device_map: DeviceMap,
                     post_copy: bool) -> MigrationDefinitions:
         """Give the guest's definitions with the destination's devices; those of this host are old from now on."""
+        _check_map_is_of(instance, migration, device_map)
         kinds = {pair.kind for pair in device_map.pairs}
         self._check_kinds(kinds)
         _check_post_copy(instance, kinds, post_copy)
@@ -165,6 +166,15 @@ def _check_is_of(instance: Any, check: LiveMigrationCheck) -> None:
         raise exception.BadRequest('check', type(check).__name__, 'must be a LiveMigrationCheck, or None')
     if check.instance_uuid != instance.uuid:
         raise exception.BadRequest('check.instance_uuid', check.instance_uuid, f'the instance is {instance.uuid}')
+
+
+def _check_map_is_of(instance: Any, migration: Any, device_map: DeviceMap) -> None:
+    if not isinstance(device_map, DeviceMap):
+        raise exception.BadRequest('device_map', type(device_map).__name__, 'must be a DeviceMap')
+    for where, found, wanted in (('instance_uuid', device_map.instance_uuid, instance.uuid),
+                                 ('migration_uuid', device_map.migration_uuid, migration.uuid)):
+        if found != wanted:
+            raise exception.BadRequest(f'device_map.{where}', found, f'the call is about {wanted}')
 
 
 def _source_devices(instance: Any, check: LiveMigrationCheck | None, demand: Demand) -> list[Wanted]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from devicetrack import exception
 from devicetrack import vocabulary
+from devicetrack.claims import arguments
 from devicetrack.claims import moves
 from devicetrack.claims.claim import Claim
 from devicetrack.claims.claim import take_off
@@ -46,6 +47,9 @@ class ClaimManager:
 
     Calls that change something of an instance begin with the service's request context; reads do without. All claims
     take ``context, instance, nodename, allocations``, those for moves then ``migration``.
+
+    Every call checks what it is given, and raises ``BadRequest`` before it has changed anything. A UUID, of an instance
+    or of a migration, is a text in the canonical form: lower case, with hyphens. No value means "all of them".
 
     One process manages a host at a time. Every method may be called from any number of native threads; those that
     work on one instance's devices wait for one another, claims wait only for the ledger and for their commit.
@@ -110,13 +114,35 @@ class ClaimManager:
             raise exception.NotReady(self.host)
         return running
 
+    def _started_for(self, instance: Any, *migrations: Any) -> Running:
+        """The host as it runs, for a call about an instance and these migrations.
+
+        :raises BadRequest: one of them has no UUID
+        :raises NotReady, ForkedManager: as :meth:`_started`
+        """
+        host = self._started()
+        arguments.instance_uuid(instance)
+        for migration in migrations:
+            arguments.migration_uuid(migration)
+        return host
+
+    def _open_for(self, nodename: str, instance: Any, migration: Any = None) -> Running:
+        """The host as it runs, for a claim. Without a migration, the claim may have one created.
+
+        :raises NodeUnavailable: the node is not of this host, or takes no claims at the moment
+        :raises BadRequest, NotReady, ForkedManager: as :meth:`_started_for`
+        """
+        host = self._started_for(instance) if migration is None else self._started_for(instance, migration)
+        host.gate.check(nodename)
+        return host
+
     # -- taking -------------------------------------------------------------------------------------------------------
 
     def instance_claim(self, context: Any, instance: Any, nodename: str,
                        allocations: Mapping[str, Any] | DeviceRequest | None, limits: Any = None) -> Claim:
         """Hold devices for an instance and record it, now. Blocks for one commit; never under our lock.
 
-        Sets ``instance.resources``; the caller saves the instance.
+        Sets ``instance.resources``; the caller saves the instance. When setting it raises, the claim is given back.
 
         :param instance: ``uuid`` is read, and ``flavor.extra_specs`` when there is a flavor
         :param allocations: placement's ``{provider UUID: {'resources': {CLASS: amount}}}``, of which classes that
@@ -129,12 +155,12 @@ class ClaimManager:
         :raises NothingWritten: the store refused; nothing is held
         :raises OutcomeUnknown: the commit may have happened; the devices stay held until the store has said
         """
-        host = self._started()
-        host.gate.check(nodename)
+        host = self._open_for(nodename, instance)
         demand = host.views.providers.demand(allocations, getattr(instance, 'flavor', None))
         records = host.life.take(instance.uuid, demand) if demand.items else []
         claim = Claim(host.life, instance, host.life.resources(instance.uuid, records))
-        instance.resources = claim.resources
+        with claim:                             # gives it back when the instance does not take it
+            instance.resources = claim.resources
         return claim
 
     def disable_node(self, nodename: str, reason: str) -> None:
@@ -180,7 +206,7 @@ class ClaimManager:
         :raises DeviceError, ParentFull, NoFit: a device could not be made ready; all of them stay held and recorded
         :raises HypervisorUnreachable: no answer; devices may be half made, the next call goes on
         """
-        host, uuid = self._started(), instance.uuid
+        host, uuid = self._started_for(instance), instance.uuid
         with host.rows.working(uuid):
             host.gate.check_complete(uuid)
             records = host.rows.of_instance(uuid)
@@ -203,7 +229,7 @@ class ClaimManager:
         :raises DeviceGone: a device is not there or is another one of its name
         :raises RowsMissing: as :meth:`realize`
         """
-        host = self._started()
+        host = self._started_for(instance)
         host.gate.check_complete(instance.uuid)
         records = host.rows.of_instance(instance.uuid)
         used = host.life.used_by_guest(records, before_move)
@@ -223,7 +249,7 @@ class ClaimManager:
         :param before_move: as :meth:`realize`
         :raises InvalidTransition: its devices are on their way back
         """
-        host, uuid = self._started(), instance.uuid
+        host, uuid = self._started_for(instance), instance.uuid
         with host.rows.working(uuid):
             resources = host.life.resources(uuid, host.life.start(uuid, before_move))
             instance.resources = resources
@@ -238,7 +264,7 @@ class ClaimManager:
 
         :raises StoreError: nothing was noted
         """
-        host = self._started()
+        host = self._started_for(instance)
         with host.rows.working(instance.uuid):
             host.life.note_reboot(instance.uuid)
 
@@ -253,7 +279,7 @@ class ClaimManager:
         :raises DeviceInUse: a domain still names a device; what is not in use was given back
         :raises DriverError, StoreError: not everything was given back; the audit goes on with it
         """
-        host = self._started()
+        host = self._started_for(instance)
         with host.rows.working(instance.uuid):
             host.life.release(host.rows.of_instance(instance.uuid))
             if getattr(instance, 'resources', None) is not None:
@@ -271,7 +297,11 @@ class ClaimManager:
         if claim_id is None:
             self.release(context, instance)
             return
-        self._started().life.abort(instance.uuid, claim_id, migration_uuid)
+        host = self._started_for(instance)
+        arguments.check_text('claim_id', claim_id)
+        if migration_uuid is not None:
+            arguments.check_uuid('migration_uuid', migration_uuid)
+        host.life.abort(instance.uuid, claim_id, migration_uuid)
         take_off(instance, claim_id, migration_uuid)
 
     # -- moving -------------------------------------------------------------------------------------------------------
@@ -298,8 +328,7 @@ class ClaimManager:
         :raises InstanceHasClaim: this migration has its claim here already
         :raises MigrationSuperseded: a newer migration of the instance has a claim here; nothing was changed
         """
-        host = self._started()
-        host.gate.check(nodename)
+        host = self._open_for(nodename, instance, migration)
         demand = host.views.providers.demand(allocations, flavor)
         return host.moves.claim(context, instance, migration, moves.RESIZE, demand, numa_topology)
 
@@ -311,7 +340,7 @@ class ClaimManager:
         :raises LiveMigrationUnsupported: this host takes no running guest with a device of a kind that the instance has
         :raises HypervisorUnreachable: no answer
         """
-        return self._started().live.check_at_destination(instance)
+        return self._started_for(instance).live.check_at_destination(instance)
 
     def check_can_live_migrate_source(self, instance: Any, check: LiveMigrationCheck | None = None, *,
                                       post_copy: bool = False) -> LiveMigrationCheck:
@@ -326,7 +355,7 @@ class ClaimManager:
         :raises BadRequest: the check is of another instance
         :raises HypervisorUnreachable, StoreError: no answer
         """
-        return self._started().live.check_at_source(instance, check, post_copy)
+        return self._started_for(instance).live.check_at_source(instance, check, post_copy)
 
     def live_migration_claim(self, context: Any, instance: Any, nodename: str,
                              allocations: Mapping[str, Any] | DeviceRequest | None, migration: Any,
@@ -345,8 +374,7 @@ class ClaimManager:
             others than ``check``
         :raises Exception: all others as :meth:`resize_claim`
         """
-        host = self._started()
-        host.gate.check(nodename)
+        host = self._open_for(nodename, instance, migration)
         demand = host.views.providers.demand(allocations, getattr(instance, 'flavor', None))
         return host.live.claim(context, instance, migration, demand, numa_topology, check)
 
@@ -360,8 +388,7 @@ class ClaimManager:
 
         :raises Exception: as :meth:`resize_claim`
         """
-        host = self._started()
-        host.gate.check(nodename)
+        host = self._open_for(nodename, instance, migration)
         if migration is None and getattr(instance, 'host', None) == self.host:
             return host.moves.claim_in_place(instance)
         providers = host.views.providers
@@ -376,7 +403,7 @@ class ClaimManager:
 
         :raises DriverError, StoreError: as :meth:`release`
         """
-        self._started().moves.drop_at_source(instance, migration)
+        self._started_for(instance, migration).moves.drop_at_source(instance, migration)
 
     def drop_move_claim_at_dest(self, context: Any, instance: Any, migration: Any) -> None:
         """A move is reverted or rolled back: give back what was claimed for it on this host. Idempotent.
@@ -390,7 +417,7 @@ class ClaimManager:
             defined anew
         :raises DriverError, StoreError: as :meth:`release`
         """
-        self._started().moves.drop_at_destination(instance, migration.uuid)
+        self._started_for(instance, migration).moves.drop_at_destination(instance, migration.uuid)
 
     def drop_move_claim(self, context: Any, instance: Any, nodename: str, flavor: Any = None,
                         prefix: str = moves.NEW) -> None:
@@ -401,13 +428,13 @@ class ClaimManager:
         :raises NodeUnavailable: the node is not of this host
         :raises Exception: as :meth:`drop_move_claim_at_dest`
         """
-        host = self._started()
+        host = self._started_for(instance)
         host.gate.check_name(nodename)
         host.moves.drop(instance, prefix)
 
     def finish_evacuation(self, context: Any, instance: Any, nodename: str, migration: Any) -> None:
         """The evacuated guest runs here. Sets ``instance.resources``, and ``instance.migration_context`` to None."""
-        host = self._started()
+        host = self._started_for(instance)
         host.gate.check_name(nodename)
         host.moves.finish_evacuation(instance, migration)
 
@@ -416,7 +443,7 @@ class ClaimManager:
 
         :param sign: taken for the sake of callers that pass it, and not used
         """
-        host = self._started()
+        host = self._started_for(instance)
         host.gate.check_name(nodename)
         host.moves.update_usage(instance)
 
@@ -431,7 +458,7 @@ class ClaimManager:
         :raises NoDevicePair: a device has no partner; the claim is the caller's to drop
         :raises DeviceGone: a device is not there
         """
-        return self._started().live.device_map(instance, migration)
+        return self._started_for(instance, migration).live.device_map(instance, migration)
 
     def migration_definitions(self, context: Any, instance: Any, migration: Any,
                               device_map: DeviceMap, *, post_copy: bool = False) -> MigrationDefinitions:
@@ -447,7 +474,7 @@ class ClaimManager:
         :raises DomainGone: no domain of the instance runs here
         :raises InvalidDocument: a device in its definition has no partner in the map, or cannot be read
         """
-        return self._started().live.definitions(instance, migration, device_map, post_copy)
+        return self._started_for(instance, migration).live.definitions(instance, migration, device_map, post_copy)
 
     # -- what operators ask for ---------------------------------------------------------------------------------------
 
@@ -503,6 +530,7 @@ class ClaimManager:
     def resources_of(self, instance_uuid: str) -> InstanceResources:
         """What an instance holds on this host, as it is recorded."""
         host = self._started()
+        arguments.check_uuid('instance_uuid', instance_uuid)
         return host.life.resources(instance_uuid, host.rows.of_instance(instance_uuid))
 
     def providers(self) -> list[Provider]:

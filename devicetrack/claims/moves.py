@@ -18,6 +18,7 @@ from oslo_versionedobjects import base as ovo_base
 
 from devicetrack import exception
 from devicetrack import vocabulary
+from devicetrack.claims import arguments
 from devicetrack.claims.claim import Claim
 from devicetrack.claims.life import Arrival
 from devicetrack.claims.life import Life
@@ -68,6 +69,7 @@ class Moves:
         """
         if migration is None:
             migration = self._service.create_migration(context, instance, self._here.node, move_type)
+        arguments.migration_uuid(migration)
         demand = _with_affinity(demand, numa_topology)
         with self._rows.working(instance.uuid):
             leaving = self._make_room(instance, migration)
@@ -80,8 +82,10 @@ class Moves:
             else:
                 self._life.leave(move)
         resources = self._life.resources(instance.uuid, records)
-        instance.migration_context = move.context(resources)
-        return Claim(self._life, instance, resources, migration, over=not records and not leaving)
+        claim = Claim(self._life, instance, resources, migration, over=not records and not leaving)
+        with claim:                             # gives it back when the instance does not take it
+            instance.migration_context = move.context(resources)
+        return claim
 
     def _take(self, demand: Demand, move: Arrival, partners: PartnerSearch | None) -> list[Record]:
         if partners is None:
@@ -224,7 +228,7 @@ class Moves:
             return None
         try:
             primitive = json.loads(found.context)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise exception.MalformedObject('MigrationContext', f'stored for {instance_uuid}: {error}') from error
         context: MigrationContext = MigrationContext.obj_from_primitive(primitive)
         return context
@@ -307,8 +311,7 @@ class Moves:
         """
         if prefix not in (NEW, OLD):
             raise exception.BadRequest('prefix', prefix, f'must be {NEW} or {OLD}')
-        context = getattr(instance, 'migration_context', None)
-        named = context.migration_uuid if isinstance(context, MigrationContext) else None
+        named = _named_by(instance)
         if named is None:
             of_rows = named_migrations(self._rows.there(instance.uuid))
             if len(of_rows) != 1:
@@ -323,8 +326,7 @@ class Moves:
     def finish_evacuation(self, instance: Any, migration: Any) -> None:
         """The guest runs here: what was claimed for it is current. It is at rest when the service says all is done."""
         with self._rows.working(instance.uuid):
-            context = getattr(instance, 'migration_context', None)
-            named = migration.uuid if migration is not None else getattr(context, 'migration_uuid', None)
+            named = arguments.migration_uuid(migration) if migration is not None else _named_by(instance)
             self._life.settle(migrations.Settlement(arrive=tuple(
                 record for record in self._rows.there(instance.uuid)
                 if named is not None and record.migration_uuid == named and record.role != vocabulary.OLD)))
@@ -337,17 +339,29 @@ class Moves:
 
         The context may be of a move that is over, or that brought the instance here. Such a one takes it nowhere.
         """
-        context = getattr(instance, 'migration_context', None)
-        if not isinstance(context, MigrationContext):
+        named = _named_by(instance)
+        if named is None:
             return
-        if context.new_resources is not None and context.new_resources.host_uuid == self._life.host_uuid:
+        new_resources = instance.migration_context.new_resources
+        if new_resources is not None and new_resources.host_uuid == self._life.host_uuid:
             return
         if not self._service.ends_moves_by_calls:
-            move = (self._service.migrations([context.migration_uuid]) or {}).get(context.migration_uuid)
+            move = (self._service.migrations([named]) or {}).get(named)
             if move is None or move.outcome != migrations.PENDING:
                 return                          # an audit hears of a move that goes on
         with self._rows.working(instance.uuid):
-            self.mark_old(instance, context.migration_uuid)
+            self.mark_old(instance, named)
+
+
+def _named_by(instance: Any) -> str | None:
+    """The migration that an instance's context names, if it has one.
+
+    :raises BadRequest: it names none
+    """
+    context = getattr(instance, 'migration_context', None)
+    if not isinstance(context, MigrationContext):
+        return None
+    return arguments.check_uuid('instance.migration_context.migration_uuid', context.migration_uuid)
 
 
 def _came(record: Record, rows: Sequence[Record]) -> bool:

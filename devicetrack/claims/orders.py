@@ -19,6 +19,7 @@ from oslo_log import log as logging
 
 from devicetrack import exception
 from devicetrack import vocabulary
+from devicetrack.claims.arguments import check_text
 from devicetrack.claims.repairs import Outcome
 from devicetrack.claims.repairs import Repairs
 from devicetrack.claims.withheld import WithheldDevices
@@ -67,7 +68,7 @@ def answer_of(order: Order) -> Answer | None:
         data = json.loads(order.answer)
         return Answer(str(data['outcome']), str(data['text']), tuple(data.get('repairs', ())),
                       data.get('changed', True) is True)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return Answer(FAILED, f'the answer cannot be read: {order.answer}')
 
 
@@ -88,7 +89,7 @@ class Orders:
         :returns: whether there was any
         """
         try:
-            waiting = self._store.orders(self._host_uuid, waiting=True)
+            waiting = self._store.orders_of_host(self._host_uuid, waiting=True)
         except exception.StoreError as error:
             LOG.warning('Orders for host %(host)s cannot be read: %(error)s', {'host': self._host, 'error': error})
             return False
@@ -158,7 +159,7 @@ def answer_to_repair(outcomes: Sequence[Outcome]) -> Answer:
 def _arguments(order: Order) -> Mapping[str, Any]:
     try:
         arguments = json.loads(order.arguments)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise exception.BadRequest('arguments', order.arguments, str(error)) from error
     if not isinstance(arguments, dict):
         raise exception.BadRequest('arguments', order.arguments, 'must be an object')
@@ -166,10 +167,7 @@ def _arguments(order: Order) -> Mapping[str, Any]:
 
 
 def _text(arguments: Mapping[str, Any], name: str) -> str:
-    value = arguments.get(name)
-    if not isinstance(value, str):
-        raise exception.BadRequest(name, value, 'must be a text')
-    return value
+    return check_text(name, arguments.get(name))
 
 
 def _target(arguments: Mapping[str, Any]) -> Target:

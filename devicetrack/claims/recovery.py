@@ -75,7 +75,7 @@ def plan(name: str, driver: VirtDriver, store: store_api.Store | None, conf: Any
     usage, inventory = driver.get_usage(), driver.get_inventory()
     digest = host_identity.machine_digest(conf[options.GROUP].machine_id_path)
     before, host = _identify(name, digest, guests, store)
-    rows = [] if store is None else store.records(host.uuid)
+    rows = [] if store is None else store.records_of_host(host.uuid)
     found = rebuild.rebuild(host.uuid, guests, usage, inventory, rows)
     if wipe_unrecorded and not usage.unknown:
         found = _wipe(found, inventory, host.uuid)
@@ -129,13 +129,13 @@ def _identify(name: str, digest: str, guests: Sequence[GuestRecord],
     host = (before or store_api.Host(host_uuid, name, digest))._replace(uuid=host_uuid, machine_id=digest)
     for other in known.values():
         if store is not None and other.name != name and other.machine_id == digest:
-            rows = len(store.records(other.uuid))
+            rows = len(store.records_of_host(other.uuid))
             if rows:
                 raise exception.MachineHasHost(name, other.name, rows)
         if other.name != name and other.uuid == host_uuid:
             raise exception.UnknownHost(name, [other.name])
     if before is not None and store is not None and before.machine_id != digest and (
-            before.uuid != host_uuid or store.records(before.uuid)):
+            before.uuid != host_uuid or store.records_of_host(before.uuid)):
         raise exception.HostIdentityChanged(name)       # the rows are right, and it is the id that must come back
     return before, host
 

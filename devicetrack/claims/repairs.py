@@ -229,7 +229,7 @@ def forget_of_machine(store: Store, host: Host, machine_id: str, key: DeviceKey,
     """
     if host.machine_id == machine_id:
         raise exception.NotForgotten(_name(key), f'host {host.name} is this machine')
-    record = _owned(next(iter(store.records(host.uuid, keys=[key])), None), host.name, key, instance_uuid)
+    record = _owned(next(iter(store.records_of_devices(host.uuid, [key])), None), host.name, key, instance_uuid)
     if not _leaves_nothing(record):
         withheld.forget(store, host.uuid, key, instance_uuid)
     store.write(Changes(delete=(record,)))

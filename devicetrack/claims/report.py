@@ -153,7 +153,7 @@ def guest(store: store_api.Store, hosts: Mapping[str, HostFacts], instance_uuid:
 
     :raises CompatibilityUnknown: the store has no such instance, or has it at two hosts
     """
-    return host_facts.find_guest(instance_uuid, store.records(instance_uuid=instance_uuid),
+    return host_facts.find_guest(instance_uuid, store.records_everywhere(instance_uuid),
                                  {host.uuid: host.name for host in store.hosts()}, hosts)
 
 
@@ -244,7 +244,7 @@ class Observer:
         views = self.read()
         ledger, names = self._ledger(views, self._marks())
         counts = scheduling.counts(ledger.pools(), closed=bool(lost_rows(views)))
-        declared = [host_facts.declared_in(row) for row in self._store.declarations(self.host.uuid)]
+        declared = [host_facts.declared_in(row) for row in self._store.declarations_of_host(self.host.uuid)]
         return (scheduling.providers({name: uuid for uuid, name in names.items()}, nodename or self.host.name, counts,
                                      declared), not views.inventory.unknown)
 

@@ -58,11 +58,11 @@ class Rows:
 
     def all(self) -> list[Record]:
         """Every row of the host, those of one instance together."""
-        return self._store.records(self._host_uuid)
+        return self._store.records_of_host(self._host_uuid)
 
     def of_instance(self, instance_uuid: str) -> list[Record]:
         """The rows of one instance, in the order of the request."""
-        return self._store.records(self._host_uuid, instance_uuid)
+        return self._store.records_of_instance(self._host_uuid, instance_uuid)
 
     def there(self, instance_uuid: str) -> list[Record]:
         """The rows of one instance that are not on their way back."""
@@ -70,12 +70,11 @@ class Rows:
 
     def of_devices(self, keys: Iterable[DeviceKey]) -> dict[DeviceKey, Record]:
         """The rows of some devices."""
-        return {record.key: record for record in self._store.records(self._host_uuid, keys=keys)}
+        return {record.key: record for record in self._store.records_of_devices(self._host_uuid, keys)}
 
     def context(self, instance_uuid: str) -> StoredContext | None:
         """What the store keeps of the move of an instance."""
-        found = self._store.contexts(self._host_uuid, instance_uuid)
-        return found[0] if found else None
+        return self._store.context(self._host_uuid, instance_uuid)
 
     # -- writing ------------------------------------------------------------------------------------------------------
 

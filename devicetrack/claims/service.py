@@ -11,6 +11,8 @@ from typing import Protocol
 from oslo_log import log as logging
 
 from devicetrack import exception
+from devicetrack import vocabulary
+from devicetrack.claims import arguments
 from devicetrack.engine.migrations import Move
 
 LOG = logging.getLogger(__name__)
@@ -85,26 +87,31 @@ class ServiceView:
 
     def instances(self) -> Mapping[str, str] | None:
         """The state of each instance that the service knows."""
-        found: Mapping[str, str] | None = self._ask('instances')
-        return found
+        found = self._ask('instances')
+        if found is None or not self._is_of('instances', found, Mapping):
+            return None
+        return {uuid: state for uuid, state in found.items() if isinstance(uuid, str) and isinstance(state, str)}
 
     def migrations(self, uuids: Sequence[str]) -> dict[str, Move] | None:
         """The migrations of these UUIDs, and others that the service tells of."""
         found = self._ask('migrations', uuids)
-        if found is None:
+        if found is None or not self._is_of('migrations', found, Mapping):
             return None
         known = {}
         for uuid, migration in found.items():
             try:
-                known[uuid] = Move.of(migration)
-            except AttributeError as error:
+                known[arguments.check_uuid('uuid', uuid)] = Move.of(migration)
+            except Exception as error:
                 LOG.warning('The compute service says something of migration %(uuid)s that means nothing: %(error)s',
                             {'uuid': uuid, 'error': error})
         return known
 
     def evacuated_from_here(self) -> set[str]:
         """The instances that are known to have been evacuated from here."""
-        return set(self._ask('evacuated_from_here') or ())
+        found = self._ask('evacuated_from_here')
+        if found is None or not self._is_of('evacuated_from_here', found, Collection):
+            return set()
+        return {uuid for uuid in found if vocabulary.is_uuid(uuid)}
 
     def create_migration(self, context: Any, instance: Any, nodename: str, move_type: str) -> Any:
         """Have the service create a migration.
@@ -121,6 +128,15 @@ class ServiceView:
         """Tell the service that a newer migration took the place of this one."""
         LOG.warning('Migration %s was replaced by a newer one of its instance', migration_uuid)
         self._ask('fail_migration', migration_uuid)
+
+    @staticmethod
+    def _is_of(question: str, answer: Any, form: type) -> bool:
+        """Whether an answer has the form that was asked for; one that has not is unknown. A text is no collection."""
+        if isinstance(answer, form) and not isinstance(answer, (str, bytes)):
+            return True
+        LOG.warning('The compute service answers %(question)s with %(answer)s, which means nothing',
+                    {'question': question, 'answer': type(answer).__name__})
+        return False
 
     def _ask(self, question: str, *arguments: Any) -> Any:
         ask = getattr(self._service, question, None)

@@ -50,8 +50,6 @@ class Providers(NamedTuple):
         """
         if isinstance(allocations, DeviceRequest):
             return demands.from_request(allocations, self.uuids)
-        if not allocations:
-            return demands.NOTHING
         return demands.from_allocations(allocations, self.uuids, self.classes, getattr(flavor, 'extra_specs', None),
                                         self.below)
 
@@ -80,7 +78,7 @@ class HostReader:
         """
         usage = self._driver.get_usage()
         inventory = self._driver.get_inventory()
-        records = tuple(self._store.records(self._host_uuid))
+        records = tuple(self._store.records_of_host(self._host_uuid))
         views = Views(usage, inventory, records, self._service.instances(),
                       self._service.migrations(named_migrations(records)), self._here.host, self._host_uuid,
                       self._boot.has_changed, node=self._here.node)

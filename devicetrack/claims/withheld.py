@@ -17,6 +17,7 @@ from oslo_log import log as logging
 
 from devicetrack import exception
 from devicetrack import vocabulary
+from devicetrack.claims import arguments
 from devicetrack.claims import locks
 from devicetrack.claims.locked_ledger import LockedLedger
 from devicetrack.claims.rows import Rows
@@ -96,6 +97,12 @@ def mistakes(views: Views, marks: Marks) -> list[Missing]:
     """
     return [missing for missing in views.inventory.missing
             if missing.key not in views.owners and Target.of(missing.key) not in marks]
+
+
+def _check_name(target: Target) -> None:
+    """:raises BadRequest: a part of it is no text"""
+    arguments.check_text('kind', target.kind)
+    arguments.check_text('name', target.name)
 
 
 def forget(store: Store, host_uuid: str, key: DeviceKey, instance_uuid: str) -> None:
@@ -212,9 +219,11 @@ class WithheldDevices:
         """Let nobody have a device, or anything of a parent, from now on; whoever has it keeps it. May be repeated.
 
         :param detail: why; '' keeps what was given before
-        :raises BadRequest: this host has no such device or parent
+        :raises BadRequest: this host has no such device or parent, or people could not read the reason
         :raises StoreError: it is not drained; after OutcomeUnknown it is, and the next audit stores it
         """
+        _check_name(target)
+        arguments.check_reason(detail)
         with self._marking:
             before = self.marks.get(target, {}).get(vocabulary.DRAINED)
             if before is None:
@@ -231,6 +240,7 @@ class WithheldDevices:
         :raises BadRequest: it is not drained, and this host has no such device or parent
         :raises StoreError: it stays drained; after OutcomeUnknown too
         """
+        _check_name(target)
         with self._marking:
             drained = vocabulary.DRAINED in self.marks.get(target, {})
             if drained:
@@ -268,6 +278,7 @@ class WithheldDevices:
         :raises HypervisorUnreachable, StoreError: no answer; it stays withheld
         """
         target = Target.of(key)
+        _check_name(target)
         with self._marking:
             cause = self.marks.get(target, {}).get(vocabulary.IN_DOUBT)
             if cause is None or not cause.stands:

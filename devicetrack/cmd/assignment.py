@@ -65,8 +65,12 @@ def _find(store: Any, host: str | None, instance_uuid: str | None,
     uuids = {name: uuid for uuid, name in names.items()}
     if host is not None and host not in uuids:
         raise exception.UnknownHost(host, uuids)
-    found = [record for record in store.records(uuids[host] if host else None, instance_uuid)
-             if device is None or (record.identifier == device.identifier and device.kind in (None, record.kind))]
+    if host is not None:
+        records = store.records_of_host(uuids[host])
+    else:
+        records = store.records() if instance_uuid is None else store.records_everywhere(instance_uuid)
+    found = [record for record in records if instance_uuid in (None, record.instance_uuid) and (
+        device is None or (record.identifier == device.identifier and device.kind in (None, record.kind)))]
     return found, names
 
 

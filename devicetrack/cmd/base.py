@@ -44,6 +44,9 @@ MOST_LEFT: Final = 125          # above it shells have their own
 INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141
 
+# Nobody reads more, and a terminal should not have to show it.
+_LONGEST_SENTENCE: Final = 4000
+
 # Their values are data; what every other formatter prints is text for people, or cells of text.
 STRUCTURED: Final = ('json', 'yaml')
 
@@ -61,7 +64,7 @@ class AnswerLost(Exception):
 
 def sentence(error: BaseException) -> str:
     """An error on one line. Those that nobody expected say so."""
-    text = ' '.join(str(error).split())
+    text = exception.shown(' '.join(str(error).split()), _LONGEST_SENTENCE)
     if isinstance(error, (exception.DeviceTrackError, cfg.Error, UsageError, AnswerLost)):
         return text
     return f'unexpected {type(error).__name__}: {text or "no text"}; --debug shows where'

@@ -102,7 +102,8 @@ class Drain(_Draining):
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         super().add_arguments(parser)
-        parser.add_argument('--reason', default='', metavar='TEXT', help='Why, for whoever reads it later.')
+        parser.add_argument('--reason', type=options.reason, default='', metavar='TEXT',
+                            help='Why, for whoever reads it later: one line of at most 255 characters.')
 
     def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
         return self.drain(parsed_args, orders.DRAIN, DRAINED, reason=parsed_args.reason)
@@ -162,7 +163,7 @@ class Forget(_Requesting):
         store = self.app.checked_store
         host = self._host_that_is_gone(parsed_args) if parsed_args.machine_gone \
             else self.app.observer(parsed_args.host).host
-        found = store.records(host.uuid, keys=[key])
+        found = store.records_of_devices(host.uuid, [key])
         if not found:
             raise exception.NotAssigned(str(name), host.name)
         record: Record = found[0]

@@ -16,6 +16,7 @@ from cliff import command as cliff_command
 from cliff import commandmanager
 from oslo_config import cfg
 
+from devicetrack import exception
 from devicetrack.claims import report
 from devicetrack.claims.providers import ProviderResolver
 from devicetrack.claims.running import Parts
@@ -137,13 +138,23 @@ class Manage(app.App):
     def conf(self) -> cfg.ConfigOpts:
         """The configuration.
 
-        :raises cfg.Error: a file is missing or cannot be read
+        :raises cfg.Error, UsageError: a file is missing or cannot be read
+        :raises InvalidConfiguration: an option cannot be used
         """
         if not self._conf_is_read:
             opts.register_options(self._conf)
             arguments = [f'--{option}={path}' for option in ('config-file', 'config-dir')
                          for path in getattr(self.options, option.replace('-', '_'))]
-            self._conf(arguments, project=PROJECT, prog=NAME)
+            try:
+                self._conf(arguments, project=PROJECT, prog=NAME)
+            except OSError as error:
+                raise base.UsageError(f'configuration file {error.filename}: {error.strerror}; name a file that this '
+                                      'user can read') from error
+            except UnicodeDecodeError as error:
+                files = self.options.config_file or cfg.find_config_files(PROJECT, NAME)
+                raise base.UsageError(f'configuration file {" or ".join(files)}: byte {error.start} is not UTF-8; '
+                                      'write the file in UTF-8') from error
+            opts.register_options(self._conf)           # once more, to check what was read
             self._conf_is_read = True
         return self._conf
 
@@ -182,11 +193,16 @@ class Manage(app.App):
     def start_host(self, host: str) -> Running:
         """Start this machine's host, without a compute service, until the command ends.
 
-        Like any start it goes on with work that was interrupted.
+        Like any start it goes on with work that was interrupted. It makes no host: a name that the store does not know
+        may be a mistake, and whoever relies on what was done would look at another host.
 
         :raises HostInUse: the host's manager works
+        :raises UnknownHost: its manager has never run
         """
         if self._running is None:
+            known = [one.name for one in self.checked_store.hosts()]
+            if host not in known:
+                raise exception.UnknownHost(host, known)
             self._running, _findings = Running.start(Parts(Endpoint(host, host), self.driver(host), self.checked_store,
                                                            self.conf))
         return self._running

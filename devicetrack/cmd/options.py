@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import math
+from typing import Final
 from typing import NamedTuple
+
+from devicetrack import exception
+from devicetrack.claims import arguments
+
+_LONGEST_S: Final = 10 ** 9
 
 
 def add_host(parser: argparse.ArgumentParser) -> None:
@@ -11,6 +18,25 @@ def add_host(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--host', metavar='NAME',
                         help='The host, when this machine is more than one in the store. By default the host that '
                              'this machine is.')
+
+
+def seconds(text: str) -> float:
+    """Read a time to wait."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= _LONGEST_S:
+        raise argparse.ArgumentTypeError(f'{text!r} is not a number of seconds from 0 to {_LONGEST_S}')
+    return value
+
+
+def reason(text: str) -> str:
+    """Read why an operator does something."""
+    try:
+        return arguments.check_reason(text)
+    except exception.BadRequest as error:
+        raise argparse.ArgumentTypeError(error.reason) from error
 
 
 class DeviceName(NamedTuple):

@@ -14,6 +14,7 @@ from typing import Final
 from devicetrack import exception
 from devicetrack.claims import orders
 from devicetrack.cmd import base
+from devicetrack.cmd import options
 from devicetrack.store.api import Order
 from devicetrack.store.api import Store
 
@@ -40,9 +41,13 @@ class List(base.Lister):
         store = self.app.checked_store
         names = {host.uuid: host.name for host in store.hosts()}
         uuids = {name: uuid for uuid, name in names.items()}
-        if parsed_args.host is not None and parsed_args.host not in uuids:
+        if parsed_args.host is None:
+            orders = store.orders(parsed_args.waiting)
+        elif parsed_args.host in uuids:
+            orders = store.orders_of_host(uuids[parsed_args.host], parsed_args.waiting)
+        else:
             raise exception.UnknownHost(parsed_args.host, uuids)
-        for order in store.orders(uuids.get(parsed_args.host), parsed_args.waiting):
+        for order in orders:
             values = fields(order, names)
             yield [values[column] for column in COLUMNS]
 
@@ -69,7 +74,7 @@ class Show(base.ShowOne):
 
 def add_wait(parser: argparse.ArgumentParser) -> None:
     """``--wait``, for commands that may leave an order."""
-    parser.add_argument('--wait', type=float, default=0, metavar='SECONDS',
+    parser.add_argument('--wait', type=options.seconds, default=0, metavar='SECONDS',
                         help='Wait so long for the answer, which comes with the next audit of the manager. By default '
                              'not at all.')
 
@@ -117,7 +122,7 @@ def fields(order: Order, names: Mapping[str, str]) -> dict[str, Any]:
     answer = orders.answer_of(order)
     try:
         arguments = json.loads(order.arguments)
-    except ValueError:
+    except (ValueError, RecursionError):
         arguments = order.arguments
     return {'uuid': order.uuid, 'host': names.get(order.host_uuid), 'verb': order.verb, 'arguments': arguments,
             'created_at': order.created_at, 'answered_at': order.answered_at,

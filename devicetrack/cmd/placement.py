@@ -82,7 +82,7 @@ def recorded_node(client: Client, store: Store, host: Host, root: values.Provide
 
     def look() -> tuple[list[Record], None]:
         return [record._replace(provider_uuid=uuids.get(record.provider_uuid, record.provider_uuid))
-                for record in store.records(host.uuid)], None
+                for record in store.records_of_host(host.uuid)], None
 
     return healer.NodeToHeal(root.uuid, look)
 

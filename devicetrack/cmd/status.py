@@ -58,7 +58,7 @@ class Checks(upgradecheck.UpgradeCommands):
     @_failing_on_errors
     def check_configuration(self) -> upgradecheck.Result:
         """The options can be used, and the driver, sources and table that they name loaded. Nothing is connected."""
-        _check_options(self._conf)
+        opts.register_options(self._conf)               # which checks every value that was read
         loader.load_driver(self._conf).close()
         Declarer(self._conf, socket.gethostname()).refresh()
         sql.open_store(self._conf).close()
@@ -146,15 +146,8 @@ def _has_placement(conf: cfg.ConfigOpts) -> bool:
         return False
     try:
         return session.is_configured(conf)
-    except cfg.Error:
+    except exception.InvalidConfiguration:
         return True                                     # the check reports the error
-
-
-def _check_options(conf: cfg.ConfigOpts) -> None:
-    """Read every option: a value of the wrong type is only seen when it is read."""
-    for group, options in opts.list_opts():
-        for option in options if group in conf else ():
-            _ = conf[group][option.dest]
 
 
 def run(argv: list[str]) -> int:

@@ -234,7 +234,7 @@ def declaration_from_text(text: str, where: str) -> Declaration:
     """
     try:
         data = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise exception.BadRequest(where, text[:40], f'is no JSON: {error}') from error
     return declaration_from_data(data, where)
 

@@ -119,6 +119,10 @@ def rows(host: HostFacts) -> Iterator[dict[str, Any]]:
         yield {**nothing, 'problem': NOTHING_DECLARED}
 
 
+# So many characters of facts are those of some thousand hosts.
+_LONGEST: Final = 16 << 20
+
+
 def read(path: str) -> list[HostFacts]:
     """Read a file with a JSON list of the rows that :func:`rows` makes.
 
@@ -126,7 +130,10 @@ def read(path: str) -> list[HostFacts]:
     """
     try:
         with open(path, encoding='utf-8') as file:
-            data = json.load(file)
+            text = file.read(_LONGEST + 1)
+        if len(text) > _LONGEST:
+            raise exception.BadRequest('file of facts', path, f'has more than {_LONGEST} characters')
+        data = json.loads(text)
     except OSError as error:
         raise exception.BadRequest('file of facts', path, f'cannot be read: {error.strerror}') from error
     except (ValueError, RecursionError) as error:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
-import os
 import re
 from typing import Any
 from typing import Final
@@ -170,8 +169,6 @@ def table_path(conf: Any) -> str | None:
     :raises InvalidConfiguration: the option cannot be used
     """
     path: str | None = conf[options.GROUP].table
-    if path and not os.path.isabs(path):
-        raise exception.InvalidConfiguration(TABLE, path, 'must be absolute: a service starts in any directory')
     return path or None
 
 

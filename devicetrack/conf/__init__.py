@@ -9,10 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 import contextlib
+import os
+from typing import Any
 
 from oslo_config import cfg
 
 from devicetrack import exception
+
+# No number of ours is greater. What waits for more seconds than this overflows only when it waits.
+_MOST = 10 ** 9
+_LONGEST_PATH = 4000
+
+
+class PathOpt(cfg.StrOpt):
+    """The absolute path of a file or directory. With a default it cannot be left empty."""
 
 
 def register(conf: cfg.ConfigOpts, group: str, options: Iterable[cfg.Opt]) -> None:
@@ -21,18 +31,37 @@ def register(conf: cfg.ConfigOpts, group: str, options: Iterable[cfg.Opt]) -> No
     Then check every value, if the configuration files have been read: oslo.config's own error for a bad value names the
     file but not the section.
 
-    :raises InvalidConfiguration: a value has another type, or is none of the choices
+    :raises InvalidConfiguration: a value is missing, has another type, is none of the choices or out of range, or is no
+        absolute path
     """
     options = list(options)
     for option in options:
         with contextlib.suppress(cfg.DuplicateOptError):
             conf.register_opt(option, group=group)
     for option in options:
+        # As oslo.config finds it in a file: keystoneauth1 has hyphens in the names of its options.
+        name = f'[{group}] {option.dest}'
         try:
-            conf[group][option.dest]
+            value = conf[group][option.dest]
         except (cfg.ConfigFileValueError, cfg.ConfigSourceValueError) as error:
-            raise exception.InvalidConfiguration(f'[{group}] {option.name}', _as_written(conf, group, option),
+            raise exception.InvalidConfiguration(name, _as_written(conf, group, option),
                                                  str(error.__context__)) from error
+        mistake = _mistake(option, value)
+        if mistake is not None:
+            raise exception.InvalidConfiguration(name, '(empty)' if value in (None, '') else value, mistake)
+
+
+def _mistake(option: cfg.Opt, value: Any) -> str | None:
+    """What is wrong with a value that has its type. A service may have registered the option without our limits."""
+    if value is None or (value == '' and isinstance(option, PathOpt)):
+        return None if option.default in (None, '') else f'needs a value; without the line it is {option.default}'
+    if isinstance(value, (int, float)) and not 0 <= value <= _MOST:
+        return f'must be a number from 0 to {_MOST}'
+    if isinstance(option, PathOpt) and not os.path.isabs(value):
+        return 'must be absolute: a service starts in any directory'
+    if isinstance(option, PathOpt) and len(os.fsencode(value)) > _LONGEST_PATH:
+        return f'has more than {_LONGEST_PATH} bytes, which no path may have'
+    return None
 
 
 def _as_written(conf: cfg.ConfigOpts, group: str, option: cfg.Opt) -> str:

@@ -14,7 +14,7 @@ Where the migration version, the features and the units of a device type are loo
 ``devicetrack.compatibility.sources``, asked in this order. For each of the three the first source that knows it counts.
 ``sysfs`` reads what drivers declare, ``table`` reads the deployment's table.
 """),
-    cfg.StrOpt('table', help="""
+    registry.PathOpt('table', help="""
 Absolute path of the deployment's table of migration versions and features: a YAML file of at most 1 MiB. Unset or
 empty means that there is no table. The service reads the file when it starts and at every audit. It does not start when
 the file cannot be read; at an audit it then keeps the table that it read last.

@@ -76,7 +76,7 @@ example a systemd unit. It is off by default because the host does not say for w
 Seconds that a release waits until no process has the virtual function open. After this time the function stays held,
 and the next audit looks again.
 """),
-    cfg.StrOpt('sysfs_root', default='/sys', help="""
+    registry.PathOpt('sysfs_root', default='/sys', help="""
 Directory where sysfs is mounted. Development and tests use a tree of the same form.
 """),
 ]
@@ -100,7 +100,7 @@ VPMEM_OPTIONS = [
     cfg.StrOpt('ndctl_command', default='ndctl', help="""
 The ndctl program: a name that is looked up in ``PATH``, or the path of a file.
 """),
-    cfg.StrOpt('directory', default='', help="""
+    registry.PathOpt('directory', default='', help="""
 Directory whose regular files stand for persistent-memory namespaces, each with the name and size of its file. When it
 is set, ndctl is not called. For development and tests on hosts without persistent memory.
 """),

@@ -10,7 +10,7 @@ from devicetrack import vocabulary
 GROUP = 'devicetrack'
 
 OPTIONS = [
-    cfg.StrOpt('state_path', default='/var/lib/devicetrack', help="""
+    registry.PathOpt('state_path', default='/var/lib/devicetrack', help="""
 Directory for lock files and, by default, for the SQLite store. The service creates it with mode 0700. It must be on a
 local file system, because its locks are flock(2) locks, and must survive a restart of the service.
 """),
@@ -29,7 +29,7 @@ each guest the least loaded parent and fragments their capacity.
 Maximum number of attempts of a claim to choose devices, when the store refuses them because other writers own them.
 Each further attempt costs one read and one transaction. Raise it only when another service writes to the same rows.
 """),
-    cfg.StrOpt('machine_id_path', default='/etc/machine-id', help="""
+    registry.PathOpt('machine_id_path', default='/etc/machine-id', help="""
 File with this machine's id (machine-id(5)). The store keeps a digest of the id with the host's row. With it the service
 refuses a second machine with the same host name, and this machine under a second name while the first has devices.
 Change it only in a test that plays several machines: two hosts on one machine need a store each.

@@ -62,25 +62,24 @@ def from_allocations(allocations: Any, providers: Collection[str], ours: Collect
     :raises BadRequest: the allocations have another shape, or hold less than the flavor needs
     :raises UnknownProvider: devices were allocated on a provider that is not of this host
     """
-    if not allocations:
+    if allocations is None or allocations == {}:
         return NOTHING
     if not isinstance(allocations, Mapping):
         raise exception.BadRequest('allocations', type(allocations).__name__, 'must be a mapping by provider UUID')
     items = []
     for provider, allocation in allocations.items():
-        try:
-            resources = allocation['resources'].items()
-        except (TypeError, KeyError, AttributeError, IndexError):
+        resources = allocation.get('resources') if isinstance(allocation, Mapping) else None
+        if not isinstance(resources, Mapping):
             raise exception.BadRequest(
-                f'allocations[{provider}]', allocation, "must be {'resources': {CLASS: amount}}") from None
-        for resource_class, amount in resources:
+                f'allocations[{provider}]', allocation, "must be {'resources': {CLASS: amount}}")
+        for resource_class, amount in resources.items():
             if resource_class in ours:
                 if type(amount) is not int or not 0 < amount <= vocabulary.MAX_AMOUNT:
                     raise exception.BadRequest(f'allocations[{provider}][{resource_class}]', amount,
                                                f'must be a whole number from 1 to {vocabulary.MAX_AMOUNT}')
                 if provider not in providers:
                     raise exception.UnknownProvider(
-                        str(provider), [name for name in allocation['resources'] if name in ours], providers)
+                        str(provider), [name for name in resources if name in ours], providers)
                 items.append(Item(resource_class, amount,
                                   None if resource_class in below.get(provider, ()) else provider))
     if not extra_specs:
@@ -104,11 +103,13 @@ def _check_enough(items: Sequence[Item], needs: specs.Needs, ours: Collection[st
 def from_request(request: Any, providers: Collection[str]) -> Demand:
     """Read a :class:`devicetrack.objects.DeviceRequest`.
 
-    :raises BadRequest: an amount is out of range
+    :raises BadRequest: a field is not set, or an amount is out of range
     :raises UnknownProvider: it names a provider that is not of this host
     """
     items = []
+    _check_set(request, 'request')
     for index, wanted in enumerate(request.wanted):
+        _check_set(wanted, f'wanted[{index}]')
         if not 0 < wanted.amount <= vocabulary.MAX_AMOUNT:
             raise exception.BadRequest(f'wanted[{index}].amount', wanted.amount,
                                        f'must be a whole number from 1 to {vocabulary.MAX_AMOUNT}')
@@ -116,6 +117,12 @@ def from_request(request: Any, providers: Collection[str]) -> Demand:
             raise exception.UnknownProvider(wanted.provider_uuid, [wanted.resource_class], providers)
         items.append(Item(wanted.resource_class, wanted.amount, wanted.provider_uuid))
     return Demand(tuple(items), (), frozenset(request.numa_nodes), request.numa_affinity_policy)
+
+
+def _check_set(one: Any, where: str) -> None:
+    unset = one.unset_fields()
+    if unset:
+        raise exception.BadRequest(where, ', '.join(unset), 'must be set')
 
 
 Held = TypeVar('Held')

@@ -69,11 +69,13 @@ class Move(NamedTuple):
     @classmethod
     def of(cls, migration: Any) -> Move:
         """Read the service's own object."""
+        def text(name: str) -> str | None:
+            value = getattr(migration, name, None)
+            return value if isinstance(value, str) else None
+
         number = getattr(migration, 'id', None)
-        return cls(migration.uuid, number if isinstance(number, int) else None, getattr(migration, 'status', None),
-                   getattr(migration, 'instance_uuid', None),
-                   (getattr(migration, 'source_compute', None), getattr(migration, 'source_node', None)),
-                   (getattr(migration, 'dest_compute', None), getattr(migration, 'dest_node', None)))
+        return cls(migration.uuid, number if isinstance(number, int) else None, text('status'), text('instance_uuid'),
+                   (text('source_compute'), text('source_node')), (text('dest_compute'), text('dest_node')))
 
     @property
     def outcome(self) -> str:

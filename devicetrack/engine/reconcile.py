@@ -461,9 +461,18 @@ class _Comparison:
         return f'nobody owns it; type {sort}, parent {device.parent}, origin {origin}'
 
 
+# The longest texts that a row has room for; for details that is 64 KiB, of characters of four bytes.
+LONGEST: Final = {'kind': 64, 'identifier': 255, 'resource_class': 255, 'parent': 255, 'claim_id': 64,
+                  'details': 16_383}
+
+
 def is_whole(device: RecordedDevice) -> bool:
     """Whether a row can be written from what a guest records of a device."""
     if device.role not in vocabulary.ROLES or (device.role != vocabulary.CURRENT and device.migration_uuid is None):
+        return False
+    if any(len(getattr(device, name) or '') > most for name, most in LONGEST.items()):
+        return False
+    if not 0 <= device.position < vocabulary.MAX_AMOUNT or not -1 <= (device.numa_node or 0) < vocabulary.MAX_AMOUNT:
         return False
     try:
         details.from_text(device.details)

@@ -90,7 +90,7 @@ def from_json(stored: str, scope: str) -> dict[str, Cause]:
     try:
         return {str(reason): Cause(int(cause['since']), str(cause['detail']), str(cause['by']))
                 for reason, cause in json.loads(stored).items()}
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         reason = vocabulary.DRAINED if scope == vocabulary.PARENT else vocabulary.IN_DOUBT
         return {reason: Cause(0, UNREADABLE, vocabulary.BY_OPERATOR)}
 

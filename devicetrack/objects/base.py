@@ -57,6 +57,10 @@ class DeviceTrackObject(base.VersionedObject, base.ComparableVersionedObject):
             made.__dict__['_obj_' + name] = value
         return made
 
+    def unset_fields(self) -> list[str]:
+        """The names of fields that are not set."""
+        return [name for name in self.fields if not self.obj_attr_is_set(name)]
+
     def obj_to_primitive(self, target_version: Any = None, version_manifest: Any = None) -> Any:
         """The primitive without the list of changed fields.
 
@@ -88,7 +92,7 @@ class DeviceTrackObject(base.VersionedObject, base.ComparableVersionedObject):
             return super().obj_from_primitive(primitive, context)
         except ovo_exception.VersionedObjectsException as error:
             raise exception.MalformedObject(cls.obj_name(), str(error)) from error
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
             raise exception.MalformedObject(
                 cls.obj_name(), f'not the primitive of one: {type(error).__name__}: {error}') from error
 

@@ -7,11 +7,13 @@ text back.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 import functools
 import json
 from typing import Any
 from typing import Final
 
+from oslo_utils import uuidutils
 from oslo_utils import versionutils
 from oslo_versionedobjects import base as ovo_base
 from oslo_versionedobjects import fields as ovo_fields
@@ -199,11 +201,36 @@ def _parse(text: str) -> tuple[str, str, dict[str, Any]]:
     return name, version, data
 
 
+def _check_data(cls: type[DeviceDetails], data: Mapping[str, Any]) -> None:
+    """See that data has every field of its class, each of its type. Reading would accept and coerce what it has.
+
+    :raises MalformedObject: it does not
+    """
+    for name, field in cls.fields.items():
+        if name not in data:
+            raise exception.MalformedObject('stored details', f'{cls.__name__} without {name}')
+        value = data[name]
+        if not (field.nullable if value is None else _is_of(field, value)):
+            raise exception.MalformedObject('stored details', f'{cls.__name__}.{name} of another type')
+
+
+def _is_of(field: Any, value: Any) -> bool:
+    """Whether a value of JSON is of a field's type. Of fields that are neither text nor number, reading decides."""
+    if isinstance(field, ovo_fields.UUIDField):
+        return uuidutils.is_uuid_like(value)
+    if isinstance(field, (ovo_fields.StringField, ovo_fields.BaseEnumField)):
+        return isinstance(value, str) and '\0' not in value and (
+            value.isascii() or not any('\ud800' <= one <= '\udfff' for one in value))
+    if isinstance(field, (ovo_fields.IntegerField, ovo_fields.NonNegativeIntegerField)):
+        return type(value) is int
+    return True
+
+
 def from_text(text: str) -> DeviceDetails:
     """Read details of this or an older version.
 
     :raises UnknownObject: the class or version comes from a newer release
-    :raises MalformedObject: the text is not a stored details object
+    :raises MalformedObject: the text is not a stored details object, or a field is missing or of another type
     """
     name, version, data = _parse(text)
     classes = ovo_base.VersionedObjectRegistry.obj_classes().get(name)
@@ -216,6 +243,7 @@ def from_text(text: str) -> DeviceDetails:
         if theirs > ours or theirs[0] != ours[0]:
             raise exception.UnknownObject(name, version, 'stored details')
         data = cls.convert(dict(data), version)
+    _check_data(cls, data)
     primitive = {'versioned_object.name': name, 'versioned_object.namespace': base.NAMESPACE,
                  'versioned_object.version': cls.VERSION, 'versioned_object.data': data}
     read: DeviceDetails = cls.obj_from_primitive(primitive)
@@ -225,7 +253,7 @@ def from_text(text: str) -> DeviceDetails:
 def peek(text: str) -> DeviceDetails:
     """Read details of the present version without the checks of :func:`from_text`; for callers with thousands.
 
-    The values are not coerced, so look at them and do not keep the object.
+    The values are complete and of their types, and not coerced: look at them and do not keep the object.
 
     :raises UnknownObject, MalformedObject: as :func:`from_text`
     """
@@ -233,6 +261,7 @@ def peek(text: str) -> DeviceDetails:
     classes = ovo_base.VersionedObjectRegistry.obj_classes().get(name)
     if classes is None or not issubclass(classes[0], DeviceDetails) or classes[0].VERSION != version:
         return from_text(text)
+    _check_data(classes[0], data)
     seen: DeviceDetails = classes[0].of_known(**data)
     return seen
 

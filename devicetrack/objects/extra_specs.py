@@ -42,6 +42,8 @@ def read(extra_specs: Mapping[str, str]) -> Needs:
 
     :raises BadRequest: a value is not valid; the error names the extra spec
     """
+    if not isinstance(extra_specs, Mapping) or not all(isinstance(name, str) for name in extra_specs):
+        raise exception.BadRequest('flavor.extra_specs', extra_specs, 'must be a mapping by name')
     order: tuple[str, ...] = ()
     amounts: dict[str, int] = {}
     policy = None

@@ -272,7 +272,7 @@ class Client:
         answer = self._send(method, path, body)
         try:
             return parsed(answer.json())
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             # Another program listens there, or a proxy answered. Unknown is not empty.
             raise errors.PlacementUnavailable(f'{method} {path}', 'the answer is not one of placement') from error
 
@@ -310,7 +310,7 @@ def _reason(answer: requests.Response) -> tuple[str, str]:
     try:
         error = answer.json()['errors'][0]
         return str(error.get('code', _UNDEFINED)), ' '.join(str(error.get('detail', '')).split())
-    except (ValueError, LookupError, TypeError, AttributeError):
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return 'none', str(answer.reason)
 
 

@@ -204,17 +204,39 @@ class Store(abc.ABC):
         :raises OutcomeUnknown: it may have happened; call again
         """
 
+    # Rows of a host, of an instance and of devices are calls of their own: a value that is missing by mistake finds
+    # nothing, where a filter that is left out would find every row.
+
     @abc.abstractmethod
-    def records(self, host_uuid: str | None = None, instance_uuid: str | None = None,
-                keys: Iterable[DeviceKey] | None = None) -> list[Record]:
-        """The rows that match everything given, ordered by instance and position. One query.
+    def records(self) -> list[Record]:
+        """Every row of every host, ordered by instance and position. One query."""
+
+    @abc.abstractmethod
+    def records_of_host(self, host_uuid: str) -> list[Record]:
+        """The rows of a host, ordered by instance and position. One query."""
+
+    @abc.abstractmethod
+    def records_of_instance(self, host_uuid: str, instance_uuid: str) -> list[Record]:
+        """The rows of an instance on a host, ordered by position. One query."""
+
+    @abc.abstractmethod
+    def records_everywhere(self, instance_uuid: str) -> list[Record]:
+        """The rows of an instance on every host, ordered by position. One query."""
+
+    @abc.abstractmethod
+    def records_of_devices(self, host_uuid: str, keys: Iterable[DeviceKey]) -> list[Record]:
+        """The rows of some devices of a host, ordered by instance and position. One query.
 
         :param keys: at most some hundreds
         """
 
     @abc.abstractmethod
-    def contexts(self, host_uuid: str, instance_uuid: str | None = None) -> list[StoredContext]:
-        """The migration contexts on a host, ordered by instance. One query. An instance without one does not move."""
+    def contexts(self, host_uuid: str) -> list[StoredContext]:
+        """The migration contexts on a host, ordered by instance. One query."""
+
+    @abc.abstractmethod
+    def context(self, host_uuid: str, instance_uuid: str) -> StoredContext | None:
+        """The migration context of an instance on a host; None when it does not move. One query."""
 
     @abc.abstractmethod
     def write(self, changes: Changes) -> None:
@@ -254,12 +276,15 @@ class Store(abc.ABC):
         """
 
     @abc.abstractmethod
-    def orders(self, host_uuid: str | None = None, waiting: bool = False) -> list[Order]:
-        """Orders, the oldest first.
+    def orders(self, waiting: bool = False) -> list[Order]:
+        """The orders of all hosts, the oldest first.
 
-        :param host_uuid: only those of this host; None means those of all hosts
         :param waiting: only those without an answer
         """
+
+    @abc.abstractmethod
+    def orders_of_host(self, host_uuid: str, waiting: bool = False) -> list[Order]:
+        """The orders of a host, as :meth:`orders`."""
 
     @abc.abstractmethod
     def answer_order(self, uuid: str, answered_at: int, answer: str) -> bool:
@@ -286,11 +311,12 @@ class Store(abc.ABC):
         """
 
     @abc.abstractmethod
-    def declarations(self, host_uuid: str | None = None) -> list[StoredDeclaration]:
-        """What hosts declare, ordered by host, kind, parent and type. One query.
+    def declarations(self) -> list[StoredDeclaration]:
+        """What all hosts declare, ordered by host, kind, parent and type. One query."""
 
-        :param host_uuid: only what this host declares; None means what all hosts declare
-        """
+    @abc.abstractmethod
+    def declarations_of_host(self, host_uuid: str) -> list[StoredDeclaration]:
+        """What a host declares, ordered by kind, parent and type. One query."""
 
     @abc.abstractmethod
     def set_declarations(self, host_uuid: str, declarations: Sequence[StoredDeclaration]) -> None:

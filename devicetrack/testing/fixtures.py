@@ -274,7 +274,10 @@ class Host(fixtures.Fixture, compute_service.Compute):
     def records(self, instance: Instance | None = None) -> list[Any]:
         """Rows of this host, read past everything that is staged."""
         host = self.store.store.host(self.name)
-        return [] if host is None else self.store.store.records(host.uuid, instance.uuid if instance else None)
+        if host is None:
+            return []
+        return self.store.store.records_of_host(host.uuid) if instance is None else \
+            self.store.store.records_of_instance(host.uuid, instance.uuid)
 
     def free(self) -> int:
         """How many more devices can be had, by the ledger."""

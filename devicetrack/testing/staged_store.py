@@ -113,13 +113,32 @@ class StagedStore(api.Store):
     def replace_host(self, before: api.Host, after: api.Host) -> None:
         self._call('replace_host', before, after)
 
-    def records(self, host_uuid: str | None = None, instance_uuid: str | None = None,
-                keys: Iterable[DeviceKey] | None = None) -> list[Record]:
-        found: list[Record] = self._call('records', host_uuid, instance_uuid, keys)
+    def records(self) -> list[Record]:
+        found: list[Record] = self._call('records')
         return found
 
-    def contexts(self, host_uuid: str, instance_uuid: str | None = None) -> list[api.StoredContext]:
-        found: list[api.StoredContext] = self._call('contexts', host_uuid, instance_uuid)
+    def records_of_host(self, host_uuid: str) -> list[Record]:
+        found: list[Record] = self._call('records_of_host', host_uuid)
+        return found
+
+    def records_of_instance(self, host_uuid: str, instance_uuid: str) -> list[Record]:
+        found: list[Record] = self._call('records_of_instance', host_uuid, instance_uuid)
+        return found
+
+    def records_everywhere(self, instance_uuid: str) -> list[Record]:
+        found: list[Record] = self._call('records_everywhere', instance_uuid)
+        return found
+
+    def records_of_devices(self, host_uuid: str, keys: Iterable[DeviceKey]) -> list[Record]:
+        found: list[Record] = self._call('records_of_devices', host_uuid, keys)
+        return found
+
+    def contexts(self, host_uuid: str) -> list[api.StoredContext]:
+        found: list[api.StoredContext] = self._call('contexts', host_uuid)
+        return found
+
+    def context(self, host_uuid: str, instance_uuid: str) -> api.StoredContext | None:
+        found: api.StoredContext | None = self._call('context', host_uuid, instance_uuid)
         return found
 
     def write(self, changes: api.Changes) -> None:
@@ -133,8 +152,12 @@ class StagedStore(api.Store):
     def add_order(self, order: api.Order) -> None:
         self._call('add_order', order)
 
-    def orders(self, host_uuid: str | None = None, waiting: bool = False) -> list[api.Order]:
-        found: list[api.Order] = self._call('orders', host_uuid, waiting)
+    def orders(self, waiting: bool = False) -> list[api.Order]:
+        found: list[api.Order] = self._call('orders', waiting)
+        return found
+
+    def orders_of_host(self, host_uuid: str, waiting: bool = False) -> list[api.Order]:
+        found: list[api.Order] = self._call('orders_of_host', host_uuid, waiting)
         return found
 
     def answer_order(self, uuid: str, answered_at: int, answer: str) -> bool:
@@ -148,8 +171,12 @@ class StagedStore(api.Store):
     def set_withheld(self, write: Sequence[api.WithheldRow], delete: Sequence[api.WithheldRow] = ()) -> None:
         self._call('set_withheld', write, delete)
 
-    def declarations(self, host_uuid: str | None = None) -> list[api.StoredDeclaration]:
-        found: list[api.StoredDeclaration] = self._call('declarations', host_uuid)
+    def declarations(self) -> list[api.StoredDeclaration]:
+        found: list[api.StoredDeclaration] = self._call('declarations')
+        return found
+
+    def declarations_of_host(self, host_uuid: str) -> list[api.StoredDeclaration]:
+        found: list[api.StoredDeclaration] = self._call('declarations_of_host', host_uuid)
         return found
 
     def set_declarations(self, host_uuid: str, declarations: Sequence[api.StoredDeclaration]) -> None:

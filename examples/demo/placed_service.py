@@ -29,7 +29,7 @@ class PlacedService(service.Service):
         self._node.start()
         # Instances that were here before there was a placement service.
         [root] = [provider.uuid for provider in self._manager.providers() if provider.parent_uuid is None]
-        records = self._store.records(self._manager.host_uuid)
+        records = self._store.records_of_host(self._manager.host_uuid)
         for consumer, share in expected.shares(records, root, tree.NESTED).items():
             if not self._allocations.get(consumer).exists:
                 self._allocations.spawn(consumer, share.held, PROJECT, USER)

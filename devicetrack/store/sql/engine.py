@@ -53,8 +53,11 @@ class Place(NamedTuple):
 def place(conf: cfg.ConfigOpts) -> Place:
     """Read the options.
 
-    :raises InvalidConfiguration: the URL is malformed, or names a database that this library does not know
+    :raises InvalidConfiguration: an option cannot be used, the URL is malformed, or names a database that this library
+        does not know
     """
+    manager_conf.register(conf)
+    store_conf.register(conf)
     connection = conf[store_conf.GROUP].connection
     if not connection:
         return _file(os.path.join(conf[manager_conf.GROUP].state_path, FILE_NAME), conf)
@@ -69,6 +72,9 @@ def place(conf: cfg.ConfigOpts) -> Place:
         if not url.database or url.database == ':memory:' or url.query:
             raise exception.InvalidConfiguration(
                 OPTION, shown, 'a store is a file: give it as sqlite:///PATH, without parameters')
+        if not os.path.isabs(url.database):
+            raise exception.InvalidConfiguration(OPTION, shown, 'the path must be absolute: a service starts in any '
+                                                                'directory')
         return _file(url.database, conf)
     if driver in ('postgresql', 'postgresql+psycopg2'):
         return Place(_postgresql_url(url), _server_name('PostgreSQL', url), None)

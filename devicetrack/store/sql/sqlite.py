@@ -27,7 +27,8 @@ _CAUSES: Final = {
     sqlite3.SQLITE_IOERR: Cause.GONE,
     sqlite3.SQLITE_NOTADB: Cause.NOT_A_STORE,
     sqlite3.SQLITE_CORRUPT: Cause.NOT_A_STORE,
-    sqlite3.SQLITE_CONSTRAINT: Cause.DUPLICATE,
+    sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY: Cause.DUPLICATE,
+    sqlite3.SQLITE_CONSTRAINT_UNIQUE: Cause.DUPLICATE,
     sqlite3.SQLITE_ERROR: Cause.NO_SCHEMA,      # what our fixed statements get from a file without our tables
     sqlite3.SQLITE_SCHEMA: Cause.NO_SCHEMA,
 }
@@ -102,7 +103,7 @@ class SQLite(backend.Backend):
 
     def cause_of(self, error: BaseException) -> Cause:
         code = getattr(error, 'sqlite_errorcode', None)
-        return Cause.OTHER if code is None else _CAUSES.get(code & 0xff, Cause.OTHER)
+        return Cause.OTHER if code is None else _CAUSES.get(code) or _CAUSES.get(code & 0xff, Cause.OTHER)
 
     def code_of(self, error: BaseException) -> str:
         return getattr(error, 'sqlite_errorname', '')

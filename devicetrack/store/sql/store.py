@@ -102,21 +102,31 @@ class SQLStore(database.Database, api.Store):
 
     # -- assignments and the contexts of moves -------------------------------------------------------------------------
 
-    def records(self, host_uuid: str | None = None, instance_uuid: str | None = None,
-                keys: Iterable[DeviceKey] | None = None) -> list[Record]:
-        given = {name: value for name, value in (('host_uuid', host_uuid), ('instance_uuid', instance_uuid))
-                 if value is not None}
-        statement = self._selects[tuple(given)]
-        if keys is not None:
-            table = models.assignments
-            of_kinds: dict[str, list[str]] = {}
-            for kind, identifier in keys:
-                of_kinds.setdefault(kind, []).append(identifier)
-            if not of_kinds:
-                return []
-            statement = statement.where(sa.or_(*[
-                sa.and_(table.c.kind == kind, table.c.identifier.in_(identifiers))
-                for kind, identifiers in of_kinds.items()]))
+    def records(self) -> list[Record]:
+        return self._records(self._selects[()], {})
+
+    def records_of_host(self, host_uuid: str) -> list[Record]:
+        return self._records(self._selects['host_uuid',], {'host_uuid': host_uuid})
+
+    def records_of_instance(self, host_uuid: str, instance_uuid: str) -> list[Record]:
+        return self._records(self._selects['host_uuid', 'instance_uuid'],
+                             {'host_uuid': host_uuid, 'instance_uuid': instance_uuid})
+
+    def records_everywhere(self, instance_uuid: str) -> list[Record]:
+        return self._records(self._selects['instance_uuid',], {'instance_uuid': instance_uuid})
+
+    def records_of_devices(self, host_uuid: str, keys: Iterable[DeviceKey]) -> list[Record]:
+        table = models.assignments
+        of_kinds: dict[str, list[str]] = {}
+        for kind, identifier in keys:
+            of_kinds.setdefault(kind, []).append(identifier)
+        if not of_kinds:
+            return []
+        return self._records(self._selects['host_uuid',].where(sa.or_(*[
+            sa.and_(table.c.kind == kind, table.c.identifier.in_(identifiers))
+            for kind, identifiers in of_kinds.items()])), {'host_uuid': host_uuid})
+
+    def _records(self, statement: sa.Select[Any], given: Mapping[str, str]) -> list[Record]:
         with self.reading() as connection:
             # From the driver's own cursor: SQLAlchemy would make an object of each row, which takes longer than reading
             # it, and none of these columns has anything to convert.
@@ -128,13 +138,19 @@ class SQLStore(database.Database, api.Store):
                 found += convert.records(rows)
             return found
 
-    def contexts(self, host_uuid: str, instance_uuid: str | None = None) -> list[api.StoredContext]:
+    def contexts(self, host_uuid: str) -> list[api.StoredContext]:
+        return self._contexts(models.migration_contexts.c.host_uuid == host_uuid)
+
+    def context(self, host_uuid: str, instance_uuid: str) -> api.StoredContext | None:
+        columns = models.migration_contexts.c
+        found = self._contexts(columns.host_uuid == host_uuid, columns.instance_uuid == instance_uuid)
+        return found[0] if found else None
+
+    def _contexts(self, *wanted: sa.ColumnElement[bool]) -> list[api.StoredContext]:
         table = models.migration_contexts
-        statement = sa.select(table).where(table.c.host_uuid == host_uuid).order_by(table.c.instance_uuid)
-        if instance_uuid is not None:
-            statement = statement.where(table.c.instance_uuid == instance_uuid)
         with self.reading() as connection:
-            return convert.contexts(connection.execute(statement))
+            return convert.contexts(connection.execute(
+                sa.select(table).where(*wanted).order_by(table.c.instance_uuid)))
 
     def write(self, changes: api.Changes) -> None:
         if changes.contexts:
@@ -156,7 +172,8 @@ class SQLStore(database.Database, api.Store):
         keys = [record.key for record in changes.insert]
         found: set[DeviceKey] = set()
         for keys_of_query in backends.chunks(keys):
-            found.update(record.key for record in self.records(changes.insert[0].host_uuid, keys=keys_of_query))
+            found.update(record.key for record in self.records_of_devices(
+                changes.insert[0].host_uuid, keys_of_query))
         return exception.DeviceTaken([key for key in keys if key in found] or keys)
 
     def _stale(self, changes: api.Changes) -> exception.StaleAssignment:
@@ -164,8 +181,8 @@ class SQLStore(database.Database, api.Store):
         read = [*(update.before for update in changes.update), *changes.delete]
         found: dict[DeviceKey, Record] = {}
         for rows in backends.chunks(read):
-            found.update((record.key, record)
-                         for record in self.records(rows[0].host_uuid, keys=[row.key for row in rows]))
+            found.update((record.key, record) for record in self.records_of_devices(
+                rows[0].host_uuid, [row.key for row in rows]))
         for before in read:
             now = found.get(before.key)
             if now is None or (now.generation, now.claim_id) != (before.generation, before.claim_id):
@@ -186,11 +203,15 @@ class SQLStore(database.Database, api.Store):
             if known and known[0][:_ASKED] != order[:_ASKED]:           # else it is ours, and its answer was lost
                 raise ValueError(f'order {order.uuid} is there already and asks for something else') from error
 
-    def orders(self, host_uuid: str | None = None, waiting: bool = False) -> list[api.Order]:
+    def orders(self, waiting: bool = False) -> list[api.Order]:
+        return self._orders(waiting)
+
+    def orders_of_host(self, host_uuid: str, waiting: bool = False) -> list[api.Order]:
+        return self._orders(waiting, models.orders.c.host_uuid == host_uuid)
+
+    def _orders(self, waiting: bool, *wanted: sa.ColumnElement[bool]) -> list[api.Order]:
         table = models.orders
-        statement = sa.select(table).order_by(table.c.number)
-        if host_uuid is not None:
-            statement = statement.where(table.c.host_uuid == host_uuid)
+        statement = sa.select(table).where(*wanted).order_by(table.c.number)
         if waiting:
             statement = statement.where(table.c.answered_at.is_(None))
         with self.reading() as connection:
@@ -213,13 +234,17 @@ class SQLStore(database.Database, api.Store):
         if write or delete:
             self._replace(lambda connection: _set_withheld(connection, write, delete))
 
-    def declarations(self, host_uuid: str | None = None) -> list[api.StoredDeclaration]:
+    def declarations(self) -> list[api.StoredDeclaration]:
+        return self._declarations()
+
+    def declarations_of_host(self, host_uuid: str) -> list[api.StoredDeclaration]:
+        return self._declarations(models.declarations.c.host_uuid == host_uuid)
+
+    def _declarations(self, *wanted: sa.ColumnElement[bool]) -> list[api.StoredDeclaration]:
         table = models.declarations
-        statement = sa.select(table).order_by(*table.primary_key)
-        if host_uuid is not None:
-            statement = statement.where(table.c.host_uuid == host_uuid)
         with self.reading() as connection:
-            return convert.declarations(connection.execute(statement))
+            return convert.declarations(connection.execute(
+                sa.select(table).where(*wanted).order_by(*table.primary_key)))
 
     def set_declarations(self, host_uuid: str, declarations: Sequence[api.StoredDeclaration]) -> None:
         for declaration in declarations:

@@ -267,7 +267,7 @@ class Seats:
             store.check()
             store.hosts()
             store.host(host)
-            store.records(host)
+            store.records_of_host(host)
             store.contexts(host)
             store.close()
         return self._stores[host, url]

@@ -37,9 +37,11 @@ from devicetrack.virt import fake
 TABLES: Final = ('hosts', 'assignments', 'migration_contexts', 'withheld', 'declarations')
 
 # Calls that change nothing that outlives the process.
-_READS: Final = frozenset(('check', 'host', 'hosts', 'records', 'contexts', 'orders', 'withheld', 'declarations',
-                           'get_inventory', 'get_usage', 'guest_config', 'guest_records', 'realize', 'unclaim', 'wipe',
-                           'create', 'destroy', 'migration_types', 'live_migration_obstacles'))
+_READS: Final = frozenset(('check', 'host', 'hosts', 'records', 'records_of_host', 'records_of_instance',
+                           'records_everywhere', 'records_of_devices', 'contexts', 'context', 'orders',
+                           'orders_of_host', 'withheld', 'declarations', 'declarations_of_host', 'get_inventory',
+                           'get_usage', 'guest_config', 'guest_records', 'realize', 'unclaim', 'wipe', 'create',
+                           'destroy', 'migration_types', 'live_migration_obstacles'))
 
 
 class Machine(fake.FakeHost):

@@ -31,6 +31,8 @@ from devicetrack.virt.libvirt import vfio_migration
 LOG = logging.getLogger(__name__)
 
 DEFAULT_URI = 'qemu:///system'
+# The user's name, and perhaps a password, of a URI.
+_ACCOUNT = re.compile('//[^/]*@')
 
 _Answer = TypeVar('_Answer')
 
@@ -193,6 +195,7 @@ class Connection:
 
     def __init__(self, uri: str = '', connect: Callable[[], Any] | None = None) -> None:
         self.uri = uri or DEFAULT_URI
+        self._name = _ACCOUNT.sub('//', self.uri)       # for messages
         self._connect = connect or self._open
         self._shared = connect is not None
         self._lock = threading.Lock()
@@ -211,7 +214,9 @@ class Connection:
                 try:
                     self._raw = self._connect()
                 except libvirt.libvirtError as error:
-                    raise exception.HypervisorUnreachable(self.uri, _code_of(error)) from error
+                    raise exception.HypervisorUnreachable(
+                        self._name, f'{_code_of(error)}; see that its daemon runs, and that [libvirt] connection_uri '
+                                    'names it') from error
             return self._raw
 
     def close(self) -> None:
@@ -344,7 +349,7 @@ class Connection:
                 raise exception.DomainGone(domain_uuid) from error
             if self._is_lost(error):
                 self._drop(used)
-                raise exception.HypervisorUnreachable(self.uri, _code_of(error)) from error
+                raise exception.HypervisorUnreachable(self._name, _code_of(error)) from error
             text = error.get_error_message() or ''
             meaning = next((found for part, found in _TEXTS if part in text), None) or _CODES.get(code, Meaning.OTHER)
             if domain_uuid is not None:

@@ -84,20 +84,24 @@ class NdctlSource(Source):
         self._command = command
 
     def each(self) -> Iterator[Namespace]:
-        listed = self._list()
+        everything = self._list()
+        listed = [found for found in everything if found.name]
         of_regions = {region: _region_problem(region) for region in {found.region for found in listed}}
         names = collections.Counter(found.name for found in listed)
+        chardevs = collections.Counter(found.chardev for found in everything)
         # The last entry of a name wins. ndctl lists in no order, so the UUIDs decide which one that is.
         listed.sort(key=lambda found: found.uuid, reverse=True)
         for found in {found.name: found for found in listed}.values():
             problem = found.problem or of_regions[found.region]
+            if found.chardev is not None and chardevs[found.chardev] > 1:
+                problem = f'another namespace has its character device {found.chardev} too'
             yield Namespace(found.name, found.uuid, _path(found), found.size_bytes, found.align_bytes, found.region,
                             found.numa_node, True,
                             problem if names[found.name] == 1 else 'another namespace has this name too')
 
     def paths(self) -> dict[str, str]:
         # Two namespaces of one name are both in it.
-        return {_path(found): found.name for found in self._list() if found.chardev}
+        return {_path(found): found.name for found in self._list() if found.name and found.chardev}
 
     def _list(self) -> list[ndctl.Listed]:
         arguments = (self._command, *ndctl.ARGUMENTS)
@@ -107,7 +111,7 @@ class NdctlSource(Source):
             raise exception.CommandFailed(self._command, f'cannot be run: {error.strerror}') from error
         if status != 0:
             raise exception.CommandFailed(' '.join(arguments), f'failed with status {status}')
-        return [found for found in ndctl.parse(output) if found.name]
+        return ndctl.parse(output)
 
     def open(self, namespace: Namespace) -> int:
         return privileged.open_dax(namespace.path)

@@ -56,6 +56,8 @@ def parse(text: str) -> list[Listed]:
     except (ValueError, RecursionError) as error:
         raise exception.InvalidDocument(DOCUMENT, 'document', 'not JSON') from error
     if isinstance(found, dict) and 'dev' not in found:
+        if found and ('error' in found or not found.keys() & {'regions', 'namespaces'}):
+            raise exception.InvalidDocument(DOCUMENT, 'document', 'neither regions nor namespaces')
         listed = []
         for index, region in enumerate(_list(found.get('regions', []), 'regions')):
             where = f'regions[{index}]'

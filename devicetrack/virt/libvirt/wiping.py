@@ -65,6 +65,6 @@ def _end(status: int) -> str:
 def _read(line: bytes) -> dict[str, Any]:
     try:
         read = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         read = None
     return read if isinstance(read, dict) else {'phase': 'unreadable'}

@@ -108,7 +108,7 @@ def write_rows(options: dict[str, Any]) -> None:
         except exception.DeviceTaken:
             continue
         written += 1
-        found = store.records(mine.host_uuid, keys=[mine.key])
+        found = store.records_of_devices(mine.host_uuid, [mine.key])
         if found != [mine]:
             say('two owners', found)
         try:

@@ -58,7 +58,7 @@ class KillTestCase(base.TestCase):
 
     def check(self, manager):
         """Every device is owned by a recorded instance or free, and none is unknown."""
-        owners = {record.identifier: record.instance_uuid for record in self.store.records(manager.host_uuid)}
+        owners = {record.identifier: record.instance_uuid for record in self.store.records_of_host(manager.host_uuid)}
         units = {device.identifier: device for device in vars(manager)['_running'].ledger.devices()}
         self.assertEqual(set(NAMES), set(units))
         for name, unit in units.items():
@@ -76,8 +76,9 @@ class KillTestCase(base.TestCase):
             rounds += 1
             manager = self.restarted()
             self.check(manager)
-            self.service.known = {record.instance_uuid: 'deleted' for record in self.store.records(manager.host_uuid)}
+            self.service.known = {record.instance_uuid: 'deleted'
+                                  for record in self.store.records_of_host(manager.host_uuid)}
             manager.update_available_resource(self.context, 'host')
             self.check(manager)
-            self.assertEqual([], self.store.records(manager.host_uuid))
+            self.assertEqual([], self.store.records_of_host(manager.host_uuid))
             manager.close()

@@ -52,9 +52,9 @@ class TestContexts(StoreTestCase):
         elsewhere = incoming('ns2')._replace(instance_uuid=rows[0].instance_uuid, host_uuid='0' * 36)
         self.store.write(insert(elsewhere)._replace(contexts=(put(context(elsewhere)),)))
         self.assertEqual(sorted(context(row) for row in rows), self.stored())
-        self.assertEqual([context(rows[0])], self.store.contexts(records.HOST_UUID, rows[0].instance_uuid))
+        self.assertEqual(context(rows[0]), self.store.context(records.HOST_UUID, rows[0].instance_uuid))
         self.assertEqual([context(elsewhere)], self.store.contexts('0' * 36))
-        self.assertEqual([], self.store.contexts(records.HOST_UUID, 'f' * 36))
+        self.assertIsNone(self.store.context(records.HOST_UUID, 'f' * 36))
 
     def test_a_context_takes_the_place_of_the_one_before(self) -> None:
         row = incoming('ns0')

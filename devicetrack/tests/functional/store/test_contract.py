@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import sqlalchemy as sa
 
 from devicetrack import exception
 from devicetrack import vocabulary
+from devicetrack.engine.reconcile import LONGEST
 from devicetrack.objects.values import DeviceKey
 from devicetrack.store import api
 from devicetrack.store.sql import models
@@ -175,14 +178,28 @@ class TestRecords(StoreTestCase):
         mine, of_instance, elsewhere = record('ns0'), record('ns1'), record('ns0', host_uuid='0' * 36)
         self.store.write(insert(mine, of_instance))
         self.store.write(insert(elsewhere))
-        self.assertCountEqual([mine, of_instance], self.store.records(records.HOST_UUID))
-        self.assertEqual([of_instance], self.store.records(instance_uuid=of_instance.instance_uuid))
-        self.assertEqual([mine], self.store.records(records.HOST_UUID, keys=[mine.key, DeviceKey('mdev', 'ns1')]))
-        self.assertCountEqual([mine, elsewhere], self.store.records(keys=[mine.key]))
+        self.assertCountEqual([mine, of_instance], self.store.records_of_host(records.HOST_UUID))
+        self.assertEqual([of_instance], self.store.records_everywhere(of_instance.instance_uuid))
+        self.assertEqual([mine], self.store.records_of_devices(
+            records.HOST_UUID, [mine.key, DeviceKey('mdev', 'ns1')]))
+        self.assertEqual([mine], self.store.records_of_instance(records.HOST_UUID, mine.instance_uuid))
+
+    def test_what_is_missing_matches_nothing(self) -> None:
+        self.store.write(insert(record('ns0')))
+        for nothing in (None, ''):
+            missing: Any = nothing
+            self.assertEqual([[]] * 5, [
+                self.store.records_of_host(missing), self.store.records_everywhere(missing),
+                self.store.records_of_instance(records.HOST_UUID, missing),
+                self.store.records_of_instance(missing, record('ns0').instance_uuid),
+                self.store.records_of_devices(missing, [DeviceKey('vpmem', 'ns0')])])
+            self.assertEqual([[]] * 3, [self.store.contexts(missing), self.store.orders_of_host(missing),
+                                        self.store.declarations_of_host(missing)])
+            self.assertIsNone(self.store.context(records.HOST_UUID, missing))
 
     def test_no_keys_match_nothing(self) -> None:
         self.store.write(insert(record('ns0')))
-        self.assertEqual([], self.store.records(keys=[]))
+        self.assertEqual([], self.store.records_of_devices(records.HOST_UUID, []))
 
     def test_identifiers_differ_in_every_byte(self) -> None:
         made = [record(identifier) for identifier in ('ns0', 'NS0', 'ns\u00f6', 'nso')]
@@ -227,9 +244,10 @@ class TestWrite(StoreTestCase):
             self.store.write(api.Changes(update=tuple(map(api.Update, rows, after))))
             self.assertCountEqual(after, self.store.records())
             rows = after
-        [row] = self.store.records(keys=[DeviceKey('vpmem', 'ns0')])
+        [row] = self.store.records_of_devices(records.HOST_UUID, [DeviceKey('vpmem', 'ns0')])
         self.store.write(update(row, seen='2.0.0'))
-        self.assertEqual(['2.0.0'], [row.seen for row in self.store.records(keys=[row.key])])
+        self.assertEqual(['2.0.0'], [
+            row.seen for row in self.store.records_of_devices(records.HOST_UUID, [row.key])])
 
     def test_a_taken_device_is_named_and_nothing_is_written(self) -> None:
         owned = record('ns1')
@@ -238,6 +256,12 @@ class TestWrite(StoreTestCase):
                                   insert(record('ns0'), record('ns1'), record('ns2')))
         self.assertEqual((('vpmem', 'ns1'),), error.devices)
         self.assertEqual([owned], self.store.records())
+
+    def test_a_row_without_its_instance_is_refused_and_its_device_is_not_taken(self) -> None:
+        nobody: Any = None
+        self.assertRaises(exception.StoreUnavailable, self.store.write,
+                          insert(record('ns0')._replace(instance_uuid=nobody)))
+        self.assertEqual([], self.store.records())
 
     def test_the_same_identifier_of_another_kind_or_host_is_another_device(self) -> None:
         made = [record('ns0'), record('ns0', kind='mdev'), record('ns0', host_uuid='0' * 36)]
@@ -339,3 +363,11 @@ class TestSettleWithoutLoss(StoreTestCase):
             lost.commit()
         self.assertIn('lock', error.reason)
         self.assertTrue(self.store.settle(insert(row)))
+
+
+class TestColumns(base.TestCase):
+    def test_what_can_be_recovered_fits_into_them(self) -> None:
+        columns = models.assignments.c
+        self.assertEqual({'kind', 'identifier', 'resource_class', 'parent', 'claim_id', 'details'}, set(LONGEST))
+        for name, most in LONGEST.items():
+            self.assertEqual(most, vars(columns[name].type)['length'] or 65535 // 4, name)

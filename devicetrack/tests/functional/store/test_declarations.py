@@ -27,7 +27,7 @@ class TestDeclarations(StoreTestCase):
         self.set = functools.partial(self.store.set_declarations, records.HOST_UUID)
 
     def found(self) -> list[api.StoredDeclaration]:
-        return self.fixture.open().declarations(records.HOST_UUID)
+        return self.fixture.open().declarations_of_host(records.HOST_UUID)
 
     def test_another_process_finds_what_was_written(self) -> None:
         made = declared('nvidia-35', document='{"reason": "ns\u00f6 %s ?"}')

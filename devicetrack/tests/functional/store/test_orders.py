@@ -34,8 +34,8 @@ class TestOrders(StoreTestCase):
             self.store.add_order(one)
         self.assertTrue(self.store.answer_order(answered.uuid, 7, '{}'))
         answered = answered._replace(answered_at=7, answer='{}')
-        self.assertEqual([mine, answered], self.store.orders(records.HOST_UUID))
-        self.assertEqual([mine], self.store.orders(records.HOST_UUID, waiting=True))
+        self.assertEqual([mine, answered], self.store.orders_of_host(records.HOST_UUID))
+        self.assertEqual([mine], self.store.orders_of_host(records.HOST_UUID, waiting=True))
         self.assertEqual([mine, elsewhere], self.store.orders(waiting=True))
 
     def test_the_first_answer_stays(self) -> None:

@@ -36,7 +36,7 @@ class TestConnections(StoreTestCase):
     def test_reads_one_after_another_share_one(self) -> None:
         self.store.close()
         for _ in range(5):
-            self.store.records(records.HOST_UUID)
+            self.store.records_of_host(records.HOST_UUID)
         self.assertEqual(1, self.opened)
 
     def test_reads_at_once_have_no_more_than_the_option_says(self) -> None:
@@ -47,7 +47,7 @@ class TestConnections(StoreTestCase):
 
         def read() -> None:
             for _ in range(20):
-                if self.store.records(records.HOST_UUID, made.instance_uuid) != [made]:
+                if self.store.records_of_instance(records.HOST_UUID, made.instance_uuid) != [made]:
                     raise AssertionError('the row was not read')
 
         self.assertEqual([None] * 8, self.together(*[read] * 8))
@@ -61,8 +61,8 @@ class TestConnections(StoreTestCase):
                                (delete(moved_on(made)), [])):
             other.write(changes)
             for _ in range(2):
-                self.assertEqual(found, theirs.store.records(records.HOST_UUID, made.instance_uuid))
-                self.assertEqual(found, theirs.store.records(keys=[made.key]))
+                self.assertEqual(found, theirs.store.records_of_instance(records.HOST_UUID, made.instance_uuid))
+                self.assertEqual(found, theirs.store.records_of_devices(records.HOST_UUID, [made.key]))
 
     def test_a_closed_store_keeps_none(self) -> None:
         self.store.records()
@@ -82,7 +82,7 @@ class TestFile(base.TestCase):
         made = record('ns0')
         self.store.write(insert(made))
         self.store.records()
-        self.store.records(keys=[made.key])
+        self.store.records_of_devices(records.HOST_UUID, [made.key])
         self.store.host('compute-1')
         self.store.check()
         with contextlib.suppress(ZeroDivisionError), self.store.reading() as connection:

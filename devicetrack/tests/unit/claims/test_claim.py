@@ -104,6 +104,35 @@ class LifeTestCase(HostTestCase):
         self.assertEqual({'d0': FREE}, host.states())
 
 
+class StrictInstance(Instance):
+    """An instance that, like a versioned object that lacks a field, refuses to have its devices set."""
+
+    def __setattr__(self, name, value):
+        if name in ('resources', 'migration_context') and 'migration_context' in vars(self):
+            raise AttributeError(name)
+        super().__setattr__(name, value)
+
+
+class StrictInstanceTestCase(HostTestCase):
+
+    def test_a_claim_that_its_instance_does_not_take_is_given_back(self):
+        host, instance = self.host(devices=1, parents={'p0': 1}), StrictInstance()
+        self.assertRaises(AttributeError, host.claim, instance, pmem=1, vgpu=1)
+        self.assertEqual(([], {'d0': FREE}, 2), (host.records(), host.states(), host.free()))
+        host.claim(Instance(), pmem=1, vgpu=1)
+
+    def test_so_is_a_claim_for_a_move_and_what_it_made_old_is_current_again(self):
+        host = self.host(devices=2)
+        guest = host.spawn(pmem=1)
+        instance = StrictInstance(**vars(guest))
+        before = [(row.identifier, row.role, row.state, row.migration_uuid) for row in host.records()]
+        self.assertRaises(AttributeError, host.resize, instance, pmem=1)
+        self.assertEqual(before, [(row.identifier, row.role, row.state, row.migration_uuid) for row in host.records()])
+        self.assertEqual({'d0': 'active', 'd1': FREE}, host.states())
+        self.assertEqual([], host.store.contexts(host.manager.host_uuid))
+        host.resize(guest, pmem=1)
+
+
 class NothingToClaimTestCase(HostTestCase):
 
     scenarios = base.table(

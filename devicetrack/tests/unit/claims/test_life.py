@@ -243,9 +243,9 @@ class SettledDoubtTestCase(HostTestCase):
 
     def test_of_a_claim_that_did_not_happen_there_is_nothing_to_give_back(self):
         host, instance = self.claim(lambda store: store.lose_commit())
-        written, reads = len(host.store.written), host.store.calls['records']
+        written, reads = len(host.store.written), host.store.calls['records_of_instance']
         host.running.life.settle_doubts()
-        self.assertEqual((written, reads), (len(host.store.written), host.store.calls['records']))
+        self.assertEqual((written, reads), (len(host.store.written), host.store.calls['records_of_instance']))
         host.running.rows.let_go(instance.uuid)
         self.assertEqual(((), {'d0': FREE}), (host.running.rows.doubts, host.states()))
 

@@ -426,7 +426,7 @@ class StoredTestCase(LiveTestCase):
         self.one.audit()
         self.assertEqual([], written)
         self.declare(self.one, '2.1.0', 'a')
-        rows = store.declarations(self.one.manager.host_uuid)
+        rows = store.declarations_of_host(self.one.manager.host_uuid)
         self.assertEqual(([3], ['a', 'b', 'region0']), (written, [row.parent for row in rows]))
         self.one.restart()
         self.assertEqual([3], written)

@@ -530,7 +530,8 @@ class ContextTestCase(RegionTestCase):
         instance = region.spawn('one', pmem=1)
         migration = region.migration(instance, 'two')
         self.two.resize(instance, pmem=2, migration=migration)
-        [stored] = self.two.store.contexts(self.two.manager.host_uuid, instance.uuid)
+        stored = self.two.store.context(self.two.manager.host_uuid, instance.uuid)
+        assert stored is not None
         self.assertEqual(migration.uuid, stored.migration_uuid)
         read = MigrationContext.obj_from_primitive(json.loads(stored.context))
         self.assertEqual((1, 2), (len(read.old_resources), len(read.new_resources)))

@@ -64,7 +64,7 @@ class InitHostTestCase(HostTestCase):
         ('no inventory', lambda host: host.machine.before('get_inventory', exception.HypervisorUnreachable('f', 'x'))),
         ('no store', lambda host: host.store.before('check', exception.StoreUnavailable('s', 'x'))),
         ('another schema', lambda host: host.store.before('check', exception.SchemaMismatch('s', None, '1', 'sync'))),
-        ('no rows', lambda host: host.store.before('records', exception.StoreUnavailable('s', 'x'))),
+        ('no rows', lambda host: host.store.before('records_of_host', exception.StoreUnavailable('s', 'x'))),
         ('no row of the host', lambda host: host.store.before('add_host', exception.StoreUnavailable('s', 'x'))),
         ('an error of ours', lambda host: host.store.before('host', ZeroDivisionError())),
         names=('stage',))

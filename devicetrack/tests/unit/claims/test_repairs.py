@@ -260,7 +260,7 @@ class ForgetTestCase(RepairTestCase):
                               '"operator"}}', 3, 1)
         store.set_withheld([drained])
         repairs.forget_of_machine(store, gone, there.machine_id, D0, self.instance.uuid)
-        self.assertEqual(([], 1), (store.records(ANOTHER), len(self.host.records())))
+        self.assertEqual(([], 1), (store.records_of_host(ANOTHER), len(self.host.records())))
         [row] = store.withheld(ANOTHER)
         self.assertEqual(({'drained', 'in doubt'}, 4), (set(json.loads(row.reasons)), row.generation))
 
@@ -359,14 +359,14 @@ class OrderTestCase(RepairTestCase):
         for order in (first, second):
             self.host.store.add_order(order)
         wrong = ZeroDivisionError('a secret')
-        self.host.store.after('orders', lambda: self.machine.before('get_usage', wrong, times=1))
+        self.host.store.after('orders_of_host', lambda: self.machine.before('get_usage', wrong, times=1))
         self.host.audit()
         self.assertEqual((orders.FAILED, orders.DONE), (self.answer(first).outcome, self.answer(second).outcome))
         self.assertNotIn('a secret', self.answer(first).text)
 
     def test_a_hypervisor_that_goes_away_is_an_answer(self) -> None:
         gone = exception.HypervisorUnreachable('fake', 'restarting')
-        self.host.store.after('orders', lambda: self.machine.before('get_usage', gone, times=1))
+        self.host.store.after('orders_of_host', lambda: self.machine.before('get_usage', gone, times=1))
         answer = self.order(orders.REPAIR)
         self.assertEqual((orders.FAILED, str(gone)), (answer.outcome, answer.text))
 
@@ -380,7 +380,7 @@ class OrderTestCase(RepairTestCase):
         self.assertEqual(orders.DONE, self.answer(order).outcome)
 
     def test_orders_that_cannot_be_read_stop_no_audit(self) -> None:
-        self.host.store.before('orders', exception.StoreUnavailable('it', 'locked'))
+        self.host.store.before('orders_of_host', exception.StoreUnavailable('it', 'locked'))
         self.assertEqual([], self.host.audit())
 
     def test_orders_for_another_host_are_left_to_its_manager(self) -> None:

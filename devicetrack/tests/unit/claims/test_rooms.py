@@ -90,7 +90,7 @@ class TakenTestCase(RoomsTestCase):
     def test_a_store_that_fails_after_it_refused_a_device_keeps_nothing_held(self) -> None:
         host = self.host(devices=1)
         host.store.before('write', exception.DeviceTaken([('vpmem', 'd0')]))
-        host.store.before('records', exception.StoreUnavailable('store', 'gone'))
+        host.store.before('records_of_host', exception.StoreUnavailable('store', 'gone'))
         self.assertRaises(exception.StoreUnavailable, host.claim, Instance(), pmem=1)
         self.assertEqual({'d0': FREE}, host.states())
         host.claim(Instance(), pmem=1)

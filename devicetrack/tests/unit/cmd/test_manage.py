@@ -108,6 +108,26 @@ class ErrorsTestCase(ManageTestCase):
             file.write('[devicetrack]\nstate_path\n')
         self.assertIn(path, self.error('audit', config_file=path))
 
+    def test_a_directory_and_a_file_of_another_encoding_are_no_configuration(self) -> None:
+        path = os.path.join(self.state_path, 'latin.conf')
+        with open(path, 'wb') as file:
+            file.write('[devicetrack]\n# Prüfstand\n'.encode('latin-1'))
+        for wrong, said in ((self.state_path, 'directory'), (path, 'UTF-8')):
+            answer = self.program.run('audit', config_file=wrong)
+            self.assertEqual((cmd_base.USAGE, 1), (answer.code, answer.err.count('\n')), answer.err)
+            self.assertIn(wrong, answer.err)
+            self.assertIn(said, answer.err)
+            self.assertNotIn('unexpected', answer.err)
+
+    def test_a_value_that_is_too_long_is_cut(self) -> None:
+        for lines in (('state_path = /' + 'x' * 800_000,), ('selection_policy = ' + 'x' * 800_000,),
+                      ('claim_attempts = ' + '7' * 800_000,),
+                      ('[devicetrack_vpmem]', 'wipe_wait_s = ' + 'x' * 800_000)):
+            path = program.write_configuration(self.state_path, self.host.conf, *lines)
+            error = self.error('audit', config_file=path)
+            self.assertIn(lines[-1].partition(' ')[0], error)
+            self.assertLess(len(error), 4100)
+
     def test_an_option_that_cannot_be_meant(self) -> None:
         path = program.write_configuration(self.state_path, self.host.conf, 'selection_policy = tidy')
         self.assertIn('selection_policy', self.error('audit', config_file=path))

@@ -48,7 +48,7 @@ class MigrationCommandTestCase(base.TestCase):
 
     def damage(self, host: fixtures.Host, kind: str) -> None:
         """Let a newer release have written what a host declares of a kind."""
-        rows = self.store.declarations(host.manager.host_uuid)
+        rows = self.store.declarations_of_host(host.manager.host_uuid)
         self.store.set_declarations(host.manager.host_uuid, [
             row._replace(document='{"version_form": "dated"}') if row.kind == kind else row for row in rows])
 
@@ -65,6 +65,19 @@ class MigrationCommandTestCase(base.TestCase):
         """A file of what is in this store, as if it were another one: its hosts get these names."""
         rows = self.program.ask('migration', 'facts')
         return self.file([{**row, 'host': hosts[row['host'] == 'compute-8']} for row in rows])
+
+
+class EndlessFactsTestCase(MigrationCommandTestCase):
+
+    def test_a_file_without_end_and_one_that_is_nested_too_deep_are_refused(self) -> None:
+        deep = os.path.join(self.state_path, 'deep.json')
+        with open(deep, 'w', encoding='ascii') as file:
+            file.write('[' * 1_000_000)
+        for path in ('/dev/zero', deep):
+            answer = self.program.run('migration', 'matrix', '--facts', path)
+            self.assertEqual((cmd_base.USAGE, 1), (answer.code, answer.err.count('\n')), answer.err)
+            self.assertIn(path, answer.err)
+            self.assertLess(len(answer.err), 1000)
 
 
 class FactsTestCase(MigrationCommandTestCase):
@@ -282,7 +295,7 @@ class CheckTestCase(MigrationCommandTestCase):
         self.check(cmd_base.ATTENTION)
 
     def declare_in_store_only(self, version: str) -> None:
-        rows = self.store.declarations(self.there.manager.host_uuid)
+        rows = self.store.declarations_of_host(self.there.manager.host_uuid)
         self.store.set_declarations(self.there.manager.host_uuid, [
             row._replace(document=json.dumps({**json.loads(row.document), 'version_form': 'numbered',
                                               'version': version})) if row.kind == 'mdev' else row for row in rows])

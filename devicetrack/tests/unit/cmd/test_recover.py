@@ -133,6 +133,29 @@ class LostStoreTestCase(RecoverTestCase):
         self.assertEqual([], self.host.records())
 
 
+class DamagedRecordTestCase(RecoverTestCase):
+
+    scenarios = base.table(
+        ('a position beyond the column', 'position="0"', f'position="{10 ** 18}"'),
+        ('a NUMA node beyond the column', 'numaNode="0"', f'numaNode="{1 << 40}"'),
+        ('a claim that is too long', 'claim="', 'claim="' + 'x' * 65),
+        ('a class that is too long', 'resourceClass="', 'resourceClass="' + 'X' * 256),
+        ('a field is missing', '"size_bytes"', '"bytes"'),
+        ('a field is of another type', '"align_bytes":2097152', '"align_bytes":"2 MiB"'),
+        ('nested too deep', '{"versioned_object.data"', '[' * 100_000 + '{"versioned_object.data"'),
+        names=('right', 'wrong'))
+
+    def test_others_come_back(self) -> None:
+        instance, other = self.host.spawn(pmem=1), self.host.spawn(pmem=1)
+        domain = self.machine.domains[instance.uuid]
+        self.assertIn(self.right, domain.metadata)
+        domain.metadata = domain.metadata.replace(self.right, self.wrong)
+        self.lose_the_store()
+        found = self.recover(code=cmd_base.ATTENTION)
+        self.assertEqual({('d0', 'unreadable'), ('d1', 'write')}, self.outcomes(found))
+        self.assertEqual([other.uuid], [record.instance_uuid for record in self.host.records()])
+
+
 class BytesTestCase(RecoverTestCase):
     """Devices that no guest records: nobody can say what is on them."""
 

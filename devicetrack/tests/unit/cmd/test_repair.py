@@ -241,7 +241,7 @@ class DeviceForgetTestCase(RepairCommandTestCase):
         store.add_host(Host(ANOTHER, 'compute-9', 'another machine'))
         store.write(Changes(insert=(self.host.records()[0]._replace(host_uuid=ANOTHER),)))
         self.forget(cmd_base.OK, '--confirm', self.instance.uuid, '--machine-gone', '--host', 'compute-9')
-        self.assertEqual(([], 1), (store.records(ANOTHER), len(self.host.records())))
+        self.assertEqual(([], 1), (store.records_of_host(ANOTHER), len(self.host.records())))
 
 
 class OrderTestCase(RepairCommandTestCase):

@@ -2,17 +2,58 @@
 
 from __future__ import annotations
 
+import contextlib
+import glob
+import os
+
 from devicetrack.claims.withheld import UNREAD
 from devicetrack.cmd import base as cmd_base
 from devicetrack.cmd import withheld
 from devicetrack.objects.values import DeviceKey
 from devicetrack.testing.fixtures import FREE
+from devicetrack.tests import base
 from devicetrack.tests.unit.cmd import program
 from devicetrack.tests.unit.cmd.test_repair import RepairCommandTestCase
 from devicetrack.virt import fake
 
 D0, D1 = (DeviceKey(fake.VPMEM, name) for name in ('d0', 'd1'))
 DRAINED = 'withheld: drained'
+
+
+class FreshStoreTestCase(RepairCommandTestCase):
+    """No command but ``recover`` makes a host."""
+
+    def test_a_host_that_the_store_does_not_know_is_not_made(self) -> None:
+        self.host.manager.close()
+        with contextlib.suppress(FileNotFoundError):
+            for path in glob.glob(os.path.join(self.host.configuration.state_path, 'devicetrack.sqlite*')):
+                os.remove(path)
+        self.program.run('db', 'sync')
+        for arguments in (('device', 'drain', 'vpmem/d0'), ('device', 'undrain', 'vpmem/d0'),
+                          ('device', 'admit', 'vpmem/d0'), ('audit', '--repair')):
+            answer = self.run_to(cmd_base.ERROR, *arguments, '--host', 'compute-77')
+            self.assertIn('the store has no host compute-77', answer.err)
+            self.assertEqual(1, answer.err.count('\n'))
+        self.assertEqual([], self.program.run('assignment', 'list', '-f', 'json').data)
+        self.assertIn('no host', self.run_to(cmd_base.ERROR, 'order', 'list', '--host', 'compute-77').err)
+
+
+class BadOptionTestCase(RepairCommandTestCase):
+
+    scenarios = base.table(
+        *((f'wait {value}', ('device', 'drain', 'vpmem/d0', '--wait', value), 'seconds')
+          for value in ('nan', 'inf', '-1', '1e300', 'soon')),
+        ('lines in a reason', ('device', 'drain', 'vpmem/d0', '--reason', 'a\nb'), 'printable'),
+        ('an escape in a reason', ('device', 'drain', 'vpmem/d0', '--reason', '\x1b[2J'), 'printable'),
+        ('a reason without end', ('device', 'drain', 'vpmem/d0', '--reason', 'x' * 800_000), '255'),
+        names=('arguments', 'said'))
+
+    def test_it_is_refused_before_anything_is_done(self) -> None:
+        answer = self.program.run(*self.arguments)
+        self.assertEqual(cmd_base.USAGE, answer.code)
+        self.assertIn(self.said, answer.err)
+        self.assertLess(len(answer.err), 5000)
+        self.assertEqual([], self.host.store.orders())
 
 
 class DrainTestCase(RepairCommandTestCase):

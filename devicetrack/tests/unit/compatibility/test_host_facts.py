@@ -135,7 +135,7 @@ class StoreTestCase(base.TestCase):
 
     def damage(self, kind: str) -> None:
         """Let a newer release have written what the host declares of a kind."""
-        rows = self.store.declarations(self.host.manager.host_uuid)
+        rows = self.store.declarations_of_host(self.host.manager.host_uuid)
         self.store.set_declarations(self.host.manager.host_uuid, [
             row._replace(document=row.document.replace('"numbered"', '"dated"').replace('"none needed"', '"dated"'))
             if row.kind == kind else row for row in rows])

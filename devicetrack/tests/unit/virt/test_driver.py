@@ -355,6 +355,12 @@ class NodeDeviceTestCase(base.TestCase):
         hypervisor = connection.Connection('nosuch:///')
         self.assertRaises(exception.HypervisorUnreachable, hypervisor.node_device, self.name)
 
+    def test_it_says_what_to_do_and_shows_no_account(self) -> None:
+        hypervisor = connection.Connection('nosuch://someone:secret@there/system')
+        error = self.assertRaises(exception.HypervisorUnreachable, hypervisor.node_device, self.name)
+        self.assertEqual('nosuch://there/system', error.hypervisor)
+        self.assertIn('[libvirt] connection_uri', str(error))
+
 
 class KindsTestCase(base.TestCase):
 

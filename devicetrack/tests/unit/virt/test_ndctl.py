@@ -52,6 +52,14 @@ class CapturedOddTestCase(base.TestCase):
         self.assertEqual('not a number of bytes', error.reason)
 
 
+class ErrorTestCase(base.TestCase):
+    scenarios = [(text, {'text': text}) for text in (
+        '{"error": "no access"}', '{"error": "no access", "namespaces": []}', '{"dimms": []}', '7', '"none"')]
+
+    def test_an_object_without_namespaces_is_not_an_empty_list(self) -> None:
+        self.assertRaises(exception.InvalidDocument, ndctl.parse, self.text)
+
+
 class CapturedInFullTestCase(base.TestCase):
     """As it is asked for."""
 

@@ -102,6 +102,14 @@ class NdctlTestCase(base.TestCase):
         self.assertEqual({'/dev/dax0.0': 'ns0_0', '/dev/dax1.1': 'ns0_0'},
                          self.kind.identify(['/dev/dax0.0', '/dev/dax1.1']))
 
+    def test_two_namespaces_of_one_character_device_are_neither_handed_out_nor_wiped(self) -> None:
+        wanted = self.assigned('ns0_0')
+        for name in ('ns1_1', ''):
+            self.changes('ns1_1', chardev='dax0.0', name=name)
+            unhealthy = {device.identifier: device.unhealthy for device in self.kind.stock().devices}
+            self.assertEqual('another namespace has its character device dax0.0 too', unhealthy['ns0_0'])
+            self.assertRaises(exception.DeviceError, self.kind.unclaim, wanted, 0)
+
     def test_one_in_a_region_that_is_read_only_or_gone_is_unhealthy_until_it_is_well_again(self) -> None:
         wanted = self.assigned('ns0_0')
         self.set_read_only('region0', '1')

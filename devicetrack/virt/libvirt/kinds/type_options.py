@@ -97,8 +97,4 @@ def _type(name: str, group_name: str, group: Any, owners: dict[str, str], words:
         raise exception.InvalidConfiguration(
             f'[{group_name}] {words.class_option}', resource_class,
             'it is neither VGPU nor CUSTOM_ followed by capital letters, digits and underscores')
-    # The service may have registered the option without our lower bound.
-    most = group.max_instances
-    if most is not None and most < 0:
-        raise exception.InvalidConfiguration(f'[{group_name}] max_instances', most, 'it is negative')
-    return TypeOptions(name, frozenset(addresses), resource_class, most)
+    return TypeOptions(name, frozenset(addresses), resource_class, group.max_instances)

@@ -1,0 +1,43 @@
+"""What callers, operators and the compute service hand in, checked before anything is done with it."""
+
+from __future__ import annotations
+
+from typing import Any
+from typing import Final
+
+from devicetrack import exception
+from devicetrack import vocabulary
+
+# So many characters say why a device or a node may not be used.
+REASON_LENGTH: Final = 255
+
+
+def check_uuid(where: str, value: Any) -> str:
+    """:raises BadRequest: it is no UUID, or not written canonically"""
+    if vocabulary.is_uuid(value):
+        return str(value)
+    raise exception.BadRequest(where, value, 'must be a UUID as text: lower case, with hyphens')
+
+
+def instance_uuid(instance: Any) -> str:
+    """:raises BadRequest: the instance has no UUID"""
+    return check_uuid('instance.uuid', getattr(instance, 'uuid', None))
+
+
+def migration_uuid(migration: Any) -> str:
+    """:raises BadRequest: the migration has no UUID"""
+    return check_uuid('migration.uuid', getattr(migration, 'uuid', None))
+
+
+def check_text(where: str, value: Any) -> str:
+    """:raises BadRequest: it is no text"""
+    if isinstance(value, str):
+        return value
+    raise exception.BadRequest(where, value, 'must be a text')
+
+
+def check_reason(value: Any) -> str:
+    """:raises BadRequest: people could not read it in a line of a table or a log"""
+    if isinstance(value, str) and len(value) <= REASON_LENGTH and value.isprintable():
+        return value
+    raise exception.BadRequest('reason', value, f'must be one line of at most {REASON_LENGTH} printable characters')
