@@ -81,6 +81,16 @@ class InvalidConfiguration(DeviceTrackError):
     template = '{option} = {value}: {reason}'
 
 
+class UnsafePath(DeviceTrackError):
+    """Others than the service's user can change a directory or file of its state, or it is a symbolic link.
+
+    Nothing was started. ``reason`` says what is wrong and what to do; correct it and start again.
+    """
+    path: str
+    reason: str
+    template = '{path} is not safe to use: {reason}'
+
+
 # -- the manager and its host -----------------------------------------------------------------------------------------
 
 

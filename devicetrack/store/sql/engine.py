@@ -22,6 +22,7 @@ from sqlalchemy import engine as sa_engine
 from sqlalchemy import exc as sa_exc
 
 from devicetrack import exception
+from devicetrack import ownfiles
 from devicetrack.conf import manager as manager_conf
 from devicetrack.conf import store as store_conf
 from devicetrack.store.sql import backend as backends
@@ -231,6 +232,10 @@ def _watch_file(made: sa.Engine, path: str) -> None:
                 raise OpenInParent(f'{path} was open when this process was forked')
         # Noted before the file is opened: if another takes its place in between, the pool connects once too often.
         record.info[_FILE] = _file_at(path)
+        # SQLite opens its log and its index beside the file, so the directory counts too.
+        if record.info[_FILE] is not None:
+            ownfiles.check_directory(os.path.dirname(path))
+            ownfiles.check_file(path)
 
     @sa.event.listens_for(made, 'checkout')
     def see_that_it_is_the_file(_connection: Any, record: Any, _proxy: Any) -> None:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from devicetrack import exception
+from devicetrack import ownfiles
 from devicetrack.objects import details
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Record
@@ -106,8 +107,10 @@ def sync(store: Database) -> str:
 def _make_file(store: Database) -> None:
     path = store.path or ''
     try:
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        ownfiles.make_directory(os.path.dirname(path))
+        os.close(ownfiles.open_file(path))
+    except ownfiles.NotOurs as error:
+        raise exception.StoreUnavailable(store.name, f'{error.filename}: {error.strerror}') from error
     except OSError as error:
         raise exception.StoreUnavailable(
             store.name, f'it cannot be made or opened ({error.strerror}): let this process write to it') from error

@@ -20,6 +20,7 @@ from oslo_config import cfg
 
 from devicetrack import exception
 from devicetrack import filelock
+from devicetrack import ownfiles
 from devicetrack.conf import libvirt as options
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import DeviceMap
@@ -326,8 +327,9 @@ class LibvirtDriver(driver.VirtDriver):
         """Take the lock file of one device. Nothing ever removes the file.
 
         :raises FileLocked: another process or thread still holds it
+        :raises OSError: it cannot be used, or others can change it
         """
-        os.makedirs(self._locks, mode=0o700, exist_ok=True)
+        ownfiles.make_directory(self._locks)
         # Percent encoding removes slashes and keeps different names different. It never leaves a bare "+", which marks
         # the digest of a name that is too long for a file.
         name = urllib.parse.quote(f'{assignment.kind}-{assignment.identifier}', safe='')
@@ -368,4 +370,5 @@ def _busy(assignment: DeviceAssignment) -> exception.DeviceBusy:
 
 
 def _no_lock(error: OSError) -> str:
-    return f'its lock file cannot be used: {error.strerror}'
+    where = f' {error.filename}' if isinstance(error, ownfiles.NotOurs) else ''
+    return f'its lock file{where} cannot be used: {error.strerror}'

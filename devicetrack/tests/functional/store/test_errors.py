@@ -163,13 +163,41 @@ class TestFile(base.TestCase):
 
         return processes.in_fork(as_nobody)
 
+    def _give_to_somebody_else(self, directory: str) -> None:
+        if os.geteuid() == 0:
+            for path in (directory, *(os.path.join(directory, name) for name in os.listdir(directory))):
+                os.chown(path, _NOBODY, _NOBODY)
+
+    def test_a_store_that_somebody_else_can_change_is_not_opened(self) -> None:
+        schema.sync(self.store)
+        self.store.close()
+        directory = os.path.dirname(self.fixture.path)
+        for path, says in ((directory, 'chmod go-w'), (self.fixture.path, 'chmod go-w')):
+            mode = os.stat(path).st_mode
+            os.chmod(path, mode | 0o020)
+            for call in (self.store.check, self.store.records, lambda: schema.sync(self.store),
+                         lambda: self.store.write(insert(record('ns0')))):
+                error = self.assertRaises(exception.StoreUnavailable, call)
+                self.assertIn(f'{path}: others than its owner can write to it', error.reason)
+                self.assertIn(says, error.reason)
+            os.chmod(path, mode)
+        self.assertEqual([], self.store.records())
+
+    def test_a_store_behind_a_link_is_not_opened(self) -> None:
+        schema.sync(self.store)
+        self.store.close()
+        os.rename(self.fixture.path, f'{self.fixture.path}.real')
+        os.symlink(f'{self.fixture.path}.real', self.fixture.path)
+        for call in (self.store.records, lambda: schema.sync(self.store)):
+            self.assertIn('it is a symbolic link', self.assertRaises(exception.StoreUnavailable, call).reason)
+
     def test_a_read_only_file(self) -> None:
         schema.sync(self.store)
         self.store.close()
         directory = os.path.dirname(self.fixture.path)
         os.chmod(self.fixture.directory, 0o755)
-        os.chmod(directory, 0o777)
         os.chmod(self.fixture.path, 0o444)
+        self._give_to_somebody_else(directory)
         for call in (self.store.check, lambda: self.store.write(insert(record('ns0')))):
             error = self._as_somebody_else(call)
             self.assertIsInstance(error, exception.StoreUnavailable)

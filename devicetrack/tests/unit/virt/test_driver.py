@@ -303,6 +303,14 @@ class UnclaimTestCase(DriverTestCase):
         self.driver.unclaim([contract.assignment(A, 'path', name, None, DETAILS) for name in names])
         self.assertEqual(len(names), len(os.listdir(os.path.join(self.state_path, 'locks'))))
 
+    def test_a_lock_that_others_can_change_frees_nothing(self) -> None:
+        locks = os.path.join(self.state_path, 'locks')
+        os.mkdir(locks)
+        os.chmod(locks, 0o770)
+        error = self.unclaim()
+        self.assertIsInstance(error, exception.UnclaimFailed)
+        self.assertIn(f'{locks} cannot be used: others than its owner can write to it (mode 0770)', str(error))
+
     def test_locks_that_cannot_be_made_free_nothing(self) -> None:
         with open(os.path.join(self.state_path, 'locks'), 'w'):
             self.assertIsInstance(self.unclaim(), exception.UnclaimFailed)
