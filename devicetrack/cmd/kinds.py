@@ -8,7 +8,9 @@ from typing import Final
 
 from stevedore import extension
 
-LOG = logging.getLogger(__name__)
+from devicetrack import log
+
+LOG = log.logger(__name__)
 
 # As in devicetrack.virt.libvirt.kinds.api, which cannot be imported where libvirt-python is not installed.
 NAMESPACE: Final = 'devicetrack.libvirt.device_kinds'

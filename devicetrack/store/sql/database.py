@@ -101,9 +101,9 @@ class Database:
             except db_exc.DBDuplicateEntry:
                 raise
             except self._foreign as error:
+                fault = self.backend.fault(error)
                 if committing and not self.backend.undone_in_commit(backends.origin_of(error)):
                     raise exception.OutcomeUnknown(self.name) from error
-                fault = self.backend.fault(error)
                 if fault.cause is not Cause.CONFLICT or not left:
                     raise self.unavailable(fault) from error
         raise AssertionError('the last attempt returns or raises')

@@ -104,7 +104,7 @@ def _mariadb_url(url: sa.URL, conf: cfg.ConfigOpts) -> sa.URL:
     # A server that waits for a lock is silent and well.
     patience = str(conf[store_conf.GROUP].busy_timeout_s + _SILENCE_S)
     defaults = {'charset': 'utf8mb4', 'connect_timeout': str(_CONNECT_TIMEOUT_S), 'read_timeout': patience,
-                'write_timeout': patience, 'client_flag': str(mariadb.MULTI_STATEMENTS)}
+                'write_timeout': patience}
     # SQLAlchemy and oslo.db tell MariaDB from MySQL by the server; their dialect for both is called mysql.
     return url.set(drivername='mysql+pymysql', query={**defaults, **url.query})
 
@@ -144,6 +144,12 @@ def create(at: Place, conf: cfg.ConfigOpts) -> tuple[sa.Engine, backends.Backend
     @sa.event.listens_for(made, 'connect')
     def prepare(connection: Any, record: Any) -> None:
         backend.prepare(connection)
+
+    # First of all, since oslo.db logs errors that it does not know, with their tracebacks.
+    @sa.event.listens_for(made, 'handle_error', insert=True)
+    def hide_account(context: sa.ExceptionContext) -> None:
+        backend.hide_account(context.original_exception)
+        backend.hide_account(context.sqlalchemy_exception)
 
     if at.path is not None:
         _watch_file(made, at.path)

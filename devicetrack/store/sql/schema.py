@@ -6,7 +6,6 @@ Functions that need alembic load it. alembic keeps the migration that runs in a 
 from __future__ import annotations
 
 import functools
-import logging
 import os
 import threading
 from typing import Any
@@ -16,6 +15,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from devicetrack import exception
+from devicetrack import log
 from devicetrack import ownfiles
 from devicetrack.objects import details
 from devicetrack.objects.values import DeviceKey
@@ -26,7 +26,7 @@ from devicetrack.store.sql.database import Database
 from devicetrack.store.sql.database import MAKE
 from devicetrack.store.sql.database import SYNC
 
-LOG = logging.getLogger(__name__)
+LOG = log.logger(__name__)
 
 MIGRATIONS: Final = os.path.join(os.path.dirname(__file__), 'migrations')
 

@@ -13,13 +13,14 @@ import devicetrack
 
 ROOT = pathlib.Path(devicetrack.__file__).parent
 
-FOUNDATION = {'exception', 'vocabulary', 'conf', 'filelock', 'ownfiles'}
+FOUNDATION = {'exception', 'vocabulary', 'conf', 'filelock', 'log', 'ownfiles'}
 
 # For each part of the package, the parts that it may import; itself it may always.
 MAY_IMPORT = {
     'vocabulary': set(),
     'exception': {'vocabulary'},
     'conf': {'exception', 'vocabulary'},
+    'log': set(),
     'ownfiles': set(),
     'filelock': {'exception', 'vocabulary', 'ownfiles'},
     'objects': FOUNDATION,

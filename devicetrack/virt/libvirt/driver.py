@@ -9,7 +9,6 @@ from collections.abc import Sequence
 import contextlib
 import functools
 import hashlib
-import logging
 import os
 import time
 from typing import Any
@@ -20,6 +19,7 @@ from oslo_config import cfg
 
 from devicetrack import exception
 from devicetrack import filelock
+from devicetrack import log
 from devicetrack import ownfiles
 from devicetrack.conf import libvirt as options
 from devicetrack.objects import DeviceAssignment
@@ -46,7 +46,7 @@ from devicetrack.virt.libvirt import guests
 from devicetrack.virt.libvirt.kinds import api
 from devicetrack.virt.libvirt.kinds import installed
 
-LOG = logging.getLogger(__name__)
+LOG = log.logger(__name__)
 
 BOOT_ID = '/proc/sys/kernel/random/boot_id'    # random(4)
 

@@ -9,9 +9,10 @@ import sys
 from typing import Any
 
 from devicetrack import exception
+from devicetrack import log
 from devicetrack.virt.libvirt import wiper
 
-LOG = logging.getLogger(__name__)
+LOG = log.logger(__name__)
 
 _LINES_A_PHASE = 20
 
