@@ -106,13 +106,14 @@ class Checks(upgradecheck.UpgradeCommands):
                 store.check()
             except exception.SchemaMismatch:
                 return _SCHEMA_FIRST
-            kinds.load()
+            kinds.load(self._conf)
             found = schema.migrate_details(store, max_rows=0)
         if found.unreadable:
             names = ', '.join(f'{key.kind} {key.identifier}' for key in found.unreadable)
             return upgradecheck.Result(upgradecheck.Code.FAILURE,
                                        f'details that this release cannot read: {names}; they are of a newer '
-                                       f'release, of a device kind that is not installed, or damaged')
+                                       f'release, of a device kind that is not installed or that [devicetrack] '
+                                       f'device_kinds does not name, or damaged')
         if found.left:
             return upgradecheck.Result(upgradecheck.Code.WARNING,
                                        f'{found.left} stored details are of an older version: run devicetrack-manage '

@@ -74,7 +74,8 @@ class _Guest(NamedTuple):
 class LibvirtDriver(driver.VirtDriver):
     """A hypervisor that libvirt manages, on this host.
 
-    :param kinds: the classes of the device kinds; by default those of the entry points
+    :param kinds: the classes of the device kinds; by default our own, and those that ``[devicetrack] device_kinds``
+        names
     :param connect: opens the connection instead of ``libvirt.open``; see :func:`devicetrack.virt.loader.load_driver`
     :raises InvalidConfiguration: an option cannot be used, or a device kind cannot be loaded or is none
     """
@@ -87,7 +88,7 @@ class LibvirtDriver(driver.VirtDriver):
         super().__init__(host, conf, state_path)
         options.register(conf)
         self.hypervisor = connection.Connection(conf[options.LIBVIRT_GROUP].connection_uri, connect)
-        self._kinds = installed.make(installed.classes() if kinds is None else kinds, conf, self.hypervisor)
+        self._kinds = installed.make(installed.classes(conf) if kinds is None else kinds, conf, self.hypervisor)
         self._guests = guests.Guests(self.hypervisor, self._kinds, self.boot_id)
         self._locks = os.path.join(state_path, 'locks')
 
@@ -340,7 +341,7 @@ class LibvirtDriver(driver.VirtDriver):
         return lock
 
 
-_NO_KIND = 'no device kind of this name is installed'
+_NO_KIND = 'no device kind of this name is installed, or [devicetrack] device_kinds does not name it'
 
 
 def _unclaim(assignment: DeviceAssignment, kind: api.DeviceKind, lock: filelock.FileLock,
