@@ -57,6 +57,8 @@ class Audit:
         self._declarations.refresh(views.inventory, at_start=True)
         self._withheld.note(views)
         self._judge(views)
+        if self._gate.report_only is None and self._life.give_back_claims():
+            views = self._views.read()
         if self._resume.waits(views) and self._resume.go_on(views):
             views = self._views.read()
         return self._dated(reconcile.compare(views))
@@ -67,6 +69,8 @@ class Audit:
         :raises HypervisorUnreachable, StoreError: no answer; nothing was changed
         """
         self._life.settle_doubts()
+        if self._gate.report_only is None:
+            self._life.give_back_claims()
         with self._views.reading() as watch:
             looks = [self._views.read()]
             found = reconcile.compare(looks[0])

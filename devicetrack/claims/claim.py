@@ -9,6 +9,7 @@ from typing import Self
 from devicetrack import log
 from devicetrack.claims.life import Life
 from devicetrack.objects import InstanceResources
+from devicetrack.objects import MigrationContext
 
 LOG = log.logger(__name__)
 
@@ -40,9 +41,9 @@ class Claim:
         """
         if self._over:
             return
-        self._life.abort(self._instance.uuid, self.claim_id, None if self.migration is None else self.migration.uuid)
-        if self.migration is not None:
-            self._instance.migration_context = None
+        migration_uuid = None if self.migration is None else self.migration.uuid
+        self._life.abort(self._instance.uuid, self.claim_id, migration_uuid)
+        take_off(self._instance, self.claim_id, migration_uuid)
         self._over = True
 
     def __enter__(self) -> Self:
@@ -63,3 +64,13 @@ class Claim:
             # The error of the block is the caller's business; this one is the audit's.
             LOG.warning('Claim %(claim)s could not be given back, the audit will go on with it: %(error)s',
                         {'claim': self.claim_id, 'error': not_given})
+
+
+def take_off(instance: Any, claim_id: str, migration_uuid: str | None) -> None:
+    """Let an instance name nothing that a claim took and gave back."""
+    context = getattr(instance, 'migration_context', None)
+    resources = getattr(instance, 'resources', None)
+    if isinstance(resources, InstanceResources) and any(one.claim_id == claim_id for one in resources):
+        instance.resources = context.old_resources if isinstance(context, MigrationContext) else None
+    if migration_uuid is not None:
+        instance.migration_context = None

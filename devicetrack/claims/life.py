@@ -19,6 +19,8 @@ from devicetrack import exception
 from devicetrack import log
 from devicetrack import vocabulary
 from devicetrack.claims.declarations import Declarations
+from devicetrack.claims.given_up import GivenUp
+from devicetrack.claims.given_up import GivenUpClaims
 from devicetrack.claims.locked_ledger import LockedLedger
 from devicetrack.claims.rows import Rows
 from devicetrack.claims.views import HostViews
@@ -82,18 +84,19 @@ class Life:
 
     Steps that work on rows of one instance are for who works on it (:meth:`.rows.Rows.working`).
 
+    :param given_up: remembers claims that could not be given back
     :param attempts: how often a claim chooses devices, when the store says that they have owners
     """
 
     def __init__(self, host_uuid: str, ledger: LockedLedger, rows: Rows, driver: VirtDriver, views: HostViews,
-                 declarations: Declarations, attempts: int) -> None:
+                 declarations: Declarations, given_up: GivenUpClaims, attempts: int) -> None:
         self.host_uuid = host_uuid
         self._ledger, self._rows, self._driver = ledger, rows, driver
         self._views, self._declarations = views, declarations
-        self._attempts = attempts
+        self._given_up, self._attempts = given_up, attempts
         # Claim ids only have to differ from one another, over restarts too; a UUID for each would cost more.
         self._claim_prefix = secrets.token_hex(8)
-        self._claim_numbers = itertools.count(1)
+        self._claim_numbers = itertools.count()
         # Instances whose guests run by the service's word, which could not be recorded.
         self._unrecorded_starts: set[str] = set()
 
@@ -131,6 +134,11 @@ class Life:
                 refused += 1
                 if refused >= self._attempts:
                     raise
+            except exception.NothingWritten:
+                raise
+            except BaseException:
+                self._given_up.remember(GivenUp(instance_uuid, claim_id, move and move.migration_uuid))
+                raise
 
     def _look_again(self, instance_uuid: str, error: exception.DeviceTrackError) -> bool:
         """Before a claim is refused: see whether what stands in its way is over.
@@ -247,13 +255,12 @@ class Life:
 
         :returns: the rows of ``give`` as they are after it, for :meth:`give_back`
         """
-        after = [(record, record._replace(role=lifecycle.next_role(record.role, lifecycle.ARRIVED),
+        after = [(record, record._replace(role=lifecycle.next_role(record.role, lifecycle.STAYS),
                                           state=lifecycle.next_state(record.state, lifecycle.STARTED),
                                           seen=self._declarations.seen_at_start(record)))
                  for record in settlement.arrive]
-        after += [(record, record._replace(
-            role=lifecycle.next_role(record.role, lifecycle.STAYS if record.role != vocabulary.INCOMING
-                                     else lifecycle.ARRIVED), migration_uuid=None)) for record in settlement.settle]
+        after += [(record, record._replace(role=lifecycle.next_role(record.role, lifecycle.STAYS), migration_uuid=None))
+                  for record in settlement.settle]
         after += [(record, record._replace(role=lifecycle.next_role(record.role, lifecycle.LEAVES),
                                            migration_uuid=migration_uuid))
                   for record, migration_uuid in settlement.leave]
@@ -281,8 +288,7 @@ class Life:
         """
         self._unrecorded_starts.add(instance_uuid)
         records = self._rows.of_instance(instance_uuid)
-        used_now = self.used_by_guest(records, before_move) or [
-            record for record in records if record.state == vocabulary.RELEASING]
+        used_now = list(records) if self.is_released(records) else self.used_by_guest(records, before_move)
         old = tuple(record for record in used_now if record.role == vocabulary.OLD)
         self.settle(Settlement(arrive=tuple(record for record in used_now if record not in old), settle=old))
         after = self.used_by_guest(self._rows.of_instance(instance_uuid), before_move)
@@ -339,13 +345,49 @@ class Life:
         self.settle(Settlement(give=tuple(records), over=any(record.migration_uuid is not None for record in records)))
 
     def abort(self, instance_uuid: str, claim_id: str, migration_uuid: str | None) -> None:
-        """Give back what one claim took, and make current again what it made old. Waits for the instance."""
+        """Give back what one claim took, and make current again what it made old. Waits for the instance.
+
+        When the store fails an audit, or a start, goes on with it.
+        """
+        claim = GivenUp(instance_uuid, claim_id, migration_uuid)
         with self._rows.working(instance_uuid):
             self._unrecorded_starts.discard(instance_uuid)
-            records = self._rows.of_instance(instance_uuid)
-            taken = [record for record in records if record.claim_id == claim_id]
-            migrations = {record.migration_uuid for record in taken} | {migration_uuid}
-            self.undo(records, taken, {uuid for uuid in migrations if uuid is not None})
+            try:
+                self._give_back_claim(claim, self._rows.of_instance(instance_uuid))
+            except exception.StoreError:
+                self._given_up.remember(claim)
+                raise
+            self._given_up.forget(claim_id)
+
+    def _give_back_claim(self, claim: GivenUp, records: Sequence[Record]) -> None:
+        taken = [record for record in records if record.claim_id == claim.claim_id]
+        migrations = {record.migration_uuid for record in taken} | {claim.migration_uuid}
+        self.undo(records, taken, {uuid for uuid in migrations if uuid is not None})
+
+    def give_back_claims(self) -> bool:
+        """Go on with claims that were given up and could not be given back: at a start, and at every audit.
+
+        :returns: whether there was any
+        """
+        waiting = self._given_up.all()
+        doubted = {record.claim_id for doubt in self._rows.doubts for record in doubt.changes.insert}
+        for claim in waiting:
+            with self._rows.if_idle(claim.instance_uuid) as idle:
+                if not idle or claim.claim_id in doubted:
+                    continue
+                try:
+                    records = self._rows.of_instance(claim.instance_uuid)
+                    states = {record.state for record in records if record.claim_id == claim.claim_id}
+                    # Without rows it is undone already. A guest that was started since is there by its service's will.
+                    if states and vocabulary.ACTIVE not in states:
+                        self._give_back_claim(claim, records)
+                except exception.DeviceTrackError as error:
+                    LOG.warning('Claim %(claim)s of instance %(instance)s cannot be given back yet: %(error)s',
+                                {'claim': claim.claim_id, 'instance': claim.instance_uuid, 'error': error})
+                    if isinstance(error, exception.StoreError):
+                        continue                # else its rows are on their way back
+                self._given_up.forget(claim.claim_id)
+        return bool(waiting)
 
     def undo(self, records: Sequence[Record], taken: Sequence[Record] | None = None,
              migrations: Collection[str] = ()) -> None:
@@ -393,12 +435,26 @@ class Life:
         :param before_move: the old ones: the guest is to be as it was before the move
         """
         there = [record for record in records if record.state != vocabulary.RELEASING]
-        order = (vocabulary.INCOMING, vocabulary.CURRENT, vocabulary.OLD)
         roles = {record.role for record in there}
-        role = next((role for role in (reversed(order) if before_move else order) if role in roles), None)
-        if role == vocabulary.OLD and not before_move and self._moves_to_nothing(there):
+        if before_move:
+            if vocabulary.OLD in roles:
+                return [record for record in there if record.role == vocabulary.OLD]
+            # What a migration holds is new: before it the instance had what is at rest, or nothing.
+            return [record for record in there if record.migration_uuid is None]
+        order = (vocabulary.INCOMING, vocabulary.CURRENT, vocabulary.OLD)
+        role = next((role for role in order if role in roles), None)
+        if role == vocabulary.OLD and self._moves_to_nothing(there):
             return []
         return [record for record in there if record.role == role]
+
+    @staticmethod
+    def is_released(records: Sequence[Record]) -> bool:
+        """Whether all that an instance holds is on its way back, though not by the end of a move.
+
+        What a move gave up is no longer the instance's: a guest that is to have nothing else starts without devices.
+        """
+        return (any(record.migration_uuid is None for record in records)
+                and all(record.state == vocabulary.RELEASING for record in records))
 
     def _moves_to_nothing(self, old: Sequence[Record]) -> bool:
         """Whether an instance that has old rows alone is to have no devices, on this same host: its claim was here."""

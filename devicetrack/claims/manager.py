@@ -15,6 +15,7 @@ from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.claims import moves
 from devicetrack.claims.claim import Claim
+from devicetrack.claims.claim import take_off
 from devicetrack.claims.providers import ProviderResolver
 from devicetrack.claims.running import Parts
 from devicetrack.claims.running import Running
@@ -172,8 +173,8 @@ class ClaimManager:
         turns out to be full is read again and another device chosen, once.
 
         :param before_move: while the instance moves to other devices of this host: those that it had before, not the
-            new ones
-        :raises InstanceNotClaimed: its devices are on their way back already
+            new ones; none if it had none
+        :raises InstanceNotClaimed: it was released: its devices are on their way back
         :raises RowsMissing: the store is older than the instance's guest, which has devices that it does not know of
         :raises MigrationUndecided: the instance moves on this host, or did, and the service does not say which
         :raises StoreError: a move that is over could not be ended
@@ -187,7 +188,7 @@ class ClaimManager:
             if host.moves.settle_ended(uuid, records, before_move):
                 records = host.rows.of_instance(uuid)
             used = host.life.used_by_guest(records, before_move)
-            if records and all(record.state == vocabulary.RELEASING for record in records):
+            if host.life.is_released(records):
                 raise exception.InstanceNotClaimed(uuid, 'not on its way back')
             real = host.life.realize(used)
             host.definitions.bring_one(uuid)
@@ -247,8 +248,8 @@ class ClaimManager:
     def release(self, context: Any, instance: Any) -> None:
         """Give back everything that the instance holds here, old and new when it moves. Idempotent.
 
-        Call it after the guest is gone. Blocks while devices are removed or wiped, which for persistent memory takes
-        as long as writing it.
+        Sets ``instance.resources`` to None. Call it after the guest is gone. Blocks while devices are removed or wiped,
+        which for persistent memory takes as long as writing it.
 
         :raises DeviceInUse: a domain still names a device; what is not in use was given back
         :raises DriverError, StoreError: not everything was given back; the audit goes on with it
@@ -256,12 +257,15 @@ class ClaimManager:
         host = self._started()
         with host.rows.working(instance.uuid):
             host.life.release(host.rows.of_instance(instance.uuid))
+            if getattr(instance, 'resources', None) is not None:
+                instance.resources = None
 
     def abort_instance_claim(self, context: Any, instance: Any, claim_id: str | None = None,
                              migration_uuid: str | None = None) -> None:
         """Give back what a claim took: everything that the instance holds here, or only what ``claim_id`` took.
 
-        What a claim for a move made old is current again.
+        What a claim for a move made old is current again. Sets ``instance.resources`` to what the instance had before
+        the claim.
 
         :raises DriverError, StoreError: as :meth:`release`
         """
@@ -269,8 +273,7 @@ class ClaimManager:
             self.release(context, instance)
             return
         self._started().life.abort(instance.uuid, claim_id, migration_uuid)
-        if migration_uuid is not None:
-            instance.migration_context = None
+        take_off(instance, claim_id, migration_uuid)
 
     # -- moving -------------------------------------------------------------------------------------------------------
 
@@ -383,6 +386,7 @@ class ClaimManager:
         ``instance.resources`` to what the instance had, where that is known, and ``instance.migration_context`` to
         None.
 
+        :raises BadRequest: the service says that the migration is done; nothing was changed
         :raises DeviceInUse: the guest's definition still names the new devices; they go back at an audit after it is
             defined anew
         :raises DriverError, StoreError: as :meth:`release`

@@ -107,16 +107,17 @@ class Moves:
         """
         # A claim is made at the migration's destination. So a migration that leaves from here moves on this host.
         one_host = self.is_source(migration)
+        records = self._rows.there(instance.uuid)
         # An earlier stay may be two moves behind: the one that brought the instance, and the one that took it away.
-        for step in range(5):
-            records = self._rows.there(instance.uuid)
+        for replaced in (False, True, True, True, True):
             stands = [record for record in records if not one_host or record.role != vocabulary.CURRENT]
             if not stands:
                 return records if one_host else None
-            if step == 0:
-                self._replace_older(migration, records)
-            elif step < 4:
+            if replaced:
                 self.settle(instance.uuid)
+            else:
+                self._replace_older(migration, records)
+            records = self._rows.there(instance.uuid)
         raise exception.InstanceHasStaleRows(instance.uuid, [record.key for record in stands])
 
     def _replace_older(self, migration: Any, records: Sequence[Record]) -> None:
@@ -200,28 +201,18 @@ class Moves:
         named = named_migrations(records)
         if not named:
             return False
-        known = self._service.migrations(named)
-        if known is None:
-            if not self._service.ends_moves_by_calls and not before_move:
-                self._check_decided(instance_uuid, records)
-            return False
-        over = any(known[uuid].outcome in (migrations.DONE, migrations.UNDONE) for uuid in named if uuid in known)
-        if over:
+        known = self._service.migrations(named) or {}
+        if any(move.outcome in (migrations.DONE, migrations.UNDONE) for uuid, move in known.items() if uuid in named):
             self.settle(instance_uuid)
-        return over
-
-    def _check_decided(self, instance_uuid: str, records: Sequence[Record]) -> None:
-        """See that the guest is to have the same devices whether its move is over or not.
-
-        So it is at either end of a move between two hosts, each of which has one set of devices, and on one host once
-        the guest has run on the new ones.
-        """
-        stored = self.stored_context(instance_uuid)
-        if stored is None or stored.old_resources is None or stored.old_resources.host_uuid != self._life.host_uuid:
-            return
-        if not any(record.role == vocabulary.CURRENT and record.migration_uuid == stored.migration_uuid
-                   for record in records):
-            raise exception.MigrationUndecided(instance_uuid, stored.migration_uuid)
+            return True
+        if not before_move and not self._service.ends_moves_by_calls:
+            undecided = {uuid for uuid in named if uuid not in known or not known[uuid].goes_on}
+            # At either end of a move between two hosts the guest has one set of devices, whatever becomes of the move.
+            stored = self.stored_context(instance_uuid) if undecided else None
+            if stored is not None and stored.migration_uuid in undecided and stored.old_resources is not None \
+                    and stored.old_resources.host_uuid == self._life.host_uuid:
+                raise exception.MigrationUndecided(instance_uuid, stored.migration_uuid)
+        return False
 
     def stored_context(self, instance_uuid: str) -> MigrationContext | None:
         """The migration context that the store keeps for an instance on this host.
@@ -275,7 +266,14 @@ class Moves:
         self._life.give_back(left)
 
     def drop_at_destination(self, instance: Any, migration_uuid: str) -> None:
-        """A move is undone: what was claimed for it goes back, what the instance had is current again."""
+        """A move is undone: what was claimed for it goes back, what the instance had is current again.
+
+        :raises BadRequest: the service says that the move is done
+        """
+        move = (self._service.migrations([migration_uuid]) or {}).get(migration_uuid)
+        if move is not None and move.outcome == migrations.DONE:
+            raise exception.BadRequest('migration', migration_uuid, f'it is {move.status}, and the instance has what '
+                                       'was claimed for it: only a migration that is not done can be undone')
         with self._rows.working(instance.uuid):
             ours = [record for record in self._rows.of_instance(instance.uuid)
                     if record.migration_uuid == migration_uuid]
@@ -335,11 +333,21 @@ class Moves:
             instance.migration_context = None
 
     def update_usage(self, instance: Any) -> None:
-        """The service saved a change of an instance: at a move's source this is the first that names the migration."""
+        """The service saved a change of an instance: at a move's source this is the first that names the migration.
+
+        The context may be of a move that is over, or that brought the instance here. Such a one takes it nowhere.
+        """
         context = getattr(instance, 'migration_context', None)
-        if isinstance(context, MigrationContext):
-            with self._rows.working(instance.uuid):
-                self.mark_old(instance, context.migration_uuid)
+        if not isinstance(context, MigrationContext):
+            return
+        if context.new_resources is not None and context.new_resources.host_uuid == self._life.host_uuid:
+            return
+        if not self._service.ends_moves_by_calls:
+            move = (self._service.migrations([context.migration_uuid]) or {}).get(context.migration_uuid)
+            if move is None or move.outcome != migrations.PENDING:
+                return                          # an audit hears of a move that goes on
+        with self._rows.working(instance.uuid):
+            self.mark_old(instance, context.migration_uuid)
 
 
 def _came(record: Record, rows: Sequence[Record]) -> bool:

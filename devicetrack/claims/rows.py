@@ -52,7 +52,7 @@ class Rows:
         self._store, self._ledger, self._host_uuid = store, ledger, host_uuid
         self._working = lockutils.Semaphores()
         self._doubts: dict[int, Doubt] = {}     # each step on it is one operation of a dict, which threads may share
-        self._numbers = itertools.count(1)
+        self._numbers = itertools.count()
 
     # -- reading ------------------------------------------------------------------------------------------------------
 

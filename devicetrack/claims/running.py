@@ -17,6 +17,7 @@ from devicetrack.claims.boot import Boot
 from devicetrack.claims.declarations import Declarations
 from devicetrack.claims.definitions import Definitions
 from devicetrack.claims.gate import Gate
+from devicetrack.claims.given_up import GivenUpClaims
 from devicetrack.claims.host import HostLock
 from devicetrack.claims.host import identify
 from devicetrack.claims.life import Life
@@ -75,7 +76,8 @@ class Running:
         self.views = HostViews(HostReader(driver, store, host.uuid, here, boot, service), driver, self.ledger, known)
         self.declarations = Declarations(driver, store, host.uuid, Declarer(parts.conf, here.host))
         self.withheld = WithheldDevices(here.host, host.uuid, store, self.ledger, self.rows, driver)
-        self.life = Life(host.uuid, self.ledger, self.rows, driver, self.views, self.declarations, conf.claim_attempts)
+        self.life = Life(host.uuid, self.ledger, self.rows, driver, self.views, self.declarations,
+                         GivenUpClaims(conf.state_path), conf.claim_attempts)
         self.definitions = Definitions(driver, self.rows, self.life, boot)
         self.moves = Moves(here, service, self.rows, self.life, self.views, conf.claim_attempts)
         self.live = LiveMigrations(here.host, driver, self.rows, self.ledger, self.declarations, self.moves)

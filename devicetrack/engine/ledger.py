@@ -136,7 +136,7 @@ class Ledger:
         self._beside: dict[str, tuple[Holding, ...]] = {}
         # Devices that are claimed and not named yet, by the ledger's own names for them.
         self._unnamed: dict[str, Unit] = {}
-        self._numbers = itertools.count(1)
+        self._numbers = itertools.count()
         # What was made or given back while somebody reads the host: by watch and device, the pool that it counted in.
         self._watches: dict[int, dict[DeviceKey, Pool]] = {}
         self._standing = Standing()
@@ -764,7 +764,7 @@ class Ledger:
     def withheld(self, reason: str) -> list[DeviceKey]:
         """The devices that are withheld for a reason, without those for which it stands."""
         return [unit.key for unit in self._all_units()
-                if unit.withheld and reason in unit.withheld and not self._stands(unit, reason)]
+                if reason in unit.withheld and not self._stands(unit, reason)]
 
     def reasons(self) -> dict[DeviceKey, frozenset[str]]:
         """The reasons of every device that has any."""

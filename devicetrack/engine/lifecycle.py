@@ -23,19 +23,16 @@ TRANSITIONS: Final = {
 # The role of an assignment while its instance moves. A release leaves the role as it is: it still belongs to the
 # migration that took or left the device.
 LEAVES: Final = 'leaves'                    # a migration moves the instance to other devices
-ARRIVED: Final = 'arrived'                  # the guest runs on it
-STAYS: Final = 'stays'                      # the migration is undone
+STAYS: Final = 'stays'                      # the guest runs on it, or the migration is over and left it the device
 
 ROLE_TRANSITIONS: Final = {
     (vocabulary.CURRENT, LEAVES): vocabulary.OLD,
     # A second call that names the migration, or a newer migration of an instance whose last one nobody ended.
     (vocabulary.OLD, LEAVES): vocabulary.OLD,
-    (vocabulary.INCOMING, ARRIVED): vocabulary.CURRENT,
-    (vocabulary.CURRENT, ARRIVED): vocabulary.CURRENT,
-    # The guest was started where it came from: that undoes the move at this end.
-    (vocabulary.OLD, ARRIVED): vocabulary.CURRENT,
-    (vocabulary.OLD, STAYS): vocabulary.CURRENT,
+    (vocabulary.INCOMING, STAYS): vocabulary.CURRENT,
     (vocabulary.CURRENT, STAYS): vocabulary.CURRENT,
+    # The guest was started where it came from: that undoes the move at this end, as its failure does.
+    (vocabulary.OLD, STAYS): vocabulary.CURRENT,
 }
 
 

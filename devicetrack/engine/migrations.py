@@ -45,6 +45,7 @@ STATUSES: Final[Mapping[str, str]] = {
     'error': UNDONE,                        # nobody knows where it left the instance: see settle()
 }
 ERROR: Final = 'error'
+REVERTING: Final = 'reverting'
 
 
 def outcome_of(status: str | None) -> str:
@@ -77,6 +78,11 @@ class Move(NamedTuple):
     @property
     def outcome(self) -> str:
         return outcome_of(self.status)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the instance is to have its new devices: the migration is under way, and nobody reverts it."""
+        return self.outcome == PENDING and self.status != REVERTING
 
     def is_older_than(self, other: Move) -> bool | None:
         """Whether the other is newer, or None if that is unknown."""

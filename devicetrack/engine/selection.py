@@ -190,8 +190,7 @@ class Scope:
                 continue
             room = pool.room()
             if room <= 0:
-                del self._entries[index]
-                heapq.heappop(heap)
+                del self._entries[index]                        # and with the next look the entry goes
             elif self._spread and key != -room:
                 entry = self._entries[index] = (-room, index, pool)
                 heapq.heapreplace(heap, entry)

@@ -44,7 +44,10 @@ class VirtDriver(abc.ABC):
 
     @abc.abstractmethod
     def boot_id(self) -> str:
-        """Return the name of this boot of the host. Paths of another boot mean nothing."""
+        """Return the name of this boot of the host. Paths of another boot mean nothing.
+
+        :raises DriverError: it cannot be read now
+        """
 
     def resource_classes(self) -> frozenset[str]:
         """Return the resource classes that the driver's options count devices as, also those without a device now.

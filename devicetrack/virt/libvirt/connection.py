@@ -223,7 +223,7 @@ class Connection:
                 raw.close()
 
     def definitions(self, read: Callable[[Definitions | Unreadable], _Answer]) -> list[_Answer]:
-        """Read every domain's definitions, in any order. Only a few of them are in memory at a time.
+        """Read every domain's definitions. Only a few of them are in memory at a time.
 
         A domain that goes away meanwhile is left out.
 

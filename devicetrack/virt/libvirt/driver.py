@@ -93,8 +93,11 @@ class LibvirtDriver(driver.VirtDriver):
         self._locks = os.path.join(state_path, 'locks')
 
     def boot_id(self) -> str:
-        with open(BOOT_ID) as file:
-            return file.read().strip()
+        try:
+            with open(BOOT_ID) as file:
+                return file.read().strip()
+        except OSError as error:                # there may be no descriptor left
+            raise exception.CommandFailed(f'read {BOOT_ID}', str(error.strerror)) from error
 
     def close(self) -> None:
         self.hypervisor.close()

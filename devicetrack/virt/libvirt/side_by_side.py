@@ -17,22 +17,22 @@ Answer = TypeVar('Answer')
 
 
 def ask(names: Iterable[Name], question: Callable[[Name], Answer]) -> list[Answer]:
-    """Return ``question(name)`` for each of the names, in any order. The caller's thread is one of those that ask.
+    """Return ``question(name)`` for each of the names, in their order. The caller's thread is one of those that ask.
 
     The first error ends the asking and is raised once no thread works any more.
     """
-    todo = collections.deque(names)
-    answers: list[Answer] = []
+    todo = collections.deque(enumerate(names))
+    answers: dict[int, Answer] = {}
     errors: list[BaseException] = []
 
     def work() -> None:
         try:
             while True:
                 try:
-                    name = todo.popleft()
+                    number, name = todo.popleft()
                 except IndexError:
                     break
-                answers.append(question(name))
+                answers[number] = question(name)
         except BaseException as error:
             errors.append(error)
             todo.clear()
@@ -50,4 +50,4 @@ def ask(names: Iterable[Name], question: Callable[[Name], Answer]) -> list[Answe
                 thread.join()
     if errors:
         raise errors[0]
-    return answers
+    return [answers[number] for number in range(len(answers))]

@@ -15,6 +15,9 @@ from devicetrack.testing.fixtures import VGPU
 from devicetrack.tests import base
 from devicetrack.virt import fake
 
+OTHER = str(uuid.uuid4())
+UNREACHABLE = exception.HypervisorUnreachable('fake', 'restarting')
+
 
 class BootFails(Exception):
     """Stands for whatever a compute service raises."""
@@ -24,6 +27,36 @@ class HostTestCase(base.TestCase):
 
     def host(self, **kwargs):
         return self.useFixture(fixtures.Host(**kwargs))
+
+
+class StartedFailsTestCase(HostTestCase):
+    """An error of ``started`` in the block of a claim: the devices of a guest that may run stay its own."""
+
+    scenarios = base.table(
+        ('the guest runs', lambda machine, uuid: None, True),
+        ('nobody can say', lambda machine, uuid: machine.before('get_usage', UNREACHABLE, times=1), True),
+        ('another guest cannot be read', lambda machine, uuid: (
+            machine.delete_guest(uuid), machine.unknown_domains.update({OTHER: 'no XML'})), True),
+        ('the guest is gone', lambda machine, uuid: machine.delete_guest(uuid), False),
+        names=('happens', 'stays'))
+
+    def test_the_claim(self):
+        host, instance = self.host(devices=1), Instance()
+        host.machine.start_guest(OTHER, ())
+        claim = host.claim(instance, pmem=1)
+        host.manager.realize(self.context, instance)
+        host.machine.start_guest(instance.uuid, host.manager.guest_config(instance).devices)
+        host.store.before('write', exception.StoreUnavailable('store', 'gone'), times=1)
+
+        def block():
+            with claim:
+                try:
+                    host.manager.started(self.context, instance)
+                finally:
+                    self.happens(host.machine, instance.uuid)
+
+        self.assertRaises(exception.StoreUnavailable, block)
+        self.assertEqual({'d0': 'claimed' if self.stays else FREE}, host.states())
 
 
 class LifeTestCase(HostTestCase):

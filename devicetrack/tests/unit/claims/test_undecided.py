@@ -29,10 +29,9 @@ class UndecidedMoveTestCase(test_moving.RegionTestCase):
             self.assertEqual([], region.audit())
 
     def test_what_does_not_depend_on_the_move_starts_also_while_the_service_is_silent(self):
-        region = self.region(devices=3)
+        region = self.region(devices=4)
         there, done, named = (region.spawn('one', pmem=1) for _ in range(3))
         before = self.one.machine.domains[named.uuid].live
-        region.confirm(done, region.resize(done, 'two', pmem=1))
         region.resize(done, 'two', pmem=1)              # a guest that ran on its new devices
         to_there = region.migration(there, 'two')
         self.two.resize(there, pmem=1, migration=to_there)

@@ -38,6 +38,8 @@ REFUSALS = base.table(
     ('too many', FOUR, [], wants((PMEM, 5)), [f'5 {PMEM} wanted, 4 of 4 free']),
     ('held', FOUR, [take(2), take(1)], wants((PMEM, 2)),
      [f'2 {PMEM} wanted, 1 of 4 free: 3 held by 2 instances']),
+    ('held, and other devices by others', [*FOUR, namespace('s', SMALL)], [take(2), take(1, SMALL)], wants((PMEM, 3)),
+     [f'3 {PMEM} wanted, 2 of 4 free: 2 held by 1 instance']),
     ('held by one', FOUR, [take(4)], wants((PMEM, 1)), [f'1 {PMEM} wanted, 0 of 4 free: 4 held by 1 instance']),
     ('everything at once', FOUR, [drain, release, take(1)], wants((PMEM, 2)),
      [f'2 {PMEM} wanted, 1 of 4 free: 1 held by 1 instance, 1 being wiped or removed, 1 withheld (drained)']),

@@ -31,6 +31,7 @@ class ChoiceTestCase(base.TestCase):
         ('in the order of the items', [namespace('a'), namespace('b', SMALL)], wants((SMALL, 1), (PMEM, 1)),
          ['b', 'a']),
         ('first parent by name', [namespace('a', parent='r1'), namespace('b', parent='r0')], wants((PMEM, 1)), ['b']),
+        ('without a parent first', [namespace('a', parent='r0'), namespace('b', parent=None)], wants((PMEM, 1)), ['b']),
         ('at a provider', [mdev('a', 'p0'), mdev('b', 'p1')], wants((VGPU, 1, provider('p1'))), ['b']),
         ('items with a provider choose first', [mdev('a', 'p0'), mdev('b', 'p1')],
          wants((VGPU, 1), (VGPU, 1, provider('p0'))), ['b', 'a']),
@@ -902,6 +903,51 @@ class StandingTestCase(base.TestCase):
         self.ledger.free(hold.keys, removed=hold.keys)
         self.ledger.read_capacities([capacity('p0', 3)])
         self.assertEqual(0, self.room(VGPU))
+
+
+class ReadParentsTestCase(base.TestCase):
+
+    def test_a_free_device_that_is_gone_is_forgotten_and_a_held_one_is_not(self):
+        ledger = hosts.ledger(capacity('p0', 0), mdev('a', 'p0'), mdev('b', 'p0'))
+        [held] = ledger.take('i', wants((VGPU, 1))).keys
+        watch = ledger.watch()
+        ledger.read_parents(inventory(capacity('p0', 2)), watch)
+        self.assertEqual([held.identifier], [device.identifier for device in ledger.devices()])
+        self.assertEqual(frozenset((ledgers.GONE,)), ledger.reasons()[held])
+
+    def test_what_a_claim_does_not_take_after_all_is_room_for_other_types_of_its_parent(self):
+        ledger = hosts.ledger(capacity('p0', 1), capacity('p0', 1, VGPU_B, device_type='b'))
+        hold = ledger.take('i', wants((VGPU, 1)))
+        self.assertRaises(exception.NoFit, ledger.take, 'j', wants((VGPU_B, 1)))
+        ledger.put_back(hold)
+        self.assertEqual(['p0'], hosts.parents(ledger.take('j', wants((VGPU_B, 1)))))
+
+
+class ReadWhileMakingTestCase(base.TestCase):
+    """What a parent says of itself when a device is made counts, unless something else happened there meanwhile."""
+
+    def room(self, *realized):
+        ledger = hosts.ledger(capacity('p0', 3))
+        keys = hosts.name_all(ledger, ledger.take('i', wants((VGPU, 2)))).keys
+        watch = ledger.watch()
+        for number, said in realized:
+            ledger.realized(keys[number], 'details', [capacity('p0', said)], watch)
+        ledger.unwatch(watch)
+        [pool] = ledger.pools()
+        return pool.room
+
+    def test_it_says_what_is_left(self):
+        ledger = hosts.ledger(capacity('p0', 3))
+        [key] = hosts.name_all(ledger, ledger.take('i', wants((VGPU, 1)))).keys
+        watch = ledger.watch()
+        ledger.realized(key, 'details', [capacity('p0', 7)], watch)
+        self.assertEqual([7], [pool.room for pool in ledger.pools()])
+
+    def test_not_while_another_device_is_still_to_be_made(self):
+        self.assertEqual(1, self.room((0, 7)))
+
+    def test_not_when_another_device_was_made_meanwhile(self):
+        self.assertEqual(1, self.room((0, 7), (1, 8)))
 
 
 class AllowsTestCase(base.TestCase):

@@ -16,14 +16,11 @@ TABLE = {
 
 ROLES = {
     ('current', 'leaves'): 'old',
-    ('current', 'arrived'): 'current',
     ('current', 'stays'): 'current',
     ('old', 'leaves'): 'old',
-    ('old', 'arrived'): 'current',
     ('old', 'stays'): 'current',
     ('incoming', 'leaves'): None,
-    ('incoming', 'arrived'): 'current',
-    ('incoming', 'stays'): None,
+    ('incoming', 'stays'): 'current',
 }
 
 

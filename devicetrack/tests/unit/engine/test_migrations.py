@@ -123,6 +123,8 @@ class SettleTestCase(base.TestCase):
          {'give': (NEW,), 'leave': ((AT_REST, NEWER),)}),
         ('it moved within this host and left nothing', (AT_REST,), [move('completed', WITHIN)], None, False,
          'elsewhere', {}),
+        ('another instance left', (AT_REST,), [move('completed', AWAY)._replace(instance_uuid='another')], None, False,
+         'elsewhere', {}),
         ('it left and the guest runs here', (AT_REST,), [move('completed', AWAY)], 'o', True, 'elsewhere', {}),
         ('it left long ago and is here again', (AT_REST,), [move('completed', AWAY)], None, False, 'here', {}),
         ('it left with a newer one', (OLD,), [move('error', AWAY), move('confirmed', AWAY, NEWER, 2)], None, False,
@@ -146,6 +148,21 @@ class SettleTestCase(base.TestCase):
         settled = migrations.settle(migrations.Situation(NODE, self.rows, known, there, self.running, named, named,
                                                          self.state))
         self.assertEqual(migrations.Settlement(**self.expected), settled)
+
+
+class LeavesWithTestCase(base.TestCase):
+    """Which devices a migration away from here takes an instance off."""
+
+    scenarios = base.table(
+        ('at rest', AT_REST, (), True),
+        ('left already', OLD, (), True),
+        ('left, and another migration brought the instance', OLD, (row('m', 'current', migration=NEWER),), True),
+        ('left for others of this host', OLD, (ARRIVED,), False),
+        ('what a migration brought it to', ARRIVED, (), False),
+        names=('record', 'others', 'expected'))
+
+    def test_it(self):
+        self.assertEqual(self.expected, migrations.leaves_with(self.record, (self.record, *self.others)))
 
 
 class StatusTestCase(base.TestCase):

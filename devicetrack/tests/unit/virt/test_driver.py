@@ -155,6 +155,11 @@ class UsageTestCase(DriverTestCase):
         self.assertEqual([f'domain {A}'], [unknown.what for unknown in usage.unknown])
         self.assertEqual(['/a', '/b'], [use.identifier for use in usage.uses])
 
+    def test_a_boot_that_cannot_be_named_is_an_error_of_the_driver(self) -> None:
+        self.patch(libvirt_driver, 'BOOT_ID', os.path.join(self.temp_dir(), 'not there'))
+        for call in (self.driver.boot_id, self.driver.get_usage):
+            self.assertIn('No such file', str(self.assertRaises(exception.CommandFailed, call)))
+
     def test_what_cannot_be_read_is_unknown_and_the_rest_is_known(self) -> None:
         self.raw.domains = [
             Domain(A, '<domain><name>secret-name</name'), Domain(B, xml(A, '/x')),
@@ -163,8 +168,8 @@ class UsageTestCase(DriverTestCase):
             Domain(A[:-1] + '4', xml(A[:-1] + '4', '/d', live=True))]
         usage = self.driver.get_usage()
         self.assertEqual(['/d'], [use.identifier for use in usage.uses])
-        self.assertEqual(sorted((f'domain {A}', f'domain {B}', f'domain {A[:-1]}2', f'domain {A[:-1]}3')),
-                         sorted(unknown.what for unknown in usage.unknown))
+        self.assertEqual([f'domain {A}', f'domain {B}', f'domain {A[:-1]}2', f'domain {A[:-1]}3'],
+                         [unknown.what for unknown in usage.unknown])
         self.assertEqual(5, len(usage.domains))
         self.assertNotIn('secret', str(usage))
 

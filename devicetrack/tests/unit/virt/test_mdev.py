@@ -206,11 +206,15 @@ class RealizeTestCase(MdevTestCase):
                                                       connection.Meaning.EXISTS)}
         self.assertRaises(exception.RealizeFailed, self.kind.realize, wanted)
 
-    def test_a_definition_that_cannot_be_kept_is_no_ready_device(self) -> None:
-        wanted = self.to_create()
-        self.node.add('mtty-2', identifier=wanted.identifier, persistent=True)
+    def test_a_device_that_will_not_start_with_the_host_is_ready_all_the_same(self) -> None:
         self.node.fail = {'autostart': connection.Refused('virNodeDeviceSetAutostart', 'no')}
-        self.assertRaises(connection.Refused, self.kind.realize, wanted)
+        for defined in (True, False):
+            wanted = self.to_create()
+            if defined:
+                self.node.add('mtty-2', identifier=wanted.identifier, persistent=True)
+            self.kind.realize(wanted)
+            device, = (device for device in self.node.existing.values() if device.identifier == wanted.identifier)
+            self.assertEqual((True, True, False), (device.active, device.persistent, device.autostart))
 
     def test_what_libvirt_forgets_for_a_moment_is_asked_for_again(self) -> None:
         self.kind.settle_s = 60
@@ -345,7 +349,7 @@ class RealizeTestCase(MdevTestCase):
             self.node.units = 24
 
     def test_a_failed_start_leaves_nothing_behind(self) -> None:
-        for call in ('define', 'autostart', 'start'):
+        for call in ('define', 'start'):
             self.node.fail = {call: connection.Refused(call, 'no')}
             self.assertRaises(connection.Refused, self.kind.realize, self.to_create())
             self.assertEqual({}, self.node.existing)

@@ -254,23 +254,22 @@ class Mdev(api.DeviceKind):
             if not _available(parent, wanted.type):
                 raise exception.ParentFull(self.name, parent.name, wanted.type, 'it has no room for more')
         handle = None if device is None else self._definition(assignment, parents)
-        if handle is not None:
-            try:
-                self._settled(handle.set_autostart)
-            except connection.Refused:
-                if mdevctl.parents_of(assignment.identifier):
-                    raise
-                # The definition was removed, and libvirt does not know that yet.
-            else:
-                return handle
+        # Where libvirt has a handle of a definition that was removed, it has not heard of that yet.
+        if handle is not None and (self._autostart(assignment, handle) or mdevctl.parents_of(assignment.identifier)):
+            return handle
         handle = self._define_anew(assignment, parents)
+        self._autostart(assignment, handle)
+        return handle
+
+    def _autostart(self, assignment: DeviceAssignment, handle: connection.NodeDevice) -> bool:
+        """Let a device start with the host. Nothing needs it: a start of the manager makes what a boot did not."""
         try:
             self._settled(handle.set_autostart)
-        except connection.Refused:
-            if device is None:
-                self._undo(handle)
-            raise
-        return handle
+        except connection.Refused as error:
+            LOG.warning('mdev %(identifier)s will not start with the host, but with its guest: %(error)s',
+                        {'identifier': assignment.identifier, 'error': error})
+            return False
+        return True
 
     def _define_anew(self, assignment: DeviceAssignment, parents: mdev_devices.Parents) -> connection.NodeDevice:
         wanted = assignment.details

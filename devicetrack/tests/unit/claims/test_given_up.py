@@ -1,0 +1,175 @@
+"""Claims that were given up while the store failed: what they took goes back, over restarts too."""
+
+import os
+
+from devicetrack import exception
+from devicetrack.claims.given_up import GivenUp
+from devicetrack.claims.given_up import GivenUpClaims
+from devicetrack.testing import fixtures
+from devicetrack.testing.fixtures import FREE
+from devicetrack.testing.fixtures import Instance
+from devicetrack.tests import base
+from devicetrack.tests.unit.claims import test_moving
+
+GONE = exception.StoreUnavailable('store', 'gone')
+
+
+class AbortTestCase(base.TestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.host = self.useFixture(fixtures.Host(devices=2))
+        self.instance = Instance()
+
+    def remembered(self):
+        directory = os.path.join(self.host.conf.devicetrack.state_path, 'given-up')
+        return sorted(os.listdir(directory)) if os.path.isdir(directory) else []
+
+    def check_all_is_free(self):
+        self.assertEqual({'d0': FREE, 'd1': FREE}, self.host.states())
+        self.assertEqual(([], []), (self.host.records(), self.remembered()))
+        self.assertEqual([], self.host.audit())
+
+    def test_an_audit_goes_on_with_it(self):
+        claim = self.host.claim(self.instance, pmem=1)
+        self.host.store.before('write', GONE, times=1)
+        self.assertRaises(exception.StoreUnavailable, claim.abort)
+        self.assertEqual([claim.claim_id], self.remembered())
+        self.host.audit()
+        self.check_all_is_free()
+
+    def test_a_restart_goes_on_with_it(self):
+        for staged in (lambda store: store.before('write', GONE, times=1), lambda store: store.lose_commit(),
+                       lambda store: store.lose_answer()):
+            claim = self.host.claim(self.instance, pmem=1)
+            staged(self.host.store)
+            self.assertRaises(exception.StoreError, claim.abort)
+            self.host.restart()
+            self.host.audit()
+            self.check_all_is_free()
+
+    def test_and_does_not_while_the_store_fails(self):
+        claim = self.host.claim(self.instance, pmem=1)
+        self.host.store.before('write', GONE, times=99)
+        self.assertRaises(exception.StoreUnavailable, claim.abort)
+        for _audit in range(2):
+            self.host.audit()
+            self.assertEqual([claim.claim_id], self.remembered())
+        self.host.store.clear()
+        self.host.audit()
+        self.check_all_is_free()
+
+    def test_a_claim_in_doubt_whose_manager_ended_before_the_store_said(self):
+        for staged in ('lose_commit', 'lose_answer'):
+            getattr(self.host.store, staged)()
+            self.assertRaises(exception.OutcomeUnknown, self.host.claim, self.instance, pmem=1)
+            self.assertEqual(1, len(self.remembered()))
+            self.host.restart()
+            self.host.audit()
+            self.check_all_is_free()
+
+    def test_a_claim_that_the_store_refused_is_over_at_once(self):
+        self.host.store.before('write', exception.StoreUnavailable('store', 'full'), times=1)
+        self.assertRaises(exception.StoreUnavailable, self.host.claim, self.instance, pmem=1)
+        self.check_all_is_free()
+
+    def test_what_its_service_started_all_the_same_stays(self):
+        claim = self.host.claim(self.instance, pmem=1)
+        self.host.store.before('write', GONE, times=1)
+        self.assertRaises(exception.StoreUnavailable, claim.abort)
+        self.host.boot(self.instance)
+        self.assertEqual([], self.host.audit())
+        self.assertEqual(([], {'d0': 'active', 'd1': FREE}), (self.remembered(), self.host.states()))
+
+    def test_a_later_claim_of_the_instance_is_another_one(self):
+        claim = self.host.claim(self.instance, pmem=1)
+        self.host.store.before('write', GONE, times=1)
+        self.assertRaises(exception.StoreUnavailable, claim.abort)
+        self.host.manager.release(None, self.instance)
+        self.host.claim(self.instance, pmem=1)
+        self.assertEqual([], self.host.audit())
+        self.assertEqual(['claimed'], [record.state for record in self.host.records()])
+        self.assertEqual([], self.remembered())
+
+    def test_a_device_that_cannot_be_cleaned_is_the_matter_of_the_audit(self):
+        claim = self.host.claim(self.instance, pmem=1)
+        self.host.store.before('write', GONE, times=1)
+        self.assertRaises(exception.StoreUnavailable, claim.abort)
+        self.host.machine.before('wipe', exception.UnclaimFailed('vpmem', 'd0', 'a bad block'))
+        self.host.audit()
+        self.assertEqual((['releasing'], []), ([record.state for record in self.host.records()], self.remembered()))
+        self.host.machine.clear()
+        self.host.audit()
+        self.check_all_is_free()
+
+
+class MoveTestCase(test_moving.RegionTestCase):
+
+    def test_what_the_claim_made_old_is_current_again(self):
+        for restarts in (False, True):
+            region = self.region()
+            instance = region.spawn('one', pmem=1)
+            before = region.rows(instance)
+            claim = self.one.manager.resize_claim(None, instance, 'one', fixtures.a_request(pmem=1),
+                                                  region.migration(instance, 'one'))
+            self.one.store.before('write', GONE, times=1)
+            self.assertRaises(exception.StoreUnavailable, claim.abort)
+            if restarts:
+                self.one.restart()
+            region.audit()
+            self.assertEqual(before, region.rows(instance))
+            self.assertEqual([], self.one.store.contexts(self.one.manager.host_uuid))
+
+    def test_a_second_claim_of_the_migration_stays(self):
+        region = self.region(devices=3)
+        instance = region.spawn('one', pmem=1)
+        migration = region.migration(instance, 'one')
+        self.one.store.lose_commit()
+        self.assertRaises(exception.OutcomeUnknown, self.one.resize, instance, 1, 0, migration)
+        vars(self.one.running.life)['_given_up'].remember(GivenUp(instance.uuid, 'ab-1', migration.uuid))
+        self.one.audit()
+        self.one.resize(instance, pmem=1, migration=migration)
+        rows = region.rows(instance)
+        self.one.restart()
+        self.one.audit()
+        self.assertEqual(rows, region.rows(instance))
+
+
+class FilesTestCase(base.TestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.path = self.temp_dir()
+        self.claims = GivenUpClaims(self.path)
+
+    def test_what_is_remembered_is_found_by_another_process_until_it_is_forgotten(self):
+        one, two = GivenUp('i', 'ab-1', None), GivenUp('j', 'ab-2', 'm')
+        for claim in (two, one, one):
+            self.claims.remember(claim)
+        self.assertEqual([one, two], GivenUpClaims(self.path).all())
+        for _again in range(2):
+            self.claims.forget('ab-1')
+        self.assertEqual([two], GivenUpClaims(self.path).all())
+        self.assertEqual({0o600}, {os.stat(os.path.join(self.path, 'given-up', 'ab-2')).st_mode & 0o777})
+
+    def test_what_cannot_be_read_is_left_out_and_left_there(self):
+        self.claims.remember(GivenUp('i', 'ab-1', None))
+        directory = os.path.join(self.path, 'given-up')
+        for name, text in (('ab-2', 'no JSON'), ('ab-3', '{}'), ('ab-4', '[]'), ('ab-5.new', ''),
+                           ('ab-6', '{"instance_uuid": "i", "claim_id": "ab-1", "migration_uuid": null}'),
+                           ('ab-7', '{"instance_uuid": null, "claim_id": "ab-7", "migration_uuid": null}')):
+            with open(os.path.join(directory, name), 'w') as file:
+                file.write(text)
+        self.assertEqual([GivenUp('i', 'ab-1', None)], self.claims.all())
+        self.assertEqual(7, len(os.listdir(directory)))
+
+    def test_a_directory_that_cannot_be_written_changes_no_error(self):
+        with open(os.path.join(self.path, 'given-up'), 'w'):
+            pass
+        self.claims.remember(GivenUp('i', 'ab-1', None))
+        self.claims.forget('ab-1')
+
+    def test_a_claim_of_no_manager_is_not_remembered(self):
+        for claim_id in ('', '../../etc', 'ab'):
+            self.claims.remember(GivenUp('i', claim_id, None))
+        self.assertEqual([], self.claims.all())

@@ -1,0 +1,54 @@
+"""What the ledger does under its lock for rows of which it may know less, or more."""
+
+from devicetrack.claims.locked_ledger import LockedLedger
+from devicetrack.engine.views import Views
+from devicetrack.objects.values import Usage
+from devicetrack.tests import base
+from devicetrack.tests.unit.engine import hosts
+
+A, B = hosts.namespace('a'), hosts.namespace('b')
+
+
+class HoldUnlessTakenTestCase(base.TestCase):
+
+    def ledger(self):
+        ledger = LockedLedger('pack', hosts.provider)
+        ledger.open(Views(Usage((), frozenset(), frozenset()), hosts.inventory(A, B), (), None), {})
+        return ledger
+
+    def owners(self, ledger):
+        return {device.identifier: device.instance_uuid for device in ledger.devices()}
+
+    def test_what_nobody_holds_is_held_whoever_the_rows_have_it_for(self):
+        for owner in (None, 'another'):
+            ledger = self.ledger()
+            self.assertIsNone(ledger.hold_unless_taken([hosts.row(A, 'i')], {A.key: owner}))
+            self.assertEqual({'a': 'i', 'b': None}, self.owners(ledger))
+
+    def test_what_its_owner_by_the_rows_holds_passes_to_the_new_one(self):
+        ledger = self.ledger()
+        ledger.hold_missing([hosts.row(A, 'another')])
+        self.assertIsNone(ledger.hold_unless_taken([hosts.row(A, 'i')], {A.key: 'another'}))
+        self.assertEqual({'a': 'i', 'b': None}, self.owners(ledger))
+
+    def test_what_somebody_else_holds_keeps_everything_as_it_is(self):
+        ledger = self.ledger()
+        ledger.hold_missing([hosts.row(B, 'a third')])
+        self.assertEqual(B.key, ledger.hold_unless_taken([hosts.row(A, 'i'), hosts.row(B, 'i')],
+                                                         {A.key: None, B.key: 'another'}))
+        self.assertEqual({'a': None, 'b': 'a third'}, self.owners(ledger))
+
+
+class WatchingTestCase(base.TestCase):
+
+    def test_nothing_is_noted_after_the_block(self):
+        ledger = LockedLedger('pack', hosts.provider)
+        for error in (None, RuntimeError()):
+            try:
+                with ledger.watching():
+                    self.assertEqual(1, len(vars(vars(ledger)['_ledger'])['_watches']))
+                    if error is not None:
+                        raise error
+            except RuntimeError:
+                pass
+            self.assertEqual({}, vars(vars(ledger)['_ledger'])['_watches'])

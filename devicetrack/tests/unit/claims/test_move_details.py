@@ -1,0 +1,175 @@
+"""What calls of a move do in the cases that a plain move does not reach."""
+
+from types import SimpleNamespace
+import uuid
+
+from devicetrack import exception
+from devicetrack.objects import DeviceRequest
+from devicetrack.store.api import Changes
+from devicetrack.store.api import ContextChange
+from devicetrack.store.api import Update
+from devicetrack.testing import fixtures
+from devicetrack.tests.unit.claims import test_moving
+from devicetrack.tests.unit.claims.test_moving import D0
+
+
+class AffinityTestCase(test_moving.RegionTestCase):
+
+    def claimed(self, topology, request=None):
+        region = self.region(devices=0)
+        instance = region.spawn('one')
+        for name, numa_node in (('a', 0), ('b', 1), ('c', None), ('d', 2)):
+            self.two.machine.add_namespace(name, numa_node=numa_node)
+        self.two.audit()
+        claim = self.two.manager.resize_claim(
+            None, instance, 'two', request or fixtures.a_request(pmem=1), region.migration(instance, 'two'),
+            numa_topology=topology)
+        return [assignment.identifier for assignment in claim.resources]
+
+    def test_devices_follow_the_nodes_that_the_guest_was_pinned_to(self):
+        for node, expected in ((0, 'a'), (1, 'b'), (2, 'd'), (7, 'c')):
+            self.assertEqual([expected], self.claimed(SimpleNamespace(cells=[SimpleNamespace(id=node)])))
+
+    def test_with_no_other_policy_a_device_of_another_node_is_none(self):
+        region = self.region(devices=0)
+        instance = region.spawn('one')
+        self.two.machine.add_namespace('a', numa_node=0)
+        self.two.audit()
+        topology = SimpleNamespace(cells=[SimpleNamespace(id=1)])
+        self.assertRaises(exception.NoFit, self.two.manager.resize_claim, None, instance, 'two',
+                          fixtures.a_request(pmem=1), region.migration(instance, 'two'), numa_topology=topology)
+
+    def test_a_topology_that_names_no_node_changes_nothing(self):
+        for cells in (None, [], [SimpleNamespace(id=None)], [SimpleNamespace()], [SimpleNamespace(id='1')]):
+            self.assertEqual(['c'], self.claimed(SimpleNamespace(cells=cells)))        # the first by name of the node
+
+    def test_a_request_that_names_nodes_itself_decides(self):
+        request = DeviceRequest.of((fixtures.PMEM, 1), numa_nodes=[2], numa_affinity_policy='required')
+        self.assertEqual(['d'], self.claimed(SimpleNamespace(cells=[SimpleNamespace(id=1)]), request))
+
+
+class RefusedTestCase(test_moving.RegionTestCase):
+
+    def test_a_second_claim_of_a_migration_names_what_the_first_one_has(self):
+        region = self.region(devices=3)
+        instance = region.spawn('one', pmem=1)
+        migration = region.migration(instance, 'two')
+        self.two.resize(instance, pmem=1, migration=migration)
+        error = self.assertRaises(exception.InstanceHasClaim, self.two.resize, instance, 1, 0, migration)
+        self.assertEqual((exception.InstanceHasClaim, [D0]), (type(error), list(error.held)))
+
+    def test_the_newer_migration_counts_also_when_the_service_tells_of_the_older_one_alone(self):
+        region = self.region(devices=1)
+        instance = region.spawn('one', pmem=1)
+        older, newer = region.migration(instance, 'two'), region.migration(instance, 'two')
+        self.two.resize(instance, pmem=1, migration=older)
+        self.two.service.moves = [older]
+        self.two.resize(instance, pmem=1, migration=newer)
+        self.assertEqual(('error', [newer.uuid]),
+                         (older.status, [record.migration_uuid for record in self.two.records(instance)]))
+
+    def test_a_context_that_cannot_be_read_is_said_and_changes_nothing(self):
+        region = self.region()
+        instance = region.spawn('one', pmem=1)
+        migration = region.migration(instance, 'one')
+        self.one.resize(instance, pmem=1, migration=migration)
+        rows = self.one.records(instance)
+        self.one.store.write(Changes(update=tuple(
+            Update(row, row._replace(generation=row.generation + 1)) for row in rows[:1]), contexts=(
+                ContextChange(self.one.manager.host_uuid, instance.uuid, migration.uuid, 'no JSON'),)))
+        migration.status = 'another'
+        error = self.assertRaises(exception.MalformedObject, self.one.boot, instance)
+        self.assertIn(instance.uuid, str(error))
+
+
+class UndoneTestCase(test_moving.RegionTestCase):
+
+    def test_a_claim_that_takes_nothing_is_undone_too(self):
+        region = self.region()
+        instance = region.spawn('one', pmem=1)
+        before = region.rows(instance)
+        claim = self.one.manager.resize_claim(None, instance, 'one', None, region.migration(instance, 'one'))
+        self.assertEqual([('d0', 'old', 'active')], region.rows(instance)['one'])
+        claim.abort()
+        self.assertEqual(before, region.rows(instance))
+        self.assertEqual([], self.one.store.contexts(self.one.manager.host_uuid))
+
+    def test_a_claim_that_is_named_without_its_migration_is_undone_in_full(self):
+        region = self.region()
+        instance = region.spawn('one', pmem=1)
+        before = region.rows(instance)
+        claim = self.one.manager.resize_claim(None, instance, 'one', fixtures.a_request(pmem=1),
+                                              region.migration(instance, 'one'))
+        self.one.manager.abort_instance_claim(None, instance, claim.claim_id)
+        self.assertEqual(before, region.rows(instance))
+        self.assertEqual([], self.one.store.contexts(self.one.manager.host_uuid))
+
+    def test_what_was_given_up_before_an_abort_stays_given_up(self):
+        region = self.region()
+        instance = region.spawn('one', pmem=1)
+        migration = region.migration(instance, 'one')
+        claim = self.one.manager.resize_claim(None, instance, 'one', fixtures.a_request(pmem=1), migration)
+        self.assertRaises(exception.DeviceInUse, self.one.manager.drop_move_claim_at_source, None, instance, migration)
+        self.assertEqual([('d0', 'old', 'releasing'), ('d1', 'current', 'claimed')], region.rows(instance)['one'])
+        claim.abort()
+        self.assertEqual([('d0', 'old', 'releasing')], region.rows(instance)['one'])
+
+    def test_confirmed_twice_on_one_host_an_instance_that_is_nowhere_keeps_its_devices(self):
+        region = self.region()
+        instance = region.spawn('one', pmem=1)
+        migration = region.resize(instance, 'one', pmem=1)
+        region.confirm(instance, migration)
+        instance.host = None
+        region.confirm(instance, migration)
+        self.assertEqual([('d1', 'current', 'active')], region.rows(instance)['one'])
+
+    def test_an_instance_comes_back_while_what_it_left_cannot_be_cleaned(self):
+        region = self.region()
+        instance = region.spawn('one', pmem=1)
+        migration = region.resize(instance, 'two', pmem=1)
+        migration.status = 'confirmed'
+        self.one.machine.delete_guest(instance.uuid)
+        self.one.machine.before('wipe', exception.UnclaimFailed('vpmem', 'd0', 'a bad block'))
+        self.one.resize(instance, pmem=1, migration=region.migration(instance, 'one'))
+        self.assertEqual([('d0', 'old', 'releasing'), ('d1', 'incoming', 'claimed')],
+                         sorted(region.rows(instance)['one']))
+
+
+class NamedByOthersTestCase(test_moving.RegionTestCase):
+
+    def test_what_another_domain_names_has_been_left_all_the_same(self):
+        region = self.region()
+        instance = region.spawn('one', pmem=1)
+        elements = self.one.manager.guest_config(instance).devices
+        migration = region.resize(instance, 'one', pmem=1)
+        self.one.machine.start_guest(str(uuid.uuid4()), elements)
+        migration.status = 'confirmed'
+        self.one.audit()
+        self.assertEqual([('d0', 'old', 'releasing'), ('d1', 'current', 'active')], region.rows(instance)['one'])
+
+
+class FinishEvacuationTestCase(test_moving.RegionTestCase):
+
+    def evacuated(self, region):
+        instance = region.spawn('one', pmem=1)
+        migration = region.migration(instance, 'two', 'evacuation')
+        self.one.manager.close()
+        self.two.manager.rebuild_claim(None, instance, 'two', fixtures.a_request(pmem=1), migration)
+        return instance, migration
+
+    def test_alone_it_says_that_the_guest_runs(self):
+        for named in (True, False):
+            region = self.region()
+            instance, migration = self.evacuated(region)
+            self.two.manager.finish_evacuation(None, instance, 'two', migration if named else None)
+            self.assertEqual([('d0', 'current', 'active')], region.rows(instance)['two'])
+            self.assertEqual((['d0'], self.two.manager.host_uuid),
+                             ([one.identifier for one in instance.resources], instance.resources.host_uuid))
+            self.assertIsNone(instance.migration_context)
+
+    def test_without_any_migration_it_says_nothing(self):
+        region = self.region()
+        instance = fixtures.Instance()
+        self.two.manager.instance_claim(None, instance, 'two', fixtures.a_request(pmem=1))
+        self.two.manager.finish_evacuation(None, instance, 'two', None)
+        self.assertEqual([('d0', 'current', 'claimed')], region.rows(instance)['two'])

@@ -1,0 +1,228 @@
+"""What the service says late, not at all or once too often takes no device from a guest and gives it no wrong one."""
+
+from typing import Any
+
+from devicetrack import exception
+from devicetrack.testing import fixtures
+from devicetrack.testing.fixtures import FREE
+from devicetrack.testing.fixtures import Instance
+from devicetrack.tests.unit.claims import test_moving
+from devicetrack.tests.unit.claims.test_moving import D0
+from devicetrack.tests.unit.claims.test_moving import NOTHING
+
+
+class LostRevertTestCase(test_moving.RegionTestCase):
+
+    def test_a_guest_that_ran_on_its_new_devices_does_not_start_while_nobody_says_which_are_its_own(self):
+        for before in (1, 0):
+            region = self.region(devices=2)
+            instance = region.spawn('one', pmem=before)
+            devices = self.one.machine.domains[instance.uuid].live
+            migration = region.resize(instance, 'one', pmem=1)
+            self.one.machine.stop_guest(instance.uuid)
+            migration.status = 'reverted'               # and the call that would say so here is lost
+            rows = region.rows(instance)
+            silences: list[Any] = [None, RuntimeError('no database'), []]
+            for self.one.service.moves in silences:
+                self.assertRaises(exception.MigrationUndecided, self.one.boot, instance)
+            self.assertEqual(rows, region.rows(instance))
+            self.one.service.moves = region.migrations
+            self.one.boot(instance)
+            self.assertEqual(devices, self.one.machine.domains[instance.uuid].live)
+            self.assertEqual([], region.audit())
+
+    def test_nor_while_the_service_says_something_that_nobody_knows(self):
+        region = self.region(devices=2)
+        instance = region.spawn('one', pmem=1)
+        migration = region.resize(instance, 'one', pmem=1)
+        self.one.machine.stop_guest(instance.uuid)
+        for migration.status in ('another status', None, 'reverting'):
+            self.assertRaises(exception.MigrationUndecided, self.one.boot, instance)
+        migration.status = 'finished'
+        self.one.boot(instance)
+        region.confirm(instance, migration)
+        self.assertEqual([('d1', 'current', 'active')], region.rows(instance)['one'])
+
+
+class BeforeMoveTestCase(test_moving.RegionTestCase):
+
+    def test_a_guest_that_had_no_device_gets_none_of_the_new_ones(self):
+        for ran in (False, True):
+            region = self.region(devices=2)
+            instance = region.spawn('one')
+            migration = region.migration(instance, 'one')
+            self.one.resize(instance, pmem=1, migration=migration)
+            if ran:
+                region.finish_resize(instance, migration)
+                self.one.machine.stop_guest(instance.uuid)
+            self.assertEqual([], list(self.one.manager.realize(None, instance, before_move=True)))
+            self.assertEqual((), self.one.manager.guest_config(instance, before_move=True).devices)
+            self.one.boot(instance, before_move=True)
+            self.assertEqual((), self.one.machine.domains[instance.uuid].live)
+            migration.status = 'reverted'
+            region.audit()
+            self.assertEqual(NOTHING, region.rows(instance))
+            self.assertEqual([], region.audit())
+
+
+class NoDevicesTestCase(test_moving.RegionTestCase):
+    """A guest that is to have no devices starts, whatever becomes of those that it had."""
+
+    def test_after_a_revert_to_none(self):
+        region = self.region(devices=2)
+        instance = region.spawn('one')
+        migration = region.resize(instance, 'one', pmem=1)
+        self.one.machine.stop_guest(instance.uuid)
+        self.assertRaises(exception.DeviceInUse, self.one.manager.drop_move_claim_at_dest, None, instance, migration)
+        migration.status = 'reverted'
+        self.assertEqual([('d0', 'current', 'releasing')], region.rows(instance)['one'])
+        self.assertEqual([], list(self.one.manager.realize(None, instance)))
+        self.one.boot(instance)
+        self.assertEqual((), self.one.machine.domains[instance.uuid].live)
+        region.audit()
+        self.assertEqual((NOTHING, FREE), (region.rows(instance), self.one.states()['d0']))
+
+    def test_after_a_resize_to_none(self):
+        region = self.region(devices=2)
+        instance = region.spawn('one', pmem=1)
+        migration = region.migration(instance, 'one')
+        self.one.resize(instance, migration=migration)
+        self.assertRaises(exception.DeviceInUse, self.one.manager.drop_move_claim_at_source, None, instance, migration)
+        migration.status = 'confirmed'
+        self.assertEqual([('d0', 'old', 'releasing')], region.rows(instance)['one'])
+        self.one.machine.stop_guest(instance.uuid)
+        self.one.boot(instance)
+        self.assertEqual((), self.one.machine.domains[instance.uuid].live)
+        self.assertEqual([], region.audit())
+
+    def test_a_guest_whose_devices_were_all_given_back_is_refused(self):
+        region = self.region(devices=2)
+        instance = region.spawn('one', pmem=1)
+        self.assertRaises(exception.DeviceInUse, self.one.manager.release, None, instance)
+        self.assertRaises(exception.InstanceNotClaimed, self.one.manager.realize, None, instance)
+
+
+class StaleContextTestCase(test_moving.RegionTestCase):
+    """An instance object that still carries the context of a move marks nothing once the move is over."""
+
+    def moved_live(self, region):
+        instance = region.spawn('one', pmem=1)
+        self.one.machine.write(D0, b'secret')
+        migration = region.live_migration(instance, 'two', pmem=1)
+        context = instance.migration_context
+        region.arrive(instance, migration)
+        return instance, migration, context
+
+    def check_guest_keeps_its_devices(self, region, instance, host):
+        rows = region.rows(instance)
+        for _again in range(2):
+            self.assertEqual([('d0', 'current', 'active')], rows[host.name])
+            host.machine.delete_guest(instance.uuid)            # what a hard reboot does first
+            region.audit()
+            rows = region.rows(instance)
+        host.boot(instance)
+        self.assertEqual([], region.audit())
+
+    def test_at_the_destination(self):
+        region = self.region(devices=2)
+        instance, _migration, instance.migration_context = self.moved_live(region)
+        for _again in range(2):
+            self.two.manager.update_usage(None, instance, 'two')
+            region.audit()
+        self.check_guest_keeps_its_devices(region, instance, self.two)
+
+    def test_at_the_destination_for_a_service_that_tells_of_no_migrations(self):
+        region = self.region(devices=2)
+        instance, _migration, context = self.moved_live(region)
+        region.audit()
+        vars(self.two.running.service)['_service'] = None
+        instance.migration_context = context
+        self.two.manager.update_usage(None, instance, 'two')
+        self.assertEqual([('d0', 'current', 'active')], region.rows(instance)['two'])
+
+    def test_at_the_destination_of_a_resize(self):
+        region = self.region(devices=2)
+        instance = region.spawn('one', pmem=1)
+        migration = region.migration(instance, 'two')
+        self.two.resize(instance, pmem=1, migration=migration)
+        context = instance.migration_context
+        region.finish_resize(instance, migration)
+        region.confirm(instance, migration)
+        region.audit()
+        instance.migration_context = context
+        self.two.manager.update_usage(None, instance, 'two')
+        self.check_guest_keeps_its_devices(region, instance, self.two)
+
+    def test_at_the_source_when_it_has_come_back(self):
+        region = self.region(devices=1)
+        instance, migration, context = self.moved_live(region)
+        region.audit()
+        back = region.live_migrate(instance, 'one', pmem=1)
+        region.audit()
+        instance.migration_context = context
+        silences: list[Any] = [region.migrations, None, []]
+        for self.one.service.moves in silences:
+            self.one.manager.update_usage(None, instance, 'one')
+        self.one.service.moves = region.migrations
+        self.assertEqual(('completed', 'completed'), (migration.status, back.status))
+        self.check_guest_keeps_its_devices(region, instance, self.one)
+
+    def test_a_live_migration_that_is_completed_is_not_rolled_back(self):
+        region = self.region(devices=2)
+        instance, migration, _context = self.moved_live(region)
+        rows = region.rows(instance)
+        for stale in ('running', 'completed'):              # the caller's object may be of before
+            late = type(migration)(**vars(migration))
+            late.status = stale
+            error = self.assertRaises(exception.BadRequest, self.two.manager.drop_move_claim_at_dest, None, instance,
+                                      late)
+            self.assertIn(migration.uuid, str(error))
+        self.assertEqual(rows, region.rows(instance))
+        self.assertEqual('host two', f'host {instance.host}')
+        region.audit()
+        self.assertEqual([('d0', 'current', 'active')], region.rows(instance)['two'])
+
+
+    def test_a_revert_needs_no_answer_of_the_service(self):
+        silences: list[Any] = [None, RuntimeError('no database'), []]
+        for said in silences:
+            region = self.region(devices=2)
+            instance = region.spawn('one', pmem=1)
+            migration = region.resize(instance, 'two', pmem=1)
+            self.two.machine.delete_guest(instance.uuid)
+            self.two.service.moves = said
+            self.two.manager.drop_move_claim_at_dest(None, instance, migration)
+            self.assertEqual([], region.rows(instance)['two'])
+
+
+class GoneTestCase(test_moving.RegionTestCase):
+    """The instance object names no device that it has no more."""
+
+    def test_after_an_abort(self):
+        region = self.region(devices=2)
+        instance = Instance()
+        claim = self.one.manager.instance_claim(None, instance, 'one', fixtures.a_request(pmem=1))
+        self.assertEqual(1, len(instance.resources))
+        claim.abort()
+        self.assertIsNone(instance.resources)
+        self.assertEqual([], self.one.records(instance))
+        self.assertEqual([], region.audit())
+
+    def test_after_a_release(self):
+        region = self.region(devices=2)
+        instance = region.spawn('one', pmem=1)
+        self.one.machine.delete_guest(instance.uuid)
+        self.one.manager.release(None, instance)
+        self.assertIsNone(instance.resources)
+        self.one.manager.abort_instance_claim(None, instance)
+        self.assertIsNone(instance.resources)
+
+    def test_an_abort_of_a_move_leaves_what_the_instance_had(self):
+        region = self.region(devices=2)
+        instance = region.spawn('one', pmem=1)
+        before = instance.resources
+        claim = self.two.manager.resize_claim(None, instance, 'two', fixtures.a_request(pmem=1),
+                                              region.migration(instance, 'two'))
+        claim.abort()
+        self.assertIs(before, instance.resources)
+        self.assertIsNone(instance.migration_context)
