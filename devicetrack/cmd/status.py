@@ -73,7 +73,7 @@ class Checks(upgradecheck.UpgradeCommands):
         state_path = self._conf[manager_options.GROUP].state_path
         store = sql.open_store(self._conf)
         store.close()
-        directories = [state_path, os.path.join(state_path, 'locks')]
+        directories = [state_path, *(os.path.join(state_path, name) for name in ('locks', 'given-up'))]
         files = [os.path.join(directory, name) for directory in directories if os.path.isdir(directory)
                  for name in sorted(os.listdir(directory)) if name.endswith('.lock')]
         if store.path is not None:
