@@ -1,5 +1,7 @@
 """What the ledger does under its lock for rows of which it may know less, or more."""
 
+from devicetrack.claims import locks
+from devicetrack.claims.locked_ledger import LedgerLock
 from devicetrack.claims.locked_ledger import LockedLedger
 from devicetrack.engine.views import Views
 from devicetrack.objects.values import Usage
@@ -37,6 +39,17 @@ class HoldUnlessTakenTestCase(base.TestCase):
         self.assertEqual(B.key, ledger.hold_unless_taken([hosts.row(A, 'i'), hosts.row(B, 'i')],
                                                          {A.key: None, B.key: 'another'}))
         self.assertEqual({'a': None, 'b': 'a third'}, self.owners(ledger))
+
+
+class LockTestCase(base.TestCase):
+
+    def test_has_its_place_in_the_order(self):
+        with locks.traced():
+            locks.TRACE.held.append('a lock that comes later')
+            try:
+                self.assertRaises(locks.WrongOrder, LedgerLock().__enter__)
+            finally:
+                locks.TRACE.held.remove('a lock that comes later')
 
 
 class WatchingTestCase(base.TestCase):

@@ -39,6 +39,16 @@ class AffinityTestCase(test_moving.RegionTestCase):
         self.assertRaises(exception.NoFit, self.two.manager.resize_claim, None, instance, 'two',
                           fixtures.a_request(pmem=1), region.migration(instance, 'two'), numa_topology=topology)
 
+    def test_the_policy_of_the_request_stays(self):
+        region = self.region(devices=0)
+        instance = region.spawn('one')
+        self.two.machine.add_namespace('a', numa_node=0)
+        self.two.audit()
+        request = DeviceRequest.of((fixtures.PMEM, 1), numa_affinity_policy='preferred')
+        claim = self.two.manager.resize_claim(None, instance, 'two', request, region.migration(instance, 'two'),
+                                              numa_topology=SimpleNamespace(cells=[SimpleNamespace(id=1)]))
+        self.assertEqual(['a'], [assignment.identifier for assignment in claim.resources])
+
     def test_a_topology_that_names_no_node_changes_nothing(self):
         for cells in (None, [], [SimpleNamespace(id=None)], [SimpleNamespace()], [SimpleNamespace(id='1')]):
             self.assertEqual(['c'], self.claimed(SimpleNamespace(cells=cells)))        # the first by name of the node
@@ -67,6 +77,16 @@ class RefusedTestCase(test_moving.RegionTestCase):
         self.two.resize(instance, pmem=1, migration=newer)
         self.assertEqual(('error', [newer.uuid]),
                          (older.status, [record.migration_uuid for record in self.two.records(instance)]))
+
+    def test_the_newer_migration_counts_also_when_the_service_cannot_end_the_older_one(self):
+        region = self.region(devices=1)
+        instance = region.spawn('one', pmem=1)
+        older, newer = region.migration(instance, 'two'), region.migration(instance, 'two')
+        self.two.resize(instance, pmem=1, migration=older)
+        self.two.service.moves = [older]
+        self.patch(self.two.service, 'fail_migration', lambda _uuid: None)
+        self.two.resize(instance, pmem=1, migration=newer)
+        self.assertEqual([newer.uuid], [record.migration_uuid for record in self.two.records(instance)])
 
     def test_a_context_that_cannot_be_read_is_said_and_changes_nothing(self):
         region = self.region()
@@ -135,6 +155,30 @@ class UndoneTestCase(test_moving.RegionTestCase):
                          sorted(region.rows(instance)['one']))
 
 
+class ComesBackTestCase(test_moving.RegionTestCase):
+
+    def test_an_instance_that_was_away_gets_others_while_its_first_device_is_being_cleaned(self):
+        region = self.region()
+        instance = region.spawn('one', pmem=1)
+        self.one.machine.delete_guest(instance.uuid)
+        self.one.machine.before('wipe', exception.UnclaimFailed('vpmem', 'd0', 'a bad block'), times=1)
+        self.assertRaises(exception.UnclaimFailed, self.one.manager.release, None, instance)
+        self.one.spawn(instance, pmem=1)
+        self.assertEqual([('d0', 'current', 'releasing'), ('d1', 'current', 'active')],
+                         sorted(region.rows(instance)['one']))
+        self.assertEqual(['d1'], [one.identifier for one in instance.resources])
+        self.assertRaises(exception.InstanceHasClaim, self.one.claim, instance, pmem=1)
+        region.audit()
+        self.assertEqual([('d1', 'current', 'active')], region.rows(instance)['one'])
+        self.assertEqual([], region.audit())
+
+    def test_and_none_while_anything_is_its_own(self):
+        region = self.region(devices=3)
+        instance = region.spawn('one', pmem=1)
+        self.assertRaises(exception.InstanceHasClaim, self.one.claim, instance, pmem=1)
+        self.assertEqual([('d0', 'current', 'active')], region.rows(instance)['one'])
+
+
 class NamedByOthersTestCase(test_moving.RegionTestCase):
 
     def test_what_another_domain_names_has_been_left_all_the_same(self):
@@ -146,6 +190,48 @@ class NamedByOthersTestCase(test_moving.RegionTestCase):
         migration.status = 'confirmed'
         self.one.audit()
         self.assertEqual([('d0', 'old', 'releasing'), ('d1', 'current', 'active')], region.rows(instance)['one'])
+
+
+class NamedByItselfTestCase(test_moving.RegionTestCase):
+
+    def test_what_the_guest_still_names_is_not_taken_from_it(self):
+        region = self.region()
+        instance = region.spawn('one', pmem=1)
+        migration = region.migration(instance, 'one')
+        self.one.resize(instance, pmem=1, migration=migration)
+        migration.status = 'confirmed'
+        self.one.audit()
+        self.assertEqual(('d0', 'old', 'active'), region.rows(instance)['one'][0])
+
+    def test_once_it_is_confirmed_the_instance_carries_no_context(self):
+        region = self.region()
+        instance = region.spawn('one', pmem=1)
+        migration = region.resize(instance, 'one', pmem=1)
+        instance.migration_context = context = object()
+        self.one.manager.drop_move_claim_at_source(None, instance, migration)
+        self.assertIsNot(context, instance.migration_context)
+
+
+class DropTestCase(test_moving.RegionTestCase):
+
+    def test_the_context_of_the_instance_names_the_migration(self):
+        region = self.region(devices=3)
+        instance = region.spawn('one', pmem=1)
+        region.resize(instance, 'one', pmem=1)
+        self.one.machine.delete_guest(instance.uuid)
+        for context in (SimpleNamespace(migration_uuid='of another service'), None):
+            instance.migration_context = context
+            self.one.manager.drop_move_claim(None, instance, 'one')
+            self.assertEqual([('d0', 'current', 'active')], region.rows(instance)['one'])
+
+
+class OneProcessTestCase(test_moving.RegionTestCase):
+
+    def test_hosts_do_not_wait_for_one_another(self):
+        region = self.region()
+        instance = region.spawn('one', pmem=1)
+        with self.one.running.rows.working(instance.uuid), self.two.running.rows.if_idle(instance.uuid) as idle:
+            self.assertTrue(idle)
 
 
 class FinishEvacuationTestCase(test_moving.RegionTestCase):

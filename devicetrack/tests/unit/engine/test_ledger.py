@@ -905,7 +905,23 @@ class StandingTestCase(base.TestCase):
         self.assertEqual(0, self.room(VGPU))
 
 
+class HoldInStepsTestCase(base.TestCase):
+
+    def test_what_rows_told_of_one_after_the_other_is_one_holding(self):
+        a, b = namespace('a'), namespace('b')
+        ledger = hosts.ledger(a, b)
+        for device in (a, b):
+            ledger.hold([hosts.row(device, 'i')])
+        error = self.assertRaises(exception.InstanceHasClaim, ledger.take, 'i', wants((PMEM, 1)))
+        self.assertEqual([a.key, b.key], list(error.held))
+
+
 class ReadParentsTestCase(base.TestCase):
+
+    def test_a_parent_that_was_not_there_before_makes_devices_from_now_on(self):
+        ledger = hosts.ledger(capacity('p1', 1))
+        ledger.read_capacities([capacity('p0', 1), capacity('p1', 1)])
+        self.assertEqual(['p0'], hosts.parents(ledger.take('i', wants((VGPU, 1)))))
 
     def test_a_free_device_that_is_gone_is_forgotten_and_a_held_one_is_not(self):
         ledger = hosts.ledger(capacity('p0', 0), mdev('a', 'p0'), mdev('b', 'p0'))

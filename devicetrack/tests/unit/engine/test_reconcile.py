@@ -342,6 +342,15 @@ class OrphanTestCase(base.TestCase):
         seen = views(**{'usage': usage(use('i')), 'there': [pmem()], 'guests': self.guests, **self.changed})
         [found] = [one for one in reconcile.compare(seen) if one.kind == reconcile.USED_UNRECORDED]
         self.assertEqual((True, self.repair), (self.whose in found.detail, found.repair))
+        self.assertEqual(self.repair is not None, found.proposal.startswith('write its row'))
+
+
+class PartlyNamedTestCase(base.TestCase):
+
+    def test_a_device_that_the_guest_of_its_owner_does_not_name_is_found_whatever_else_it_names(self):
+        [found] = reconcile.compare(views(usage(use('i')), [pmem(), pmem('b')], [
+            hosts.row(pmem(), 'i', 'active'), hosts.row(pmem('b'), 'i', 'active')]))
+        self.assertEqual((reconcile.RECORDED_UNUSED, 'b'), (found.kind, found.device.identifier))
 
 
 class WrongOwnerTestCase(base.TestCase):
