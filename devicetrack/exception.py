@@ -87,6 +87,16 @@ class InvalidConfiguration(DeviceTrackError):
     template = '{option} = {value}: {reason}'
 
 
+class UnsafePath(DeviceTrackError):
+    """Others than the service's user can change a directory or file of its state, or it is a symbolic link.
+
+    Nothing was started. ``reason`` says what is wrong and what to do; correct it and start again.
+    """
+    path: str
+    reason: str
+    template = '{path} is not safe to use: {reason}'
+
+
 # -- the manager and its host -----------------------------------------------------------------------------------------
 
 
@@ -401,8 +411,8 @@ class InvalidTransition(DeviceTrackError):
 class UnknownObject(DeviceTrackError):
     """A serialized object has a class or a version that this release does not know.
 
-    It comes from a newer peer, from the store of a newer release, or from a device kind that is not installed here.
-    Nothing was changed; upgrade this end, or install the device kind.
+    It comes from a newer peer, from the store of a newer release, or from a device kind that is not loaded here.
+    Nothing was changed; upgrade this end, or install the device kind and name it in ``[devicetrack] device_kinds``.
     """
     name: str
     version: str | None
@@ -411,7 +421,7 @@ class UnknownObject(DeviceTrackError):
     def __str__(self) -> str:
         version = f' version {self.version}' if self.version else ''
         return (f'{self.where}: {self.name}{version} is of a newer release than this, or of a device kind '
-                'that is not installed')
+                'that is not installed, or that [devicetrack] device_kinds does not name')
 
 
 class MalformedObject(DeviceTrackError):

@@ -14,6 +14,8 @@ import time
 from types import TracebackType
 from typing import Self
 
+from devicetrack import ownfiles
+
 
 class FileLocked(Exception):
     """Somebody else holds the lock."""
@@ -25,6 +27,8 @@ class FileLock:
     Every object opens the file itself, so two objects in one process exclude each other as two processes do.
     """
 
+    _open = staticmethod(ownfiles.open_file)
+
     def __init__(self, path: str) -> None:
         self.path = path
         self._fd: int | None = None
@@ -34,24 +38,24 @@ class FileLock:
         """Take the lock, waiting at most ``timeout_s`` seconds.
 
         :raises FileLocked: somebody else still holds it
+        :raises NotOurs: others than this process's user can change the file, or it is a link; nothing was locked
         """
-        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         deadline = time.monotonic() + timeout_s
-        try:
-            while True:
-                try:
-                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except OSError as error:
-                    if error.errno not in (errno.EAGAIN, errno.EACCES):
-                        raise
+        while True:
+            fd, ours = self._open(self.path), False
+            try:
+                while not _flock(fd):
                     if time.monotonic() >= deadline:
-                        raise FileLocked(self.path) from None
+                        raise FileLocked(self.path)
                     time.sleep(poll_s)
-        except BaseException:
-            os.close(fd)
-            raise
-        self._fd, self._pid = fd, os.getpid()
+                # Somebody may have removed or replaced the file meanwhile. The next one would lock the new file.
+                ours = ownfiles.is_at(fd, self.path)
+            finally:
+                if not ours:
+                    os.close(fd)
+            if ours:
+                self._fd, self._pid = fd, os.getpid()
+                return
 
     @property
     def fd(self) -> int:
@@ -85,3 +89,19 @@ class FileLock:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  traceback: TracebackType | None) -> None:
         self.release()
+
+
+class DirectoryLock(FileLock):
+    """A lock on a directory that is there."""
+
+    _open = staticmethod(ownfiles.open_directory)
+
+
+def _flock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in (errno.EAGAIN, errno.EACCES):
+            raise
+        return False
+    return True

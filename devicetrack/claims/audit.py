@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from collections.abc import Sequence
 import time
 
-from oslo_log import log as logging
-
 from devicetrack import exception
+from devicetrack import log
 from devicetrack import vocabulary
 from devicetrack.claims import withheld
 from devicetrack.claims.declarations import Declarations
@@ -27,7 +26,7 @@ from devicetrack.engine.views import lost_rows
 from devicetrack.engine.views import Views
 from devicetrack.objects.values import DeviceKey
 
-LOG = logging.getLogger(__name__)
+LOG = log.logger(__name__)
 
 # An audit goes on with these itself. Once the row has gone or moved on since, there is nothing to report.
 _GOES_ON = (reconcile.RELEASE_PENDING, reconcile.ABANDONED, reconcile.STALE_MIGRATION)

@@ -6,13 +6,12 @@ from types import TracebackType
 from typing import Any
 from typing import Self
 
-from oslo_log import log as logging
-
+from devicetrack import log
 from devicetrack.claims.life import Life
 from devicetrack.objects import InstanceResources
 from devicetrack.objects import MigrationContext
 
-LOG = logging.getLogger(__name__)
+LOG = log.logger(__name__)
 
 
 class Claim:

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Mapping
 
-from oslo_log import log as logging
-
 from devicetrack import exception
+from devicetrack import log
 from devicetrack import vocabulary
 from devicetrack.compatibility.facts import Declaration
 from devicetrack.compatibility.facts import declaration_as_text
@@ -33,7 +32,7 @@ from devicetrack.store.api import Store
 from devicetrack.store.api import StoredDeclaration
 from devicetrack.virt.driver import VirtDriver
 
-LOG = logging.getLogger(__name__)
+LOG = log.logger(__name__)
 
 
 class Declarations:

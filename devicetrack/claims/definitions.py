@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from collections.abc import Sequence
 
-from oslo_log import log as logging
-
 from devicetrack import exception
+from devicetrack import log
 from devicetrack import vocabulary
 from devicetrack.claims.boot import Boot
 from devicetrack.claims.life import Life
@@ -20,7 +19,7 @@ from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Record
 from devicetrack.virt.driver import VirtDriver
 
-LOG = logging.getLogger(__name__)
+LOG = log.logger(__name__)
 
 
 class Definitions:

@@ -13,9 +13,10 @@ import re
 from typing import Final
 from typing import NamedTuple
 
-from oslo_log import log as logging
+from devicetrack import log
+from devicetrack import ownfiles
 
-LOG = logging.getLogger(__name__)
+LOG = log.logger(__name__)
 
 _CLAIM_ID: Final = re.compile(r'[0-9a-f]+-[0-9a-f]+')
 _UNFINISHED: Final = '.new'
@@ -44,7 +45,7 @@ class GivenUpClaims:
             return                              # it is none of a manager's: nothing has it
         path = os.path.join(self._directory, claim.claim_id)
         try:
-            os.makedirs(self._directory, mode=0o700, exist_ok=True)
+            ownfiles.make_directory(self._directory)
             descriptor = os.open(path + _UNFINISHED, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             with open(descriptor, 'w', encoding='ascii') as file:
                 json.dump(claim._asdict(), file)
@@ -73,8 +74,13 @@ class GivenUpClaims:
         """Every claim that is remembered. What cannot be read is logged and left out."""
         found = []
         names: list[str] = []
-        with contextlib.suppress(FileNotFoundError):
+        try:
+            ownfiles.check_directory(self._directory)       # else somebody else could name claims to give back
             names = sorted(os.listdir(self._directory))
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            LOG.error('%(path)s cannot be read: %(error)s', {'path': self._directory, 'error': error})
         for name in names:
             if name.endswith(_UNFINISHED):
                 continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import os
@@ -13,6 +14,7 @@ import weakref
 
 from devicetrack import exception
 from devicetrack import filelock
+from devicetrack import ownfiles
 from devicetrack.store import api as store_api
 
 _NAMESPACE = uuid.UUID('6f2d1d5c-8f3c-5d0e-9f53-3c1a0c7a4e55')
@@ -33,26 +35,39 @@ class HostLock:
     There is one for each state directory, whatever the host's name: the lock files of the devices are in there too, and
     two hosts that share them would work on one another's devices.
 
+    The directory is locked beside the file: whoever finds the file removed must not become a second manager.
+
     :raises HostInUse: another process, or another manager in this one, holds it
+    :raises UnsafePath: others than the service's user can change the directory or the file
     """
 
     def __init__(self, host: str, state_path: str) -> None:
-        self._host = host
-        os.makedirs(state_path, mode=0o700, exist_ok=True)
-        self._file = filelock.FileLock(os.path.join(state_path, 'manager.lock'))
-        # A forked child closes its copy of the descriptor, so that the lock ends with the manager's process.
-        forget = weakref.WeakMethod(self._file.unlock)
+        self._host, self._state_path = host, state_path
+        self._locks = (filelock.FileLock(os.path.join(state_path, 'manager.lock')), filelock.DirectoryLock(state_path))
+        # A forked child closes its copies of the descriptors, so that the lock ends with the manager's process.
+        forget = weakref.WeakMethod(self._unlock)
         os.register_at_fork(after_in_child=lambda: (unlock := forget()) and unlock())
 
     def __enter__(self) -> Self:
-        try:
-            self._file.acquire(timeout_s=_PATIENCE_S)
-        except filelock.FileLocked:
-            raise exception.HostInUse(self._host, self._file.path) from None
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._unlock)
+            try:
+                ownfiles.make_directory(self._state_path)
+                for lock in self._locks:
+                    lock.acquire(timeout_s=_PATIENCE_S)
+            except filelock.FileLocked as error:
+                raise exception.HostInUse(self._host, str(error)) from None
+            except ownfiles.NotOurs as error:
+                raise exception.UnsafePath(error.filename, error.strerror) from error
+            undo.pop_all()
         return self
 
+    def _unlock(self) -> None:
+        for lock in self._locks:
+            lock.unlock()
+
     def __exit__(self, *_error: object) -> None:
-        self._file.unlock()
+        self._unlock()
 
 
 def machine_digest(machine_id_path: str) -> str:

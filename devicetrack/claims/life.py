@@ -15,9 +15,8 @@ import time
 from typing import Any
 from typing import NamedTuple
 
-from oslo_log import log as logging
-
 from devicetrack import exception
+from devicetrack import log
 from devicetrack import vocabulary
 from devicetrack.claims.declarations import Declarations
 from devicetrack.claims.given_up import GivenUp
@@ -41,7 +40,7 @@ from devicetrack.store.api import ContextChange
 from devicetrack.store.api import Update
 from devicetrack.virt.driver import VirtDriver
 
-LOG = logging.getLogger(__name__)
+LOG = log.logger(__name__)
 
 
 class Arrival(NamedTuple):

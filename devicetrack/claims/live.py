@@ -11,9 +11,8 @@ from collections.abc import Iterable
 from collections.abc import Sequence
 from typing import Any
 
-from oslo_log import log as logging
-
 from devicetrack import exception
+from devicetrack import log
 from devicetrack import vocabulary
 from devicetrack.claims import moves
 from devicetrack.claims import partner_search
@@ -37,7 +36,7 @@ from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import MigrationDefinitions
 from devicetrack.virt.driver import VirtDriver
 
-LOG = logging.getLogger(__name__)
+LOG = log.logger(__name__)
 
 
 class LiveMigrations:

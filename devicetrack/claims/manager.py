@@ -77,6 +77,7 @@ class ClaimManager:
 
         :returns: what differs between the views
         :raises HostInUse: another process, or another manager in this one, manages this host
+        :raises UnsafePath: others than the service's user can change the state directory or its lock
         :raises HostIdentityChanged: the store knows the host as another machine
         :raises MachineHasHost: the store has devices of this machine under another host's name
         :raises SchemaMismatch, StoreError: the store cannot be used

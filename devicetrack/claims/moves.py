@@ -13,10 +13,10 @@ import json
 from typing import Any
 from typing import Final
 
-from oslo_log import log as logging
 from oslo_versionedobjects import base as ovo_base
 
 from devicetrack import exception
+from devicetrack import log
 from devicetrack import vocabulary
 from devicetrack.claims import arguments
 from devicetrack.claims.claim import Claim
@@ -35,7 +35,7 @@ from devicetrack.objects import MigrationContext
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Record
 
-LOG = logging.getLogger(__name__)
+LOG = log.logger(__name__)
 
 RESIZE: Final = 'resize'
 LIVE_MIGRATION: Final = 'live-migration'

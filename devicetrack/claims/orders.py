@@ -15,9 +15,8 @@ from typing import Final
 from typing import NamedTuple
 import uuid
 
-from oslo_log import log as logging
-
 from devicetrack import exception
+from devicetrack import log
 from devicetrack import vocabulary
 from devicetrack.claims.arguments import check_text
 from devicetrack.claims.repairs import Outcome
@@ -28,7 +27,7 @@ from devicetrack.objects.values import DeviceKey
 from devicetrack.store.api import Order
 from devicetrack.store.api import Store
 
-LOG = logging.getLogger(__name__)
+LOG = log.logger(__name__)
 
 REPAIR: Final = 'repair'
 FORGET: Final = 'forget'

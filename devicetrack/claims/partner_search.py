@@ -9,9 +9,8 @@ import itertools
 from typing import Final
 from typing import NamedTuple
 
-from oslo_log import log as logging
-
 from devicetrack import exception
+from devicetrack import log
 from devicetrack.claims.declarations import Declarations
 from devicetrack.claims.locked_ledger import LockedLedger
 from devicetrack.compatibility import partners
@@ -31,7 +30,7 @@ from devicetrack.objects import DeclaredDevice
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects.values import DeviceKey
 
-LOG = logging.getLogger(__name__)
+LOG = log.logger(__name__)
 
 
 class Wanted(NamedTuple):

@@ -12,9 +12,8 @@ from typing import Any
 from typing import NamedTuple
 import uuid
 
-from oslo_log import log as logging
-
 from devicetrack import exception
+from devicetrack import log
 from devicetrack.claims import host as host_identity
 from devicetrack.claims import providers
 from devicetrack.conf import manager as options
@@ -26,7 +25,7 @@ from devicetrack.objects.values import Usage
 from devicetrack.store import api as store_api
 from devicetrack.virt.driver import VirtDriver
 
-LOG = logging.getLogger(__name__)
+LOG = log.logger(__name__)
 
 
 class Recovery(NamedTuple):

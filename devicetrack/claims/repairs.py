@@ -13,9 +13,8 @@ import itertools
 import time
 from typing import NamedTuple
 
-from oslo_log import log as logging
-
 from devicetrack import exception
+from devicetrack import log
 from devicetrack.claims import withheld
 from devicetrack.claims.life import Life
 from devicetrack.claims.locked_ledger import LockedLedger
@@ -39,7 +38,7 @@ from devicetrack.store.api import Store
 from devicetrack.store.api import Update
 from devicetrack.virt.driver import VirtDriver
 
-LOG = logging.getLogger(__name__)
+LOG = log.logger(__name__)
 
 
 class Plan(NamedTuple):

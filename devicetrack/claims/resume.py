@@ -9,9 +9,8 @@ from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 
-from oslo_log import log as logging
-
 from devicetrack import exception
+from devicetrack import log
 from devicetrack import vocabulary
 from devicetrack.claims.boot import Boot
 from devicetrack.claims.definitions import Definitions
@@ -29,7 +28,7 @@ from devicetrack.objects.values import Record
 from devicetrack.objects.values import Usage
 from devicetrack.virt.driver import VirtDriver
 
-LOG = logging.getLogger(__name__)
+LOG = log.logger(__name__)
 
 
 class Resume:

@@ -11,9 +11,9 @@ import itertools
 from typing import NamedTuple
 
 from oslo_concurrency import lockutils
-from oslo_log import log as logging
 
 from devicetrack import exception
+from devicetrack import log
 from devicetrack import vocabulary
 from devicetrack.claims import locks
 from devicetrack.claims.locked_ledger import LockedLedger
@@ -25,7 +25,7 @@ from devicetrack.store.api import ContextChange
 from devicetrack.store.api import Store
 from devicetrack.store.api import StoredContext
 
-LOG = logging.getLogger(__name__)
+LOG = log.logger(__name__)
 
 
 class Doubt(NamedTuple):

@@ -8,14 +8,13 @@ from collections.abc import Sequence
 from typing import Any
 from typing import Protocol
 
-from oslo_log import log as logging
-
 from devicetrack import exception
+from devicetrack import log
 from devicetrack import vocabulary
 from devicetrack.claims import arguments
 from devicetrack.engine.migrations import Move
 
-LOG = logging.getLogger(__name__)
+LOG = log.logger(__name__)
 
 
 class ComputeService(Protocol):

@@ -13,9 +13,8 @@ import time
 from typing import Final
 from typing import NamedTuple
 
-from oslo_log import log as logging
-
 from devicetrack import exception
+from devicetrack import log
 from devicetrack import vocabulary
 from devicetrack.claims import arguments
 from devicetrack.claims import locks
@@ -34,7 +33,7 @@ from devicetrack.store.api import Store
 from devicetrack.store.api import WithheldRow
 from devicetrack.virt.driver import VirtDriver
 
-LOG = logging.getLogger(__name__)
+LOG = log.logger(__name__)
 
 UNREAD: Final = 'who uses it could not be read'
 OWNED: Final = 'the store says that it has an owner'

@@ -22,6 +22,7 @@ from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 import os
+import re
 import sys
 import traceback
 from typing import Any
@@ -33,6 +34,7 @@ from cliff import show
 from oslo_config import cfg
 
 from devicetrack import exception
+from devicetrack import log
 from devicetrack.objects import details as details_objects
 
 OK: Final = 0
@@ -64,7 +66,7 @@ class AnswerLost(Exception):
 
 def sentence(error: BaseException) -> str:
     """An error on one line. Those that nobody expected say so."""
-    text = exception.shown(' '.join(str(error).split()), _LONGEST_SENTENCE)
+    text = exception.shown(log.printable(' '.join(str(error).split())), _LONGEST_SENTENCE)
     if isinstance(error, (exception.DeviceTrackError, cfg.Error, UsageError, AnswerLost)):
         return text
     return f'unexpected {type(error).__name__}: {text or "no text"}; --debug shows where'
@@ -120,7 +122,8 @@ class Command(command.Command):
             # The last stop before a person: whatever it is, they get a sentence, and a traceback when they ask.
             self.say(sentence(error))
             if self.app.options.debug:
-                traceback.print_exception(error, file=self.app.stderr)
+                for line in ''.join(traceback.format_exception(error)).splitlines():
+                    self.app.stderr.write(f'{log.printable(line)}\n')
             return exit_code_of(error)
         return self.exit_code
 
@@ -137,7 +140,7 @@ class Command(command.Command):
 
     def say(self, text: str) -> None:
         """Tell the person something beside the answer."""
-        self.app.stderr.write(f'{self.app.NAME}: {text}\n')
+        self.app.stderr.write(f'{self.app.NAME}: {log.printable(text)}\n')
 
 
 class Lister(Command, lister.Lister):
@@ -194,7 +197,17 @@ def _check_columns(asked: Iterable[str], known: Iterable[str]) -> None:
 def cells(values: Sequence[Any], formatter: str) -> list[Any]:
     """Values as a formatter takes them: plain data for those that keep structure, text for the others."""
     plain = [_plain(value) for value in values]
-    return plain if formatter in STRUCTURED else [_text(value) for value in plain]
+    if formatter in STRUCTURED:
+        return plain                    # these escape by themselves
+    return [_harmless(_text(value), formatter) for value in plain]
+
+
+def _harmless(value: Any, formatter: str) -> Any:
+    """Escape the words of others: for terminals, and for a shell that evaluates what the formatter prints."""
+    if not isinstance(value, str):
+        return value
+    # cliff puts the value between double quotes and escapes these, and nothing else.
+    return re.sub(r'[\\$`]', r'\\\g<0>', log.printable(value)) if formatter == 'shell' else log.printable(value)
 
 
 def _plain(value: Any) -> Any:

@@ -1,29 +1,29 @@
-"""Device kinds that are installed: what one of them stored can be read once its code is loaded."""
+"""Device kinds that are loaded: what one of them stored can be read then."""
 
 from __future__ import annotations
 
 import logging
-from typing import Any
-from typing import Final
 
-from stevedore import extension
+from oslo_config import cfg
 
-LOG = logging.getLogger(__name__)
+from devicetrack import log
+from devicetrack.virt import device_kinds
 
-# As in devicetrack.virt.libvirt.kinds.api, which cannot be imported where libvirt-python is not installed.
-NAMESPACE: Final = 'devicetrack.libvirt.device_kinds'
+LOG = log.logger(__name__)
 
 
-def load() -> None:
-    """Load every device kind, and with it the class of its details; none is asked anything.
+def load(conf: cfg.ConfigOpts) -> None:
+    """Load our device kinds and those that an option names, and with them the classes of their details.
 
     A kind that cannot be loaded hides nothing but its own details, and a command says of each that it cannot read it.
+
+    :raises InvalidConfiguration: the option names one that no package has
     """
-    extension.ExtensionManager(NAMESPACE, on_load_failure_callback=_failed)
-
-
-def _failed(_manager: Any, entry_point: Any, error: BaseException) -> None:
-    # Commands that ask the store alone work without the extra; what our own kinds store is read all the same.
-    without_libvirt = isinstance(error, ImportError) and error.name == 'libvirt'
-    LOG.log(logging.INFO if without_libvirt else logging.WARNING,
-            'The device kind %s cannot be loaded: %s', entry_point.name, error)
+    for entry_point in device_kinds.entry_points(conf):
+        try:
+            entry_point.load()
+        except Exception as error:
+            # Commands that ask the store alone work without the extra; what our own kinds store is read all the same.
+            without_libvirt = isinstance(error, ImportError) and error.name == 'libvirt'
+            LOG.log(logging.INFO if without_libvirt else logging.WARNING,
+                    'The device kind %s cannot be loaded: %s', entry_point.name, error)

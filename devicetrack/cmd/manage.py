@@ -175,7 +175,7 @@ class Manage(app.App):
         """
         schema.check(self.store)
         if not self._kinds_are_loaded:
-            kinds.load()
+            kinds.load(self.conf)
             self._kinds_are_loaded = True
         return self.store
 

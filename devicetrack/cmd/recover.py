@@ -44,7 +44,7 @@ class Recover(base.Lister):
 
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
         conf = self.app.conf[manager_options.GROUP]
-        kinds.load()
+        kinds.load(self.app.conf)
         store = self._store()
         name = parsed_args.host or recovery.name_of(store, conf.machine_id_path)
         if name is None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import contextlib
 import functools
 from importlib import metadata
+import os
 import socket
 import sys
 from typing import Any
@@ -19,10 +20,12 @@ from oslo_config import cfg
 from oslo_upgradecheck import upgradecheck
 
 from devicetrack import exception
+from devicetrack import ownfiles
 from devicetrack.cmd import base
 from devicetrack.cmd import kinds
 from devicetrack.cmd import placement
 from devicetrack.compatibility.sources import Declarer
+from devicetrack.conf import manager as manager_options
 from devicetrack.conf import opts
 from devicetrack.conf import placement as placement_options
 from devicetrack.store import sql
@@ -65,6 +68,30 @@ class Checks(upgradecheck.UpgradeCommands):
         return upgradecheck.Result(upgradecheck.Code.SUCCESS)
 
     @_failing_on_errors
+    def check_files(self) -> upgradecheck.Result:
+        """The state directory, the lock files in it and an SQLite store are this user's alone."""
+        state_path = self._conf[manager_options.GROUP].state_path
+        store = sql.open_store(self._conf)
+        store.close()
+        directories = [state_path, *(os.path.join(state_path, name) for name in ('locks', 'given-up'))]
+        files = [os.path.join(directory, name) for directory in directories if os.path.isdir(directory)
+                 for name in sorted(os.listdir(directory)) if name.endswith('.lock')]
+        if store.path is not None:
+            directories.append(os.path.dirname(store.path))
+            files.append(store.path)
+        wrong = {}
+        for check, paths in ((ownfiles.check_directory, directories), (ownfiles.check_file, files)):
+            for path in paths:
+                try:
+                    check(path)
+                except FileNotFoundError:
+                    pass                            # it is made when it is needed
+                except OSError as error:
+                    wrong[path] = f'{path}: {error.strerror}'
+        return upgradecheck.Result(upgradecheck.Code.FAILURE if wrong else upgradecheck.Code.SUCCESS,
+                                   '; '.join(wrong.values()) or None)
+
+    @_failing_on_errors
     def check_schema(self) -> upgradecheck.Result:
         """The store is there, can be written, and its schema is the one of this release."""
         with contextlib.closing(sql.open_store(self._conf)) as store:
@@ -79,13 +106,14 @@ class Checks(upgradecheck.UpgradeCommands):
                 store.check()
             except exception.SchemaMismatch:
                 return _SCHEMA_FIRST
-            kinds.load()
+            kinds.load(self._conf)
             found = schema.migrate_details(store, max_rows=0)
         if found.unreadable:
             names = ', '.join(f'{key.kind} {key.identifier}' for key in found.unreadable)
             return upgradecheck.Result(upgradecheck.Code.FAILURE,
                                        f'details that this release cannot read: {names}; they are of a newer '
-                                       f'release, of a device kind that is not installed, or damaged')
+                                       f'release, of a device kind that is not installed or that [devicetrack] '
+                                       f'device_kinds does not name, or damaged')
         if found.left:
             return upgradecheck.Result(upgradecheck.Code.WARNING,
                                        f'{found.left} stored details are of an older version: run devicetrack-manage '
@@ -121,6 +149,7 @@ class Checks(upgradecheck.UpgradeCommands):
 
     _upgrade_checks: tuple[tuple[str, Callable[[Any], upgradecheck.Result]], ...] = (
         ('Configuration', check_configuration),
+        ('Files', check_files),
         ('Store schema', check_schema),
         ('Stored details', check_details),
     )

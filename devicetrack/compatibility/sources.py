@@ -16,10 +16,10 @@ from typing import NamedTuple
 from typing import TYPE_CHECKING
 
 from oslo_config import cfg
-from oslo_log import log as logging
 from stevedore import named
 
 from devicetrack import exception
+from devicetrack import log
 from devicetrack.compatibility.facts import Declaration
 from devicetrack.compatibility.facts import Facts
 from devicetrack.compatibility.facts import Look
@@ -38,7 +38,7 @@ from devicetrack.objects.values import MigrationType
 if TYPE_CHECKING:
     from devicetrack.compatibility import table
 
-LOG = logging.getLogger(__name__)
+LOG = log.logger(__name__)
 
 NAMESPACE: Final = 'devicetrack.compatibility.sources'
 

@@ -97,8 +97,10 @@ function counts as one that can get the type, until the card is full.
 ]
 
 VPMEM_OPTIONS = [
-    cfg.StrOpt('ndctl_command', default='ndctl', help="""
-The ndctl program: a name that is looked up in ``PATH``, or the path of a file.
+    cfg.StrOpt('ndctl_command', default='/usr/bin/ndctl', help="""
+Absolute path of the ndctl program. It runs as root, so nobody but root may be able to change it or a directory above
+it. A service that does not run as root has no say in it: its privileged daemon reads this option in the files that
+``[devicetrack_privileged] helper_command`` names.
 """),
     registry.PathOpt('directory', default='', help="""
 Directory whose regular files stand for persistent-memory namespaces, each with the name and size of its file. When it

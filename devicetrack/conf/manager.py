@@ -18,6 +18,11 @@ local file system, because its locks are flock(2) locks, and must survive a rest
 Virt driver: the name of an entry point of ``devicetrack.virt_drivers``. ``fake`` is for tests: its host exists in the
 memory of one process, so commands do not see its devices.
 """),
+    cfg.ListOpt('device_kinds', default=[], help="""
+Device kinds of other packages to load beside our own (``mdev``, ``vf``, ``vpmem``): names of entry points in
+``devicetrack.libvirt.device_kinds``. Their code runs with the rights of the service and of the commands, so a package
+that is merely installed is not loaded.
+"""),
     cfg.StrOpt('selection_policy', default=vocabulary.PACK, choices=[
         (vocabulary.PACK, 'fill one parent device before the next, in the order of their names'),
         (vocabulary.SPREAD, 'take from the parent device that has the most room'),

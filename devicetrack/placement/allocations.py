@@ -25,9 +25,9 @@ from typing import NamedTuple
 from typing import Protocol
 
 from oslo_config import cfg
-from oslo_log import log as logging
 
 from devicetrack import exception
+from devicetrack import log
 from devicetrack.conf import placement as options
 from devicetrack.objects.values import Leftover
 from devicetrack.placement import errors
@@ -37,7 +37,7 @@ from devicetrack.placement.client import Client
 from devicetrack.placement.values import Consumer
 from devicetrack.placement.values import Resources
 
-LOG = logging.getLogger(__name__)
+LOG = log.logger(__name__)
 
 
 class Policy(enum.Enum):

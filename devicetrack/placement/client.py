@@ -17,8 +17,8 @@ from urllib import parse
 
 from keystoneauth1 import exceptions as ks_exceptions
 from oslo_config import cfg
-from oslo_log import log as logging
 
+from devicetrack import log
 from devicetrack.placement import errors
 from devicetrack.placement import session
 from devicetrack.placement import values
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from keystoneauth1 import adapter as ks_adapter
     import requests
 
-LOG = logging.getLogger(__name__)
+LOG = log.logger(__name__)
 
 MICROVERSION: Final = '1.39'
 

@@ -9,9 +9,8 @@ import contextlib
 from typing import Final
 from typing import NamedTuple
 
-from oslo_log import log as logging
-
 from devicetrack import exception
+from devicetrack import log
 from devicetrack.objects import Provider
 from devicetrack.objects.values import Record
 from devicetrack.objects.values import Usage
@@ -22,7 +21,7 @@ from devicetrack.placement import values
 from devicetrack.placement.client import Client
 from devicetrack.placement.reporter import PlacementReporter
 
-LOG = logging.getLogger(__name__)
+LOG = log.logger(__name__)
 
 # Recorded with a host whose devices are counted at the providers of their parents.
 VERSION: Final = 1

@@ -9,9 +9,9 @@ from typing import NamedTuple
 from typing import Protocol
 
 from oslo_config import cfg
-from oslo_log import log as logging
 
 from devicetrack import exception
+from devicetrack import log
 from devicetrack.conf import placement as options
 from devicetrack.objects import Provider
 from devicetrack.objects.values import Record
@@ -25,7 +25,7 @@ from devicetrack.placement.healer import Healing
 from devicetrack.placement.reporter import PlacementReporter
 from devicetrack.placement.reporter import Report
 
-LOG = logging.getLogger(__name__)
+LOG = log.logger(__name__)
 
 
 class ReportedHost(Protocol):

@@ -10,15 +10,14 @@ import threading
 from typing import Final
 from typing import NamedTuple
 
-from oslo_log import log as logging
-
+from devicetrack import log
 from devicetrack.objects import Provider
 from devicetrack.placement import errors
 from devicetrack.placement import tree
 from devicetrack.placement import values
 from devicetrack.placement.client import Client
 
-LOG = logging.getLogger(__name__)
+LOG = log.logger(__name__)
 
 # The step that a report is at, how many providers it has done that with, and with how many it will.
 Progress = Callable[[str, int, int], None]

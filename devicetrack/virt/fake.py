@@ -21,12 +21,12 @@ from collections.abc import Sequence
 import contextlib
 import dataclasses
 import json
-import logging
 import threading
 from typing import Any
 import uuid
 
 from devicetrack import exception
+from devicetrack import log
 from devicetrack import vocabulary
 from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
@@ -50,7 +50,7 @@ from devicetrack.virt import driver
 from devicetrack.virt import fake_guests
 from devicetrack.virt import metadata
 
-LOG = logging.getLogger(__name__)
+LOG = log.logger(__name__)
 
 VPMEM = 'vpmem'
 MDEV = 'mdev'

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-import os
 import socket
 from typing import Any
 from typing import cast
@@ -13,6 +12,7 @@ from stevedore import driver as stevedore_driver
 from stevedore import exception as stevedore_exception
 
 from devicetrack import exception
+from devicetrack import ownfiles
 from devicetrack.conf import manager as manager_options
 from devicetrack.virt import driver
 
@@ -32,7 +32,8 @@ def load_driver(conf: cfg.ConfigOpts, host: str | None = None,
         ``driver.close()``, and after the connection was lost, when it must not return the lost one. The driver closes
         none of these connections. A ``libvirt.libvirtError`` of ``connect`` becomes a ``HypervisorUnreachable``.
     :raises InvalidConfiguration: there is no such driver, its code cannot be loaded (that error is the cause), it has
-        no use for ``connect``, the state directory cannot be made, or the driver refuses one of its own options
+        no use for ``connect``, the state directory cannot be made or others can change it, or the driver refuses one
+        of its own options
     """
     manager_options.register(conf)
     group = conf[manager_options.GROUP]
@@ -42,11 +43,11 @@ def load_driver(conf: cfg.ConfigOpts, host: str | None = None,
         raise exception.InvalidConfiguration(
             OPTION, group.virt_driver, 'this driver uses no libvirt connection, and the service hands one in')
     try:
-        os.makedirs(group.state_path, mode=0o700, exist_ok=True)
+        ownfiles.make_directory(group.state_path)
     except OSError as error:
         raise exception.InvalidConfiguration(
             f'[{manager_options.GROUP}] state_path', group.state_path,
-            f'cannot be made: {error.strerror}') from error
+            f'cannot be made or used: {error.strerror}') from error
     options = {} if connect is None else {'connect': connect}
     return cls(host or socket.gethostname(), conf, group.state_path, **options)
 

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 import enum
 import functools
+import re
 from typing import Any
 from typing import ClassVar
 from typing import Final
@@ -138,6 +139,7 @@ class Backend(abc.ABC):
 
     def __init__(self, engine: sa.Engine, busy_timeout_s: int) -> None:
         self.busy_timeout_s = busy_timeout_s
+        self._account = _account_in(engine.url)
         self.Error: type[Exception] = engine.dialect.loaded_dbapi.Error
         make_dialect: Callable[..., sa.Dialect] = type(engine.dialect)
         (self.insert_one, self.update_one, self.of_update, self.delete_one, self.of_delete, self._put_context,
@@ -230,6 +232,7 @@ class Backend(abc.ABC):
 
     def fault(self, error: BaseException) -> Fault:
         """What an error of the driver, of SQLAlchemy or of oslo.db means."""
+        self.hide_account(error)
         origin = origin_of(error)
         # An error that is not the driver's comes from the operating system (a socket, a file), or is a mistake of ours.
         cause = (self.cause_of(origin) if isinstance(origin, self.Error)
@@ -237,6 +240,29 @@ class Backend(abc.ABC):
         code = self.code_of(origin) if isinstance(origin, self.Error) else ''
         detail = ' '.join(part for part in (type(origin).__name__, code) if part)
         return Fault(cause, f'{cause.value} ({detail})', error)
+
+
+    def hide_account(self, error: BaseException | None) -> None:
+        """Take the account and its password out of the texts of an error and of those behind it, which logs show."""
+        seen: set[int] = set()
+        waiting = [error]
+        while waiting:
+            one = waiting.pop()
+            if one is None or id(one) in seen:
+                continue
+            seen.add(id(one))
+            one.args = tuple(self._account.sub('(not shown)', part) if isinstance(part, str) else part
+                             for part in one.args)
+            waiting += [one.__cause__, one.__context__, getattr(one, 'orig', None),
+                        getattr(one, 'inner_exception', None)]
+
+
+def _account_in(url: sa.URL) -> re.Pattern[str]:
+    """Match what a URL names of an account. A server may name it in an error, and a driver its parameters."""
+    words = {word for word in (url.username, url.password, *map(url.query.get, ('user', 'password', 'passwd')))
+             if isinstance(word, str) and word}
+    found = '|'.join(sorted(map(re.escape, words), key=len, reverse=True))
+    return re.compile(rf'(?<!\w)(?:{found})(?!\w)' if words else r'(?!)')
 
 
 def origin_of(error: BaseException) -> BaseException:

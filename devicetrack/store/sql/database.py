@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from sqlalchemy import exc as sa_exc
 
 from devicetrack import exception
+from devicetrack import ownfiles
 from devicetrack.store.sql import backend as backends
 from devicetrack.store.sql import engine as engines
 from devicetrack.store.sql import models
@@ -100,9 +101,9 @@ class Database:
             except db_exc.DBDuplicateEntry:
                 raise
             except self._foreign as error:
+                fault = self.backend.fault(error)
                 if committing and not self.backend.undone_in_commit(backends.origin_of(error)):
                     raise exception.OutcomeUnknown(self.name) from error
-                fault = self.backend.fault(error)
                 if fault.cause is not Cause.CONFLICT or not left:
                     raise self.unavailable(fault) from error
         raise AssertionError('the last attempt returns or raises')
@@ -160,8 +161,10 @@ class Database:
             return exception.SchemaMismatch(
                 self.name, 'unreadable', models.REVISION,
                 'it is damaged or no database at all: move it away and restore it, or rebuild it from the guests')
-        reason = fault.reason
-        if isinstance(backends.origin_of(fault.error or Exception()), engines.OpenInParent):
+        reason, origin = fault.reason, backends.origin_of(fault.error or Exception())
+        if isinstance(origin, ownfiles.NotOurs):
+            reason, remedy = str(origin.filename), origin.strerror
+        elif isinstance(origin, engines.OpenInParent):
             reason, remedy = 'its file was open when this process was forked', 'use it in a process of its own'
         elif self.path is not None and fault.cause is Cause.GONE:
             missing = not os.path.exists(self.path)

@@ -22,6 +22,7 @@ from sqlalchemy import engine as sa_engine
 from sqlalchemy import exc as sa_exc
 
 from devicetrack import exception
+from devicetrack import ownfiles
 from devicetrack.conf import manager as manager_conf
 from devicetrack.conf import store as store_conf
 from devicetrack.store.sql import backend as backends
@@ -109,7 +110,7 @@ def _mariadb_url(url: sa.URL, conf: cfg.ConfigOpts) -> sa.URL:
     # A server that waits for a lock is silent and well.
     patience = str(conf[store_conf.GROUP].busy_timeout_s + _SILENCE_S)
     defaults = {'charset': 'utf8mb4', 'connect_timeout': str(_CONNECT_TIMEOUT_S), 'read_timeout': patience,
-                'write_timeout': patience, 'client_flag': str(mariadb.MULTI_STATEMENTS)}
+                'write_timeout': patience}
     # SQLAlchemy and oslo.db tell MariaDB from MySQL by the server; their dialect for both is called mysql.
     return url.set(drivername='mysql+pymysql', query={**defaults, **url.query})
 
@@ -149,6 +150,12 @@ def create(at: Place, conf: cfg.ConfigOpts) -> tuple[sa.Engine, backends.Backend
     @sa.event.listens_for(made, 'connect')
     def prepare(connection: Any, record: Any) -> None:
         backend.prepare(connection)
+
+    # First of all, since oslo.db logs errors that it does not know, with their tracebacks.
+    @sa.event.listens_for(made, 'handle_error', insert=True)
+    def hide_account(context: sa.ExceptionContext) -> None:
+        backend.hide_account(context.original_exception)
+        backend.hide_account(context.sqlalchemy_exception)
 
     if at.path is not None:
         _watch_file(made, at.path)
@@ -237,6 +244,10 @@ def _watch_file(made: sa.Engine, path: str) -> None:
                 raise OpenInParent(f'{path} was open when this process was forked')
         # Noted before the file is opened: if another takes its place in between, the pool connects once too often.
         record.info[_FILE] = _file_at(path)
+        # SQLite opens its log and its index beside the file, so the directory counts too.
+        if record.info[_FILE] is not None:
+            ownfiles.check_directory(os.path.dirname(path))
+            ownfiles.check_file(path)
 
     @sa.event.listens_for(made, 'checkout')
     def see_that_it_is_the_file(_connection: Any, record: Any, _proxy: Any) -> None:

@@ -6,7 +6,6 @@ Functions that need alembic load it. alembic keeps the migration that runs in a 
 from __future__ import annotations
 
 import functools
-import logging
 import os
 import threading
 from typing import Any
@@ -16,6 +15,8 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from devicetrack import exception
+from devicetrack import log
+from devicetrack import ownfiles
 from devicetrack.objects import details
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Record
@@ -25,7 +26,7 @@ from devicetrack.store.sql.database import Database
 from devicetrack.store.sql.database import MAKE
 from devicetrack.store.sql.database import SYNC
 
-LOG = logging.getLogger(__name__)
+LOG = log.logger(__name__)
 
 MIGRATIONS: Final = os.path.join(os.path.dirname(__file__), 'migrations')
 
@@ -106,8 +107,10 @@ def sync(store: Database) -> str:
 def _make_file(store: Database) -> None:
     path = store.path or ''
     try:
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        ownfiles.make_directory(os.path.dirname(path))
+        os.close(ownfiles.open_file(path))
+    except ownfiles.NotOurs as error:
+        raise exception.StoreUnavailable(store.name, f'{error.filename}: {error.strerror}') from error
     except OSError as error:
         raise exception.StoreUnavailable(
             store.name, f'it cannot be made or opened ({error.strerror}): let this process write to it') from error

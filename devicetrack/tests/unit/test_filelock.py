@@ -7,6 +7,7 @@ import sys
 import textwrap
 
 from devicetrack import filelock
+from devicetrack import ownfiles
 from devicetrack.tests import base
 
 
@@ -104,3 +105,40 @@ class FileLockTestCase(base.TestCase):
 
     def test_a_directory_that_is_missing_is_the_callers_mistake(self):
         self.assertRaises(FileNotFoundError, filelock.FileLock('/nonexistent/lock').acquire)
+
+    def test_a_file_that_was_removed_or_replaced_while_somebody_waited_is_not_the_lock(self):
+        first, second = self.lock(), self.lock()
+        first.acquire()
+        os.rename(self.path, f'{self.path}.old')
+
+        def opened_before(path):
+            second._open = filelock.FileLock._open          # the next time it opens what is there
+            first.release()
+            return os.open(f'{path}.old', os.O_RDWR)
+
+        second._open = opened_before
+        second.acquire()
+        self.assertTrue(os.path.samestat(os.fstat(second.fd), os.stat(self.path)))
+        self.assertRaises(filelock.FileLocked, self.lock().acquire)
+
+    def test_a_file_that_others_can_change_is_refused_and_nothing_is_locked(self):
+        target = os.path.join(self.temp_dir(), 'target')
+        for make, says in ((lambda: os.symlink(target, self.path), 'symbolic link'),
+                           (lambda: os.mkfifo(self.path), 'no regular file'),
+                           (lambda: os.mkdir(self.path), 'no regular file'),
+                           (self.writable_by_others, 'chmod go-w'),
+                           (self.of_somebody_else, 'belongs to the user 65534')):
+            make()
+            error = self.assertRaises(ownfiles.NotOurs, self.lock().acquire)
+            self.assertEqual(self.path, error.filename)
+            self.assertIn(says, error.strerror)
+            os.rename(self.path, os.path.join(self.temp_dir(), 'away'))
+        self.assertFalse(os.path.exists(target))
+
+    def writable_by_others(self):
+        with open(self.path, 'w'):
+            os.chmod(self.path, 0o620)
+
+    def of_somebody_else(self):
+        with open(self.path, 'w'):
+            os.chown(self.path, 65534, -1)

@@ -13,14 +13,16 @@ import devicetrack
 
 ROOT = pathlib.Path(devicetrack.__file__).parent
 
-FOUNDATION = {'exception', 'vocabulary', 'conf', 'filelock'}
+FOUNDATION = {'exception', 'vocabulary', 'conf', 'filelock', 'log', 'ownfiles'}
 
 # For each part of the package, the parts that it may import; itself it may always.
 MAY_IMPORT = {
     'vocabulary': set(),
     'exception': {'vocabulary'},
     'conf': {'exception', 'vocabulary'},
-    'filelock': {'exception', 'vocabulary'},
+    'log': set(),
+    'ownfiles': set(),
+    'filelock': {'exception', 'vocabulary', 'ownfiles'},
     'objects': FOUNDATION,
     'engine': FOUNDATION | {'objects'},
     'compatibility': FOUNDATION | {'objects', 'engine'},

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 import contextlib
 import enum
 import functools
-import logging
 import os
 import re
 import threading
@@ -25,10 +24,11 @@ from typing import TypeVar
 import libvirt
 
 from devicetrack import exception
+from devicetrack import log
 from devicetrack.virt.libvirt import side_by_side
 from devicetrack.virt.libvirt import vfio_migration
 
-LOG = logging.getLogger(__name__)
+LOG = log.logger(__name__)
 
 DEFAULT_URI = 'qemu:///system'
 # The user's name, and perhaps a password, of a URI.

@@ -1,36 +1,138 @@
-"""The functions that oslo.privsep runs in the privileged daemon, with one capability."""
+"""The functions that oslo.privsep runs in the privileged daemon, and the rights that it keeps for them.
+
+Whoever has the service's rights may call them with any arguments. So none of them takes a program, a path of a file
+that it would write, or a descriptor.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+import ctypes
+import errno
 import os
+import re
 import socket
+import stat
+import struct
+from typing import Any
+from typing import Final
 
+from oslo_config import cfg
 from oslo_privsep import capabilities
 from oslo_privsep import priv_context
 
+from devicetrack.conf import libvirt as options
 from devicetrack.virt.libvirt import root
 
 # A device node belongs to the hypervisor's user while a guest has it, and to root otherwise. So the daemon needs
-# CAP_DAC_OVERRIDE (capabilities(7)) to open any of them. ndctl reads sysfs, where root needs no capability.
-context = priv_context.PrivContext(
+# CAP_DAC_OVERRIDE (capabilities(7)) to open any of them, and CAP_SYS_PTRACE to see which process has one open. ndctl
+# reads sysfs, where root needs no capability.
+KEPT: Final = frozenset({capabilities.CAP_DAC_OVERRIDE, capabilities.CAP_SYS_PTRACE})
+
+# prctl(2) and securebits (capabilities(7)), from linux/prctl.h and linux/securebits.h.
+_PR_CAPBSET_DROP: Final = 24
+_PR_SET_SECUREBITS: Final = 28
+_PR_SET_NO_NEW_PRIVS: Final = 38
+_NOROOT: Final = 1 << 0
+_NO_AMBIENT: Final = 1 << 6
+_LOCKED: Final = 1          # the bit that locks another one stands to its left
+
+_SOCKET: Final = re.compile(r'/.*/devicetrack-[a-z0-9_]+/fd')
+
+
+class _Context(priv_context.PrivContext):
+    """A daemon whose programs get no capability: oslo.privsep leaves those that root gets back by execve(2)."""
+
+    _refusal = ''
+
+    def set_client_mode(self, enabled: bool) -> None:
+        """Called with False in the daemon alone: after oslo.privsep set its rights, before it reads a request."""
+        if not enabled:
+            try:
+                _give_up_for_good()
+            except OSError as error:
+                # An error here would lead a forked child back into the code of the service.
+                capabilities.drop_all_caps_except((), (), ())
+                self._refusal = (f'the privileged daemon cannot give up its rights ({error.strerror}): '
+                                 f'[{self.cfg_section}] capabilities needs CAP_SETPCAP for that')
+        super().set_client_mode(enabled)
+
+    def is_entrypoint(self, func: Callable[..., Any]) -> bool:
+        """Asked by the daemon before it calls a function.
+
+        :raises OSError: this daemon calls none
+        """
+        if self._refusal:
+            raise PermissionError(errno.EPERM, self._refusal)
+        return super().is_entrypoint(func)
+
+
+def _give_up_for_good() -> None:
+    """Keep the capabilities of :data:`KEPT` for this process, and none for the programs that it runs.
+
+    :raises OSError: the kernel refuses it
+    """
+    for capability in range(64):
+        try:
+            _prctl(_PR_CAPBSET_DROP, capability)
+        except OSError as error:
+            if error.errno == errno.EINVAL:             # the kernel has no more
+                break
+            raise
+    bits = _NOROOT | _NO_AMBIENT
+    _prctl(_PR_SET_SECUREBITS, bits | bits << _LOCKED)
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    _effective, permitted, _inheritable = capabilities.get_caps()
+    kept = KEPT.intersection(permitted)
+    capabilities.drop_all_caps_except(kept, kept, ())
+
+
+def _prctl(option: int, value: int) -> None:
+    library = ctypes.CDLL(None, use_errno=True)
+    arguments = map(ctypes.c_ulong, (value, 0, 0, 0))
+    if library.prctl(option, *arguments) != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+# CAP_SETPCAP is for _give_up_for_good, and goes with it.
+context = _Context(
     'devicetrack', cfg_section='devicetrack_privileged', pypath=f'{__name__}.context',
-    capabilities=[capabilities.CAP_DAC_OVERRIDE])
+    capabilities=[*sorted(KEPT), capabilities.CAP_SETPCAP])
 
 
 @context.entrypoint
-def run_ndctl(arguments: list[str]) -> tuple[int, str]:
-    return root.run_ndctl(arguments)
+def run_ndctl() -> tuple[int, str]:
+    options.register(cfg.CONF)
+    return root.run_ndctl(cfg.CONF[options.VPMEM_GROUP].ndctl_command)
 
 
 @context.entrypoint
-def send_dax(path: str, socket_path: str) -> None:
-    fd = root.open_dax(path)
+def send_dax(path: str, size_bytes: int, socket_path: str) -> None:
+    owner = _owner(socket_path)
+    fd = root.open_dax(path, size_bytes)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.connect(socket_path)
+            _pid, uid, _gid = struct.unpack('3i', connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+            if uid != owner:
+                raise PermissionError(errno.EPERM, 'somebody else listens on this socket')
             socket.send_fds(connection, [b'.'], [fd])
     finally:
         os.close(fd)
+
+
+def _owner(socket_path: str) -> int:
+    """Return the user whose directory a socket is in. The daemon must not send to any other socket of the host.
+
+    :raises OSError: it is no socket as :func:`devicetrack.virt.libvirt.privileged.open_dax` makes it
+    """
+    directory = os.path.dirname(socket_path)
+    if _SOCKET.fullmatch(socket_path) and socket_path == os.path.normpath(socket_path):
+        inside, outside = os.lstat(socket_path), os.lstat(directory)
+        if stat.S_ISSOCK(inside.st_mode) and outside.st_mode == stat.S_IFDIR | stat.S_IRWXU \
+                and 0 != inside.st_uid == outside.st_uid:
+            return inside.st_uid
+    raise OSError(errno.EINVAL, 'not a socket of the caller')
 
 
 @context.entrypoint

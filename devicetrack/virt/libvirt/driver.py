@@ -9,7 +9,6 @@ from collections.abc import Sequence
 import contextlib
 import functools
 import hashlib
-import logging
 import os
 import time
 from typing import Any
@@ -20,6 +19,8 @@ from oslo_config import cfg
 
 from devicetrack import exception
 from devicetrack import filelock
+from devicetrack import log
+from devicetrack import ownfiles
 from devicetrack.conf import libvirt as options
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import DeviceMap
@@ -45,7 +46,7 @@ from devicetrack.virt.libvirt import guests
 from devicetrack.virt.libvirt.kinds import api
 from devicetrack.virt.libvirt.kinds import installed
 
-LOG = logging.getLogger(__name__)
+LOG = log.logger(__name__)
 
 BOOT_ID = '/proc/sys/kernel/random/boot_id'    # random(4)
 
@@ -73,7 +74,8 @@ class _Guest(NamedTuple):
 class LibvirtDriver(driver.VirtDriver):
     """A hypervisor that libvirt manages, on this host.
 
-    :param kinds: the classes of the device kinds; by default those of the entry points
+    :param kinds: the classes of the device kinds; by default our own, and those that ``[devicetrack] device_kinds``
+        names
     :param connect: opens the connection instead of ``libvirt.open``; see :func:`devicetrack.virt.loader.load_driver`
     :raises InvalidConfiguration: an option cannot be used, or a device kind cannot be loaded or is none
     """
@@ -86,7 +88,7 @@ class LibvirtDriver(driver.VirtDriver):
         super().__init__(host, conf, state_path)
         options.register(conf)
         self.hypervisor = connection.Connection(conf[options.LIBVIRT_GROUP].connection_uri, connect)
-        self._kinds = installed.make(installed.classes() if kinds is None else kinds, conf, self.hypervisor)
+        self._kinds = installed.make(installed.classes(conf) if kinds is None else kinds, conf, self.hypervisor)
         self._guests = guests.Guests(self.hypervisor, self._kinds, self.boot_id)
         self._locks = os.path.join(state_path, 'locks')
 
@@ -329,8 +331,9 @@ class LibvirtDriver(driver.VirtDriver):
         """Take the lock file of one device. Nothing ever removes the file.
 
         :raises FileLocked: another process or thread still holds it
+        :raises OSError: it cannot be used, or others can change it
         """
-        os.makedirs(self._locks, mode=0o700, exist_ok=True)
+        ownfiles.make_directory(self._locks)
         # Percent encoding removes slashes and keeps different names different. It never leaves a bare "+", which marks
         # the digest of a name that is too long for a file.
         name = urllib.parse.quote(f'{assignment.kind}-{assignment.identifier}', safe='')
@@ -341,7 +344,7 @@ class LibvirtDriver(driver.VirtDriver):
         return lock
 
 
-_NO_KIND = 'no device kind of this name is installed'
+_NO_KIND = 'no device kind of this name is installed, or [devicetrack] device_kinds does not name it'
 
 
 def _unclaim(assignment: DeviceAssignment, kind: api.DeviceKind, lock: filelock.FileLock,
@@ -371,4 +374,5 @@ def _busy(assignment: DeviceAssignment) -> exception.DeviceBusy:
 
 
 def _no_lock(error: OSError) -> str:
-    return f'its lock file cannot be used: {error.strerror}'
+    where = f' {error.filename}' if isinstance(error, ownfiles.NotOurs) else ''
+    return f'its lock file{where} cannot be used: {error.strerror}'

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
-import logging
 
 import libvirt
 
 from devicetrack import exception
+from devicetrack import log
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import DeviceMap
 from devicetrack.objects.values import DeviceKey
@@ -25,7 +25,7 @@ from devicetrack.virt.libvirt import domain_xml
 from devicetrack.virt.libvirt import guest_xml
 from devicetrack.virt.libvirt.kinds import api
 
-LOG = logging.getLogger(__name__)
+LOG = log.logger(__name__)
 
 # libvirt removes these with a definition. A hypervisor refuses a flag that it does not know. With fewer flags it also
 # refuses while anything is left that the missing ones would remove.

@@ -104,17 +104,16 @@ class NdctlSource(Source):
         return {_path(found): found.name for found in self._list() if found.name and found.chardev}
 
     def _list(self) -> list[ndctl.Listed]:
-        arguments = (self._command, *ndctl.ARGUMENTS)
         try:
-            status, output = privileged.run_ndctl(arguments)
+            status, output = privileged.run_ndctl(self._command)
         except OSError as error:
             raise exception.CommandFailed(self._command, f'cannot be run: {error.strerror}') from error
         if status != 0:
-            raise exception.CommandFailed(' '.join(arguments), f'failed with status {status}')
+            raise exception.CommandFailed(' '.join((self._command, *ndctl.ARGUMENTS)), f'failed with status {status}')
         return ndctl.parse(output)
 
     def open(self, namespace: Namespace) -> int:
-        return privileged.open_dax(namespace.path)
+        return privileged.open_dax(namespace.path, namespace.size_bytes)
 
 
 class DirectorySource(Source):

@@ -2,14 +2,13 @@
 
 It lists namespaces, opens their devices or a VFIO group, removes lost definitions of mediated devices, and sets the
 vGPU type of a virtual function. A service that runs as root does it itself. Any other service uses oslo.privsep, whose
-daemon runs a few functions with one capability. The daemon opens a device and sends the descriptor through a unix
-socket of the caller (SCM_RIGHTS, unix(7)). So a child of the service can wipe the device: it outlives the service and
-the daemon if need be, and its only right is the descriptor.
+daemon runs these functions and no others. The daemon opens a device and sends the descriptor through a unix socket of
+the caller (SCM_RIGHTS, unix(7)). So a child of the service can wipe the device: it outlives the service and the daemon
+if need be, and its only right is the descriptor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 import errno
 import os
 import socket
@@ -20,30 +19,33 @@ from devicetrack import exception
 from devicetrack.virt.libvirt import root
 
 
-def run_ndctl(arguments: Sequence[str]) -> tuple[int, str]:
+def run_ndctl(command: str) -> tuple[int, str]:
     """Run ndctl to list namespaces.
 
+    :param command: the program for a service that runs as root. The daemon reads the option in its own configuration,
+        since a program that a caller names would run with the daemon's rights
     :returns: its exit status and what it printed
-    :raises OSError: it cannot be run, or there is no privileged daemon
+    :raises OSError: it cannot be run, others than root can change it, or there is no privileged daemon
     :raises CommandFailed: it does not end
     """
-    status, output = _run('run_ndctl', list(arguments))
+    status, output = root.run_ndctl(command) if os.geteuid() == 0 else _ask_daemon('run_ndctl')
     return status, output
 
 
-def open_dax(path: str) -> int:
+def open_dax(path: str, size_bytes: int) -> int:
     """Open a device-dax character device for reading and writing. The caller closes the descriptor.
 
-    :raises OSError: it cannot be opened or is no such device, or there is no privileged daemon
+    :raises OSError: it cannot be opened, is no such device or has another size, another process has it open, or there
+        is no privileged daemon
     """
     if os.geteuid() == 0:
-        return root.open_dax(path)
+        return root.open_dax(path, size_bytes)
     with tempfile.TemporaryDirectory(prefix='devicetrack-') as directory, \
             socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(os.path.join(directory, 'fd'))
         listener.listen(1)
         listener.settimeout(root.NDCTL_TIMEOUT_S)
-        _ask_daemon('send_dax', path, listener.getsockname())
+        _ask_daemon('send_dax', path, size_bytes, listener.getsockname())
         connection, _address = listener.accept()
         with connection:
             _message, descriptors, _flags, _peer = socket.recv_fds(connection, 1, 1)

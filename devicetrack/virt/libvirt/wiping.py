@@ -9,9 +9,10 @@ import sys
 from typing import Any
 
 from devicetrack import exception
+from devicetrack import log
 from devicetrack.virt.libvirt import wiper
 
-LOG = logging.getLogger(__name__)
+LOG = log.logger(__name__)
 
 _LINES_A_PHASE = 20
 
@@ -31,7 +32,8 @@ def wipe(name: str, device_fd: int, lock_fd: int, size_bytes: int, align_bytes: 
     try:
         child = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            pass_fds=(device_fd, lock_fd), start_new_session=True)
+            pass_fds=(device_fd, lock_fd), start_new_session=True,
+            env={}, cwd='/')        # PMEM_NO_FLUSH would keep libpmem from making the zeroes durable
     except OSError as error:
         raise exception.CommandFailed('the wiper', f'cannot be run: {error.strerror}') from error
     last: dict[str, Any] = {}

@@ -334,8 +334,8 @@ class DeviceKindTestCase(base.TestCase):
         with open(self.file, 'rb') as file:
             self.assertEqual(b'of somebody else', file.read())
 
-    def command(self, *arguments: str, installed: bool = True) -> tuple[int, Any]:
-        """The exit code and the answer of ``devicetrack-manage``, where the kind is installed or is not."""
+    def command(self, *arguments: str, installed: bool = True, named: bool = True) -> tuple[int, Any]:
+        """The exit code and the answer of ``devicetrack-manage``, where the kind is installed and named, or is not."""
         path = self.temp_dir()
         if installed:
             shutil.copy(DOCS / 'contributor' / 'examples' / 'scratch.py', path)
@@ -344,7 +344,8 @@ class DeviceKindTestCase(base.TestCase):
             info.joinpath('METADATA').write_text('Metadata-Version: 2.1\nName: scratch\nVersion: 1.0\n')
             info.joinpath('entry_points.txt').write_text(
                 '[devicetrack.libvirt.device_kinds]\nscratch = scratch:Scratch\n')
-        config_file = program.write_configuration(self.state_path, self.conf)
+        lines = ['device_kinds = scratch'] if named else []
+        config_file = program.write_configuration(self.state_path, self.conf, *lines)
         answer = processes.run('devicetrack.cmd.manage', '--config-file', config_file, *arguments, '-f', 'json',
                                env={**os.environ, 'PYTHONPATH': path})
         return answer.returncode, json.loads(answer.stdout)
@@ -357,12 +358,14 @@ class DeviceKindTestCase(base.TestCase):
         code, migrated = self.command('db', 'online-data-migrations')
         self.assertEqual((0, []), (code, migrated['unreadable']))
 
-    def test_commands_say_what_is_not_installed(self) -> None:
+    def test_commands_say_what_is_not_loaded(self) -> None:
         self.claim()
-        code, shown = self.command('assignment', 'show', 'scratch/one', installed=False)
-        self.assertIn('of a device kind that is not installed', shown['details']['unreadable'])
-        code, migrated = self.command('db', 'online-data-migrations', installed=False)
-        self.assertEqual((cmd_base.ATTENTION, ['scratch/one']), (code, migrated['unreadable']))
+        for installed in (True, False):         # a package that is there is loaded only if the option names its kind
+            code, shown = self.command('assignment', 'show', 'scratch/one', installed=installed, named=False)
+            self.assertIn('of a device kind that is not installed', shown['details']['unreadable'])
+            self.assertIn('[devicetrack] device_kinds', shown['details']['unreadable'])
+            code, migrated = self.command('db', 'online-data-migrations', installed=installed, named=False)
+            self.assertEqual((cmd_base.ATTENTION, ['scratch/one']), (code, migrated['unreadable']))
 
     def test_a_directory_that_cannot_be_read_frees_nothing(self) -> None:
         self.claim()

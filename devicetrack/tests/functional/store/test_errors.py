@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+import logging
 import os
 import resource
 import sqlite3
 import traceback
 from typing import Any
 
+import fixtures
+from oslo_db import exception as db_exc
 import sqlalchemy as sa
 
 from devicetrack import exception
@@ -163,13 +166,41 @@ class TestFile(base.TestCase):
 
         return processes.in_fork(as_nobody)
 
+    def _give_to_somebody_else(self, directory: str) -> None:
+        if os.geteuid() == 0:
+            for path in (directory, *(os.path.join(directory, name) for name in os.listdir(directory))):
+                os.chown(path, _NOBODY, _NOBODY)
+
+    def test_a_store_that_somebody_else_can_change_is_not_opened(self) -> None:
+        schema.sync(self.store)
+        self.store.close()
+        directory = os.path.dirname(self.fixture.path)
+        for path, says in ((directory, 'chmod go-w'), (self.fixture.path, 'chmod go-w')):
+            mode = os.stat(path).st_mode
+            os.chmod(path, mode | 0o020)
+            for call in (self.store.check, self.store.records, lambda: schema.sync(self.store),
+                         lambda: self.store.write(insert(record('ns0')))):
+                error = self.assertRaises(exception.StoreUnavailable, call)
+                self.assertIn(f'{path}: others than its owner can write to it', error.reason)
+                self.assertIn(says, error.reason)
+            os.chmod(path, mode)
+        self.assertEqual([], self.store.records())
+
+    def test_a_store_behind_a_link_is_not_opened(self) -> None:
+        schema.sync(self.store)
+        self.store.close()
+        os.rename(self.fixture.path, f'{self.fixture.path}.real')
+        os.symlink(f'{self.fixture.path}.real', self.fixture.path)
+        for call in (self.store.records, lambda: schema.sync(self.store)):
+            self.assertIn('it is a symbolic link', self.assertRaises(exception.StoreUnavailable, call).reason)
+
     def test_a_read_only_file(self) -> None:
         schema.sync(self.store)
         self.store.close()
         directory = os.path.dirname(self.fixture.path)
         os.chmod(self.fixture.directory, 0o755)
-        os.chmod(directory, 0o777)
         os.chmod(self.fixture.path, 0o444)
+        self._give_to_somebody_else(directory)
         for call in (self.store.check, lambda: self.store.write(insert(record('ns0')))):
             error = self._as_somebody_else(call)
             self.assertIsInstance(error, exception.StoreUnavailable)
@@ -291,6 +322,19 @@ class TestServer(base.TestCase):
         for call in self.all_calls(store):
             self.assert_unavailable(store, call, 'wrong-password')
 
+    def test_the_account_is_in_no_traceback_and_no_log(self) -> None:
+        logged = self.useFixture(fixtures.FakeLogger(level=logging.DEBUG))
+        fixture = self.useFixture(self.database())
+        url = fixture.url().set(username='account-7', password='wrong-password')
+        store = sql.open_store(databases.configuration(connection=url.render_as_string(hide_password=False)))
+        shown = ''
+        for call in self.all_calls(store):
+            shown += ''.join(traceback.format_exception(self.assertRaises(exception.StoreUnavailable, call)))
+        for text in (shown, logged.output):
+            self.assertNotIn('account-7', text)
+            self.assertNotIn('wrong-password', text)
+        self.assertIn('(not shown)', shown)
+
     def test_a_database_that_does_not_exist(self) -> None:
         fixture = self.useFixture(self.database())
         url = fixture.url().set(database='missing')
@@ -315,3 +359,16 @@ class TestServer(base.TestCase):
         for call in (store.check, lambda: store.write(insert(record('ns0')))):
             error = self.assertRaises(exception.StoreUnavailable, call)
             self.assertIn('read-only', error.reason)
+            self.assertNotIn(f"'{user}'", ''.join(traceback.format_exception(error)))
+
+
+class TestMariaDB(base.TestCase):
+    def test_the_writing_connection_alone_takes_several_statements_in_one_go(self) -> None:
+        store = self.useFixture(databases.MariaDBStore()).store
+        rows = tuple(record(f'ns{number}') for number in range(3))
+        store.write(insert(*rows))
+        store.write(api.Changes(delete=rows))
+        with store.reading() as connection:
+            error = self.assertRaises(db_exc.DBError, connection.exec_driver_sql, 'SELECT 1; SELECT 2')
+        self.assertIn('SQL syntax', str(error))
+        self.assertEqual([], store.records())

@@ -2,107 +2,231 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
+import socket
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
+from typing import Any
 
 from devicetrack.tests import base
 
-# As a service that starts as root does: fork the daemon, drop to another user, then ask. The device is a file that only
-# root may open; what a dax device is, is checked by path and kind, so that check alone is replaced before the fork.
-PROGRAM = textwrap.dedent("""
-    import os, sys
+# As a service that starts as root does: fork the daemon, drop to another user, then ask. The host's directories are
+# others, with a device of the kernel's that nobody has open in the place of a namespace.
+SERVICE = textwrap.dedent("""
+    import json, os, socket, sys
     from oslo_config import cfg
-    from oslo_privsep import priv_context
-    from devicetrack.virt.libvirt import daemon, mdevctl, namespaces, privileged, root
+    from oslo_privsep import comm, priv_context
+    from devicetrack.conf import libvirt as options
+    from devicetrack.virt.libvirt import daemon, mdevctl, privileged, root
 
-    path, ndctl = sys.argv[1:]
-
-    def open_it(asked):
-        if asked != path:
-            raise PermissionError(13, 'not the device')
-        return os.open(asked, os.O_RDWR)
-
-    root.open_dax = open_it
-    root.VFIO = root.SYSFS = os.path.dirname(path)
-    mdevctl.DIRECTORY = os.path.join(root.VFIO, 'definitions')
+    directory = sys.argv[1]
+    root.VFIO = root.SYSFS = root.DEVICES = directory
+    mdevctl.DIRECTORY = os.path.join(directory, 'definitions')
     cfg.CONF([], default_config_files=[], default_config_dirs=[])
+    options.register(cfg.CONF)
+    cfg.CONF.set_override('ndctl_command', os.path.join(directory, 'ndctl'), 'devicetrack_vpmem')
     daemon.context.start(priv_context.Method.FORK)
+    os.setgroups([])
     os.setgid(65534)
     os.setuid(65534)
+
+    def ask(name, *arguments):
+        # As somebody who has the service's rights can: past the checks of its own process.
+        return daemon.context.channel.remote_call(name, arguments, {}, None)
+
+    def of_daemon(name, *arguments):
+        return ask(f'devicetrack.virt.libvirt.daemon.{name}', *arguments)
+
+    def told(function, *arguments):
+        try:
+            return function(*arguments)
+        except Exception as error:
+            return f'{type(error).__name__}: {getattr(error, "strerror", None) or error}'
+
+    def listener(path):
+        found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        found.bind(path)
+        found.listen(1)
+        return found
+
+    def device(name):
+        return os.path.join(directory, name)
+
+    said = {}
+""")
+
+USES = SERVICE + textwrap.dedent("""
     try:
-        open(path, 'rb')
+        open(device('dax0.0'), 'rb')
     except PermissionError:
-        print('alone: refused')
-    print('listed:', privileged.run_ndctl((ndctl, 'list')))
-    try:
-        privileged.run_ndctl((path + '/nosuch',))
-    except OSError as error:
-        print('no program:', type(error).__name__)
-    try:
-        privileged.open_dax('/etc/shadow')
-    except OSError as error:
-        print('another path:', type(error).__name__)
-    fd = privileged.open_dax(path)
-    print('inheritable:', os.get_inheritable(fd))
-    os.pwrite(fd, b'written', 0)
-    # The daemon ends when the service does; a child with the descriptor is not its child.
-    print('read:', os.pread(fd, 7, 0))
-    print('open:', privileged.is_vfio_group_open(7))
-    try:
-        privileged.is_vfio_group_open(8)
-    except OSError as error:
-        print('no group:', type(error).__name__)
+        said['alone'] = 'refused'
+    said['listed'] = privileged.run_ndctl('/bin/false')
+    fd = privileged.open_dax(device('dax0.0'), 4096)
+    said['opened'] = [os.fstat(fd).st_rdev == os.makedev(1, 7), os.get_inheritable(fd), os.pread(fd, 2, 0).hex()]
+    said['busy'] = told(privileged.open_dax, device('dax0.0'), 4096).replace(str(os.getpid()), 'PID')
+    os.close(fd)
+    said['open'] = privileged.is_vfio_group_open(7)
+    said['no group'] = told(privileged.is_vfio_group_open, 8)
     privileged.remove_lost_definitions()
     privileged.set_vgpu_type(root.SYSFS, '0000:3d:00.4', 558)
-    for address in ('0000:3d:00.5', '../0000:3d:00.4'):
-        try:
-            privileged.set_vgpu_type(root.SYSFS, address, 558)
-        except OSError as error:
-            print('no function:', error.strerror)
-    try:
-        privileged.set_vgpu_type(root.SYSFS + '/', '0000:3d:00.4', 559)
-    except OSError as error:
-        print('another tree:', type(error).__name__)
+    said['no function'] = told(privileged.set_vgpu_type, root.SYSFS, '0000:3d:00.5', 558)
+    said['another tree'] = told(privileged.set_vgpu_type, root.SYSFS + '/', '0000:3d:00.4', 559)
+    print(json.dumps(said))
+""")
+
+HOSTILE = SERVICE + textwrap.dedent("""
+    shell = ['/bin/sh', '-c', f'id > {directory}/escaped']
+    said['no such function'] = [told(ask, name, *arguments) for name, arguments in (
+        ('os.system', (' '.join(shell),)), ('subprocess.run', (shell,)),
+        ('devicetrack.virt.libvirt.root.run_ndctl', ('/bin/sh',)),
+        ('devicetrack.virt.libvirt.daemon.root.set_vgpu_type', (directory, '0000:3d:00.4', 1)),
+        ('devicetrack.virt.libvirt.daemon._give_up_for_good', ()))]
+    said['ndctl'] = [told(of_daemon, 'run_ndctl', *arguments) for arguments in ((shell,), ('/bin/sh',), ([],))]
+    said['definitions'] = [told(of_daemon, 'remove_lost_definitions', '/etc')]
+    said['group'] = [told(of_daemon, 'is_vfio_group_open', number)
+                     for number in ('7', '../secret', -1, True, None, 7.0, 2**31, [7])]
+    said['type'] = [told(of_daemon, 'set_vgpu_type', *arguments) for arguments in (
+        ('../0000:3d:00.4', 1), ('0000:3d:00.4/../0000:3d:00.4', 1), ('0000:3d:00.4' + chr(10), 1), (None, 1),
+        ('0000:3d:00.4', '1'), ('0000:3d:00.4', -1), ('0000:3d:00.4', 2**40), ('0000:3d:00.4', True),
+        ('/tmp', '0000:3d:00.4', 1))]
+    home = os.path.join(directory, 'home')
+    mine = os.path.join(home, 'devicetrack-mine')
+    os.mkdir(mine, 0o700)
+    ours = listener(os.path.join(mine, 'fd'))
+    address = ours.getsockname()
+    said['device'] = [told(of_daemon, 'send_dax', path, size, address) for path, size in (
+        ('/etc/shadow', 4096), ('/dev/mem', 4096), (device('secret'), 7), (device('dax0.0') + chr(10), 4096),
+        (device('../') + os.path.basename(directory) + '/dax0.0', 4096), (None, 4096), (b'/dev/mem', 4096),
+        (device('dax1.0'), 7), (device('dax2.0'), 7), (device('dax3.0'), 4096), (device('dax4.0'), 4096),
+        (device('dax0.0'), 8192), (device('dax0.0'), None))]
+    os.mkdir(os.path.join(home, 'devicetrack-open'), 0o700)
+    os.chmod(os.path.join(home, 'devicetrack-open'), 0o777)
+    opened = listener(os.path.join(home, 'devicetrack-open', 'fd'))
+    other = listener(os.path.join(mine, 'other'))
+    os.mkdir(os.path.join(home, 'devicetrack-link'), 0o700)
+    os.symlink(os.path.join(directory, 'devicetrack-root', 'fd'), os.path.join(home, 'devicetrack-link', 'fd'))
+    said['socket'] = [told(of_daemon, 'send_dax', device('dax0.0'), 4096, to) for to in (
+        os.path.join(directory, 'devicetrack-root', 'fd'), opened.getsockname(), other.getsockname(),
+        os.path.join(home, 'devicetrack-link', 'fd'), os.path.join(mine, '..', 'devicetrack-mine', 'fd'),
+        address[1:], '/run/dbus/system_bus_socket', chr(0) + 'abstract', None, 7)]
+    for one in (ours, opened, other):
+        one.setblocking(False)
+    said['came'] = [told(one.accept) for one in (ours, opened, other)]
+    print(json.dumps(said))
+""")
+
+WITHOUT_SETPCAP = SERVICE.replace('daemon.context.start', """
+cfg.CONF.set_override('capabilities', [1, 19], 'devicetrack_privileged')
+daemon.context.start""") + textwrap.dedent("""
+    print(json.dumps([told(privileged.run_ndctl, '/bin/true'), told(privileged.is_vfio_group_open, 7)]))
 """)
 
 
 class PrivilegedTestCase(base.TestCase):
 
+    def setUp(self) -> None:
+        super().setUp()
+        # Device nodes do not work in /dev/shm, and the service must be able to enter.
+        self.directory = tempfile.mkdtemp(dir='/tmp')
+        self.addCleanup(shutil.rmtree, self.directory)
+        os.chmod(self.directory, 0o755)
+        self.write('secret', 'tenants', 0o600)
+        self.write('7', 'a group', 0o600)
+        # It is in no namespace, and the kernel's driver of /dev/full neither keeps nor waits for anything.
+        self.device('dax0.0', 7, 'dax')
+        os.symlink('secret', self.path('dax1.0'))
+        self.write('dax2.0', 'tenants', 0o600)
+        self.device('dax3.0', 5, 'mem')
+        os.mknod(self.path('dax4.0'), 0o600 | 0o020000, os.makedev(1, 7))       # another node of the first device
+        self.write('ndctl', '#!/bin/sh\nid -u; echo "$*"; wc -c < /proc/$$/environ; pwd; umask\n'
+                            'grep -E "^(Cap|NoNewPrivs)" /proc/self/status; exit 3\n', 0o755)
+        os.mkdir(self.path('devicetrack-root'), 0o700)
+        listener = socket.socket(socket.AF_UNIX)
+        self.addCleanup(listener.close)
+        listener.bind(self.path('devicetrack-root/fd'))
+        os.makedirs(self.path('bus/pci/devices/0000:3d:00.4/nvidia'))
+        self.write('bus/pci/devices/0000:3d:00.4/nvidia/current_vgpu_type', '0\n', 0o600)
+        os.mkdir(self.path('home'), 0o755)
+        os.chown(self.path('home'), 65534, 65534)
+
+    def path(self, name: str) -> str:
+        return os.path.join(self.directory, name)
+
+    def write(self, name: str, text: str, mode: int) -> None:
+        os.makedirs(os.path.dirname(self.path(name)), exist_ok=True)
+        with open(self.path(name), 'w') as file:
+            file.write(text)
+        os.chmod(self.path(name), mode)
+
+    def read(self, name: str) -> str:
+        with open(self.path(name)) as file:
+            return file.read()
+
+    def device(self, name: str, minor: int, subsystem: str) -> None:
+        """Make a device node and its directory in sysfs, as the kernel makes them for a namespace of 4096 bytes."""
+        os.mknod(self.path(name), 0o600 | 0o020000, os.makedev(1, minor))
+        self.write(f'devices/{name}/size', '4096\n', 0o644)
+        os.symlink(f'/sys/bus/{subsystem}', self.path(f'devices/{name}/subsystem'))
+        os.makedirs(self.path('dev/char'), exist_ok=True)
+        os.symlink(f'../../devices/{name}', self.path(f'dev/char/1:{minor}'))
+
+    def run_service(self, program: str) -> Any:
+        done = subprocess.run(
+            [sys.executable, '-W', 'ignore', '-c', program, self.directory], capture_output=True, text=True,
+            timeout=base.HANGS_S, env={**os.environ, 'TMPDIR': '/tmp', 'PMEM_NO_FLUSH': '1'}, check=False)
+        self.assertEqual(0, done.returncode, done.stderr)
+        return json.loads(done.stdout)
+
     def test_a_service_that_is_not_root_lists_and_opens_through_the_daemon(self) -> None:
-        directory = self.temp_dir()
-        os.chmod(directory, 0o755)
-        path, ndctl = os.path.join(directory, 'secret'), os.path.join(directory, 'ndctl')
-        with open(path, 'w') as file:
-            file.write('tenants')
-        os.chmod(path, 0o600)
-        os.link(path, os.path.join(directory, '7'))
-        definitions = os.path.join(directory, 'definitions', 'mtty')
-        os.makedirs(definitions)
         for name, text, when in (('lost', '', 0), ('being written', '', time.time()), ('whole', '{}', 0)):
-            with open(os.path.join(definitions, name), 'w') as file:
-                file.write(text)
-            os.utime(os.path.join(definitions, name), (when, when))
-        function = os.path.join(directory, 'bus/pci/devices/0000:3d:00.4/nvidia')
-        os.makedirs(function)
-        with open(os.path.join(function, 'current_vgpu_type'), 'w', opener=lambda name, flags: os.open(
-                name, flags, 0o600)) as file:
-            file.write('0\n')
-        with open(ndctl, 'w') as file:
-            file.write('#!/bin/sh\nid -u; echo "$*"; exit 3\n')
-        os.chmod(ndctl, 0o755)
-        done = subprocess.run([sys.executable, '-W', 'ignore', '-c', PROGRAM, path, ndctl], capture_output=True,
-                              text=True, timeout=base.HANGS_S, env={**os.environ, 'TMPDIR': '/tmp'}, check=False)
+            self.write(f'definitions/mtty/{name}', text, 0o644)
+            os.utime(self.path(f'definitions/mtty/{name}'), (when, when))
+        said = self.run_service(USES)
+        status, printed = said.pop('listed')
+        self.assertEqual((3, ['0', 'list --namespaces --regions --device-dax --configured --verbose', '0', '/', '0077',
+                              *(f'{name}:\t{0:016x}' for name in ('CapInh', 'CapPrm', 'CapEff', 'CapBnd', 'CapAmb')),
+                              'NoNewPrivs:\t1']), (status, printed.splitlines()))
         self.assertEqual(
-            ['alone: refused', "listed: (3, '0\\nlist\\n')", 'no program: NotADirectoryError',
-             'another path: PermissionError', 'inheritable: False', "read: b'written'", 'open: False',
-             'no group: FileNotFoundError', 'no function: No such file or directory', 'no function: not a PCI address',
-             'another tree: PermissionError'],
-            done.stdout.splitlines(), done.stderr)
-        with open(os.path.join(function, 'current_vgpu_type')) as file:
-            self.assertEqual('558\n', file.read())
-        with open(path) as file:
-            self.assertEqual('written', file.read())
-        self.assertEqual({'being written', 'whole'}, set(os.listdir(definitions)))
+            {'alone': 'refused', 'opened': [True, False, '0000'], 'busy': 'OSError: open in process PID',
+             'open': False, 'no group': 'FileNotFoundError: No such file or directory',
+             'no function': 'FileNotFoundError: No such file or directory',
+             'another tree': 'PermissionError: Permission denied'}, said)
+        self.assertEqual('558\n', self.read('bus/pci/devices/0000:3d:00.4/nvidia/current_vgpu_type'))
+        self.assertEqual({'being written', 'whole'}, set(os.listdir(self.path('definitions/mtty'))))
+
+    def test_the_daemon_refuses_whatever_else_a_caller_asks_it_for(self) -> None:
+        said = self.run_service(HOSTILE)
+        invalid = 'OSError: not a number'
+        no_device = 'OSError: not the path of a dax device'
+        self.assertEqual([f'NameError: Invalid privsep function: {name} not exported' for name in (
+            'os.system', 'subprocess.run', 'devicetrack.virt.libvirt.root.run_ndctl')],
+            said['no such function'][:3])
+        self.assertEqual(['ModuleNotFoundError', 'NameError'],
+                         [text.partition(':')[0] for text in said['no such function'][3:]])
+        self.assertEqual({'TypeError'}, {text.partition(':')[0] for text in said['ndctl'] + said['definitions']})
+        self.assertEqual([invalid] * 8, said['group'])
+        self.assertEqual(['OSError: not a PCI address'] * 3, said['type'][:3])
+        self.assertEqual([invalid] * 4, said['type'][4:8])
+        self.assertEqual(['TypeError'] * 2, [said['type'][number].partition(':')[0] for number in (3, 8)])
+        self.assertEqual([no_device] * 5, said['device'][:5])
+        self.assertEqual(['TypeError'] * 2, [text.partition(':')[0] for text in said['device'][5:7]])
+        self.assertEqual(['OSError: Too many levels of symbolic links', 'OSError: not a character device',
+                          'OSError: not the dax device of this name', 'OSError: not the dax device of this name',
+                          'OSError: it has 4096 bytes, not 8192', 'OSError: it has 4096 bytes, not None'],
+                         said['device'][7:])
+        self.assertEqual(['OSError: not a socket of the caller'] * 8, said['socket'][:8])
+        self.assertEqual(['TypeError'] * 2, [text.partition(':')[0] for text in said['socket'][8:]])
+        self.assertEqual(['BlockingIOError: Resource temporarily unavailable'] * 3, said['came'])
+        self.assertEqual('0\n', self.read('bus/pci/devices/0000:3d:00.4/nvidia/current_vgpu_type'))
+        self.assertEqual(('tenants', 'tenants'), (self.read('secret'), self.read('dax2.0')))
+        self.assertFalse(os.path.exists(self.path('escaped')))
+
+    def test_a_daemon_that_cannot_give_up_its_rights_does_nothing(self) -> None:
+        said = self.run_service(WITHOUT_SETPCAP)
+        self.assertEqual(['PermissionError: the privileged daemon cannot give up its rights (Operation not permitted): '
+                          '[devicetrack_privileged] capabilities needs CAP_SETPCAP for that'] * 2, said)

@@ -15,6 +15,8 @@ import types
 from typing import Any
 import uuid
 
+import fixtures
+
 from devicetrack import exception
 from devicetrack import filelock
 from devicetrack.objects.values import DeviceKey
@@ -125,6 +127,18 @@ class WipeTestCase(base.TestCase):
             file.write(b'next' * (2 * MIB))
         self.assertTrue(select.select([self.end_of_wiper], [], [], base.HANGS_S)[0])
         self.assertEqual(b'next' * (2 * MIB), self.content())
+
+    def test_the_wiper_gets_nothing_of_the_environment(self) -> None:
+        program = os.path.join(self.temp_dir(), 'wiper')
+        with open(program, 'w') as file:
+            file.write("""import json
+print(json.dumps({'phase': 'failed', 'reason': 'told ' + open('/proc/self/environ').read()}))
+""")
+        self.patch(wiper, '__file__', program)
+        self.useFixture(fixtures.EnvironmentVariable('PMEM_NO_FLUSH', '1'))
+        with filelock.FileLock(os.path.join(self.files, 'lock')) as lock:
+            error = self.assertRaises(exception.CommandFailed, wiping.wipe, 'ns0', lock.fd, lock.fd, 8 * MIB, MIB, 0)
+        self.assertEqual('told ', error.reason)
 
     def test_nothing_is_touched_while_a_wiper_of_another_process_runs(self) -> None:
         self.configuration.set('devicetrack_vpmem', wipe_wait_s=0)

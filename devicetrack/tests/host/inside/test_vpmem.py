@@ -53,7 +53,7 @@ UNPRIVILEGED = textwrap.dedent("""
 
     path, name = sys.argv[1:]
     cfg.CONF(['--config-file', path], project='service')
-    source = namespaces.NdctlSource('ndctl')
+    source = namespaces.NdctlSource('/usr/bin/ndctl')
     found = source.read()[name]
     said = {'uid': os.geteuid(), 'found': found, 'paths': len(source.paths())}
     try:
@@ -96,7 +96,7 @@ class Machine(libvirt_hosts.Machine):
 
     def __init__(self) -> None:
         super().__init__(lambda: libvirt.open(URI), libvirt_hosts.QEMU, '/dev', firmware.path())
-        self.source = namespaces.NdctlSource('ndctl')
+        self.source = namespaces.NdctlSource('/usr/bin/ndctl')
 
     def namespace(self, name: str) -> namespaces.Namespace:
         return self.source.read()[name]
@@ -170,7 +170,7 @@ class VPMEMTestCase(base.TestCase):
         made = self.ndctl('create-namespace', '--mode=devdax', f'--name={name}', f"--region={region['dev']}",
                           *options)
         self.addCleanup(self._destroy, made['uuid'])
-        return namespaces.NdctlSource('ndctl').read()[name]
+        return namespaces.NdctlSource('/usr/bin/ndctl').read()[name]
 
     def _destroy(self, uuid: str) -> None:
         for found in self.ndctl('list', '--namespaces'):
@@ -266,7 +266,7 @@ class VPMEMTestCase(base.TestCase):
 class NamespaceTestCase(VPMEMTestCase):
 
     def test_namespaces_are_what_the_kernel_says(self) -> None:
-        found = namespaces.NdctlSource('ndctl').read()
+        found = namespaces.NdctlSource('/usr/bin/ndctl').read()
         self.assertLessEqual({FIRST, SECOND}, set(found))
         for namespace in found.values():
             number = os.stat(namespace.path).st_rdev

@@ -173,3 +173,11 @@ class FilesTestCase(base.TestCase):
         for claim_id in ('', '../../etc', 'ab'):
             self.claims.remember(GivenUp('i', claim_id, None))
         self.assertEqual([], self.claims.all())
+
+    def test_nobody_else_can_name_a_claim_to_give_back(self):
+        self.claims.remember(GivenUp('i', 'ab-1', None))
+        directory = os.path.join(self.path, 'given-up')
+        os.chmod(directory, 0o777)
+        self.assertEqual([], self.claims.all())
+        os.chmod(directory, 0o700)
+        self.assertEqual([GivenUp('i', 'ab-1', None)], self.claims.all())

@@ -131,6 +131,27 @@ class IdentityTestCase(HostTestCase):
         self.assertIn('another host with the same state_path', str(error))
         self.assertEqual(['host'], [known.name for known in host.store.hosts()])
 
+    def test_a_lock_file_that_was_removed_makes_no_second_manager(self):
+        host = self.host(devices=1)
+        os.unlink(os.path.join(host.configuration.state_path, 'manager.lock'))
+        another = self.under_another_name(host, configuration=host.configuration)
+        error = self.assertRaises(exception.HostInUse, another.manager.init_host, self.context)
+        self.assertEqual(host.configuration.state_path, error.path)
+
+    def test_a_state_directory_that_others_can_change_is_refused(self):
+        host = self.host(devices=1)
+        host.manager.close()
+        path = host.configuration.state_path
+        lock = os.path.join(path, 'manager.lock')
+        for wrong, says in ((path, 'chmod go-w'), (lock, 'chmod go-w')):
+            mode = os.stat(wrong).st_mode
+            os.chmod(wrong, mode | 0o002)
+            error = self.assertRaises(exception.UnsafePath, host.manager.init_host, self.context)
+            self.assertEqual(wrong, error.path)
+            self.assertIn(says, error.reason)
+            os.chmod(wrong, mode)
+        host.manager.init_host(self.context)
+
     def test_a_machine_that_has_devices_is_refused_under_another_name(self):
         host = self.host(devices=1)
         instance = host.spawn(pmem=1)

@@ -36,7 +36,8 @@ class UpgradeCheckTestCase(base.TestCase):
 
     def test_all_is_well(self) -> None:
         self.host.spawn(pmem=1)
-        self.assertEqual((SUCCESS, {'Configuration': SUCCESS, 'Store schema': SUCCESS, 'Stored details': SUCCESS}),
+        self.assertEqual((SUCCESS, {'Configuration': SUCCESS, 'Files': SUCCESS, 'Store schema': SUCCESS,
+                                    'Stored details': SUCCESS}),
                          self.check()[:2])
 
     def test_a_driver_that_nobody_has(self) -> None:
@@ -82,6 +83,17 @@ class UpgradeCheckTestCase(base.TestCase):
         code, results, details = self.check()
         self.assertEqual((FAILURE, FAILURE), (code, results['Configuration']))
         self.assertIn('[devicetrack_compatibility] sources = vendor: no entry point', details)
+
+    def test_files_that_others_can_change(self) -> None:
+        locks = os.path.join(self.state_path, 'locks')
+        os.mkdir(locks)
+        lock, store = os.path.join(locks, 'vpmem-ns0.lock'), os.path.join(self.state_path, 'devicetrack.sqlite')
+        os.symlink('/etc/passwd', lock)
+        os.chmod(store, 0o666)
+        code, results, details = self.check()
+        self.assertEqual((FAILURE, FAILURE), (code, results['Files']))
+        self.assertIn(f'{lock}: it is a symbolic link: name the regular file itself; '
+                      f'{store}: others than its owner can write to it (mode 0666): chmod go-w {store}', details)
 
     def test_no_store(self) -> None:
         self.host.manager.close()

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pathlib
+import re
+
+import devicetrack
 from devicetrack import exception
 from devicetrack.store import sql
 from devicetrack.store.sql import engine
@@ -32,6 +36,19 @@ class TestPlace(base.TestCase):
 class TestDefaultPlace(base.TestCase):
     def test_unset_means_a_file_in_the_state_directory(self) -> None:
         self.assertEqual(f'{self.state_path}/devicetrack.sqlite', engine.place(self.conf).path)
+
+
+class TestTLS(base.TestCase):
+    def test_the_documented_parameters_of_tls_reach_the_driver(self) -> None:
+        page = (pathlib.Path(devicetrack.__file__).parents[1] / 'doc/source/admin/store.rst').read_text('utf-8')
+        told = []
+        for connection in re.findall(r'connection = (\S+\?ssl\S+)', page):
+            url = engine.place(databases.configuration(connection=connection)).url
+            told.append(url.get_dialect()().create_connect_args(url)[1])
+        postgresql, mariadb = told
+        self.assertEqual(('verify-full', '/etc/ssl/certs/db-ca.pem'),
+                         (postgresql['sslmode'], postgresql['sslrootcert']))
+        self.assertEqual({'ca': '/etc/ssl/certs/db-ca.pem'}, mariadb['ssl'])
 
 
 class TestRefused(base.TestCase):

@@ -153,7 +153,7 @@ class UsageTestCase(DriverTestCase):
         self.raw.domains = [Domain(A, xml(A, '/a', live=True)), Domain(A, xml(A, '/b', live=True))]
         usage = self.driver.get_usage()
         self.assertEqual([f'domain {A}'], [unknown.what for unknown in usage.unknown])
-        self.assertEqual(['/a', '/b'], [use.identifier for use in usage.uses])
+        self.assertEqual({'/a', '/b'}, {use.identifier for use in usage.uses})
 
     def test_a_boot_that_cannot_be_named_is_an_error_of_the_driver(self) -> None:
         self.patch(libvirt_driver, 'BOOT_ID', os.path.join(self.temp_dir(), 'not there'))
@@ -307,6 +307,14 @@ class UnclaimTestCase(DriverTestCase):
         names = ['/a', '%2Fa', 'a', '.', '..', 'ü' * 100, 'ü' * 101, 'x\0', 'A']
         self.driver.unclaim([contract.assignment(A, 'path', name, None, DETAILS) for name in names])
         self.assertEqual(len(names), len(os.listdir(os.path.join(self.state_path, 'locks'))))
+
+    def test_a_lock_that_others_can_change_frees_nothing(self) -> None:
+        locks = os.path.join(self.state_path, 'locks')
+        os.mkdir(locks)
+        os.chmod(locks, 0o770)
+        error = self.unclaim()
+        self.assertIsInstance(error, exception.UnclaimFailed)
+        self.assertIn(f'{locks} cannot be used: others than its owner can write to it (mode 0770)', str(error))
 
     def test_locks_that_cannot_be_made_free_nothing(self) -> None:
         with open(os.path.join(self.state_path, 'locks'), 'w'):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import pathlib
 import pickle
+import sys
 from typing import Any
 
 import fixtures as test_fixtures
@@ -18,6 +20,7 @@ from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import MigrationType
 from devicetrack.testing import fixtures
 from devicetrack.tests import base
+from devicetrack.virt import device_kinds
 from devicetrack.virt.libvirt import driver as libvirt_driver
 from devicetrack.virt.libvirt.kinds import api
 from devicetrack.virt.libvirt.kinds import installed
@@ -221,3 +224,31 @@ class KindTestCase(base.TestCase):
                                   'host', self.conf, self.state_path, self.kinds)
         self.assertIn(self.says, str(error))
         self.assertIn('devicetrack.libvirt.device_kinds = ', str(error))
+
+
+class EntryPointsTestCase(base.TestCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+        path = pathlib.Path(self.temp_dir())
+        info = path / 'tape-1.0.dist-info'
+        info.mkdir()
+        info.joinpath('METADATA').write_text('Metadata-Version: 2.1\nName: tape\nVersion: 1.0\n')
+        info.joinpath('entry_points.txt').write_text(
+            f'[{device_kinds.NAMESPACE}]\ntape = {__name__}:Tape\nvpmem = {__name__}:Tape\n'
+            'broken = devicetrack_nosuch:Kind\n')
+        self.useFixture(test_fixtures.MonkeyPatch('sys.path', [*sys.path, str(path)]))
+
+    def loaded(self, *named: str) -> list[str]:
+        self.configuration.set('devicetrack', device_kinds=named)
+        return [cls.__module__.rpartition('.')[2] for cls in installed.classes(self.conf)]
+
+    def test_our_kinds_are_loaded_and_others_only_if_they_are_named(self) -> None:
+        self.assertEqual(['mdev', 'vf', 'vpmem'], self.loaded())
+        self.assertEqual(['mdev', 'test_installed', 'vf', 'vpmem'], sorted(self.loaded('tape')))
+
+    def test_one_that_is_not_there_or_cannot_be_loaded_is_refused_by_name(self) -> None:
+        for name, says in (('nosuch', '[devicetrack] device_kinds = nosuch: no package has'),
+                           ('broken', 'broken: cannot be loaded: No module named')):
+            error = self.assertRaises(exception.InvalidConfiguration, self.loaded, name)
+            self.assertIn(says, str(error))

@@ -140,4 +140,4 @@ class GroupTestCase(base.TestCase):
 
     def test_a_number_and_nothing_else(self) -> None:
         name: Any = '../3'
-        self.assertRaises(ValueError, privileged.is_vfio_group_open, name)
+        self.assertRaises(OSError, privileged.is_vfio_group_open, name)

@@ -25,8 +25,6 @@ from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import domain_xml
 from devicetrack.virt.libvirt import guest_xml
 
-NAMESPACE = 'devicetrack.libvirt.device_kinds'
-
 
 class Stock(NamedTuple):
     """The stock of one kind: devices that exist, those that can still be made, and those that only options name."""

@@ -14,13 +14,13 @@ from typing import Any
 from typing import Final
 
 from oslo_config import cfg
-from stevedore import extension
 
 from devicetrack import exception
 from devicetrack.objects import details
 from devicetrack.objects.values import Capacity
 from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import MigrationType
+from devicetrack.virt import device_kinds
 from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt.kinds import api
 
@@ -30,18 +30,19 @@ _RESOURCE_CLASS: Final = re.compile(r'[A-Z0-9_]{1,255}')
 _IDENTIFIER_CHARACTERS: Final = 255
 
 
-def classes() -> list[type[api.DeviceKind]]:
-    """Load the classes that the entry points name.
+def classes(conf: cfg.ConfigOpts) -> list[type[api.DeviceKind]]:
+    """Load our own classes, and those of other packages that ``[devicetrack] device_kinds`` names.
 
-    :raises InvalidConfiguration: one cannot be loaded
+    :raises InvalidConfiguration: one is not installed or cannot be loaded
     """
-    failed: list[tuple[str, BaseException]] = []
-    manager: Any = extension.ExtensionManager(
-        api.NAMESPACE,
-        on_load_failure_callback=lambda _manager, entry_point, error: failed.append((entry_point.name, error)))
-    for name, error in failed:
-        raise exception.InvalidConfiguration(api.NAMESPACE, name, f'cannot be loaded: {error}') from error
-    return [found.plugin for found in manager]
+    found = []
+    for entry_point in device_kinds.entry_points(conf):
+        try:
+            found.append(entry_point.load())
+        except Exception as error:
+            raise exception.InvalidConfiguration(
+                device_kinds.NAMESPACE, entry_point.name, f'cannot be loaded: {error}') from error
+    return found
 
 
 def make(kinds: Sequence[type[api.DeviceKind]], conf: Any,
@@ -172,7 +173,7 @@ def _check_one(kind: api.DeviceKind, one: InventoryDevice | Capacity) -> None:
 
 
 def _no_kind(cls: Any, reason: str) -> exception.InvalidConfiguration:
-    return exception.InvalidConfiguration(api.NAMESPACE, _path(cls), reason)
+    return exception.InvalidConfiguration(device_kinds.NAMESPACE, _path(cls), reason)
 
 
 def _path(cls: Any) -> str:

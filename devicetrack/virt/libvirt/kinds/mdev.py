@@ -15,7 +15,6 @@ from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
-import logging
 import os
 import time
 from typing import Any
@@ -23,6 +22,7 @@ from typing import TypeVar
 from xml.sax import saxutils
 
 from devicetrack import exception
+from devicetrack import log
 from devicetrack import vocabulary
 from devicetrack.conf import libvirt as options
 from devicetrack.objects import details
@@ -48,7 +48,7 @@ from devicetrack.virt.libvirt.kinds import mdev_options
 from devicetrack.virt.libvirt.kinds import type_options
 from devicetrack.virt.libvirt.kinds.mdev_devices import Device
 
-LOG = logging.getLogger(__name__)
+LOG = log.logger(__name__)
 
 # How long libvirt may take to notice a change. It reads one event after the other, and runs mdevctl for each.
 SETTLE_S = 60.0

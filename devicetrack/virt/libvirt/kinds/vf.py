@@ -15,11 +15,11 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 import errno
 import itertools
-import logging
 import time
 from typing import Any
 
 from devicetrack import exception
+from devicetrack import log
 from devicetrack import vocabulary
 from devicetrack.conf import libvirt as options
 from devicetrack.objects import details
@@ -40,7 +40,7 @@ from devicetrack.virt.libvirt.kinds import api
 from devicetrack.virt.libvirt.kinds import type_options
 from devicetrack.virt.libvirt.kinds import vf_options
 
-LOG = logging.getLogger(__name__)
+LOG = log.logger(__name__)
 
 
 class VF(api.DeviceKind):

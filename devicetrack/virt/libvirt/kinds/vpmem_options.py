@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+import os
 import re
 from typing import NamedTuple
 
@@ -45,6 +46,9 @@ def read(conf: cfg.ConfigOpts) -> VPMEMOptions:
     options.register(conf)
     placement_options.register(conf)
     ours = conf[options.VPMEM_GROUP]
+    if not os.path.isabs(ours.ndctl_command):
+        raise exception.InvalidConfiguration(
+            f'[{options.VPMEM_GROUP}] ndctl_command', ours.ndctl_command, 'it runs as root: give its absolute path')
     return VPMEMOptions(_labels(conf[options.LIBVIRT_GROUP].pmem_namespaces), ours.ndctl_command, ours.directory,
                         ours.wipe_rate_mib_s, ours.wipe_wait_s, conf[placement_options.GROUP].pmem_per_numa_node)
 

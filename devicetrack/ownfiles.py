@@ -1,0 +1,103 @@
+"""Directories and files that are this process's alone: the state directory, lock files, the SQLite store.
+
+Who can change one of them, or put a link in its place, chooses what this process writes, or becomes a second manager.
+So each is checked before it is used: it is no symbolic link, it belongs to the user of this process, and neither its
+group nor others may write to it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+_WRITABLE = stat.S_IWGRP | stat.S_IWOTH
+
+
+class NotOurs(PermissionError):
+    """Somebody else could change it. ``strerror`` says what is wrong and what to do, ``filename`` with what."""
+
+    filename: str
+    strerror: str
+
+
+def make_directory(path: str) -> None:
+    """Make a directory with mode 0700, or check the one that is there.
+
+    :raises NotOurs: it is not ours alone
+    :raises OSError: it cannot be made
+    """
+    os.makedirs(path, mode=0o700, exist_ok=True)
+    check_directory(path)
+
+
+def check_directory(path: str) -> None:
+    """Check a directory.
+
+    :raises NotOurs: it is not ours alone
+    :raises OSError: it is not there
+    """
+    _check(path, os.lstat(path), stat.S_IFDIR)
+
+
+def check_file(path: str) -> None:
+    """As :func:`check_directory`, for a regular file."""
+    _check(path, os.lstat(path), stat.S_IFREG)
+
+
+def open_file(path: str) -> int:
+    """Open a file for reading and writing, and make it with mode 0600 if it is missing.
+
+    :raises NotOurs: it is not ours alone; nothing was written
+    :raises OSError: it cannot be opened
+    """
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
+            check_file(path)
+        raise
+    return _checked(fd, path, stat.S_IFREG)
+
+
+def open_directory(path: str) -> int:
+    """Open a directory for its lock. The errors are those of :func:`check_directory`."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR):
+            check_directory(path)
+        raise
+    return _checked(fd, path, stat.S_IFDIR)
+
+
+def is_at(fd: int, path: str) -> bool:
+    """Whether the path still names what is open."""
+    try:
+        return os.path.samestat(os.fstat(fd), os.lstat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _checked(fd: int, path: str, wanted: int) -> int:
+    try:
+        _check(path, os.fstat(fd), wanted)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _check(path: str, found: os.stat_result, wanted: int) -> None:
+    what = 'directory' if wanted == stat.S_IFDIR else 'regular file'
+    wrong = None
+    if stat.S_IFMT(found.st_mode) != wanted:
+        link = stat.S_ISLNK(found.st_mode)
+        wrong = f'it is a symbolic link: name the {what} itself' if link else f'it is no {what}: move it away'
+    elif found.st_uid != os.geteuid():
+        wrong = (f'it belongs to the user {found.st_uid} and this process runs as {os.geteuid()}: run it as the user '
+                 f'of the service, or give that user the {what} (chown)')
+    elif found.st_mode & _WRITABLE:
+        wrong = f'others than its owner can write to it (mode {stat.S_IMODE(found.st_mode):04o}): chmod go-w {path}'
+    if wrong is not None:
+        raise NotOurs(errno.EPERM, wrong, path)

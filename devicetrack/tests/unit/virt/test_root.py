@@ -1,0 +1,52 @@
+"""What the functions that need root refuse."""
+
+from __future__ import annotations
+
+import os
+
+from devicetrack.tests import base
+from devicetrack.virt.libvirt import root
+
+
+class ProgramTestCase(base.TestCase):
+    """Root runs no program that somebody else can change."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.directory = self.temp_dir()
+        self.inner = os.path.join(self.directory, 'inner')
+        os.mkdir(self.inner, 0o755)
+        self.program = os.path.join(self.inner, 'ndctl')
+        with open(self.program, 'w') as file:
+            file.write('#!/bin/sh\necho "$0" "$1"\n')
+        os.chmod(self.program, 0o755)
+
+    def refused(self, path: str, reason: str) -> None:
+        error = self.assertRaises(OSError, root.run_ndctl, path)
+        self.assertIn(reason, str(error.strerror))
+
+    def test_one_of_root_runs(self) -> None:
+        self.assertEqual((0, f'{self.program} list\n'), root.run_ndctl(self.program))
+
+    def test_a_link_to_one_of_root_runs_what_it_leads_to(self) -> None:
+        link = os.path.join(self.directory, 'link')
+        os.symlink(self.program, link)
+        self.assertEqual((0, f'{self.program} list\n'), root.run_ndctl(link))
+
+    def test_one_that_others_can_write_is_refused(self) -> None:
+        for path in (self.program, self.inner):
+            for mode in (0o775, 0o757):
+                os.chmod(path, mode)
+                self.refused(self.program, f'others than root can change {path}')
+            os.chmod(path, 0o755)
+
+    def test_one_of_another_owner_is_refused(self) -> None:
+        for path in (self.program, self.inner):
+            os.chown(path, 65534, -1)
+            self.refused(self.program, f'others than root can change {path}')
+            os.chown(path, 0, -1)
+
+    def test_a_name_a_directory_and_nothing_are_refused(self) -> None:
+        self.refused('ndctl', 'not an absolute path')
+        self.refused(self.inner, 'not a regular file')
+        self.refused('/nosuch/ndctl', 'No such file')
