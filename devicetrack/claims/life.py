@@ -110,7 +110,7 @@ class Life:
         :raises OutcomeUnknown: the devices stay held until the store has said
         """
         claim_id = f'{self._claim_prefix}-{next(self._claim_numbers):x}'
-        refused, looked_again, beside = 0, False, move is not None
+        refused, looked_again, beside = 0, 0, move is not None
         while True:
             try:
                 hold = self._ledger.take(instance_uuid, demand, beside)
@@ -118,9 +118,11 @@ class Life:
                 if not beside and isinstance(error, exception.InstanceHasClaim) and self._leaves_all(instance_uuid):
                     beside = True
                     continue
-                if looked_again or not self._look_again(instance_uuid, error):
+                # Others may go on writing rows, and another look shows that. What is in doubt one look settles, or none.
+                looks = self._attempts if isinstance(error, exception.NoFit) else 1
+                if looked_again == looks or not self._look_again(instance_uuid, error):
                     raise
-                looked_again = True
+                looked_again += 1
                 continue
             hold = self._named(hold, demand if move is None else demand.as_asked())
             with self._ledger.put_back_on_error(hold):

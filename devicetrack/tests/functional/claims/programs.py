@@ -155,8 +155,9 @@ def resize(options: dict[str, Any]) -> None:
             configuration=configuration) as host:
         instance = host.spawn(fixtures.Instance(uuid=options['instance_uuid']), pmem=1)
         _said('spawned')
-        host.resize(instance, pmem=1, migration=fixtures.Migration(
-            host.name, host.name, instance.uuid, uuid=options['migration_uuid']))
+        migration = fixtures.Migration(host.name, host.name, instance.uuid, uuid=options['migration_uuid'])
+        host.service.moves = [migration]
+        host.resize(instance, pmem=1, migration=migration)
         _said('claimed')
         host.machine.stop_guest(instance.uuid)
         host.run_guest(instance)

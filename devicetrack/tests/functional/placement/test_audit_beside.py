@@ -33,6 +33,7 @@ class TestBetween(AuditTestCase):
         self.elsewhere = {self.placement.provider(VCPU=8, VGPU=8): {**CPU, VGPU: 1}}
         self.instance = Instance(host=self.name, node=self.name)
         self.migration = fixtures.Migration(self.name, self.name, self.instance.uuid)
+        self.host.service.moves = [self.migration]
 
     def on(self, card: str) -> dict[str, dict[str, int]]:
         return {self.node: CPU, self.providers[card]: {VGPU: 1}}

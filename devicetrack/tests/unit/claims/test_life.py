@@ -57,12 +57,12 @@ class RefusedByTheStoreTestCase(HostTestCase):
         self.assertRaises(exception.DeviceTaken, host.claim, Instance(), pmem=1)
         self.assertEqual(3, len(host.store.written))
 
-    def test_a_claim_looks_only_once(self):
-        host = self.host(devices=1)
+    def test_a_claim_looks_as_often_as_it_may_choose(self):
+        host = self.host(3, devices=1)
         self.refuse(host, 'd0')
         before = host.machine.calls['get_usage']
-        self.assertRaises(exception.NoFit, host.claim, Instance(), pmem=1)
-        self.assertEqual((2, 1), (len(host.store.written), host.machine.calls['get_usage'] - before))
+        self.assertRaises(exception.DeviceTaken, host.claim, Instance(), pmem=1)
+        self.assertEqual((3, 2), (len(host.store.written), host.machine.calls['get_usage'] - before))
         self.assertEqual(({}, ['d0']), (host.held(), self.in_doubt(host)))
 
     def test_without_devices_in_doubt_there_is_nothing_to_look_at(self):
