@@ -118,7 +118,7 @@ class Life:
                 if not beside and isinstance(error, exception.InstanceHasClaim) and self._leaves_all(instance_uuid):
                     beside = True
                     continue
-                # Others may go on writing rows, and another look shows that. What is in doubt one look settles, or none.
+                # Others may go on writing rows, which another look shows. One look settles what is in doubt, or none.
                 looks = self._attempts if isinstance(error, exception.NoFit) else 1
                 if looked_again == looks or not self._look_again(instance_uuid, error):
                     raise
