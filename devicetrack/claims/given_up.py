@@ -64,6 +64,8 @@ class GivenUpClaims:
 
     def forget(self, claim_id: str) -> None:
         """What the claim took went back, or it took nothing. An error is logged: it will be asked about once more."""
+        if _CLAIM_ID.fullmatch(claim_id) is None:
+            return                              # no file has such a name, and callers may hand in any
         try:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(os.path.join(self._directory, claim_id))

@@ -169,6 +169,15 @@ class FilesTestCase(base.TestCase):
         self.claims.remember(GivenUp('i', 'ab-1', None))
         self.claims.forget('ab-1')
 
+    def test_a_claim_of_no_manager_removes_no_file(self):
+        self.claims.remember(GivenUp('i', 'ab-1', None))
+        with open(os.path.join(self.path, 'manager.lock'), 'w'):
+            pass
+        for claim_id in ('../manager.lock', os.path.join(self.path, 'manager.lock'), '', '.', 'ab-1\n'):
+            self.claims.forget(claim_id)
+        self.assertEqual(['given-up', 'manager.lock'], sorted(os.listdir(self.path)))
+        self.assertEqual([GivenUp('i', 'ab-1', None)], self.claims.all())
+
     def test_a_claim_of_no_manager_is_not_remembered(self):
         for claim_id in ('', '../../etc', 'ab'):
             self.claims.remember(GivenUp('i', claim_id, None))
