@@ -110,14 +110,11 @@ class Life:
         :raises OutcomeUnknown: the devices stay held until the store has said
         """
         claim_id = f'{self._claim_prefix}-{next(self._claim_numbers):x}'
-        refused, looked_again, beside = 0, 0, move is not None
+        refused = looked_again = 0
         while True:
             try:
-                hold = self._ledger.take(instance_uuid, demand, beside)
+                hold = self._ledger.take(instance_uuid, demand, beside=move is not None)
             except (exception.InstanceHasClaim, exception.NoFit) as error:
-                if not beside and isinstance(error, exception.InstanceHasClaim) and self._leaves_all(instance_uuid):
-                    beside = True
-                    continue
                 # Others may go on writing rows, which another look shows. One look settles what is in doubt, or none.
                 looks = self._attempts if isinstance(error, exception.NoFit) else 1
                 if looked_again == looks or not self._look_again(instance_uuid, error):
@@ -144,12 +141,6 @@ class Life:
             except BaseException:
                 self._given_up.remember(GivenUp(instance_uuid, claim_id, move and move.migration_uuid))
                 raise
-
-    def _leaves_all(self, instance_uuid: str) -> bool:
-        """Whether all that an instance still holds here is on its way back: it was away, and nothing is its own."""
-        records = self._rows.of_instance(instance_uuid)
-        return bool(records) and not self._rows.doubts_of(instance_uuid) and all(
-            record.state == vocabulary.RELEASING for record in records)
 
     def _look_again(self, instance_uuid: str, error: exception.DeviceTrackError) -> bool:
         """Before a claim is refused: see whether what stands in its way is over.

@@ -147,11 +147,12 @@ class Ledger:
         """Hold devices for the whole demand, or nothing.
 
         :param beside: besides what the instance holds already, for an instance that moves
-        :raises InstanceHasClaim: the instance holds devices already
+        :raises InstanceHasClaim: the instance holds devices already, and not all of them are on their way back
         :raises NoFit: with what is short
         """
         first = self._holdings.get(instance_uuid)
-        if first is not None and not beside:
+        if first is not None and not beside and any(
+                unit.state != RELEASING for holding in self._holdings_of(instance_uuid) for unit in holding.units):
             raise exception.InstanceHasClaim(instance_uuid, [unit.key for unit in first.units])
         items = demand.items
         if len(items) == 1:

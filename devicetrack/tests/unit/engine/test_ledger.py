@@ -921,6 +921,17 @@ class HoldInStepsTestCase(base.TestCase):
         ledger.hold([hosts.row(gone, 'i')])
         self.assertRaises(exception.NoFit, ledger.exchange, gone.key)
 
+    def test_beside_what_is_on_its_way_back_an_instance_has_one_claim(self):
+        ledger = hosts.ledger(*map(namespace, 'abcd'))
+        first = ledger.take('i', wants((PMEM, 2)))
+        ledger.releasing(first.keys[:1])
+        self.assertRaises(exception.InstanceHasClaim, ledger.take, 'i', wants((PMEM, 1)))
+        ledger.releasing(first.keys)
+        self.assertEqual(['c'], hosts.taken(ledger.take('i', wants((PMEM, 1)))))
+        self.assertRaises(exception.InstanceHasClaim, ledger.take, 'i', wants((PMEM, 1)))
+        ledger.free(first.keys)
+        self.assertRaises(exception.InstanceHasClaim, ledger.take, 'i', wants((PMEM, 1)))
+
     def test_of_three_holdings_two_stay_when_the_first_ends(self):
         ledger = hosts.ledger(*map(namespace, 'abc'))
         holds = [ledger.take('i', wants((PMEM, 1)), beside=beside) for beside in (False, True, True)]
