@@ -251,7 +251,7 @@ def from_text(text: str) -> DeviceDetails:
 
 
 def peek(text: str) -> DeviceDetails:
-    """Read details of the present version without the checks of :func:`from_text`; for callers with thousands.
+    """Read details of the present version without converting or coercing them; for callers with thousands.
 
     The values are complete and of their types, and not coerced: look at them and do not keep the object.
 

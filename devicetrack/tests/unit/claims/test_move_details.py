@@ -70,24 +70,17 @@ class RefusedTestCase(test_moving.RegionTestCase):
         self.assertEqual((exception.InstanceHasClaim, [D0]), (type(error), list(error.held)))
 
     def test_the_newer_migration_counts_also_when_the_service_tells_of_the_older_one_alone(self):
-        region = self.region(devices=1)
-        instance = region.spawn('one', pmem=1)
-        older, newer = region.migration(instance, 'two'), region.migration(instance, 'two')
-        self.two.resize(instance, pmem=1, migration=older)
-        self.two.service.moves = [older]
-        self.two.resize(instance, pmem=1, migration=newer)
-        self.assertEqual(('error', [newer.uuid]),
-                         (older.status, [record.migration_uuid for record in self.two.records(instance)]))
-
-    def test_the_newer_migration_counts_also_when_the_service_cannot_end_the_older_one(self):
-        region = self.region(devices=1)
-        instance = region.spawn('one', pmem=1)
-        older, newer = region.migration(instance, 'two'), region.migration(instance, 'two')
-        self.two.resize(instance, pmem=1, migration=older)
-        self.two.service.moves = [older]
-        self.patch(self.two.service, 'fail_migration', lambda _uuid: None)
-        self.two.resize(instance, pmem=1, migration=newer)
-        self.assertEqual([newer.uuid], [record.migration_uuid for record in self.two.records(instance)])
+        for ends_it in (True, False):
+            region = self.region(devices=1)
+            instance = region.spawn('one', pmem=1)
+            older, newer = region.migration(instance, 'two'), region.migration(instance, 'two')
+            self.two.resize(instance, pmem=1, migration=older)
+            self.two.service.moves = [older]
+            if not ends_it:
+                self.patch(self.two.service, 'fail_migration', lambda _uuid: None)
+            self.two.resize(instance, pmem=1, migration=newer)
+            self.assertEqual((ends_it, [newer.uuid]), (
+                older.status == 'error', [record.migration_uuid for record in self.two.records(instance)]))
 
     def test_a_context_that_cannot_be_read_is_said_and_changes_nothing(self):
         region = self.region()
