@@ -34,6 +34,8 @@ FORGET: Final = 'forget'
 DRAIN: Final = 'drain'
 UNDRAIN: Final = 'undrain'
 ADMIT: Final = 'admit'
+# Of two of these about one target the newer one counts.
+_CONTRARIES: Final = frozenset((DRAIN, UNDRAIN))
 
 # What an answer says became of an order.
 DONE: Final = 'done'
@@ -83,27 +85,36 @@ class Orders:
     def answer_waiting(self) -> bool:
         """Do and answer the orders that wait for the host's manager. For the end of an audit.
 
-        Whatever is wrong with an order is its answer, and no error of the audit.
+        Whatever is wrong with an order is its answer, and no error of the audit. An order that was done and whose
+        answer was lost is done once more, unless a newer order asks for the contrary.
 
         :returns: whether there was any
         """
         try:
-            waiting = self._store.orders_of_host(self._host_uuid, waiting=True)
+            if not self._store.orders_of_host(self._host_uuid, waiting=True):
+                return False
+            known = self._store.orders_of_host(self._host_uuid)
         except exception.StoreError as error:
             LOG.warning('Orders for host %(host)s cannot be read: %(error)s', {'host': self._host, 'error': error})
             return False
-        for order in waiting:
+        for number, order in enumerate(known):
+            if order.answer is not None:
+                continue
             LOG.info('Host %(host)s: order %(uuid)s: %(verb)s %(arguments)s', {
                 'host': self._host, 'uuid': order.uuid, 'verb': order.verb, 'arguments': order.arguments})
-            answer = self._answer(order)
+            newer = _contrary(order.verb, _target_of(order), known[number + 1:])
+            answer = self._answer(order) if newer is None else Answer(
+                REFUSED, f'order {newer.uuid}, to {newer.verb} it, is newer')
             LOG.info('Host %(host)s: order %(uuid)s %(outcome)s: %(text)s', {
                 'host': self._host, 'uuid': order.uuid, 'outcome': answer.outcome, 'text': answer.text})
             try:
-                self._store.answer_order(order.uuid, int(time.time()), json.dumps(answer._asdict(), sort_keys=True))
+                self._store_answer(order, answer)
             except exception.StoreError as error:
-                # It is done once more at the next audit, which finds it done.
                 LOG.warning('Order %(uuid)s cannot be answered: %(error)s', {'uuid': order.uuid, 'error': error})
-        return bool(waiting)
+        return True
+
+    def _store_answer(self, order: Order, answer: Answer) -> None:
+        self._store.answer_order(order.uuid, int(time.time()), json.dumps(answer._asdict(), sort_keys=True))
 
     def _answer(self, order: Order) -> Answer:
         if order.verb not in self._verbs:
@@ -125,6 +136,18 @@ class Orders:
         :raises DeviceTrackError: it was not done
         """
         return self._verbs[verb](arguments)
+
+    def do_now(self, verb: str, arguments: Mapping[str, Any]) -> Answer:
+        """As :meth:`do`, for a command. What waits and asks for the contrary is refused first: this is newer.
+
+        :raises DeviceTrackError: it was not done
+        """
+        if verb in _CONTRARIES:
+            waiting = self._store.orders_of_host(self._host_uuid, waiting=True)
+            while (older := _contrary(verb, _target(arguments), waiting)) is not None:
+                self._store_answer(older, Answer(REFUSED, f'a newer command was to {verb} it'))
+                waiting.remove(older)
+        return self.do(verb, arguments)
 
     def _repair(self, arguments: Mapping[str, Any]) -> Answer:
         return answer_to_repair(self._repairs.repair(self._repairs.plan(arguments.get('accept') is True).repairs))
@@ -167,6 +190,22 @@ def _arguments(order: Order) -> Mapping[str, Any]:
 
 def _text(arguments: Mapping[str, Any], name: str) -> str:
     return check_text(name, arguments.get(name))
+
+
+def _target_of(order: Order) -> Target | None:
+    """The target of an order, or None if it has none."""
+    try:
+        return _target(_arguments(order))
+    except exception.BadRequest:
+        return None
+
+
+def _contrary(verb: str, target: Target | None, among: Sequence[Order]) -> Order | None:
+    """The first order that asks for the contrary of ``verb`` with the same target."""
+    if verb not in _CONTRARIES or target is None:
+        return None
+    return next((order for order in among if order.verb in _CONTRARIES and order.verb != verb
+                 and _target_of(order) == target), None)
 
 
 def _target(arguments: Mapping[str, Any]) -> Target:

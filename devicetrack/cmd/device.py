@@ -57,7 +57,7 @@ class _Requesting(base.ShowOne):
             if answer is None:
                 return Outcome(ORDERED, None, order.uuid)
             return Outcome(_outcome(answer, done), answer.text, order.uuid)
-        answer = running.orders.do(verb, arguments)
+        answer = running.orders.do_now(verb, arguments)
         return Outcome(_outcome(answer, done), answer.text, None)
 
     @staticmethod

@@ -265,6 +265,9 @@ class ForgetTestCase(RepairTestCase):
         self.assertEqual(({'drained', 'in doubt'}, 4), (set(json.loads(row.reasons)), row.generation))
 
 
+D0_AS_TARGET = {'kind': fake.VPMEM, 'scope': 'device', 'name': 'd0'}
+
+
 class OrderTestCase(RepairTestCase):
 
     def order(self, verb: str, arguments: Any = None, text: str | None = None) -> orders.Answer:
@@ -378,6 +381,43 @@ class OrderTestCase(RepairTestCase):
         self.assertEqual(1, len(self.host.store.orders(waiting=True)))
         self.assertEqual([], self.host.audit())
         self.assertEqual(orders.DONE, self.answer(order).outcome)
+
+    def lose_the_answer_of_a_drain(self) -> Order:
+        """Drain a device; its order still waits."""
+        drain = orders.make(self.host.manager.host_uuid, orders.DRAIN, **D0_AS_TARGET, reason='')
+        self.host.store.add_order(drain)
+        self.host.store.before('answer_order', exception.StoreUnavailable('it', 'full'))
+        self.host.audit()
+        self.assertEqual(('withheld: drained', [drain]), (self.host.states()['d0'], self.host.store.orders(waiting=True)))
+        return drain
+
+    def test_after_a_newer_contrary_one_an_order_whose_answer_was_lost_is_refused(self) -> None:
+        for restarted in (False, True):
+            drain = self.lose_the_answer_of_a_drain()
+            self.assertEqual(orders.DONE, self.order(orders.UNDRAIN, D0_AS_TARGET).outcome)
+            if restarted:
+                self.host.restart()
+                self.host.audit()
+            self.assertEqual(FREE, self.host.states()['d0'])
+            self.assertEqual(orders.REFUSED, self.answer(drain).outcome)
+            self.assertIn('is newer', self.answer(drain).text)
+
+    def test_after_a_newer_order_about_something_else_it_is_done_again(self) -> None:
+        drain = self.lose_the_answer_of_a_drain()
+        self.order(orders.UNDRAIN, {**D0_AS_TARGET, 'name': 'd1'})
+        self.assertEqual(('withheld: drained', orders.DONE), (self.host.states()['d0'], self.answer(drain).outcome))
+
+    def test_a_command_without_a_manager_is_newer_than_what_waits(self) -> None:
+        drain = self.lose_the_answer_of_a_drain()
+        self.host.running.orders.do_now(orders.UNDRAIN, D0_AS_TARGET)
+        self.host.audit()
+        self.assertEqual((FREE, orders.REFUSED), (self.host.states()['d0'], self.answer(drain).outcome))
+
+    def test_a_command_that_cannot_refuse_what_waits_does_nothing(self) -> None:
+        self.lose_the_answer_of_a_drain()
+        self.host.store.before('answer_order', exception.StoreUnavailable('it', 'full'))
+        self.assertRaises(exception.StoreUnavailable, self.host.running.orders.do_now, orders.UNDRAIN, D0_AS_TARGET)
+        self.assertEqual('withheld: drained', self.host.states()['d0'])
 
     def test_orders_that_cannot_be_read_stop_no_audit(self) -> None:
         self.host.store.before('orders_of_host', exception.StoreUnavailable('it', 'locked'))
