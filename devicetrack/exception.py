@@ -237,18 +237,6 @@ class BadRequest(DeviceTrackError):
     template = '{where}: {value!r}: {reason}'
 
 
-class UnknownProvider(BadRequest):
-    """The allocations name a provider that this host does not have. Nothing was held."""
-
-    def __init__(self, provider_uuid: str, resource_classes: Iterable[str], known: Iterable[str]) -> None:
-        self.provider_uuid, self.resource_classes, self.known = provider_uuid, tuple(resource_classes), tuple(known)
-        super().__init__(
-            'allocations', provider_uuid,
-            f'no provider of this host has this UUID; it was asked for {", ".join(self.resource_classes)}; '
-            f'this host has {", ".join(self.known) or "none"}')
-        self.args = (self.provider_uuid, self.resource_classes, self.known)
-
-
 class NoFit(DeviceTrackError):
     """No free device matches a part of the request. Nothing is held.
 
@@ -258,6 +246,22 @@ class NoFit(DeviceTrackError):
 
     def __str__(self) -> str:
         return '; '.join(str(shortage) for shortage in self.shortages)
+
+
+class UnknownProvider(NoFit):
+    """The request names a provider that this host does not have, or not any more. Nothing is held.
+
+    The device of the provider may be gone since placement was told of it, which another host can make up for.
+    """
+
+    def __init__(self, provider_uuid: str, resource_classes: Iterable[str], known: Iterable[str]) -> None:
+        self.provider_uuid, self.resource_classes, self.known = provider_uuid, tuple(resource_classes), tuple(known)
+        super().__init__(())
+        self.args = (self.provider_uuid, self.resource_classes, self.known)
+
+    def __str__(self) -> str:
+        return (f'allocations: {self.provider_uuid!r}: no provider of this host has this UUID; it was asked for '
+                f'{", ".join(self.resource_classes)}; this host has {", ".join(self.known) or "none"}')
 
 
 class InstanceHasClaim(DeviceTrackError):

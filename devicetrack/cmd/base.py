@@ -73,7 +73,7 @@ def sentence(error: BaseException) -> str:
 
 
 def exit_code_of(error: BaseException) -> int:
-    return USAGE if isinstance(error, (exception.BadRequest, UsageError)) else ERROR
+    return USAGE if isinstance(error, (exception.BadRequest, exception.UnknownProvider, UsageError)) else ERROR
 
 
 def run_to_the_end(name: str, run: Callable[[], int]) -> int:

@@ -47,7 +47,8 @@ Parent devices of this type: PCI addresses (``0000:84:00.0``), or node-device na
 Resource class that devices of this type are counted as: ``VGPU`` or a name that starts with ``CUSTOM_``.
 """),
     cfg.IntOpt('max_instances', min=0, help="""
-Maximum number of devices of this type on each parent. Unset means as many as the parent can make.
+Maximum number of devices of this type on this host, on all its parents together. Unset means as many as the parents can
+make. Where the sum of what they can make is more, the first parents by name make them.
 """),
 ]
 

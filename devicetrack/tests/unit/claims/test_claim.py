@@ -223,6 +223,20 @@ class BadRequestTestCase(HostTestCase):
         self.assertIsNone(instance.resources)
 
 
+class ParentGoneTestCase(HostTestCase):
+
+    def test_does_not_fit_before_and_after_a_restart(self) -> None:
+        host = self.host(parents={'p0': 2, 'p1': 2})
+        [gone] = [one.uuid for one in host.manager.providers() if one.name.endswith('p1')]
+        request = objects.DeviceRequest.of((VGPU, 1, gone))
+        host.machine.parents.pop('p1')
+        host.audit()
+        self.assertRaises(exception.NoFit, host.claim, Instance(), request)
+        host.restart()
+        error = self.assertRaises(exception.NoFit, host.claim, Instance(), request)
+        self.assertIn(f'{gone!r}: no provider of this host', str(error))
+
+
 class NodeTestCase(HostTestCase):
 
     def test_an_unknown_node_is_refused_before_anything_changes(self):

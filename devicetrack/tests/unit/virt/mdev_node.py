@@ -37,11 +37,13 @@ class Node:
         self.in_use: set[str] = set()
         self.fail: dict[str, Exception] = {}
         self.units = 24
+        self.functions: list[str] = []          # parents beside PARENT, which make one device of mtty-2 each
         self.lists = 0
         self.done: list[tuple[str, str]] = []
 
     def free(self) -> int:
-        return self.units - sum(COSTS[device.type] for device in self.existing.values() if device.active)
+        return self.units - sum(COSTS[device.type] for device in self.existing.values()
+                                if device.active and device.parent not in self.functions)
 
     def called(self, call: str, identifier: str) -> None:
         self.done.append((call, identifier))
@@ -65,7 +67,7 @@ class Node:
     # What the kind calls.
 
     def mdev_parents(self) -> list[Any]:
-        return [ParentDevice(self)]
+        return [ParentDevice(self), *(Function(self, name) for name in self.functions)]
 
     def mdevs(self) -> list[Any]:
         self.lists += 1
@@ -96,6 +98,18 @@ class ParentDevice:
     def xml(self) -> str:
         return data.read('libvirt-9.0.0-nodedev-parent-virtual.xml').replace(
             '>24<', f'>{self.node.free()}<').replace('>12<', f'>{self.node.free() // 2}<')
+
+
+class Function(ParentDevice):
+
+    def __init__(self, node: Node, name: str) -> None:
+        super().__init__(node)
+        self.name = name
+
+    def xml(self) -> str:
+        used = sum(device.active and device.parent == self.name for device in self.node.existing.values())
+        return data.read('libvirt-9.0.0-nodedev-parent-virtual.xml').replace(PARENT, self.name).replace(
+            '>24<', '>0<').replace('>12<', f'>{1 - used}<')
 
 
 class NodeDevice:

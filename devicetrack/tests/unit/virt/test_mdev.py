@@ -52,6 +52,23 @@ class StockTestCase(MdevTestCase):
             self.assertEqual(wanted, kind.stock().capacities[0].available)
             self.node.add('mtty-2')
 
+    def test_the_parents_share_what_the_operator_wants(self) -> None:
+        """Functions of a card are parents that make one device each, and the card holds fewer than it has functions."""
+        self.node.functions = [f'pci_0000_84_00_{number}' for number in range(4)]
+        self.node.units = 0
+        self.configuration.set('mdev_mtty-2', max_instances=2)
+        kind = self.make_kind()
+
+        def room() -> list[int]:
+            by_name = {capacity.parent: capacity.available for capacity in kind.stock().capacities}
+            return [by_name[parent] for parent in self.node.functions]
+
+        self.assertEqual([1, 1, 0, 0], room())
+        self.node.add('mtty-2', parent=self.node.functions[1])
+        self.assertEqual([1, 0, 0, 0], room())
+        self.node.add('mtty-2', parent=self.node.functions[3])
+        self.assertEqual([0, 0, 0, 0], room())
+
     def test_a_type_that_no_parent_makes_is_said_once(self) -> None:
         log = self.useFixture(fixtures.FakeLogger('devicetrack', level=logging.WARNING))
         kind = self.make_kind(types=['nvidia-35'])

@@ -118,9 +118,9 @@ class Mdev(api.DeviceKind):
             for mdev_type in self.options.types_of(mdev_devices.names(device.parent)):
                 if mdev_type.id == device.type:
                     devices.append(self._inventory_device(device, mdev_type, len(same) > 1))
-        capacities = [capacity for parent in parents for capacity in self._capacities(parent, counts)]
+        capacities = self._capacities(parents, counts)
         self._warn_of_types_that_nothing_makes(parents, {capacity.device_type for capacity in capacities}
-                                               | {device_type for _parent, device_type in counts})
+                                               | counts.keys())
         return api.Stock(tuple(sorted(devices)), tuple(capacities))
 
     def _warn_of_types_that_nothing_makes(self, parents: mdev_devices.Parents, there: Container[str]) -> None:
@@ -148,20 +148,33 @@ class Mdev(api.DeviceKind):
             self.name, device.uuid, parent.name, mdev_type.resource_class, parent.name, parent.numa_node,
             details.to_text(_details(device, vocabulary.ADOPTED)), unhealthy, self.options.adopt_existing)
 
-    def _capacities(self, parent: nodedev_xml.Parent, counts: collections.Counter[tuple[str, str]]) -> list[Capacity]:
+    def _capacities(self, parents: mdev_devices.Parents, counts: Mapping[str, int],
+                    of: str | None = None) -> list[Capacity]:
+        """What the parents can still make.
+
+        ``max_instances`` is for all parents together. What is left of it goes to the first ones that have room. So a
+        device that one of them makes takes nothing from the others.
+
+        :param counts: how many devices of each type the host has
+        :param of: the name of the one parent that is asked for; None for all
+        """
         found = []
-        allowed = {mdev_type.id: mdev_type for mdev_type in self.options.types_of(mdev_devices.names(parent))}
-        for made in parent.types:
-            if made.id not in allowed:
-                continue
-            mdev_type, available = allowed[made.id], made.available
-            if mdev_type.max_instances is not None:
-                available = max(0, min(available, mdev_type.max_instances - counts[parent.name, made.id]))
-            found.append(Capacity(
-                self.name, parent.name, made.id, parent.name, mdev_type.resource_class, parent.numa_node,
-                available, details.to_text(MdevDetails(
-                    type=made.id, parent=parent.name, parent_address=_pci_address(parent),
-                    device_api=made.device_api, iommu_group=None, origin=vocabulary.CREATED))))
+        left = {mdev_type.id: max(0, mdev_type.max_instances - counts.get(mdev_type.id, 0))
+                for mdev_type in self.options.types.values() if mdev_type.max_instances is not None}
+        for parent in parents:
+            allowed = {mdev_type.id: mdev_type for mdev_type in self.options.types_of(mdev_devices.names(parent))}
+            for made in parent.types:
+                if made.id not in allowed:
+                    continue
+                available = min(made.available, left.get(made.id, made.available))
+                if made.id in left:
+                    left[made.id] -= available
+                if of in (None, parent.name):
+                    found.append(Capacity(
+                        self.name, parent.name, made.id, parent.name, allowed[made.id].resource_class,
+                        parent.numa_node, available, details.to_text(MdevDetails(
+                            type=made.id, parent=parent.name, parent_address=_pci_address(parent),
+                            device_api=made.device_api, iommu_group=None, origin=vocabulary.CREATED))))
         return found
 
     # -- usage -------------------------------------------------------------------------------------------------
@@ -185,13 +198,12 @@ class Mdev(api.DeviceKind):
         # This call changed the parent, so it is read anew. Other devices are read only if an option counts them.
         parents = self.devices.parents()
         device = device._replace(parent=parents.of(device.parent.name, device.parent.address))
-        types = self.options.types_of(mdev_devices.names(device.parent))
-        limited = any(mdev_type.max_instances is not None for mdev_type in types)
+        limited = any(mdev_type.max_instances is not None for mdev_type in self.options.types.values())
         counts = _counts(self.devices.all(parents) if limited else ())
         return Realized(
             DeviceKey(self.name, assignment.identifier),
             details.to_text(_details(device, assignment.details.origin)),
-            tuple(self._capacities(device.parent, counts)))
+            tuple(self._capacities(parents, counts, device.parent.name)))
 
     def _make_ready(self, assignment: DeviceAssignment) -> Device:
         parents = self.devices.parents()
@@ -485,9 +497,9 @@ class Mdev(api.DeviceKind):
                 f"<source><address uuid='{assignment.identifier}'/></source></hostdev>")
 
 
-def _counts(devices: Iterable[Device]) -> collections.Counter[tuple[str, str]]:
-    """Count the devices that each parent has of each type."""
-    return collections.Counter((device.parent.name, device.type) for device in devices)
+def _counts(devices: Iterable[Device]) -> collections.Counter[str]:
+    """Count the devices of each type."""
+    return collections.Counter(device.type for device in devices)
 
 
 def _is_of(assignment: DeviceAssignment, device: Device, parents: mdev_devices.Parents) -> bool:
