@@ -205,6 +205,13 @@ class NotForgotten(DeviceTrackError):
     template = 'device {device} is not forgotten: {reason}'
 
 
+class NotReleased(DeviceTrackError):
+    """An operator's release of an instance on a host was refused. Its rows stay; ``reason`` says what to do first."""
+    instance_uuid: str
+    reason: str
+    template = 'instance {instance_uuid} is not released: {reason}'
+
+
 class NotAdmitted(DeviceTrackError):
     """A forgotten device cannot be handed out in its present state. It stays withheld; ``reason`` says why."""
     device: str

@@ -84,7 +84,7 @@ class Audit:
         self._rows.follow(views.records)
         self._withheld.note(views)
         self._judge(views)
-        if self._resume.go_on(views):
+        if self._resume.go_on(views, reconcile.left_without_migration(found)):
             found = self._still_there(found)
         return self._dated(found + [_in_doubt(doubt) for doubt in self._rows.doubts])
 

@@ -19,6 +19,7 @@ from devicetrack import exception
 from devicetrack import log
 from devicetrack import vocabulary
 from devicetrack.claims.arguments import check_text
+from devicetrack.claims.arguments import check_uuid
 from devicetrack.claims.repairs import Outcome
 from devicetrack.claims.repairs import Repairs
 from devicetrack.claims.withheld import WithheldDevices
@@ -31,6 +32,7 @@ LOG = log.logger(__name__)
 
 REPAIR: Final = 'repair'
 FORGET: Final = 'forget'
+RELEASE: Final = 'release'
 DRAIN: Final = 'drain'
 UNDRAIN: Final = 'undrain'
 ADMIT: Final = 'admit'
@@ -79,8 +81,8 @@ class Orders:
     def __init__(self, host: str, host_uuid: str, store: Store, repairs: Repairs, withheld: WithheldDevices) -> None:
         self._host, self._host_uuid, self._store = host, host_uuid, store
         self._repairs, self._withheld = repairs, withheld
-        self._verbs = {REPAIR: self._repair, FORGET: self._forget, DRAIN: self._drain, UNDRAIN: self._undrain,
-                       ADMIT: self._admit}
+        self._verbs = {REPAIR: self._repair, FORGET: self._forget, RELEASE: self._release, DRAIN: self._drain,
+                       UNDRAIN: self._undrain, ADMIT: self._admit}
 
     def answer_waiting(self) -> bool:
         """Do and answer the orders that wait for the host's manager. For the end of an audit.
@@ -122,7 +124,8 @@ class Orders:
                           f'this release knows no order {order.verb}: it knows {", ".join(sorted(self._verbs))}')
         try:
             return self.do(order.verb, _arguments(order))
-        except (exception.BadRequest, exception.NotForgotten, exception.NotAssigned, exception.NotAdmitted) as error:
+        except (exception.BadRequest, exception.NotForgotten, exception.NotReleased, exception.NotAssigned,
+                exception.NotAdmitted) as error:
             return Answer(REFUSED, str(error))
         except exception.DeviceTrackError as error:
             return Answer(FAILED, str(error))
@@ -156,6 +159,11 @@ class Orders:
         key = DeviceKey(_text(arguments, 'kind'), _text(arguments, 'identifier'))
         record = self._repairs.forget(key, _text(arguments, 'instance_uuid'))
         return Answer(DONE, f'{key.kind}/{key.identifier} of instance {record.instance_uuid} is forgotten')
+
+    def _release(self, arguments: Mapping[str, Any]) -> Answer:
+        records = self._repairs.release(check_uuid('instance_uuid', arguments.get('instance_uuid')))
+        return Answer(DONE, f'{", ".join(f"{one.kind}/{one.identifier}" for one in records)} of instance '
+                            f'{records[0].instance_uuid} went back')
 
     def _drain(self, arguments: Mapping[str, Any]) -> Answer:
         return Answer(DONE, str(self._withheld.drain(_target(arguments), _text(arguments, 'reason'))))

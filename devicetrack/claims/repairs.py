@@ -21,11 +21,13 @@ from devicetrack.claims.locked_ledger import LockedLedger
 from devicetrack.claims.rows import Rows
 from devicetrack.claims.views import HostViews
 from devicetrack.claims.withheld import WithheldDevices
+from devicetrack.engine import migrations
 from devicetrack.engine import reconcile
 from devicetrack.engine import repair_plan
 from devicetrack.engine.reconcile import Finding
 from devicetrack.engine.repair_plan import Repair
 from devicetrack.engine.views import lost_rows
+from devicetrack.engine.views import named_migrations
 from devicetrack.engine.views import Views
 from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
@@ -188,6 +190,29 @@ class Repairs:
         rows = {record.key: record for record in self._rows.of_instance(repairs[0].instance_uuid)}
         return {one: None if rows.get(one.device) == one.before else _CHANGED for one in repairs}
 
+    def release(self, instance_uuid: str) -> list[Record]:
+        """Give back what an instance that is over here holds on this host, as somebody says who knows.
+
+        :returns: the rows as they were
+        :raises NotReleased: it holds nothing here, something works on it just now, it has a domain here, a domain names
+            one of its devices, it moves, the service says that it lives here, or one of these cannot be told
+        :raises DriverError: a device could not be taken back; its row stays, on its way back, and so an audit goes on
+        :raises HypervisorUnreachable, StoreError: no answer
+        """
+        # An audit, which may call this, waits for no instance.
+        with self._rows.if_idle(instance_uuid) as idle:
+            if not idle:
+                raise exception.NotReleased(instance_uuid, _BUSY)
+            records = self._rows.of_instance(instance_uuid)
+            if not records:
+                raise exception.NotReleased(instance_uuid, f'it holds nothing on host {self._host}')
+            for _look in range(2):
+                _refuse_release(instance_uuid, records, self._views.read())
+            LOG.warning('Host %(host)s: releasing instance %(instance)s, which somebody confirmed', {
+                'host': self._host, 'instance': instance_uuid})
+            self._life.release(records)
+        return records
+
     def forget(self, key: DeviceKey, instance_uuid: str) -> Record:
         """End the row of a device that the host does not have any more. Nothing is wiped: there is nothing to wipe.
 
@@ -256,6 +281,30 @@ def _owned(record: Record | None, host: str, key: DeviceKey, instance_uuid: str)
         raise exception.NotForgotten(_name(key), f'it belongs to instance {record.instance_uuid}, and '
                                      f'{instance_uuid} was confirmed')
     return record
+
+
+def _refuse_release(instance_uuid: str, records: Sequence[Record], views: Views) -> None:
+    """Say why an instance must not be released by what the views say.
+
+    :raises NotReleased: there is a reason
+    """
+    def refuse(reason: str) -> None:
+        raise exception.NotReleased(instance_uuid, reason)
+
+    for unknown in views.usage.unknown:
+        refuse(f'{unknown.what} cannot be read ({unknown.reason}): fix that first')
+    if instance_uuid in views.usage.domains:
+        refuse('it has a domain here: undefine that first')
+    keys = {record.key for record in records}
+    for use in views.usage.uses:
+        if use.identifier is not None and DeviceKey(use.kind, use.identifier) in keys:
+            refuse(f'domain {use.domain_uuid} names {use.kind}/{use.identifier}: remove it from the domain')
+    if (views.instances or {}).get(instance_uuid) == reconcile.INSTANCE_HERE:
+        refuse('the compute service says that it lives here: delete it there')
+    for uuid in named_migrations(records):
+        move = (views.migrations or {}).get(uuid)
+        if move is None or move.outcome in (migrations.PENDING, migrations.UNKNOWN):
+            refuse(f'it moves: migration {uuid} is {"unknown" if move is None else move.status}: end that first')
 
 
 def _refuse(views: Views, guests: Iterable[GuestRecord], record: Record) -> None:

@@ -6,6 +6,7 @@ Each step here is the step that a call makes. What cannot be done now is logged 
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Sequence
 from typing import Any
 
@@ -48,9 +49,10 @@ class Resume:
         return (not self._boot.is_recorded or self._service.tells_of_evacuations
                 or any(_work_waits(rows, views) for rows in by_instance(views.records)))
 
-    def go_on(self, views: Views) -> bool:
+    def go_on(self, views: Views, left: Collection[str] = ()) -> bool:
         """Finish what was interrupted, settle what runs and what moved, give back what instances that are over held.
 
+        :param left: instances that live elsewhere without a migration, by two looks: they are over here
         :returns: whether anything was tried
         """
         tried = self._definitions.bring_all(views)
@@ -67,14 +69,14 @@ class Resume:
             with self._rows.if_idle(instance_uuid) as idle:
                 if idle:
                     tried = True
-                    self._go_on_with(instance_uuid, rows, views)
+                    self._go_on_with(instance_uuid, rows, views, instance_uuid in left)
         return tried or bool(evacuated)
 
-    def _go_on_with(self, instance_uuid: str, rows: Sequence[Record], views: Views) -> None:
+    def _go_on_with(self, instance_uuid: str, rows: Sequence[Record], views: Views, left: bool) -> None:
         """Go on with one instance. For who works on it."""
         now = self._rows.of_instance(instance_uuid)
         unchanged = [record for record in now if record in rows]
-        if is_over(instance_uuid, views):
+        if left or is_over(instance_uuid, views):
             _try(instance_uuid, self._life.release, self._left_behind(instance_uuid, unchanged, views))
             return
         _try(instance_uuid, self._life.give,

@@ -1,4 +1,4 @@
-"""``devicetrack-manage device``: operators drain devices, forget dead ones, and admit clean ones."""
+"""``devicetrack-manage device`` and ``instance``: operators drain, forget, admit and release."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from devicetrack.objects.values import Record
 from devicetrack.store.api import Host
 
 FORGOTTEN = 'forgotten'
+RELEASED = 'released'
 DRAINED = 'drained'
 UNDRAINED = 'undrained'
 NOT_DRAINED = 'was not drained'
@@ -136,6 +137,36 @@ class Admit(_Requesting):
         host = self.app.observer(parsed_args.host).host
         outcome = self.ask(host, orders.ADMIT, ADMITTED, parsed_args.wait, kind=kind, name=name)
         return {'outcome': outcome.outcome, 'host': host.name, 'kind': kind, 'identifier': name, 'text': outcome.text,
+                'order': outcome.order}
+
+
+class Release(_Requesting):
+    """Give back everything that an instance holds on this host, where its compute service does not do it any more.
+
+    What keeps bytes is wiped. Refused while the instance has a domain here or moves, a domain names one of its devices,
+    the service says that it lives here, or the hypervisor cannot say. Beside a manager that works it leaves an order.
+    Exit code 3 while that has no answer.
+    """
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments(parser)
+        parser.add_argument('instance', metavar='INSTANCE', help='The UUID of the instance.')
+        parser.add_argument('--yes', action='store_true',
+                            help='Do it. Without it what the instance holds is shown and nothing is done.')
+
+    def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
+        uuid = parsed_args.instance
+        host = self.app.observer(parsed_args.host).host
+        found = self.app.checked_store.records_of_instance(host.uuid, uuid)
+        if not found:
+            raise exception.NotReleased(uuid, f'it holds nothing on host {host.name}')
+        devices = ', '.join(f'{record.kind}/{record.identifier}' for record in found)
+        if not parsed_args.yes:
+            raise base.UsageError(f'instance {uuid} holds {devices} on host {host.name}: to give that back and have it '
+                                  'wiped, say --yes')
+        outcome = self.ask(host, orders.RELEASE, RELEASED, parsed_args.wait, instance_uuid=uuid)
+        return {'outcome': outcome.outcome, 'host': host.name, 'instance_uuid': uuid,
+                'devices': [f'{record.kind}/{record.identifier}' for record in found], 'text': outcome.text,
                 'order': outcome.order}
 
 

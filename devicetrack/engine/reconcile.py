@@ -113,6 +113,12 @@ def compare(views: Views) -> list[Finding]:
     return sorted(found, key=lambda finding: (SEVERITIES.index(finding.severity), finding.kind, finding.device))
 
 
+def left_without_migration(findings: Iterable[Finding]) -> frozenset[str]:
+    """The instances among the owners of findings that live elsewhere though no migration took them there."""
+    return frozenset(finding.recorded_owner for finding in findings if finding.recorded_owner is not None
+                     and finding.kind == ABANDONED and finding.service == INSTANCE_ELSEWHERE)
+
+
 def confirmed(first: Collection[Finding], second: Collection[Finding]) -> list[Finding]:
     """The findings of the second look that the first one showed too, with the row unchanged."""
     seen = {(finding.kind, finding.device, finding.generation, finding.users) for finding in first}
@@ -338,6 +344,24 @@ class _Comparison:
         return frozenset(record.instance_uuid for key, record in self.owners.items()
                          if record.state == vocabulary.RELEASING and key in self.named)
 
+    @functools.cached_property
+    def _left(self) -> frozenset[str]:
+        """Instances that live elsewhere by the service, which no migration took there or may bring back.
+
+        They were shelved or deleted and made anew while nobody told this host. Nothing here is a part of them: they
+        have no domain, and no domain names a device of theirs.
+        """
+        known, usage = self.views.migrations, self.usage
+        if known is None or usage.unknown:
+            return frozenset()
+        elsewhere = {uuid for uuid, state in self.states.items() if state == INSTANCE_ELSEWHERE} - usage.domains
+        here = migrations.Endpoint(self.views.host, self.views.node or self.views.host)
+        moving = {move.instance_uuid for move in known.values()
+                  if move.outcome in (migrations.PENDING, migrations.UNKNOWN) or here.is_at(move.source)}
+        moving |= {record.instance_uuid for key, record in self.owners.items() if record.instance_uuid in elsewhere
+                   and (record.migration_uuid is not None or key in self.named)}
+        return frozenset(elsewhere - moving)
+
     def _row(self, key: _Key, record: Record, there: bool, same: bool) -> Iterable[Finding]:
         """The findings about one row.
 
@@ -363,6 +387,11 @@ class _Comparison:
             yield self._finding(ABANDONED, WARNING, key, f'instance {uuid} is {state}'
                                 + (', and its domain is still there' if uuid in usage.domains else ''),
                                 'give it back', repair=GIVE_BACK if may else None)
+        elif state == INSTANCE_ELSEWHERE and uuid in self._left:
+            may = free_of_guests and record.state != vocabulary.CLAIMED
+            yield self._finding(ABANDONED, WARNING, key, f'the compute service says that {uuid} lives elsewhere; no '
+                                'migration took it there, and nothing here is its guest', 'give it back',
+                                repair=GIVE_BACK if may else None)
         elif (record.state == vocabulary.ACTIVE and record.migration_uuid is None and not used and not usage.unknown
                 and uuid in usage.domains and uuid not in self._waits_for_its_definition
                 and (there or not self._missed(key, record))):
@@ -417,7 +446,7 @@ class _Comparison:
                 continue
             if record.migration_uuid is None:
                 if (state == INSTANCE_ELSEWHERE and record.state == vocabulary.ACTIVE and uuid not in usage.domains
-                        and key not in self.named):
+                        and key not in self.named and uuid not in self._left):
                     yield self._finding(RECORDED_UNUSED, WARNING, key, f'the compute service says that {uuid} lives '
                                         'elsewhere, and no domain names it', 'see whether the instance still needs it')
                 continue

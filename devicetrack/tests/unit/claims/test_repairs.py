@@ -388,7 +388,8 @@ class OrderTestCase(RepairTestCase):
         self.host.store.add_order(drain)
         self.host.store.before('answer_order', exception.StoreUnavailable('it', 'full'))
         self.host.audit()
-        self.assertEqual(('withheld: drained', [drain]), (self.host.states()['d0'], self.host.store.orders(waiting=True)))
+        self.assertEqual(('withheld: drained', [drain]),
+                         (self.host.states()['d0'], self.host.store.orders(waiting=True)))
         return drain
 
     def test_after_a_newer_contrary_one_an_order_whose_answer_was_lost_is_refused(self) -> None:

@@ -226,3 +226,124 @@ class GoneTestCase(test_moving.RegionTestCase):
         claim.abort()
         self.assertIs(before, instance.resources)
         self.assertIsNone(instance.migration_context)
+
+
+class ElsewhereTestCase(test_moving.RegionTestCase):
+    """An instance that lives elsewhere, though no migration took it there, leaves nothing here."""
+
+    def gone_without_a_word(self, region: Any) -> Any:
+        """An instance of the first host that was shelved while its manager was away, and then started on the other."""
+        instance = region.spawn('one', pmem=1)
+        self.one.machine.write(D0, b'secret')
+        self.one.machine.delete_guest(instance.uuid)
+        self.two.spawn(instance, pmem=1)
+        instance.host = 'two'
+        return instance
+
+    def test_its_devices_go_back(self):
+        for restarted in (False, True):
+            region = self.region(devices=2)
+            instance = self.gone_without_a_word(region)
+            if restarted:
+                self.one.restart()
+            self.one.audit()
+            self.assertEqual(({'one': [], 'two': [('d0', 'current', 'active')]}, FREE, b''),
+                             (region.rows(instance), self.one.states()['d0'], self.one.machine.read(D0)))
+            self.assertEqual([], region.audit())
+            self.one.spawn(Instance(), pmem=2)
+
+    def test_what_a_crash_left_claimed_goes_back_too(self):
+        region = self.region(devices=2)
+        instance = Instance()
+        region.instances.append(instance)
+        self.one.claim(instance, pmem=1)
+        instance.host = 'two'
+        self.one.audit()
+        self.assertEqual(1, len(region.rows(instance)['one']))          # its claim may just be under way
+        self.one.restart()
+        self.one.audit()
+        self.assertEqual(0, len(region.rows(instance)['one']))
+
+    def test_both_looks_have_to_show_it(self):
+        region = self.region(devices=2)
+        instance = self.gone_without_a_word(region)
+        here = {instance.uuid: 'here'}
+        asked = iter((here, None))
+        self.patch(self.one.service, 'instances', lambda: next(asked))
+        self.one.audit()
+        self.assertEqual([('d0', 'current', 'active')], region.rows(instance)['one'])
+
+    def test_not_while_anything_says_otherwise(self):
+        def unknown_domain(region: Any, _instance: Any) -> None:
+            self.one.machine.unknown_domains['x'] = 'torn'
+
+        def domain(region: Any, instance: Any) -> None:
+            self.one.machine.start_guest(instance.uuid, [])
+
+        def another_names_it(region: Any, _instance: Any) -> None:
+            self.one.machine.start_guest(Instance().uuid, ['<device kind="vpmem" address="/dev/fakedax0"/>'])
+
+        def migrates_back(region: Any, instance: Any) -> None:
+            region.migration(instance, 'one')
+
+        def unknown_migrations(region: Any, _instance: Any) -> None:
+            self.one.service.moves = None
+
+        for happens in (unknown_domain, domain, another_names_it, migrates_back, unknown_migrations):
+            region = self.region(devices=2)
+            instance = self.gone_without_a_word(region)
+            happens(region, instance)
+            for _ in range(2):
+                self.one.audit()
+            self.assertEqual([('d0', 'current', 'active')], region.rows(instance)['one'], str(happens))
+
+
+class ReleaseByAnOperatorTestCase(test_moving.RegionTestCase):
+
+    def release(self, instance: Any) -> Any:
+        return self.one.running.repairs.release(instance.uuid)
+
+    def test_gives_back_what_the_service_forgot(self):
+        region = self.region(devices=2)
+        instance = region.spawn('one', pmem=1)
+        self.one.machine.write(D0, b'secret')
+        self.one.machine.delete_guest(instance.uuid)
+        region.instances.remove(instance)
+        self.one.audit()
+        self.assertEqual(1, len(region.rows(instance)['one']))
+        self.assertEqual([D0], [record.key for record in self.release(instance)])
+        self.assertEqual((NOTHING, FREE, b''),
+                         (region.rows(instance), self.one.states()['d0'], self.one.machine.read(D0)))
+
+    def test_is_refused_with_the_reason(self):
+        def nothing(region: Any, instance: Any) -> None:
+            self.one.machine.delete_guest(instance.uuid)
+
+        def another_names_it(region: Any, instance: Any) -> None:
+            self.one.machine.delete_guest(instance.uuid)
+            self.one.machine.start_guest(Instance().uuid, ['<device kind="vpmem" address="/dev/fakedax0"/>'])
+
+        def unknown(region: Any, instance: Any) -> None:
+            self.one.machine.unknown_domains['x'] = 'torn'
+
+        def moves(region: Any, instance: Any) -> None:
+            region.instances.remove(instance)
+            self.one.manager.resize_claim(None, instance, 'one', fixtures.a_request(pmem=1),
+                                          migration=region.migration(instance, 'one'))
+            self.one.machine.delete_guest(instance.uuid)
+
+        for happens, reason in ((lambda *_: None, 'it has a domain here'), (nothing, 'says that it lives here'),
+                                (another_names_it, 'names vpmem/d0'), (unknown, 'x cannot be read'),
+                                (moves, 'it moves')):
+            region = self.region(devices=2)
+            instance = region.spawn('one', pmem=1)
+            happens(region, instance)
+            rows = region.rows(instance)
+            error = self.assertRaises(exception.NotReleased, self.release, instance)
+            self.assertIn(reason, str(error))
+            self.assertEqual(rows, region.rows(instance))
+
+    def test_of_an_instance_that_holds_nothing(self):
+        self.region(devices=1)
+        error = self.assertRaises(exception.NotReleased, self.release, Instance())
+        self.assertIn('holds nothing on host one', str(error))

@@ -244,6 +244,47 @@ class DeviceForgetTestCase(RepairCommandTestCase):
         self.assertEqual(([], 1), (store.records_of_host(ANOTHER), len(self.host.records())))
 
 
+class ReleaseTestCase(RepairCommandTestCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.instance = self.host.spawn(pmem=1)
+        self.machine.delete_guest(self.instance.uuid)
+
+    def release(self, code: int, *arguments: str) -> program.Answer:
+        return self.run_to(code, 'instance', 'release', self.instance.uuid, *arguments)
+
+    def test_without_yes_it_shows_what_would_go(self) -> None:
+        answer = self.program.run('instance', 'release', self.instance.uuid)
+        self.assertEqual(cmd_base.USAGE, answer.code)
+        self.assertIn('holds vpmem/d0 on host compute-7', answer.err)
+        self.assertEqual(1, len(self.host.records()))
+
+    def test_with_the_manager_down_it_is_done_at_once(self) -> None:
+        self.host.manager.close()
+        answer = self.release(cmd_base.OK, '--yes')
+        self.assertEqual(('released', ['vpmem/d0'], None),
+                         tuple(answer.data[name] for name in ('outcome', 'devices', 'order')))
+        self.assertEqual([], self.host.records())
+
+    def test_with_the_manager_up_it_is_ordered(self) -> None:
+        self.assertEqual('ordered', self.release(cmd_base.ATTENTION, '--yes').data['outcome'])
+        self.host.audit()
+        self.assertEqual([], self.host.records())
+
+    def test_a_refusal_is_the_answer(self) -> None:
+        self.machine.start_guest(self.instance.uuid, [])
+        self.while_waiting(self.host.audit)
+        answer = self.release(cmd_base.ERROR, '--yes', '--wait', '60')
+        self.assertEqual(('refused', True), (answer.data['outcome'], 'it has a domain here' in answer.err))
+        self.host.manager.close()
+        answer = self.program.run('instance', 'release', self.instance.uuid, '--yes')
+        self.assertEqual((cmd_base.ERROR, True), (answer.code, 'it has a domain here' in answer.err))
+        answer = self.program.run('instance', 'release', ANOTHER, '--yes')
+        self.assertEqual((cmd_base.ERROR, True), (answer.code, 'holds nothing' in answer.err))
+        self.assertEqual(1, len(self.host.records()))
+
+
 class OrderTestCase(RepairCommandTestCase):
 
     def test_lists_those_that_match(self) -> None:
