@@ -35,6 +35,7 @@ from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestRecord
 from devicetrack.objects.values import Record
 from devicetrack.store.api import Changes
+from devicetrack.store.api import ContextChange
 from devicetrack.store.api import Host
 from devicetrack.store.api import Store
 from devicetrack.store.api import Update
@@ -236,9 +237,7 @@ class Repairs:
             _refuse_present(self._driver, record)
             if not _leaves_nothing(record):
                 self._withheld.forget(key, instance_uuid)
-            alone = record.migration_uuid is not None and len(self._rows.of_instance(instance_uuid)) == 1
-            self._rows.write(Changes(delete=(record,),
-                                     contexts=(self._rows.end_of_move(instance_uuid),) if alone else ()))
+            self._rows.write(_end(record, self._rows.of_instance(instance_uuid)))
             self._ledger.forget(key)
         _log_forgotten(self._host, record)
         return record
@@ -256,9 +255,17 @@ def forget_of_machine(store: Store, host: Host, machine_id: str, key: DeviceKey,
     record = _owned(next(iter(store.records_of_devices(host.uuid, [key])), None), host.name, key, instance_uuid)
     if not _leaves_nothing(record):
         withheld.forget(store, host.uuid, key, instance_uuid)
-    store.write(Changes(delete=(record,)))
+    store.write(_end(record, store.records_of_instance(host.uuid, instance_uuid)))
     _log_forgotten(host.name, record)
     return record
+
+
+def _end(record: Record, records: Iterable[Record]) -> Changes:
+    """What ends a row, among all of its instance on the host. The last row of a move takes its context with it."""
+    last = record.migration_uuid is not None and not any(
+        other.migration_uuid == record.migration_uuid and other.key != record.key for other in records)
+    return Changes(delete=(record,), contexts=(
+        ContextChange(record.host_uuid, record.instance_uuid, None, None),) if last else ())
 
 
 def _leaves_nothing(record: Record) -> bool:

@@ -77,7 +77,12 @@ class Resume:
         now = self._rows.of_instance(instance_uuid)
         unchanged = [record for record in now if record in rows]
         if left or is_over(instance_uuid, views):
-            _try(instance_uuid, self._life.release, self._left_behind(instance_uuid, unchanged, views))
+            over = self._left_behind(instance_uuid, unchanged, views)
+            _try(instance_uuid, self._life.release, over)
+            # A claim that the instance may be coming back by, unless it is one for a migration that failed.
+            others = [record for record in unchanged if record not in over]
+            if others and unchanged == now:
+                _try(instance_uuid, self._moves.settle_by, others, views)
             return
         _try(instance_uuid, self._life.give,
              [record for record in unchanged if record.state == vocabulary.RELEASING])

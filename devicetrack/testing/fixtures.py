@@ -318,8 +318,16 @@ class Host(fixtures.Fixture, compute_service.Compute):
         for manager in self._managers:
             manager.close()
 
+    def forgotten_contexts(self) -> list[str]:
+        """Migration contexts of instances that do not move here any more, for all that their rows say."""
+        host = self.store.store.host(self.name)
+        moving = {(record.instance_uuid, record.migration_uuid) for record in self.records()}
+        return [f'the context of migration {one.migration_uuid} of {one.instance_uuid} is left'
+                for one in ([] if host is None else self.store.store.contexts(host.uuid))
+                if (one.instance_uuid, one.migration_uuid) not in moving]
+
     def _check_at_end(self) -> None:
-        if self.is_ready and (wrong := self.disagreements()):
+        if self.is_ready and (wrong := self.disagreements() + self.forgotten_contexts()):
             raise AssertionError('; '.join(wrong))
 
 

@@ -3,12 +3,15 @@
 from typing import Any
 
 from devicetrack import exception
+from devicetrack.claims import repairs
+from devicetrack.objects.values import DeviceKey
 from devicetrack.testing import fixtures
 from devicetrack.testing.fixtures import FREE
 from devicetrack.testing.fixtures import Instance
 from devicetrack.tests.unit.claims import test_moving
 from devicetrack.tests.unit.claims.test_moving import D0
 from devicetrack.tests.unit.claims.test_moving import NOTHING
+from devicetrack.virt import fake
 
 
 class LostRevertTestCase(test_moving.RegionTestCase):
@@ -296,6 +299,60 @@ class ElsewhereTestCase(test_moving.RegionTestCase):
             for _ in range(2):
                 self.one.audit()
             self.assertEqual([('d0', 'current', 'active')], region.rows(instance)['one'], str(happens))
+
+
+class LostRollbackTestCase(test_moving.RegionTestCase):
+
+    def test_an_instance_that_was_offloaded_before_the_audit_leaves_nothing_where_it_was_to_go(self):
+        for status in ('failed', 'cancelled', 'error'):
+            region = self.region(devices=2)
+            instance = region.spawn('one', pmem=1)
+            migration = region.live_migration(instance, 'two', pmem=1)
+            self.two.machine.delete_guest(instance.uuid)
+            migration.status = status                   # and the call that would roll back is lost
+            region.delete(instance)
+            instance.state = 'offloaded'
+            self.two.audit()
+            self.assertEqual((NOTHING, {'d0': FREE, 'd1': FREE}), (region.rows(instance), self.two.states()))
+            self.assertEqual([], region.audit())
+
+    def test_a_claim_by_which_it_may_come_back_stays(self):
+        region = self.region(devices=2)
+        instance = region.spawn('one', pmem=1)
+        region.delete(instance)
+        instance.state = 'offloaded'
+        claim = self.two.claim(instance, pmem=1)
+        self.two.audit()
+        self.assertEqual([('d0', 'current', 'claimed')], region.rows(instance)['two'])
+        claim.abort()
+
+
+class ForgottenContextTestCase(test_moving.RegionTestCase):
+
+    def test_the_last_device_of_a_move_that_is_forgotten_takes_its_context_with_it(self):
+        region = self.region(devices=2)
+        instance = region.spawn('one', pmem=1)
+        migration = region.resize(instance, 'one', pmem=1)
+        domain = self.one.machine.domains[instance.uuid]
+        on_new, domain.live = domain.live, ('/dev/fakedax0',)       # its guest has not left the old device yet
+        migration.status = 'confirmed'
+        self.one.audit()
+        self.assertEqual([('d0', 'old', 'active'), ('d1', 'current', 'active')], region.rows(instance)['one'])
+        domain.live = on_new
+        self.one.machine.remove(D0)
+        self.one.running.repairs.forget(D0, instance.uuid)
+        self.assertEqual([], self.one.store.contexts(self.one.manager.host_uuid))
+
+    def test_so_does_that_of_a_machine_that_is_gone(self):
+        region = self.region(devices=2)
+        instance = region.spawn('one', pmem=1)
+        region.resize(instance, 'two', pmem=2)
+        store = self.two.store.store
+        host = store.host('two')._replace(machine_id='of another machine')
+        for name in ('d0', 'd1'):
+            self.assertEqual(1, len(store.contexts(host.uuid)))
+            repairs.forget_of_machine(store, host, 'of this one', DeviceKey(fake.VPMEM, name), instance.uuid)
+        self.assertEqual([], store.contexts(host.uuid))
 
 
 class ReleaseByAnOperatorTestCase(test_moving.RegionTestCase):
