@@ -29,6 +29,7 @@ from oslo_config import cfg
 from devicetrack import exception
 from devicetrack import log
 from devicetrack.conf import placement as options
+from devicetrack.engine import migrations
 from devicetrack.objects.values import Leftover
 from devicetrack.placement import errors
 from devicetrack.placement import operations
@@ -68,7 +69,7 @@ class Policies(NamedTuple):
 
 
 class Leftovers(Protocol):
-    """Keeps a note of each migration whose allocations a confirm must still remove. It must outlive the process."""
+    """Keeps a note of each migration whose end has yet to reach placement. It must outlive the process."""
 
     def record(self, leftover: Leftover) -> None:
         """Keep it. May be repeated; it is kept once."""
@@ -84,7 +85,7 @@ class AllocationClient:
     """Changes allocations in placement as a compute service's operations need it.
 
     :param policies: for each operation, what it does about conflicts
-    :param leftovers: keeps a note of each confirm until it is done; None: nobody does
+    :param leftovers: keeps a note of each confirm and revert until it is done; None: nobody does
     :param attempts: how often an operation writes at most, for conflicts and lost answers together
 
     Errors of every operation, beside those that its docstring names:
@@ -144,7 +145,7 @@ class AllocationClient:
         """Remove the migration's allocations. Also the end of a live migration.
 
         A confirm that fails stays pending, and its note is kept; ``result.revert_possible`` of the error says whether
-        the move can be reverted instead. :meth:`remove_leftovers` goes on with it when the service calls the move over.
+        the move can be reverted instead. :meth:`finish_moves` goes on with it when the service calls the move over.
 
         :raises StoreError: of the leftovers; nothing was sent
         """
@@ -159,7 +160,29 @@ class AllocationClient:
         self._forget(leftover)
         return result
 
-    def remove_leftover(self, leftover: Leftover) -> values.Result:
+    def revert(self, instance_uuid: str, migration_uuid: str, old: Resources | None = None,
+               own: Resources | None = None) -> values.Result:
+        """Give the migration's allocations back to the instance. Also the rollback of a live migration.
+
+        A revert that fails stays pending, and its note is kept. :meth:`finish_moves` goes on with it.
+
+        :param old: at least what the instance holds then, as far as known; without it nobody can distinguish a revert
+            that happened from a confirm, and calling again raises UnknownConsumer
+        :param own: what the move gave to the instance; None: whatever is found first
+        :raises UnknownConsumer: the migration holds nothing, or the instance does not
+        :raises NoCapacity: the source's provider has shrunk
+        :raises StoreError: of the leftovers; nothing was sent
+        """
+        leftover = Leftover(instance_uuid, migration_uuid)
+        if self._leftovers is not None:
+            self._leftovers.record(leftover)
+        result = self._apply(operations.Revert(instance_uuid, migration_uuid, own, old))
+        self._forget(leftover)
+        return result
+
+    # -- ends that stayed pending --------------------------------------------------------------------------------------
+
+    def finish_confirm(self, leftover: Leftover) -> values.Result:
         """End a confirm that stayed pending, whatever the migration holds by now.
 
         Only for a move that the service calls completed: it can no longer be reverted.
@@ -168,41 +191,47 @@ class AllocationClient:
         self._forget(leftover)
         return result
 
-    def remove_leftovers(self, is_completed: Callable[[str], bool]) -> dict[Leftover, errors.PlacementError]:
-        """Go on with every confirm that stayed pending. Call it at each start and in a periodic task of the service.
+    def finish_revert(self, leftover: Leftover) -> values.Result:
+        """End a revert that stayed pending, with whatever the migration holds by now.
 
-        A migration that is not completed keeps its allocations; when it has none, its note is removed.
+        Only for a move that the service calls reverted, or cancelled: the instance is where it was before.
 
-        :param is_completed: whether the service calls the migration of this UUID completed; False when it cannot tell
-        :returns: the leftovers that could not be removed; the next call tries again
+        :raises NoCapacity: the source's provider has shrunk
+        """
+        if self._client.get_allocations(leftover.instance_uuid).exists:
+            result = self._apply(operations.Revert(*leftover, None, None), Policy.MERGE)
+        else:                                   # the instance was deleted meanwhile
+            result = self._apply(operations.Confirm(leftover.migration_uuid), Policy.MERGE)
+        self._forget(leftover)
+        return result
+
+    def finish_moves(self, status_of: Callable[[str], str | None]) -> dict[Leftover, errors.PlacementError]:
+        """Go on with every confirm and revert that stayed pending.
+
+        Call it at each start and in a periodic task of the service. :data:`devicetrack.engine.migrations.STATUSES` says
+        what a status means. A migration that is not over, or ended in an error, keeps its allocations. When it has
+        none, its note is removed.
+
+        :param status_of: the service's status of the migration of this UUID; None when it cannot tell
+        :returns: the leftovers that could not be finished; the next call tries again
         :raises StoreError: the leftovers cannot be read
         """
         failed = {}
         for leftover in self._leftovers.kept() if self._leftovers is not None else ():
             try:
-                if is_completed(leftover.migration_uuid):
-                    self.remove_leftover(leftover)
+                status = status_of(leftover.migration_uuid)
+                outcome = migrations.outcome_of(status)
+                if outcome == migrations.DONE:
+                    self.finish_confirm(leftover)
                 elif not self._client.get_allocations(leftover.migration_uuid).exists:
                     self._forget(leftover)
+                elif outcome == migrations.UNDONE and status != migrations.ERROR:
+                    self.finish_revert(leftover)
             except errors.PlacementError as error:
-                LOG.warning('The allocations of migration %(migration)s could not be removed: %(error)s',
+                LOG.warning('The allocations of migration %(migration)s could not be settled: %(error)s',
                             {'migration': leftover.migration_uuid, 'error': error})
                 failed[leftover] = error
         return failed
-
-    def revert(self, instance_uuid: str, migration_uuid: str, old: Resources | None = None,
-               own: Resources | None = None) -> values.Result:
-        """Give the migration's allocations back to the instance. Also the rollback of a live migration.
-
-        :param old: at least what the instance holds then, as far as known; without it nobody can distinguish a revert
-            that happened from a confirm, and calling again raises UnknownConsumer
-        :param own: what the move gave to the instance; None: whatever is found first
-        :raises UnknownConsumer: the migration holds nothing, or the instance does not
-        :raises NoCapacity: the source's provider has shrunk
-        """
-        result = self._apply(operations.Revert(instance_uuid, migration_uuid, own, old))
-        self._forget(Leftover(instance_uuid, migration_uuid))
-        return result
 
     def delete(self, consumer_uuid: str, force: bool = False) -> values.Result:
         """Remove all allocations of a consumer.
@@ -265,7 +294,7 @@ class AllocationClient:
         try:
             self._leftovers.remove(leftover)
         except exception.StoreError as error:
-            # The move is over all the same; remove_leftovers will see that the migration holds nothing.
+            # The move is over all the same; finish_moves will see that the migration holds nothing.
             LOG.warning('The note of migration %(migration)s stays for now: %(error)s',
                         {'migration': leftover.migration_uuid, 'error': error})
 

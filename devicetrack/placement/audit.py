@@ -1,9 +1,10 @@
 """Compares placement with the record of one host's devices, and plans the repairs that are certain. Pure.
 
-Three repairs are certain: the host's own inventories; the allocation of an instance that is at rest here and whose
-guest has the very devices of its rows; and the allocations of a migration that somebody confirmed and of which the
-record has nothing any more. While a move begins or ends, placement and the record differ and neither is wrong, and a
-migration that the record does not know may have just begun.
+Four repairs are certain: the host's own inventories; the allocation of an instance that is at rest here and whose
+guest has the very devices of its rows; the allocations of a migration that somebody confirmed and of which the record
+has nothing any more; and the return of what a migration holds, after somebody reverted it, to such an instance. While a
+move begins or ends, placement and the record differ and neither is wrong, and a migration that the record does not know
+may have just begun.
 """
 
 from __future__ import annotations
@@ -44,9 +45,10 @@ KINDS: Final = (UNRECORDED, UNALLOCATED, WRONG_PROVIDER, WRONG_AMOUNT, LEFT_OVER
 
 # The repairs, in the order in which they are done: those that make room come first.
 REMOVE: Final = 'remove'                    # remove all allocations of a migration
+REVERT: Final = 'revert'                    # give an instance back what a migration holds for it
 SYNC: Final = 'sync'                        # report the host's inventories
 ALLOCATE: Final = 'allocate'                # let a consumer hold what its rows stand for, beside what others put there
-REPAIRS: Final = (REMOVE, SYNC, ALLOCATE)
+REPAIRS: Final = (REMOVE, REVERT, SYNC, ALLOCATE)
 
 
 class Mismatch(NamedTuple):
@@ -84,7 +86,7 @@ class Views(NamedTuple):
     :param names: by UUID, the providers whose allocations are about this host's devices
     :param classes: the resource classes that count them
     :param records: the host's rows, each with the provider and class that its device is counted at now
-    :param notes: confirms that have yet to remove something
+    :param notes: confirms and reverts that have yet to reach placement
     :param consumers: those that hold any of these devices, and those that should and do not, as far as they were read
     """
 
@@ -121,16 +123,21 @@ def compare(views: Views) -> list[Mismatch]:
 def repairs(views: Views, mismatches: Iterable[Mismatch]) -> list[Repair]:
     """The repairs of mismatches of these views, in the order in which to do them."""
     seen = _Comparison(views)
+    mismatches = list(mismatches)
+    # A revert changes two consumers. The migration's is the one that it is named by.
+    reverted = {mismatch.instance_uuid: mismatch.consumer for mismatch in mismatches
+                if mismatch.repair == REVERT and mismatch.kind == LEFT_OVER_MIGRATION}
     together: dict[tuple[str, str | None], list[Mismatch]] = {}
     for mismatch in mismatches:
         if mismatch.repair is not None:
-            together.setdefault((mismatch.repair, mismatch.consumer), []).append(mismatch)
+            consumer = reverted[mismatch.instance_uuid] if mismatch.repair == REVERT else mismatch.consumer
+            together.setdefault((mismatch.repair, consumer), []).append(mismatch)
     found = []
     for (verb, uuid), why in together.items():
         before = views.consumers[uuid] if uuid is not None else None
         after = None
         if before is not None:
-            after = before._replace(resources={} if verb == REMOVE else seen.wanted(
+            after = before._replace(resources={} if verb in (REMOVE, REVERT) else seen.wanted(
                 before, {one.resource_class for one in why}))
         found.append(Repair(verb, before, after, why[0].instance_uuid, tuple(why)))
     return sorted(found, key=lambda repair: (REPAIRS.index(repair.verb), _growth(repair)))
@@ -185,8 +192,12 @@ class _Comparison:
         moves = {record.migration_uuid for record in self._views.records}
         over = {uuid: notes[uuid].instance_uuid for uuid in wrong
                 if uuid in notes and uuid not in moves and notes[uuid].instance_uuid not in wrong}
+        back = {uuid: notes[uuid].instance_uuid for uuid in wrong
+                if uuid in notes and uuid not in moves and uuid not in over
+                and self._came_back(notes[uuid].instance_uuid, uuid)}
         # A consumer whose writer gave no type may be a migration, too.
-        begun = any(mismatch.kind in (LEFT_OVER_MIGRATION, UNRECORDED) and mismatch.consumer not in over
+        begun = any(mismatch.kind in (LEFT_OVER_MIGRATION, UNRECORDED)
+                    and mismatch.consumer not in over and mismatch.consumer not in back
                     and self._views.consumers[str(mismatch.consumer)].type != values.INSTANCE for mismatch in unsure)
         found = []
         for mismatch in unsure:
@@ -195,6 +206,12 @@ class _Comparison:
             if mismatch.kind == LEFT_OVER_MIGRATION and uuid in over:
                 mismatch = mismatch._replace(repair=REMOVE, instance_uuid=over[uuid], proposal='remove it: its '
                                              'confirmation is recorded, and no row waits for it')
+            elif mismatch.kind == LEFT_OVER_MIGRATION and uuid in back:
+                mismatch = mismatch._replace(repair=REVERT, instance_uuid=back[uuid], proposal='give it back to its '
+                                             'instance: the end of the move is recorded, and the instance has what it '
+                                             'had before')
+            elif mismatch.kind in _IN_PART and uuid in back.values():
+                mismatch = mismatch._replace(repair=REVERT)
             elif mismatch.kind in _IN_PART and not begun and self._is_at_rest(uuid):
                 mismatch = mismatch._replace(repair=ALLOCATE)
             found.append(mismatch)
@@ -248,11 +265,23 @@ class _Comparison:
                         share.instance_uuid if share is not None else None,
                         consumer.uuid in self._views.usage.domains, consumer.generation or 0, detail, held, proposal)
 
+    def _came_back(self, instance_uuid: str, migration_uuid: str) -> bool:
+        """Whether an instance has here by its rows and its guest just what a migration holds for it."""
+        migration = self._views.consumers[migration_uuid]
+        shares = [share for share in (self._shares[layout].get(instance_uuid) for layout in self._layouts)
+                  if share is not None]
+        return (migration.type == values.MIGRATION and self._has_its_devices(instance_uuid)
+                and any(self._ours(migration.resources) == merging.plain(share.held) for share in shares))
+
     def _is_at_rest(self, uuid: str) -> bool:
         """Whether all views place an instance here, all its devices are active, and its guest has exactly those."""
+        return self._has_its_devices(uuid) and self._is_placed_here(uuid)
+
+    def _has_its_devices(self, uuid: str) -> bool:
+        """Whether all devices of an instance are active, none is moving, and its guest has exactly those."""
         rows = [record for record in self._views.records if record.instance_uuid == uuid]
         named = {(use.kind, use.identifier) for use in self._views.usage.uses if use.domain_uuid == uuid}
-        return (bool(rows) and not self._views.usage.unknown and self._is_placed_here(uuid)
+        return (bool(rows) and not self._views.usage.unknown
                 and all((record.role, record.state, record.migration_uuid) == _AT_REST for record in rows)
                 and named == {record.key for record in rows})
 

@@ -44,7 +44,7 @@ class Auditor:
     :param look: reads the host anew
     :param layout: the layout that is wanted
     :param classes: classes that count devices of this host although it has none now
-    :param leftovers: keeps the notes of the host's confirms
+    :param leftovers: keeps the notes of the host's confirms and reverts
     """
 
     def __init__(self, client: Client, look: Callable[[], HostView], layout: str, classes: Collection[str],
@@ -79,8 +79,10 @@ class Auditor:
             return '; '.join(map(str, report.refused.values())) or None
         if repair.verb == audit.REMOVE:
             assert repair.instance_uuid is not None
-            AllocationClient(self._client, leftovers=self._leftovers).remove_leftover(
-                Leftover(repair.instance_uuid, repair.before.uuid))
+            self._allocations().finish_confirm(Leftover(repair.instance_uuid, repair.before.uuid))
+        elif repair.verb == audit.REVERT:
+            assert repair.instance_uuid is not None
+            self._allocations().finish_revert(Leftover(repair.instance_uuid, repair.before.uuid))
         else:
             assert repair.after is not None
             kind = repair.after.type
@@ -88,6 +90,9 @@ class Auditor:
             self._client.put_allocations(repair.after._replace(
                 type=values.INSTANCE if kind == values.UNTYPED else kind))
         return None
+
+    def _allocations(self) -> AllocationClient:
+        return AllocationClient(self._client, leftovers=self._leftovers)
 
     # -- reading ------------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from devicetrack.engine import migrations
 from devicetrack.placement import allocations
 from devicetrack.placement import errors
 from devicetrack.placement import expected
@@ -68,7 +67,7 @@ class PlacedService(service.Service):
     def audit(self) -> dict[str, Any]:
         answer = super().audit()
         statuses = {migration.uuid: migration.status for migration in self._instances.migrations()}
-        self._allocations.remove_leftovers(lambda uuid: migrations.outcome_of(statuses.get(uuid)) == migrations.DONE)
+        self._allocations.finish_moves(statuses.get)
         return self._reported(answer)
 
     def _delete(self, instance: Instance) -> None:

@@ -312,9 +312,21 @@ class TestMigrations(AuditTestCase):
         self.assertEqual(({}, []), (self.held(migration), self.leftovers.kept()))
         self.assertEqual({self.node: CPU, self.providers['_p1']: {VGPU: 1}}, self.held(self.instance))
 
-    def test_that_was_reverted_on_the_host_alone_is_left_to_the_service(self) -> None:
+    def test_that_was_reverted_on_the_host_alone_is_reverted_here_too(self) -> None:
         migration = self.resize(self.instance, '_p1')
         self.conflict(migration)
+        self.host.machine.delete_guest(self.instance.uuid)
+        self.host.manager.drop_move_claim_at_dest(self.host.context, self.instance, migration)
+        self.host.boot(self.instance)
+        migration.status = 'reverted'
+        self.assertCountEqual([(self.instance.uuid, audit.WRONG_PROVIDER, audit.REVERT),
+                               (migration.uuid, audit.LEFT_OVER_MIGRATION, audit.REVERT)], self.found())
+        self.repaired(f'revert {migration.uuid}')
+        self.assertEqual(({}, []), (self.held(migration), self.leftovers.kept()))
+        self.assertEqual({self.node: CPU, self.providers['_p0']: {VGPU: 1}}, self.held(self.instance))
+
+    def test_that_was_reverted_without_a_note_is_left_to_the_service(self) -> None:
+        migration = self.resize(self.instance, '_p1')
         self.host.machine.delete_guest(self.instance.uuid)
         self.host.manager.drop_move_claim_at_dest(self.host.context, self.instance, migration)
         self.host.boot(self.instance)

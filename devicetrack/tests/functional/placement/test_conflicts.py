@@ -350,5 +350,5 @@ class TestConfirm(base.TestCase):
     def test_what_was_left_is_removed_later_whatever_it_is_by_then(self):
         self.conflict()
         self.case.add(self.world)
-        self.assertEqual(Outcome.DONE, self.world.client().remove_leftover(self.leftover).outcome)
+        self.assertEqual(Outcome.DONE, self.world.client().finish_confirm(self.leftover).outcome)
         self.assertEqual(({'instance': self.world.new}, []), (self.world.held(), self.world.leftovers.notes))

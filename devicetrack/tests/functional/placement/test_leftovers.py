@@ -1,4 +1,4 @@
-"""A process that is killed while it confirms, and the next one, which finds what it left in the store."""
+"""A process that is killed while it ends a move, and the next one, which finds what it left in the store."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from oslo_config import cfg
 
 from devicetrack import exception
 from devicetrack.conf import opts
-from devicetrack.engine import migrations
 from devicetrack.objects.values import Leftover
 from devicetrack.placement import errors
 from devicetrack.placement.allocations import AllocationClient
@@ -24,17 +23,17 @@ from devicetrack.tests.functional.placement import worlds
 from devicetrack.tests.unit.cmd import program as programs
 
 
-def confirm(config_file: str, host_uuid: str, leftover: Leftover) -> None:
+def end(how: str, config_file: str, host_uuid: str, leftover: Leftover) -> None:
     """What the process does that is killed."""
     conf = cfg.ConfigOpts()
     opts.register_options(conf)
     conf(['--config-file', config_file], project='devicetrack')
     leftovers = HostLeftovers(open_store(conf), host_uuid)
-    AllocationClient.from_conf(conf, leftovers).confirm(*leftover)
+    getattr(AllocationClient.from_conf(conf, leftovers), how)(*leftover)
 
 
 class LeftoversTestCase(base.TestCase):
-    """A host whose service has moved a guest away, which is to be confirmed."""
+    """A host whose service has moved a guest away, which is to be confirmed or reverted."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -46,21 +45,25 @@ class LeftoversTestCase(base.TestCase):
         self.client = AllocationClient(self.world.placement.client, leftovers=self.leftovers)
         self.migration = fixtures.Migration(uuid=self.world.migration, status='confirming')
 
-    def is_completed(self, migration_uuid: str) -> bool:
+    def status_of(self, migration_uuid: str) -> str | None:
         """The service's word."""
         self.assertEqual(self.migration.uuid, migration_uuid)
-        return migrations.outcome_of(self.migration.status) == migrations.DONE
+        return self.migration.status
 
-    def remove(self) -> list[Any]:
-        return list(self.client.remove_leftovers(self.is_completed).values())
+    def finish(self) -> list[Any]:
+        return list(self.client.finish_moves(self.status_of).values())
 
 
 class TestKilled(LeftoversTestCase):
     scenarios = base.table(
-        ('before it reads', 'GET', Loss.REQUEST, True),
-        ('before it writes', 'PUT', Loss.REQUEST, True),
-        ('before it hears that it was written', 'PUT', Loss.ANSWER, False),
-        names=('method', 'loss', 'holds'))
+        ('before it reads for a confirm', 'confirm', 'GET', Loss.REQUEST, True),
+        ('before it writes a confirm', 'confirm', 'PUT', Loss.REQUEST, True),
+        ('before it hears that a confirm was written', 'confirm', 'PUT', Loss.ANSWER, False),
+        ('before it reads for a revert', 'revert', 'GET', Loss.REQUEST, True),
+        ('before it writes a revert', 'revert', 'POST', Loss.REQUEST, True),
+        ('before it hears that a revert was written', 'revert', 'POST', Loss.ANSWER, False),
+        names=('how', 'method', 'loss', 'holds'))
+    how: str
     method: str
     loss: Loss
     holds: bool
@@ -70,19 +73,21 @@ class TestKilled(LeftoversTestCase):
             self.temp_dir(), self.host.conf, '[placement]', 'auth_type = admin_token',
             f'endpoint = {self.world.placement.url}', f'token = {placements.TOKEN}')
         process = multiprocessing.get_context('spawn').Process(
-            target=confirm, args=(config_file, self.host.manager.host_uuid, self.leftover))
-        self.world.proxy.before_next(self.method, '/allocations/', process.kill, self.loss)
+            target=end, args=(self.how, config_file, self.host.manager.host_uuid, self.leftover))
+        self.world.proxy.before_next(self.method, '/allocations', process.kill, self.loss)
         process.start()
         process.join()
         self.assertEqual(-9, process.exitcode)
         self.assertEqual(([self.leftover], self.holds), (self.leftovers.kept(), 'migration' in self.world.held()))
 
         self.host.restart()
-        self.assertEqual([], self.remove())
-        self.assertEqual((self.holds, self.holds), (bool(self.leftovers.kept()), 'migration' in self.world.held()))
-        self.migration.status = 'confirmed'
-        self.assertEqual([], self.remove())
-        self.assertEqual(({'instance': self.world.new}, []), (self.world.held(), self.leftovers.kept()))
+        for self.migration.status in ('confirming', 'error', 'a new word'):
+            self.assertEqual([], self.finish())
+            self.assertEqual((self.holds, self.holds), (bool(self.leftovers.kept()), 'migration' in self.world.held()))
+        self.migration.status = {'confirm': 'confirmed', 'revert': 'reverted'}[self.how]
+        self.assertEqual([], self.finish())
+        has = self.world.new if self.how == 'confirm' else self.world.old
+        self.assertEqual(({'instance': has}, []), (self.world.held(), self.leftovers.kept()))
 
 
 class TestRemove(LeftoversTestCase):
@@ -92,7 +97,7 @@ class TestRemove(LeftoversTestCase):
 
     def test_nothing_of_a_move_that_goes_on(self) -> None:
         self.conflict()
-        self.assertEqual([], self.remove())
+        self.assertEqual([], self.finish())
         self.assertEqual(({'instance', 'migration'}, [self.leftover]), (set(self.world.held()), self.leftovers.kept()))
 
     def test_one_that_fails_keeps_none_of_the_others(self) -> None:
@@ -102,7 +107,7 @@ class TestRemove(LeftoversTestCase):
         self.leftovers.record(other)
         self.world.proxy.at_next('GET', f'/allocations/{other.migration_uuid}', Loss.REQUEST)
         self.world.proxy.at_next('GET', f'/allocations/{other.migration_uuid}', Loss.REQUEST)
-        failed = self.client.remove_leftovers(lambda migration_uuid: True)
+        failed = self.client.finish_moves(lambda migration_uuid: 'confirmed')
         self.assertEqual([other], list(failed))
         self.assertEqual(({'instance'}, [other]), (set(self.world.held()), self.leftovers.kept()))
 
@@ -110,7 +115,7 @@ class TestRemove(LeftoversTestCase):
         self.conflict()
         self.migration.status = 'reverted'
         AllocationClient(self.world.direct).revert(*self.leftover)
-        self.assertEqual(([], []), (self.remove(), self.leftovers.kept()))
+        self.assertEqual(([], []), (self.finish(), self.leftovers.kept()))
         self.assertEqual({'instance': self.world.old}, self.world.held())
 
     def test_without_a_store_nothing_is_sent(self) -> None:
@@ -122,4 +127,26 @@ class TestRemove(LeftoversTestCase):
         self.host.store.before('remove_leftover', exception.StoreUnavailable('store', 'gone'))
         self.assertEqual(Outcome.DONE, self.client.confirm(*self.leftover).outcome)
         self.assertEqual([self.leftover], self.leftovers.kept())
-        self.assertEqual(([], []), (self.remove(), self.leftovers.kept()))
+        self.assertEqual(([], []), (self.finish(), self.leftovers.kept()))
+
+
+class TestRevert(LeftoversTestCase):
+    def test_of_an_instance_that_was_deleted_meanwhile(self) -> None:
+        self.leftovers.record(self.leftover)
+        AllocationClient(self.world.direct).delete(self.world.instance)
+        self.migration.status = 'reverted'
+        self.assertEqual(([], {}, []), (self.finish(), self.world.held(), self.leftovers.kept()))
+
+    def test_without_a_store_nothing_is_sent(self) -> None:
+        self.host.store.before('add_leftover', exception.StoreUnavailable('store', 'gone'))
+        self.assertRaises(exception.StoreUnavailable, self.client.revert, *self.leftover)
+        self.assertEqual([], self.world.placement.requests)
+
+    def test_what_the_instance_got_meanwhile_goes_too(self) -> None:
+        """Its migration has everything that it had before."""
+        self.leftovers.record(self.leftover)
+        self.world.touch(self.world.instance)
+        self.migration.status = 'cancelled'
+        self.assertEqual([], self.finish())
+        self.assertEqual({'instance'}, set(self.world.held()))
+        self.assertEqual([], self.leftovers.kept())

@@ -348,7 +348,7 @@ class ForgottenContextTestCase(test_moving.RegionTestCase):
         instance = region.spawn('one', pmem=1)
         region.resize(instance, 'two', pmem=2)
         store = self.two.store.store
-        host = store.host('two')._replace(machine_id='of another machine')
+        [host] = [one._replace(machine_id='of another machine') for one in store.hosts() if one.name == 'two']
         for name in ('d0', 'd1'):
             self.assertEqual(1, len(store.contexts(host.uuid)))
             repairs.forget_of_machine(store, host, 'of this one', DeviceKey(fake.VPMEM, name), instance.uuid)

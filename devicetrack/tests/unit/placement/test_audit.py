@@ -122,7 +122,8 @@ class TestNotes(base.TestCase):
         ('and the source has no rows', [], {}, audit.REMOVE),
         ('and the instance has what it should have', [row('a')], {'guest': holds({'a': {VGPU: 1}})}, audit.REMOVE),
         ('and a row waits for it', [row('a', migration='move')], {'guest': holds({'a': {VGPU: 1}})}, None),
-        ('and the instance may get it back', [row('a')], {}, None),
+        ('and it is not all that the instance should have', [row('a'), row('a', 'd1')], {}, None),
+        ('and it is of another provider than the rows', [row('a')], {}, None),
         names=('records', 'consumers', 'repair'))
 
     def test_goes_when_nothing_waits_for_it(self) -> None:
@@ -137,6 +138,28 @@ class TestNotes(base.TestCase):
     def test_of_another_migration_changes_nothing(self) -> None:
         seen = views(consumers={'move': holds({'b': {VGPU: 1}}, MOVE)}, notes=[Leftover('guest', 'another')])
         self.assertEqual([('move', audit.LEFT_OVER_MIGRATION, None)], found(seen))
+
+
+class TestReverted(base.TestCase):
+    """What a migration still holds after its revert, by a note, for an instance that is back on its devices."""
+
+    def views(self, **changes: Any) -> audit.Views:
+        seen = {'records': [row('a')], 'notes': [Leftover('guest', 'move')], 'consumers': {
+            'guest': holds({'there': {VGPU: 1}, 'root': CPU}), 'move': holds({'a': {VGPU: 1}, 'root': CPU}, MOVE)}}
+        return views(**{**seen, **changes})
+
+    def test_goes_back(self) -> None:
+        seen = self.views()
+        self.assertEqual([('guest', audit.UNALLOCATED, audit.REVERT),
+                          ('move', audit.LEFT_OVER_MIGRATION, audit.REVERT)], found(seen))
+        [repair] = audit.repairs(seen, audit.compare(seen))
+        self.assertEqual((audit.REVERT, 'move', 'guest', 2),
+                         (repair.verb, repair.before and repair.before.uuid, repair.instance_uuid, len(repair.why)))
+
+    def test_stays_while_anything_is_uncertain(self) -> None:
+        for changes in ({'notes': ()}, {'records': [row('a', migration='move')]},
+                        {'usage': uses('d1')}, {'usage': uses('d0')._replace(unknown=(Unknown('x', 'torn'),))}):
+            self.assertEqual({None}, {repair for _consumer, _kind, repair in found(self.views(**changes))})
 
 
 class TestLayouts(base.TestCase):
