@@ -53,6 +53,14 @@ def outcome_of(status: str | None) -> str:
     return STATUSES.get(status or '', UNKNOWN)
 
 
+def is_completed(status: str | None) -> bool | None:
+    """Whether a migration of this status is completed, False if it was undone, and None while nobody knows.
+
+    After an error nobody knows.
+    """
+    return None if status == ERROR else {DONE: True, UNDONE: False}.get(outcome_of(status))
+
+
 class Move(NamedTuple):
     """A migration of the compute service. ``number`` orders the migrations of an instance: the greatest is the newest.
 

@@ -29,7 +29,6 @@ from oslo_config import cfg
 from devicetrack import exception
 from devicetrack import log
 from devicetrack.conf import placement as options
-from devicetrack.engine import migrations
 from devicetrack.objects.values import Leftover
 from devicetrack.placement import errors
 from devicetrack.placement import operations
@@ -205,27 +204,26 @@ class AllocationClient:
         self._forget(leftover)
         return result
 
-    def finish_moves(self, status_of: Callable[[str], str | None]) -> dict[Leftover, errors.PlacementError]:
+    def finish_moves(self, is_completed: Callable[[str], bool | None]) -> dict[Leftover, errors.PlacementError]:
         """Go on with every confirm and revert that stayed pending.
 
-        Call it at each start and in a periodic task of the service. :data:`devicetrack.engine.migrations.STATUSES` says
-        what a status means. A migration that is not over, or ended in an error, keeps its allocations. When it has
-        none, its note is removed.
+        Call it at each start and in a periodic task of the service. A migration of which nobody knows how it ends keeps
+        its allocations. When it has none, its note is removed.
 
-        :param status_of: the service's status of the migration of this UUID; None when it cannot tell
+        :param is_completed: whether the service calls the migration of this UUID completed, or undone (False); None
+            while it is neither, or the service cannot tell: see :func:`devicetrack.engine.migrations.is_completed`
         :returns: the leftovers that could not be finished; the next call tries again
         :raises StoreError: the leftovers cannot be read
         """
         failed = {}
         for leftover in self._leftovers.kept() if self._leftovers is not None else ():
             try:
-                status = status_of(leftover.migration_uuid)
-                outcome = migrations.outcome_of(status)
-                if outcome == migrations.DONE:
+                completed = is_completed(leftover.migration_uuid)
+                if completed:
                     self.finish_confirm(leftover)
                 elif not self._client.get_allocations(leftover.migration_uuid).exists:
                     self._forget(leftover)
-                elif outcome == migrations.UNDONE and status != migrations.ERROR:
+                elif completed is False:
                     self.finish_revert(leftover)
             except errors.PlacementError as error:
                 LOG.warning('The allocations of migration %(migration)s could not be settled: %(error)s',

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from devicetrack.engine import migrations
 from devicetrack.placement import allocations
 from devicetrack.placement import errors
 from devicetrack.placement import expected
@@ -67,7 +68,7 @@ class PlacedService(service.Service):
     def audit(self) -> dict[str, Any]:
         answer = super().audit()
         statuses = {migration.uuid: migration.status for migration in self._instances.migrations()}
-        self._allocations.finish_moves(statuses.get)
+        self._allocations.finish_moves(lambda uuid: migrations.is_completed(statuses.get(uuid)))
         return self._reported(answer)
 
     def _delete(self, instance: Instance) -> None:

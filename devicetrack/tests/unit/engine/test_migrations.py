@@ -186,6 +186,10 @@ class StatusTestCase(base.TestCase):
         for status in ('mended', '', None):
             self.assertEqual(migrations.UNKNOWN, migrations.outcome_of(status))
 
+    def test_completed_undone_or_neither(self):
+        self.assertEqual([True, True, False, False, None, None, None, None], list(map(migrations.is_completed, (
+            'confirmed', 'done', 'reverted', 'cancelled', 'error', 'finished', 'mended', None))))
+
     def test_a_migration_whose_number_is_no_number_has_none(self):
         class Migration:
             uuid, id = M, '7'
