@@ -12,8 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable
 import contextlib
 import enum
+import errno
 from http import server as http_server
 import http.client
+import select
 import socket
 import socketserver
 import threading
@@ -57,7 +59,7 @@ class HTTPProxy(fixtures.Fixture):
     """Listens on a loopback port (``url``) and passes requests on to ``address``.
 
     ``requests`` has what came, in order, as pairs of the method and the path without its query. A connection stays
-    open for many requests, as it does before a real service.
+    open for many requests, as it does before a real service, and has one of its own to ``address``.
     """
 
     def __init__(self, address: tuple[str, int]) -> None:
@@ -71,12 +73,12 @@ class HTTPProxy(fixtures.Fixture):
         self._connections: set[socket.socket] = set()
         self._server = _Server(self)
         self.url = f'http://127.0.0.1:{self._server.server_address[1]}'
-        acceptor = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True, name='HTTP proxy')
+        acceptor = threading.Thread(target=self._server.accept, daemon=True, name='HTTP proxy')
         acceptor.start()
-        self.addCleanup(acceptor.join, _TIMEOUT_S)
         self.addCleanup(self.cut_idle)
         self.addCleanup(self._server.server_close)
-        self.addCleanup(self._server.shutdown)
+        self.addCleanup(acceptor.join, _TIMEOUT_S)
+        self.addCleanup(self._server.socket.shutdown, socket.SHUT_RDWR)
 
     def at_next(self, method: str, path: str, loss: Loss) -> None:
         """Lose the next request of this method whose path begins so."""
@@ -115,7 +117,12 @@ class HTTPProxy(fixtures.Fixture):
         with self._lock:
             self._connections.discard(connection)
 
-    def pass_on(self, method: str, path: str, headers: dict[str, str], body: bytes) -> Answer | None:
+    def connect(self) -> http.client.HTTPConnection:
+        """A connection to the server, opened at the first request."""
+        return http.client.HTTPConnection(*self._address, timeout=_TIMEOUT_S)
+
+    def pass_on(self, connection: http.client.HTTPConnection, method: str, path: str, headers: dict[str, str],
+                body: bytes) -> Answer | None:
         """Ask the server and read its answer; None when the client shall get none."""
         plain = parse.urlsplit(path).path
         with self._lock:
@@ -128,15 +135,15 @@ class HTTPProxy(fixtures.Fixture):
             fate.call()
         if fate.loss is Loss.REQUEST:
             return None
-        connection = http.client.HTTPConnection(*self._address, timeout=_TIMEOUT_S)
+        if connection.sock is not None and select.select([connection.sock], [], [], 0)[0]:
+            connection.close()                  # the server ended since, and may be there again
         try:
             connection.request(method, path, body or None, headers)
             response = connection.getresponse()
             answer = Answer(response.status, response.reason, response.getheaders(), response.read())
         except (OSError, http.client.HTTPException):
-            return None                         # nobody is there any more: as if one or the other were lost
-        finally:
             connection.close()
+            return None                         # nobody is there any more: as if one or the other were lost
         return None if fate.loss is Loss.ANSWER else answer
 
 
@@ -149,6 +156,15 @@ class _Server(socketserver.ThreadingMixIn, http_server.HTTPServer):
         self.proxy = proxy
         super().__init__(('127.0.0.1', 0), _Handler)
 
+    def accept(self) -> None:
+        """Take connections until the socket is shut down; ``serve_forever`` would hear of that later."""
+        while True:
+            try:
+                self.process_request(*self.get_request())
+            except OSError as error:
+                if error.errno == errno.EINVAL:
+                    return
+
     def server_bind(self) -> None:
         socketserver.TCPServer.server_bind(self)        # the one between asks the DNS for this host's name
         self.server_name, self.server_port = 'localhost', self.server_address[1]
@@ -157,13 +173,16 @@ class _Server(socketserver.ThreadingMixIn, http_server.HTTPServer):
 class _Handler(http_server.BaseHTTPRequestHandler):
     protocol_version = 'HTTP/1.1'
     disable_nagle_algorithm = True
+    wbufsize = -1                               # an answer is sent when all of it is there
     server: _Server
 
     def setup(self) -> None:
         super().setup()
         self.server.proxy.connected(self.connection)
+        self.onward = self.server.proxy.connect()
 
     def finish(self) -> None:
+        self.onward.close()
         self.server.proxy.disconnected(self.connection)
         with contextlib.suppress(OSError):
             super().finish()
@@ -177,7 +196,7 @@ class _Handler(http_server.BaseHTTPRequestHandler):
     def _pass_on(self) -> None:
         body = self.rfile.read(int(self.headers.get('Content-Length', 0)))
         headers = {name: value for name, value in self.headers.items() if name.lower() not in _OF_ONE_HOP}
-        answer = self.server.proxy.pass_on(self.command, self.path, headers, body)
+        answer = self.server.proxy.pass_on(self.onward, self.command, self.path, headers, body)
         if answer is None:
             self.close_connection = True
             return
