@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Sequence
 import dataclasses
+import functools
 import gc
 import hashlib
 import pickle
@@ -325,6 +326,7 @@ class Explorer:
     """Explores operations on one kind of store."""
 
     def __init__(self, stores: Stores) -> None:
+        warm_up()
         self._stores = stores
         self._restarts: dict[tuple[Fault, ...], Sequence[Moment]] = {}
         self._seats = Seats(scratch.make('crash'))
@@ -405,6 +407,7 @@ class Explorer:
         return [course.moments, *(self._restarts[faults[:length]] for length in range(1, len(faults)))]
 
 
+@functools.cache
 def warm_up() -> None:
     """Do once in this process what its children will do a thousand times: what is made at the first use, they have."""
     with fixtures.Host(devices=1, parents={'parent': 1}) as host:

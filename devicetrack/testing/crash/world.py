@@ -22,7 +22,7 @@ from devicetrack.objects.values import GuestConfig
 from devicetrack.objects.values import MigrationDefinitions
 from devicetrack.objects.values import Record
 from devicetrack.store import api
-from devicetrack.store.sql import open_store
+from devicetrack.testing import databases
 from devicetrack.testing import fixtures
 from devicetrack.testing.crash import moments
 from devicetrack.testing.crash import process
@@ -262,7 +262,7 @@ class Seats:
         if (host, url) not in self._stores:
             conf = self.configuration(host).conf
             conf.set_override('connection', url, 'devicetrack_database')
-            store = self._stores[host, url] = open_store(conf)
+            store = self._stores[host, url] = databases.open_store(conf)
             # The store is used once here, so that a forked process has all that the first use makes.
             store.check()
             store.hosts()
