@@ -10,8 +10,6 @@ import hashlib
 import json
 import os
 import re
-import subprocess
-import sys
 from typing import Any
 
 import libvirt_qemu
@@ -19,6 +17,7 @@ import libvirt_qemu
 from devicetrack.testing import fixtures
 from devicetrack.testing import libvirt as libvirt_fixtures
 from devicetrack.tests import base
+from devicetrack.tests import processes
 from devicetrack.tests.functional.claims import libvirt_hosts
 from devicetrack.tests.functional.claims import programs
 
@@ -202,9 +201,7 @@ pmem_namespaces = 4GB:{'|'.join(NAMES)}
 [devicetrack_vpmem]
 directory = {self.directory}
 """)
-        answer = subprocess.run(
-            [sys.executable, '-m', 'devicetrack.cmd.manage', '--config-file', config_file, *arguments, '-f', 'json'],
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        answer = processes.run('devicetrack.cmd.manage', '--config-file', config_file, *arguments, '-f', 'json')
         self.assertEqual(0, answer.returncode, answer.stderr)
         return json.loads(answer.stdout)
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import random
 import signal
 import subprocess
-import sys
+import tempfile
 import threading
 from typing import Any
 import uuid
@@ -21,6 +22,7 @@ from devicetrack.testing import placement as placements
 from devicetrack.testing.fixtures import Instance
 from devicetrack.testing.fixtures import VGPU
 from devicetrack.tests import base
+from devicetrack.tests import processes
 from devicetrack.tests.functional.placement import nodes
 from devicetrack.tests.unit.cmd import program as programs
 
@@ -91,15 +93,18 @@ class TestTogether(base.TestCase):
     def heal(self, killed_at: int | None = None) -> subprocess.CompletedProcess[str]:
         """Run the command, and kill it when its read of this number has come, if it reads as much."""
         self.placement.requests.clear()
-        with subprocess.Popen([sys.executable, '-m', 'devicetrack.cmd.manage', '--config-file', self.config_file,
-                               'placement', 'heal', '--all', '-f', 'json'], text=True, stdin=subprocess.DEVNULL,
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        with tempfile.TemporaryFile('w+') as out, tempfile.TemporaryFile('w+') as err, open(os.devnull) as nothing:
+            process = processes.Process('devicetrack.cmd.manage', '--config-file', self.config_file,
+                                        'placement', 'heal', '--all', '-f', 'json',
+                                        stdin=nothing, stdout=out, stderr=err)
             if killed_at is not None:
                 for _before in range(killed_at - 1):
                     self.placement.proxy.before_next('GET', '/', lambda: None)
                 self.placement.proxy.before_next('GET', '/', process.kill)
-            out, err = process.communicate(timeout=base.HANGS_S)
-        return subprocess.CompletedProcess((), process.returncode, out, err)
+            status = process.wait()
+            for file in (out, err):
+                file.seek(0)
+            return subprocess.CompletedProcess((), status, out.read(), err.read())
 
     def test_every_consumer_ends_at_its_devices_and_no_amount_is_lost(self) -> None:
         over = threading.Event()
