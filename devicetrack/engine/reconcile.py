@@ -20,6 +20,7 @@ from devicetrack import vocabulary
 from devicetrack.engine import migrations
 from devicetrack.engine.views import Views
 from devicetrack.objects import details
+from devicetrack.objects import identity
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestRecord
 from devicetrack.objects.values import InventoryDevice
@@ -60,14 +61,6 @@ INSTANCE_ELSEWHERE: Final = migrations.ELSEWHERE
 INSTANCE_DELETED: Final = 'deleted'
 INSTANCE_OFFLOADED: Final = 'offloaded'
 INSTANCE_OVER: Final = (INSTANCE_DELETED, INSTANCE_OFFLOADED)
-
-# Fields of details, for every kind: those that identify the device, and those that only its row knows because the claim
-# chose them.
-ITSELF: Final = ('namespace_uuid', 'size_bytes', 'type', 'parent')
-OF_THE_ROW: Final = ('origin', 'label')
-# Parts of the texts of details. The host does not know who made a device, so its inventory says adopted.
-_CREATED_TEXT: Final = f'"origin":"{vocabulary.CREATED}"'
-_ADOPTED_TEXT: Final = f'"origin":"{vocabulary.ADOPTED}"'
 
 
 class Finding(NamedTuple):
@@ -124,35 +117,6 @@ def confirmed(first: Collection[Finding], second: Collection[Finding]) -> list[F
     seen = {(finding.kind, finding.device, finding.generation, finding.users) for finding in first}
     return [finding for finding in second
             if (finding.kind, finding.device, finding.generation, finding.users) in seen]
-
-
-def differences(recorded: str, found: str) -> dict[str, tuple[Any, Any]] | None:
-    """The differences between two texts of details, by field, without the fields that only the row knows.
-
-    :returns: None when one of them cannot be read
-    """
-    try:
-        one, other = details.from_text(recorded), details.from_text(found)
-    except (exception.MalformedObject, exception.UnknownObject):
-        return None
-    if type(one) is not type(other):
-        return {'type': (one.obj_name(), other.obj_name())}
-    ours, theirs = (each.obj_to_primitive()['versioned_object.data'] for each in (one, other))
-    return {name: (ours.get(name), theirs.get(name)) for name in sorted(one.fields)
-            if name not in OF_THE_ROW and ours.get(name) != theirs.get(name)}
-
-
-def same_device(recorded: str, found: str) -> bool:
-    """Whether two texts of details are certainly of one device."""
-    if _alike(recorded, found):
-        return True
-    different = differences(recorded, found)
-    return different is not None and not any(name in ITSELF for name in different)
-
-
-def _alike(recorded: str, found: str) -> bool:
-    """Whether two texts of details are equal, without parsing them: nearly all are."""
-    return recorded == found or recorded.replace(_CREATED_TEXT, _ADOPTED_TEXT) == found
 
 
 # A plain tuple with the hash of a DeviceKey, which is faster: a host has thousands, and nearly all are well.
@@ -288,7 +252,7 @@ class _Comparison:
         claims = [other for _guest, other in self._by_guests.get(key, ()) if not other.beside]
         there = self.devices.get(key)
         return (self._certain(key) and len(claims) == 1 and is_whole(device)
-                and (there is None or same_device(device.details, there.details)))
+                and (there is None or identity.same_device(device.details, there.details)))
 
     # -- rows ---------------------------------------------------------------------------------------------------------
 
@@ -300,32 +264,39 @@ class _Comparison:
             if record.migration_uuid is not None or state == INSTANCE_ELSEWHERE:
                 self._suspects.add(record.instance_uuid)
             device = devices.get(key)
-            alike = device is not None and _alike(record.details, device.details)
+            alike = device is not None and identity.alike(record.details, device.details)
             if alike and record.state == vocabulary.ACTIVE and key in named and state not in INSTANCE_OVER:
                 continue
             same = alike
-            if device is not None and not alike:
-                different = differences(record.details, device.details)
-                same = different is not None and not any(name in ITSELF for name in different)
-                found += self._different(key, record, different)
+            # Of a device that is well all of its identity could be read, so equal texts are of one device.
+            if device is not None and (not alike or device.unhealthy is not None):
+                compared = identity.compare(record.details, device.details)
+                same = alike if compared is None else compared.is_same
+                found += [] if alike else self._different(key, record, compared)
             found += self._row(key, record, device is not None, same)
         return found
 
-    def _different(self, key: _Key, record: Record, different: Mapping[str, tuple[Any, Any]] | None) -> list[Finding]:
+    def _different(self, key: _Key, record: Record, compared: identity.Comparison | None) -> list[Finding]:
         """The findings from differences between the row and the host about one device."""
-        if different is None:
+        if compared is None:
             return [self._finding(DETAILS_DIFFER, NOTE, key, 'this release cannot read the details that the row '
                                   'or the host has', 'see which release wrote the row')]
-        itself = {name: values for name, values in different.items() if name in ITSELF}
-        if itself:
+        # A disabled namespace shows only some of its details, and this text says that it is disabled.
+        problem = f'{self.devices[key].unhealthy}; ' if self.devices[key].unhealthy else ''
+        if compared.itself:
             self._replaced.add(key)
-            # A disabled namespace shows only some of its details, and this text says that it is disabled.
-            problem = self.devices[key].unhealthy
-            return [self._finding(UNHEALTHY, CRITICAL, key, f'another device has its name: {_as_text(itself)}; '
-                                  f'{f"{problem}; " if problem else ""}owner {record.instance_uuid}',
+            return [self._finding(UNHEALTHY, CRITICAL, key, 'another device has its name: '
+                                  f'{_as_text(compared.itself)}; {problem}owner {record.instance_uuid}',
                                   'bring the recorded device back; this one is neither handed out nor wiped')]
+        if compared.unread:
+            self._replaced.add(key)
+            return [self._finding(UNHEALTHY, WARNING, key, f'nobody knows whether it is the recorded device: '
+                                  f'{", ".join(compared.unread)} cannot be read now; {problem}'
+                                  f'owner {record.instance_uuid}',
+                                  'let the host read it again; until then the device is neither handed out nor wiped')]
         # Realizing the device updates its details, before the guest runs and after a boot. The details of a device that
         # will be given back do not matter.
+        different = compared.others
         if (not different or record.state != vocabulary.ACTIVE or self.views.boot_changed
                 or self.states.get(record.instance_uuid) in INSTANCE_OVER):
             return []
@@ -512,7 +483,7 @@ def is_whole(device: RecordedDevice) -> bool:
 
 def _is_made(record: Record) -> bool:
     """Whether we make the device ourselves, so that its row exists before it."""
-    return _CREATED_TEXT in record.details
+    return identity.CREATED_TEXT in record.details
 
 
 def _as_text(different: Mapping[str, tuple[Any, Any]]) -> str:

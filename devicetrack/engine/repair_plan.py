@@ -26,6 +26,7 @@ from devicetrack.engine import reconcile
 from devicetrack.engine.reconcile import Finding
 from devicetrack.engine.views import Views
 from devicetrack.objects import details
+from devicetrack.objects import identity
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Record
 from devicetrack.objects.values import RecordedDevice
@@ -110,7 +111,7 @@ def _left_behind(guests: Collection[str], recorded: reconcile.ByGuests, views: V
         if (len(claims) == 1 and device.beside and device.role == vocabulary.OLD and guest.instance_uuid in guests
                 and key not in taken and there is not None and reconcile.is_whole(device)
                 and device.kind in views.inventory.known_kinds
-                and reconcile.same_device(device.details, there.details)):
+                and identity.same_device(device.details, there.details)):
             yield Repair(ADOPT, there.key, guest.instance_uuid, None, _row(device, guest.instance_uuid, views),
                          'a guest without its rows records that it left it and may come back to it')
 
@@ -138,9 +139,8 @@ def _updates(findings: Iterable[Finding], views: Views) -> Iterable[Repair]:
 def _merged(recorded: str, found: str) -> str:
     """The host's details, with the fields that only the row knows."""
     ours, merged = details.from_text(recorded), details.from_text(found)
-    for name in reconcile.OF_THE_ROW:
-        if name in merged.fields:
-            setattr(merged, name, getattr(ours, name))
+    for name in merged.OF_THE_ROW:
+        setattr(merged, name, getattr(ours, name))
     return details.to_text(merged)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import functools
 import json
 from typing import Any
+from typing import ClassVar
 from typing import Final
 
 from oslo_utils import uuidutils
@@ -39,6 +40,20 @@ class DeviceDetails(base.DeviceTrackObject):
 
     VERSION = '1.0'
     fields = {}
+
+    IDENTITY: ClassVar[tuple[str, ...] | None] = None
+    """The fields that make a device this one, and no other of its name. If they differ between a row and the host, the
+    host has another device, which is neither handed out nor wiped nor written into the row. None in such a field says
+    that it cannot be read now. A class that declares none has all fields but those of :attr:`OF_THE_ROW`: then nothing
+    of a device may change while it is owned."""
+
+    OF_THE_ROW: ClassVar[tuple[str, ...]] = ()
+    """The fields that only the row knows, because the claim chose them. The host's are never compared with them."""
+
+    @classmethod
+    def identity_fields(cls) -> frozenset[str]:
+        """The fields of the identity, as declared or as they follow from nothing being declared."""
+        return frozenset(cls.fields).difference(cls.OF_THE_ROW) if cls.IDENTITY is None else frozenset(cls.IDENTITY)
 
     @property
     def goes_with_its_assignment(self) -> bool:
@@ -83,6 +98,8 @@ class VPMEMDetails(DeviceDetails):
     """
 
     VERSION = '1.0'
+    IDENTITY = ('namespace_uuid', 'size_bytes')
+    OF_THE_ROW = ('label',)
     fields = {
         'namespace_uuid': ovo_fields.UUIDField(),
         'label': ovo_fields.StringField(),
@@ -121,6 +138,8 @@ class MdevDetails(DeviceDetails):
     """
 
     VERSION = '1.0'
+    IDENTITY = ('type', 'parent')
+    OF_THE_ROW = ('origin',)
     fields = {
         'type': ovo_fields.StringField(),
         'parent': ovo_fields.StringField(),
@@ -160,6 +179,8 @@ class VFDetails(DeviceDetails):
     """
 
     VERSION = '1.0'
+    IDENTITY = ('type', 'parent')
+    OF_THE_ROW = ('origin',)
     fields = {
         'type': ovo_fields.StringField(),
         'parent': ovo_fields.StringField(),

@@ -24,7 +24,7 @@ import yaml
 
 MODULES = tuple(f'devicetrack.{name}' for name in (
     'engine.ledger', 'engine.pools', 'engine.selection', 'engine.migrations', 'engine.lifecycle', 'engine.reconcile',
-    'store.sql.committer', 'claims.life', 'claims.locked_ledger', 'claims.rows', 'claims.moves'))
+    'objects.identity', 'store.sql.committer', 'claims.life', 'claims.locked_ledger', 'claims.rows', 'claims.moves'))
 # The packages of the tests that judge. Whatever of them needs a server is left out.
 TESTS = ('unit.engine', 'unit.store', 'unit.claims', 'functional.store')
 

@@ -9,6 +9,7 @@ from devicetrack.engine import migrations
 from devicetrack.engine import reconcile
 from devicetrack.engine import repair_plan
 from devicetrack.objects import details
+from devicetrack.objects import identity
 from devicetrack.objects import values
 from devicetrack.tests import base
 from devicetrack.tests.unit.engine import hosts
@@ -234,7 +235,7 @@ class AnyViewsTestCase(base.TestCase):
             elif one.verb == repair_plan.UPDATE_DETAILS:
                 assert one.before is not None and one.after is not None
                 self.assertEqual(one.before._replace(details=one.after.details, generation=2), one.after)
-                self.assertTrue(reconcile.same_device(one.before.details, one.after.details))
+                self.assertTrue(identity.same_device(one.before.details, one.after.details))
             else:
                 self.assertIsNone(one.after)
                 self.assertNotIn(one.device, named)

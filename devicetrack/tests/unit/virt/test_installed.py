@@ -20,6 +20,7 @@ from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import MigrationType
 from devicetrack.testing import fixtures
 from devicetrack.tests import base
+from devicetrack.tests.unit.virt import disks
 from devicetrack.virt import device_kinds
 from devicetrack.virt.libvirt import driver as libvirt_driver
 from devicetrack.virt.libvirt.kinds import api
@@ -121,6 +122,15 @@ class GoodStockTestCase(base.TestCase):
     def test_a_mistake_survives_pickling(self) -> None:
         error = exception.DeviceKindFailed('tape', 'it broke')
         self.assertEqual(str(error), str(pickle.loads(pickle.dumps(error))))
+
+
+class UnreadIdentityTestCase(base.TestCase):
+
+    def test_nobody_gets_a_device_of_which_it_cannot_be_read_now(self) -> None:
+        kind = disks.Disks(self.conf, None)
+        kind.slots = {'s1': 'A', 's2': None}
+        self.assertEqual([None, 'serial cannot be read now, so nobody knows which device it is'],
+                         [one.unhealthy for one in installed.stock(kind).devices])
 
 
 class MigrationTypesTestCase(base.TestCase):

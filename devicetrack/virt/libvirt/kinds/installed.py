@@ -17,6 +17,7 @@ from oslo_config import cfg
 
 from devicetrack import exception
 from devicetrack.objects import details
+from devicetrack.objects import identity
 from devicetrack.objects.values import Capacity
 from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import MigrationType
@@ -96,13 +97,15 @@ def _mistakes_of(kind: api.DeviceKind) -> Iterator[None]:
 def stock(kind: api.DeviceKind) -> api.Stock:
     """Read and check the kind's stock. A kind that is not configured has none.
 
+    A device whose identity cannot be read now is unhealthy: nobody knows which device it is.
+
     :raises DeviceKindFailed: the kind made a mistake, so its stock is unknown
     :raises DriverError: the stock cannot be read
     """
     with _mistakes_of(kind):
         found = kind.stock() if kind.configured else api.Stock()
         _check(kind, found)
-        return found
+        return _without_identity_unhealthy(found)
 
 
 def live_migration_obstacle(kind: api.DeviceKind) -> str | None:
@@ -133,6 +136,17 @@ def migration_types(kind: api.DeviceKind) -> Sequence[MigrationType]:
             if not isinstance(one.type, str) or not all(text is None or isinstance(text, str) for text in texts):
                 raise exception.DeviceKindFailed(kind.name, f'its type {one.type!r} has a field that is no text')
         return found
+
+
+def _without_identity_unhealthy(found: api.Stock) -> api.Stock:
+    one_of_each = {one.resource_class: one for one in found.devices}
+    # Nearly no kind has such fields, and then no text of thousands is read for them.
+    if not any(identity.may_be_unread(type(details.peek(one.details))) for one in one_of_each.values()):
+        return found
+    return found._replace(devices=tuple(
+        one._replace(unhealthy=f'{", ".join(unread)} cannot be read now, so nobody knows which device it is')
+        if one.unhealthy is None and (unread := identity.unread(details.from_text(one.details))) else one
+        for one in found.devices))
 
 
 def _check(kind: api.DeviceKind, found: api.Stock) -> None:

@@ -34,6 +34,7 @@ class ScratchDetails(details.DeviceDetails):
     """What only this kind knows of a device. It is stored with the assignment, and versioned like every object."""
 
     VERSION = '1.0'
+    IDENTITY = ('size_bytes',)
     fields = {'size_bytes': fields.NonNegativeIntegerField()}
 
 

@@ -1,0 +1,81 @@
+"""Whether two texts of details are of one device: by the fields that the class of the details declares as its identity.
+
+Two devices of one name at one address are not one device: a disk was exchanged, a namespace was made anew. The class
+says which fields tell (:attr:`.details.DeviceDetails.IDENTITY`). None in one of them says that the host cannot read it
+now. Then nobody knows which device it is, and nothing is concluded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from typing import Final
+from typing import NamedTuple
+
+from devicetrack import exception
+from devicetrack import vocabulary
+from devicetrack.objects import details
+
+# Parts of the texts of details. The host does not know who made a device, so its inventory says adopted.
+CREATED_TEXT: Final = f'"origin":"{vocabulary.CREATED}"'
+_ADOPTED_TEXT: Final = f'"origin":"{vocabulary.ADOPTED}"'
+
+Fields = Mapping[str, tuple[Any, Any]]
+
+
+class Comparison(NamedTuple):
+    """What differs between the details of a row and those of the host, by field: recorded and found.
+
+    ``itself`` are fields of the identity, ``others`` the rest. ``unread`` are fields of the identity that one side
+    could not read.
+    """
+
+    itself: Fields
+    unread: tuple[str, ...]
+    others: Fields
+
+    @property
+    def is_same(self) -> bool:
+        """Whether both are certainly of one device."""
+        return not self.itself and not self.unread
+
+
+def compare(recorded: str, found: str) -> Comparison | None:
+    """Compare two texts of details, without the fields that only the row knows.
+
+    :returns: None when one of them cannot be read
+    """
+    try:
+        one, other = details.from_text(recorded), details.from_text(found)
+    except (exception.MalformedObject, exception.UnknownObject):
+        return None
+    if type(one) is not type(other):
+        return Comparison({'type': (one.obj_name(), other.obj_name())}, (), {})
+    ours, theirs = (each.obj_to_primitive()['versioned_object.data'] for each in (one, other))
+    identity = one.identity_fields()
+    unread = tuple(sorted(name for name in one.IDENTITY or () if ours.get(name) is None or theirs.get(name) is None))
+    different = {name: (ours.get(name), theirs.get(name)) for name in sorted(one.fields)
+                 if name not in one.OF_THE_ROW and name not in unread and ours.get(name) != theirs.get(name)}
+    return Comparison({name: values for name, values in different.items() if name in identity}, unread,
+                      {name: values for name, values in different.items() if name not in identity})
+
+
+def alike(recorded: str, found: str) -> bool:
+    """Whether two texts of details are equal, without parsing them: nearly all are."""
+    return recorded == found or recorded.replace(CREATED_TEXT, _ADOPTED_TEXT) == found
+
+
+def same_device(recorded: str, found: str) -> bool:
+    """Whether two texts of details are certainly of one device."""
+    compared = compare(recorded, found)
+    return alike(recorded, found) if compared is None else compared.is_same
+
+
+def unread(one: details.DeviceDetails) -> tuple[str, ...]:
+    """The fields of a device's identity that the host could not read now."""
+    return tuple(name for name in may_be_unread(type(one)) if getattr(one, name) is None)
+
+
+def may_be_unread(cls: type[details.DeviceDetails]) -> tuple[str, ...]:
+    """The fields of the identity for which a class says that there are times when the host cannot read them."""
+    return tuple(sorted(name for name in cls.IDENTITY or () if cls.fields[name].nullable))

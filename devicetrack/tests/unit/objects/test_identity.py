@@ -1,0 +1,63 @@
+"""Which device a device is: by the fields that its kind declares."""
+
+from __future__ import annotations
+
+from devicetrack.engine import reconcile
+from devicetrack.engine import repair_plan
+from devicetrack.objects import details
+from devicetrack.objects import identity
+from devicetrack.tests import base
+from devicetrack.tests.unit.engine import hosts
+from devicetrack.tests.unit.engine.test_reconcile import pmem
+from devicetrack.tests.unit.engine.test_reconcile import views
+from devicetrack.tests.unit.virt import disks
+
+PLAIN = [details.to_text(disks.PlainDetails(serial=serial)) for serial in ('A', 'B', None)]
+
+
+class SameDeviceTestCase(base.TestCase):
+
+    scenarios = base.table(
+        ('the same text', disks.text('A'), disks.text('A'), True),
+        ('another serial', disks.text('A'), disks.text('B'), False),
+        ('new firmware', disks.text('A'), disks.text('A', '2'), True),
+        ('a serial that cannot be read now', disks.text('A'), disks.text(None), False),
+        ('a serial that could not be read then', disks.text(None), disks.text('A'), False),
+        ('a serial that never could be read', disks.text(None), disks.text(None), False),
+        ('a class that declares nothing', PLAIN[0], PLAIN[0], True),
+        ('a class that declares nothing, any difference', PLAIN[0], PLAIN[1], False),
+        ('a class that declares nothing, None is a value', PLAIN[2], PLAIN[2], True),
+        ('another path', pmem().details, pmem(devpath='/dev/dax9.0').details, True),
+        ('another label', pmem().details, pmem(label='BIG').details, True),
+        ('a text that nobody can read', 'x', 'x', True),
+        ('two texts that nobody can read', 'x', 'y', False),
+        names=('recorded', 'found', 'same'))
+
+    def test_by_what_its_class_declares(self) -> None:
+        self.assertEqual(self.same, identity.same_device(self.recorded, self.found))
+
+
+class OtherPackageTestCase(base.TestCase):
+    """A kind of another package is protected as our own are: by its own identity."""
+
+    def findings(self, recorded: str, found: str, state: str = 'active') -> list[tuple[str, str, str | None]]:
+        device = pmem()._replace(details=recorded)
+        self.seen = views(there=[device._replace(details=found)], rows=[hosts.row(device, 'i', state)],
+                          instances={'i': 'here'})
+        return [(one.kind, one.severity, one.repair) for one in reconcile.compare(self.seen)]
+
+    def test_a_disk_that_was_exchanged_behind_its_address_is_not_written_into_the_row(self) -> None:
+        self.assertEqual([('unhealthy', 'critical', None)], self.findings(disks.text('A'), disks.text('B')))
+        self.assertEqual([], repair_plan.plan(reconcile.compare(self.seen), self.seen))
+
+    def test_nor_is_it_given_back_which_would_reset_it(self) -> None:
+        found = self.findings(disks.text('A'), disks.text('B'), 'releasing')
+        self.assertEqual([('unhealthy', 'critical', None), ('release pending', 'note', None)], found)
+
+    def test_a_serial_that_cannot_be_read_now_is_kept_in_the_row(self) -> None:
+        self.assertEqual([('unhealthy', 'warning', None)], self.findings(disks.text('A'), disks.text(None)))
+        self.assertIn('serial cannot be read now', reconcile.compare(self.seen)[0].detail)
+
+    def test_what_is_not_identity_may_change(self) -> None:
+        self.assertEqual([('details differ', 'note', 'update details')],
+                         self.findings(disks.text('A'), disks.text('A', '2')))
