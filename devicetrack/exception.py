@@ -589,6 +589,11 @@ class UnclaimFailed(DeviceError):
     template = '{kind} {identifier} could not be given back: {reason}'
 
 
+class NotProven(DeviceError):
+    """Nothing proves that a free device is clean. It stays withheld."""
+    template = '{kind} {identifier} is not proven clean: {reason}'
+
+
 class ParentFull(DriverError):
     """The parent cannot make one more device of this type, whatever its last reading said. Choose another parent."""
     kind: str

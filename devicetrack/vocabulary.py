@@ -34,8 +34,20 @@ DRAINED: Final = 'drained'
 UNHEALTHY: Final = 'unhealthy'
 FOREIGN: Final = 'foreign'
 IN_DOUBT: Final = 'in doubt'
+UNPROVEN: Final = 'unproven'
 NOT_ADOPTED: Final = 'not to be adopted'
-WITHHELD_REASONS: Final = (DRAINED, UNHEALTHY, FOREIGN, IN_DOUBT, NOT_ADOPTED)
+WITHHELD_REASONS: Final = (DRAINED, UNHEALTHY, FOREIGN, IN_DOUBT, UNPROVEN, NOT_ADOPTED)
+
+# What happens to a free device that keeps bytes and that nothing proves clean.
+VERIFY: Final = 'verify'
+WIPE: Final = 'wipe'
+TRUST: Final = 'trust'
+UNPROVEN_POLICIES: Final = (VERIFY, WIPE, TRUST)
+
+# How a device was proven clean: the host said without reading that it is empty, every byte was read, or it was wiped.
+BLANK: Final = 'blank'
+READ: Final = 'read'
+WIPED: Final = 'wiped'
 
 # What is withheld: one device, or every device that a parent has or could make.
 DEVICE: Final = 'device'

@@ -18,6 +18,7 @@ from devicetrack.claims.locked_ledger import LockedLedger
 from devicetrack.claims.resume import Resume
 from devicetrack.claims.rows import Doubt
 from devicetrack.claims.rows import Rows
+from devicetrack.claims.unproven import Unproven
 from devicetrack.claims.views import HostViews
 from devicetrack.claims.withheld import WithheldDevices
 from devicetrack.engine import reconcile
@@ -38,9 +39,11 @@ class Audit:
     """Looks, and where anything differs looks again; acts and reports only on what both looks show."""
 
     def __init__(self, host_uuid: str, ledger: LockedLedger, rows: Rows, views: HostViews, gate: Gate,
-                 withheld_devices: WithheldDevices, declarations: Declarations, life: Life, resume: Resume) -> None:
+                 withheld_devices: WithheldDevices, unproven: Unproven, declarations: Declarations, life: Life,
+                 resume: Resume) -> None:
         self._host_uuid, self._ledger, self._rows, self._views, self._gate = host_uuid, ledger, rows, views, gate
-        self._withheld, self._declarations, self._life, self._resume = withheld_devices, declarations, life, resume
+        self._withheld, self._unproven = withheld_devices, unproven
+        self._declarations, self._life, self._resume = declarations, life, resume
         self._since: dict[tuple[str, DeviceKey], int] = {}      # by finding, when this process first saw it
 
     def start(self) -> list[Finding]:
@@ -55,8 +58,8 @@ class Audit:
                                                  f'{missing.reason}: {withheld.FIX_MISSING}')
         self._views.open(views, self._withheld.marks)
         self._declarations.refresh(views.inventory, at_start=True)
-        self._withheld.note(views)
         self._judge(views)
+        self._note(views)
         if self._gate.report_only is None and self._life.give_back_claims():
             views = self._views.read()
         if self._resume.waits(views) and self._resume.go_on(views):
@@ -82,11 +85,19 @@ class Audit:
             self._views.take_over(looks, watch)
         self._declarations.refresh(views.inventory)
         self._rows.follow(views.records)
-        self._withheld.note(views)
         self._judge(views)
+        self._note(views)
         if self._resume.go_on(views, reconcile.left_without_migration(found)):
             found = self._still_there(found)
         return self._dated(found + [_in_doubt(doubt) for doubt in self._rows.doubts])
+
+    def _note(self, views: Views) -> None:
+        """Act on what is withheld: prove what can be proven at once, and have the store know the rest."""
+        foreign = self._ledger.withheld(vocabulary.FOREIGN)
+        if foreign:
+            self._unproven.disprove(foreign)
+        self._unproven.look()
+        self._withheld.note(views, self._unproven.details())
 
     def _of_idle(self, findings: Sequence[Finding]) -> list[Finding]:
         """Findings without those on devices that an operation of this process works on.

@@ -91,6 +91,7 @@ class ClaimManager:
         if self._running is not None:
             return self._running.audit()
         self._running, findings = Running.start(self._parts)
+        self._running.unproven.begin()
         return findings
 
     def close(self) -> None:
@@ -500,14 +501,18 @@ class ClaimManager:
         """
         return self._started().withheld.undrain(Target.named(kind, name, parent))
 
-    def admit(self, kind: str, identifier: str) -> Withheld:
+    def admit(self, kind: str, identifier: str, wipe: bool = False) -> Withheld:
         """End the doubt about a device that was forgotten and came back: somebody knows that it is clean.
 
-        :raises BadRequest: it was not forgotten
+        A device that keeps bytes is read through after that, in the background, unless it is proven clean.
+
+        :param wipe: have a device that was forgotten, or that is unproven, wiped, whatever is on it. That goes on in
+            the background; the device is admitted when it is proven clean, and a restart ends the wish
+        :raises BadRequest: it was not forgotten; with ``wipe``, and is not unproven either
         :raises NotAdmitted: the host does not have it, somebody owns or uses it, or one of these cannot be told
         :raises HypervisorUnreachable, StoreError: no answer; it stays withheld
         """
-        return self._started().withheld.admit(DeviceKey(kind, identifier))
+        return self._started().unproven.admit(DeviceKey(kind, identifier), wipe)
 
     def list_withheld(self) -> list[Withheld]:
         """Every device and parent that is withheld, why, and who has it still."""

@@ -22,6 +22,7 @@ from devicetrack.claims.arguments import check_text
 from devicetrack.claims.arguments import check_uuid
 from devicetrack.claims.repairs import Outcome
 from devicetrack.claims.repairs import Repairs
+from devicetrack.claims.unproven import Unproven
 from devicetrack.claims.withheld import WithheldDevices
 from devicetrack.engine.withholding import Target
 from devicetrack.objects.values import DeviceKey
@@ -78,9 +79,10 @@ def answer_of(order: Order) -> Answer | None:
 class Orders:
     """Does what commands ask of a started host."""
 
-    def __init__(self, host: str, host_uuid: str, store: Store, repairs: Repairs, withheld: WithheldDevices) -> None:
+    def __init__(self, host: str, host_uuid: str, store: Store, repairs: Repairs, withheld: WithheldDevices,
+                 unproven: Unproven) -> None:
         self._host, self._host_uuid, self._store = host, host_uuid, store
-        self._repairs, self._withheld = repairs, withheld
+        self._repairs, self._withheld, self._unproven = repairs, withheld, unproven
         self._verbs = {REPAIR: self._repair, FORGET: self._forget, RELEASE: self._release, DRAIN: self._drain,
                        UNDRAIN: self._undrain, ADMIT: self._admit}
 
@@ -173,7 +175,8 @@ class Orders:
         return Answer(DONE, str(undrained), changed=undrained.changed)
 
     def _admit(self, arguments: Mapping[str, Any]) -> Answer:
-        return Answer(DONE, str(self._withheld.admit(DeviceKey(_text(arguments, 'kind'), _text(arguments, 'name')))))
+        key = DeviceKey(_text(arguments, 'kind'), _text(arguments, 'name'))
+        return Answer(DONE, str(self._unproven.admit(key, arguments.get('wipe') is True)))
 
 
 def answer_to_repair(outcomes: Sequence[Outcome]) -> Answer:

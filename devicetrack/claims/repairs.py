@@ -163,7 +163,7 @@ class Repairs:
                 if one.before is not None:
                     self._ledger.hold([one.before])
                 else:
-                    self._ledger.free((row.key,))           # a device that a domain names is withheld still
+                    self._ledger.let_go((row.key,))         # a device that a domain names is withheld still
             raise
         return dict.fromkeys(repairs)
 

@@ -32,6 +32,7 @@ from devicetrack.claims.repairs import Repairs
 from devicetrack.claims.resume import Resume
 from devicetrack.claims.rows import Rows
 from devicetrack.claims.service import ServiceView
+from devicetrack.claims.unproven import Unproven
 from devicetrack.claims.views import HostReader
 from devicetrack.claims.views import HostViews
 from devicetrack.claims.withheld import WithheldDevices
@@ -82,9 +83,11 @@ class Running:
         self.moves = Moves(here, service, self.rows, self.life, self.views, conf.claim_attempts)
         self.live = LiveMigrations(here.host, driver, self.rows, self.ledger, self.declarations, self.moves)
         self.repairs = Repairs(here.host, driver, self.ledger, self.rows, self.views, self.life, self.withheld)
-        self.orders = Orders(here.host, host.uuid, store, self.repairs, self.withheld)
+        self.unproven = Unproven(host.uuid, conf.unproven_devices, driver, self.ledger, self.rows, self.gate,
+                                 self.withheld)
+        self.orders = Orders(here.host, host.uuid, store, self.repairs, self.withheld, self.unproven)
         self._audit = Audit(host.uuid, self.ledger, self.rows, self.views, self.gate, self.withheld,
-                            self.declarations, self.life, Resume(
+                            self.unproven, self.declarations, self.life, Resume(
                                 here, driver, service, self.ledger, self.rows, self.gate, boot, self.life,
                                 self.definitions, self.moves))
         self._auditing = locks.OrderedLock(locks.AUDITING)
@@ -104,6 +107,7 @@ class Running:
             parts.store.check()
             running = cls(identify(parts.store, parts.here.host, conf.machine_id_path), parts)
             findings = running._audit.start()
+            undo.callback(running.unproven.close)       # before the host is another process's
             running._held = undo.pop_all()
         log_findings(parts.here.host, findings)
         return running, findings
@@ -118,6 +122,7 @@ class Running:
             findings = self._audit.run()
             if self.orders.answer_waiting():            # first the orders; then the audit sees what they changed
                 findings = self._audit.run()
+        self.unproven.go_on()
         log_findings(self.gate.host, findings)
         return findings
 

@@ -135,13 +135,15 @@ def listed(marks: Marks, reasons: Mapping[DeviceKey, frozenset[str]], records: S
     return [Withheld(target, causes, left_at(target, records)) for target, causes in sorted(found.items()) if causes]
 
 
-def _details(reasons: Mapping[DeviceKey, frozenset[str]], views: Views) -> dict[tuple[DeviceKey, str], str]:
+def _details(reasons: Mapping[DeviceKey, frozenset[str]], views: Views,
+             unproven: Mapping[DeviceKey, str] | None = None) -> dict[tuple[DeviceKey, str], str]:
     details = {(device.key, vocabulary.UNHEALTHY): device.unhealthy
                for device in views.inventory.devices if device.unhealthy is not None}
     users: dict[DeviceKey, set[str]] = {}
     for use in views.usage.uses:
         if use.identifier is not None and (use.kind, use.identifier) in reasons:
             users.setdefault(DeviceKey(use.kind, use.identifier), set()).add(use.domain_uuid)
+    details.update(((key, vocabulary.UNPROVEN), why) for key, why in (unproven or {}).items())
     doubt = UNREAD if views.usage.unknown else OWNED
     for key in reasons:
         details[key, vocabulary.IN_DOUBT] = doubt
@@ -166,9 +168,10 @@ class WithheldDevices:
 
     # -- after an audit -----------------------------------------------------------------------------------------------
 
-    def note(self, views: Views) -> None:
+    def note(self, views: Views, unproven: Mapping[DeviceKey, str]) -> None:
         """Have the store know what the ledger knows after a look. Nothing is written where nothing differs.
 
+        :param unproven: why each unproven device is not proven clean
         A store that refuses is asked again by the next audit; what is withheld stays so meanwhile.
         """
         with self._marking:
@@ -178,7 +181,7 @@ class WithheldDevices:
             keys = [DeviceKey(target.kind, target.name) for target in self.marks]
             known = {key for key in keys if key in reasons or key.kind in views.inventory.known_kinds
                      or self._ledger.device(key) is not None}
-            self.marks = withholding.after_audit(self.marks, reasons, known, _details(reasons, views),
+            self.marks = withholding.after_audit(self.marks, reasons, known, _details(reasons, views, unproven),
                                                  int(time.time()))
             try:
                 self._write(self.marks)
@@ -281,6 +284,10 @@ class WithheldDevices:
         with self._marking:
             cause = self.marks.get(target, {}).get(vocabulary.IN_DOUBT)
             if cause is None or not cause.stands:
+                known = self._ledger.device(key)
+                if known is not None and vocabulary.UNPROVEN in known.withheld:
+                    raise exception.BadRequest('device', str(target), "it was not forgotten, and nobody's word makes "
+                                               'an unproven device clean: say --wipe to have it wiped')
                 forgotten = [str(other) for other, causes in self.marks.items()
                              if vocabulary.IN_DOUBT in causes and causes[vocabulary.IN_DOUBT].stands]
                 drained = 'it is drained: device undrain; ' if (
@@ -292,6 +299,46 @@ class WithheldDevices:
             LOG.warning('Host %(host)s: an operator knows that %(target)s is clean',
                         {'host': self._host, 'target': target})
         return self.state_of(target)
+
+    def check_for_wipe(self, key: DeviceKey) -> None:
+        """See that a device may be wiped because an operator says so.
+
+        :raises BadRequest: it was not forgotten, and is not unproven
+        :raises NotAdmitted: the host does not have it, somebody owns or uses it, or one of these cannot be told
+        :raises HypervisorUnreachable, StoreError: no answer
+        """
+        target = Target.of(key)
+        _check_name(target)
+        cause = self.marks.get(target, {}).get(vocabulary.IN_DOUBT)
+        known = self._ledger.device(key)
+        if not (cause is not None and cause.stands) and (known is None or vocabulary.UNPROVEN not in known.withheld):
+            raise exception.BadRequest('device', str(target), 'it was not forgotten and is not unproven, and only such '
+                                       'devices are wiped')
+        self._check_unused(key)
+
+    def proven(self, keys: Iterable[DeviceKey]) -> None:
+        """Devices were proven clean: they are not unproven any more, and what was forgotten of them does not matter.
+
+        A store that refuses is asked again by the next audit for the former. A forgotten device stays withheld then.
+        """
+        with self._marking:
+            over = {target: frozenset((vocabulary.UNPROVEN, vocabulary.IN_DOUBT)).intersection(self.marks[target])
+                    for target in map(Target.of, keys) if target in self.marks}
+            if not any(over.values()):
+                return
+            after = {target: {reason: cause for reason, cause in causes.items() if reason not in over.get(target, ())}
+                     for target, causes in self.marks.items()}
+            after = {target: causes for target, causes in after.items() if causes}
+            try:
+                self._write(after)
+            except exception.StoreError as error:
+                LOG.warning('What is withheld on host %(host)s is not stored yet: %(error)s',
+                            {'host': self._host, 'error': error})
+                return
+            self.marks = after
+            for target, reasons in over.items():
+                if vocabulary.IN_DOUBT in reasons:
+                    self._ledger.stand_down(target, vocabulary.IN_DOUBT)
 
     def _check_unused(self, key: DeviceKey) -> None:
         """See that the host has a device that somebody calls clean, and that nobody else has it.

@@ -30,6 +30,18 @@ that is merely installed is not loaded.
 How a claim chooses among parent devices. ``pack`` keeps whole parents free for types that need one; ``spread`` gives
 each guest the least loaded parent and fragments their capacity.
 """),
+    cfg.StrOpt('unproven_devices', default=vocabulary.VERIFY, choices=[
+        (vocabulary.VERIFY, 'read them in the background, and hand out those that are all zeros'),
+        (vocabulary.WIPE, 'wipe them in the background, whatever is on them, and hand them out then'),
+        (vocabulary.TRUST, 'hand them out as they are'),
+    ], help="""
+What to do with a free device that keeps bytes (a persistent-memory namespace) and that nothing proves clean. The proof
+is a record in the state directory: the device was wiped, or read through, and no guest had it since. At the first
+start, and after the loss of the state directory, there is none. ``verify`` writes nothing: a device with other bytes
+than zeros stays withheld until ``devicetrack-manage device admit --wipe``. ``wipe`` destroys what other programs may
+have left on a namespace that ``[libvirt] pmem_namespaces`` names. With ``trust`` a guest can read what the last one
+wrote; it is for tests.
+"""),
     cfg.IntOpt('claim_attempts', default=5, min=1, max=100, help="""
 Maximum number of attempts of a claim to choose devices, when the store refuses them because other writers own them.
 Each further attempt costs one read and one transaction. Raise it only when another service writes to the same rows.

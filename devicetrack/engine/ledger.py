@@ -48,9 +48,11 @@ from devicetrack.objects.values import Record
 GONE: Final = 'gone from the host'
 _GONE: Final = frozenset((GONE,))
 _NOT_ADOPTED: Final = frozenset((vocabulary.NOT_ADOPTED,))
+_UNPROVEN: Final = frozenset((vocabulary.UNPROVEN,))
 
 # What is said of a device anew whenever the host says that it has it, and by which parent.
-_OF_THE_HOST: Final = frozenset((vocabulary.UNHEALTHY, vocabulary.NOT_ADOPTED, vocabulary.DRAINED, GONE))
+_OF_THE_HOST: Final = frozenset((vocabulary.UNHEALTHY, vocabulary.NOT_ADOPTED, vocabulary.UNPROVEN, vocabulary.DRAINED,
+                                 GONE))
 
 
 class Hold(NamedTuple):
@@ -140,6 +142,7 @@ class Ledger:
         # What was made or given back while somebody reads the host: by watch and device, the pool that it counted in.
         self._watches: dict[int, dict[DeviceKey, Pool]] = {}
         self._standing = Standing()
+        self._keeping: frozenset[str] = frozenset()     # the kinds whose devices keep what a guest wrote
 
     # -- taking -------------------------------------------------------------------------------------------------------
 
@@ -390,14 +393,22 @@ class Ledger:
                 unit.pool.releasing_count += 1
 
     def free(self, keys: Iterable[DeviceKey], removed: Collection[DeviceKey] = ()) -> None:
-        """Devices that are held have no row and no user any more.
+        """Devices that are held have no row and no user any more, and the driver proved that they are clean or gone.
 
         :param removed: those of them that were removed from the host
         """
         for key in keys:
             unit = self._find(key)
             if unit is not None:
+                unit.unproven = False
                 self._free(unit, key in removed)
+
+    def let_go(self, keys: Iterable[DeviceKey]) -> None:
+        """Devices that are held have no row any more, and nobody took them back from a guest."""
+        for key in keys:
+            unit = self._find(key)
+            if unit is not None:
+                self._free(unit)
 
     def _free(self, unit: Unit, removed: bool = False) -> None:
         if unit.state == FREE:
@@ -410,6 +421,8 @@ class Ledger:
             self._unmake(unit)
             unit.pool.grew()
         else:
+            if unit.unproven:
+                unit.withheld |= _UNPROVEN
             self._set_free(unit)
 
     def _leave(self, unit: Unit) -> None:
@@ -483,6 +496,7 @@ class Ledger:
                   watch: int | None = None) -> None:
         self._touch(unit)
         unit.details = details
+        unit.unproven = unit.pool.kind in self._keeping
         parent = unit.pool.parent
         if unit.unborn:
             unit.unborn = False
@@ -566,12 +580,13 @@ class Ledger:
         """
         changed = self._watches[watch] if watch is not None else {}
         new: list[InventoryDevice] = []
+        self._keeping, unproven = inventory.keeping, inventory.unproven
         for device in inventory.devices:
             unit = self._units.get(device.kind, {}).get(device.identifier)
             if unit is None:
                 new.append(device)
-            elif not self._is_as_it_was(device, unit) and (not changed or device.key not in changed):
-                self._read_device(device, unit)
+            elif not self._is_as_it_was(device, unit, unproven) and (not changed or device.key not in changed):
+                self._read_device(device, unit, unproven)
         # What a pool is said to be is what the first device of it is: not one that somebody made otherwise.
         for device in sorted(new, key=lambda device: (not device.adoptable, device.identifier)):
             if not changed or device.key not in changed:
@@ -579,6 +594,7 @@ class Ledger:
                 unit = Unit(pool, device.identifier, device.details)
                 pool.total += 1
                 self._units.setdefault(device.kind, {})[device.identifier] = unit
+                unit.unproven = (device.kind, device.identifier) in unproven
                 unit.withheld = self._reasons(device, unit)
                 self._enqueue(unit)
         there = collections.Counter(device.kind for device in inventory.devices)
@@ -588,11 +604,13 @@ class Ledger:
         self._read_parents(inventory, changed)
         self._pools.index()
 
-    def _is_as_it_was(self, device: InventoryDevice, unit: Unit) -> bool:
+    def _is_as_it_was(self, device: InventoryDevice, unit: Unit, unproven: Collection[tuple[str, str]]) -> bool:
         """Whether the host says of a device what it said before, and that it is well: so it is with nearly all."""
         pool = unit.pool
         return (device.details == unit.details and device.unhealthy is None and device.adoptable and not unit.withheld
-                and not unit.unborn and not self._standing and pool.resource_class == device.resource_class
+                and not unit.unborn and not self._standing
+                and unit.unproven == (bool(unproven) and (device.kind, device.identifier) in unproven)
+                and pool.resource_class == device.resource_class
                 and pool.parent.name == device.parent and pool.numa_node == device.numa_node
                 and pool.provider_uuid == self._provider_uuid_of(device.provider))
 
@@ -602,11 +620,12 @@ class Ledger:
         pool.details = pool.details or device.details
         return pool
 
-    def _read_device(self, device: InventoryDevice, unit: Unit) -> None:
+    def _read_device(self, device: InventoryDevice, unit: Unit, unproven: Collection[tuple[str, str]]) -> None:
         """Take over what the host says of a device that is known here."""
         if unit.unborn:
             self._realized(unit, device.details)                # whoever made it did not say so yet
         unit.details = device.details
+        unit.unproven = (device.kind, device.identifier) in unproven
         self._move(unit, self._pool_of(device))
         reasons = self._reasons(device, unit)
         if reasons != unit.withheld:
@@ -614,14 +633,17 @@ class Ledger:
 
     def _reasons(self, device: InventoryDevice, unit: Unit) -> frozenset[str]:
         """Why a device must not be handed out, once the host has said what it says now; whoever holds it keeps it."""
+        free_unproven = unit.unproven and unit.state == FREE
         if device.unhealthy is None and device.adoptable and not unit.withheld and not self._standing:
-            return NO_REASON                                    # nearly all of them
+            return _UNPROVEN if free_unproven else NO_REASON    # nearly all of them
         reasons = {*unit.withheld - _OF_THE_HOST, *self._standing.of(unit.key, unit.pool.parent_name)}
         if device.unhealthy is not None:
             reasons.add(vocabulary.UNHEALTHY)
         # Somebody else made it, or its owner did: of a device that is held, its row knows.
         if not device.adoptable and (unit.state == FREE or vocabulary.NOT_ADOPTED in unit.withheld):
             reasons.add(vocabulary.NOT_ADOPTED)
+        if free_unproven:
+            reasons.add(vocabulary.UNPROVEN)
         return frozenset(reasons)
 
     def hold(self, records: Sequence[Record]) -> None:
@@ -634,6 +656,9 @@ class Ledger:
                     unit.pool.free_count -= 1
                 unit.pool.held_count += 1
                 unit.state = HELD
+            if unit.unproven:
+                # Whoever gives it back proves it. By then its owner may have written to it.
+                self._withhold(unit, unit.withheld - _UNPROVEN)
             if vocabulary.NOT_ADOPTED in unit.withheld and details.is_made(record.details):
                 self._withhold(unit, unit.withheld - _NOT_ADOPTED)
             units.append(unit)
@@ -761,6 +786,19 @@ class Ledger:
         unit = self._find(key)
         if unit is not None and not self._stands(unit, reason):
             self._withhold(unit, unit.withheld - {reason})
+
+    def unproven(self) -> list[DeviceState]:
+        """The free devices that are withheld because nothing proves them clean, and for no other reason."""
+        return [self._state_of(unit) for unit in self._all_units() if unit.withheld == _UNPROVEN and unit.state == FREE]
+
+    def proven(self, keys: Iterable[DeviceKey]) -> None:
+        """Devices that nobody holds were proven clean. Other reasons stay."""
+        for key in keys:
+            unit = self._find(key)
+            if unit is not None and unit.state == FREE:
+                self._touch(unit)
+                unit.unproven = False
+                self._withhold(unit, unit.withheld - _UNPROVEN)
 
     def withheld(self, reason: str) -> list[DeviceKey]:
         """The devices that are withheld for a reason, without those for which it stands."""

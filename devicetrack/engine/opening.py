@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence
+from typing import Final
 
 from devicetrack import vocabulary
 from devicetrack.engine.ledger import Ledger
@@ -13,6 +14,8 @@ from devicetrack.engine.views import Views
 from devicetrack.engine.withholding import Marks
 from devicetrack.engine.withholding import Target
 from devicetrack.objects.values import DeviceKey
+
+_OF_THE_INVENTORY: Final = (vocabulary.UNHEALTHY, vocabulary.UNPROVEN)
 
 
 def open_ledger(policy: str, provider_uuid_of: Callable[[str], str], views: Views, marks: Marks) -> Ledger:
@@ -44,14 +47,14 @@ def open_ledger(policy: str, provider_uuid_of: Callable[[str], str], views: View
 def _resume(ledger: Ledger, views: Views, marks: Marks) -> None:
     """Withhold what the last audits withheld, until a look shows otherwise.
 
-    Where the inventory could be read, it reports the unhealthy devices itself.
+    Where the inventory could be read, it reports the unhealthy and the unproven devices itself.
     """
     for target, causes in marks.items():
         key = DeviceKey(target.kind, target.name)
         for reason, cause in causes.items():
             if cause.stands or target.scope != vocabulary.DEVICE:
                 continue
-            if reason != vocabulary.UNHEALTHY:
+            if reason not in _OF_THE_INVENTORY:
                 ledger.withhold_free((key,), reason)
             elif key.kind not in views.inventory.known_kinds:
                 ledger.withhold(key, reason)

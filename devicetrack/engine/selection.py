@@ -84,14 +84,17 @@ class Pool:
 
 
 class Unit:
-    """One device. ``unborn`` is true while it is claimed and does not exist on the host yet."""
+    """One device. ``unborn`` is true while it is claimed and does not exist on the host yet.
 
-    __slots__ = ('pool', 'identifier', 'details', 'state', 'unborn', 'queued', 'withheld', 'holding')
+    ``unproven`` says that a guest may have left bytes on it, which nobody took away since.
+    """
+
+    __slots__ = ('pool', 'identifier', 'details', 'state', 'unborn', 'unproven', 'queued', 'withheld', 'holding')
 
     def __init__(self, pool: Pool, identifier: str, details: str) -> None:
         self.pool, self.identifier, self.details = pool, identifier, details
         self.state = FREE
-        self.unborn = False
+        self.unborn = self.unproven = False
         self.queued = False                     # stands in its pool's line of free devices
         self.withheld = NO_REASON               # the reasons why it may not be handed out
         self.holding: Holding | None = None

@@ -23,7 +23,7 @@ NO_REASON: Final[frozenset[str]] = frozenset()
 # The reasons that an audit sees by itself, and their sources. Devices not to be adopted come from an option instead,
 # which is read at every start.
 SEEN: Final = {vocabulary.UNHEALTHY: vocabulary.BY_HOST, vocabulary.FOREIGN: vocabulary.BY_AUDIT,
-               vocabulary.IN_DOUBT: vocabulary.BY_AUDIT}
+               vocabulary.IN_DOUBT: vocabulary.BY_AUDIT, vocabulary.UNPROVEN: vocabulary.BY_HOST}
 
 _ORDER: Final = {reason: number for number, reason in enumerate(vocabulary.WITHHELD_REASONS)}
 

@@ -134,6 +134,9 @@ class Inventory(NamedTuple):
     ``known_kinds`` are the device kinds whose part was read in full. For every other configured kind ``unknown`` says
     why it was not, and nobody may conclude anything from the absence of its devices. ``missing`` are devices that
     options name and that the host does not have.
+
+    ``keeping`` are the kinds whose devices keep what a guest wrote to them. ``unproven`` are those of their devices
+    that nothing on this host proves clean. A device that somebody has is mostly among them, which means nothing.
     """
 
     devices: tuple[InventoryDevice, ...]
@@ -141,6 +144,8 @@ class Inventory(NamedTuple):
     known_kinds: frozenset[str]
     unknown: tuple[Unknown, ...] = ()
     missing: tuple[Missing, ...] = ()
+    keeping: frozenset[str] = frozenset()
+    unproven: frozenset[tuple[str, str]] = frozenset()
 
     @property
     def providers(self) -> frozenset[str]:

@@ -8,12 +8,15 @@ reports the state of the host and changes it on request. Every driver passes the
 from __future__ import annotations
 
 import abc
+from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
+import threading
 from typing import Any
 import uuid
 
 from devicetrack.exception import DriverError
+from devicetrack.exception import NotProven
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import DeviceMap
 from devicetrack.objects.values import Candidate
@@ -60,7 +63,9 @@ class VirtDriver(abc.ABC):
     def get_inventory(self) -> Inventory:
         """Read the devices that the host has now, and those that its parents can still make.
 
-        If a part cannot be read, it is in ``unknown`` and its kind is not in ``known_kinds``.
+        If a part cannot be read, it is in ``unknown`` and its kind is not in ``known_kinds``. A device that keeps what
+        a guest wrote is in ``unproven``, unless a proof on this host says that it is clean. Such a proof is in a place
+        that no restored store brings back. It names the identity of the device, and counts for no other of its name.
 
         :raises HypervisorUnreachable: no part could be read
         """
@@ -94,7 +99,8 @@ class VirtDriver(abc.ABC):
     def realize(self, assignment: DeviceAssignment) -> Realized:
         """Make one device ready for its guest: create, define and start it, or check that it is there.
 
-        Idempotent, and exclusive with :meth:`unclaim` of the same device in any process of this host.
+        Idempotent, and exclusive with :meth:`unclaim` of the same device in any process of this host. Before it returns
+        the proof that the device is clean is gone, durably: a guest writes to it from now on.
 
         :raises ParentFull: the parent can make no more; nothing is left behind
         :raises DeviceGone: the device is not there or is another one of its name
@@ -108,7 +114,8 @@ class VirtDriver(abc.ABC):
         """Check that no domain names the devices, unrealize or wipe them, and prove that they are clean or gone.
 
         Idempotent: it does not repeat work that is done, except a wipe without proof. It asks the hypervisor once for
-        all devices, while it holds their lock files.
+        all devices, while it holds their lock files. Before it says that a device may be given to somebody else, it
+        records durably that the device is clean, if such devices keep bytes.
 
         :returns: for every device None, if it may be given to somebody else, or the error that keeps it held.
             :class:`DeviceInUse`: a domain names it; nothing was changed. :class:`DeviceBusy`: another process works on
@@ -116,6 +123,30 @@ class VirtDriver(abc.ABC):
             changed, and nothing proves what became of its bytes. :class:`UnclaimFailed`: it was not removed or wiped,
             or nothing proves it
         :raises HypervisorUnreachable: no answer, so the devices may be in use; nothing was changed
+        """
+
+    def prove(self, assignments: Sequence[DeviceAssignment], how: str,
+              stop: threading.Event) -> Mapping[DeviceKey, DriverError | None]:
+        """Prove that devices without an owner are clean, and record that durably on the host.
+
+        By default a driver can prove nothing. A driver without devices that keep bytes is never asked.
+
+        :param assignments: the devices, as assignments of nobody
+        :param how: ``blank``: ask the host, and read no byte; ``read``: read every byte, and write none; ``wipe``: wipe
+            the devices, whatever is on them, because an operator said so
+        :param stop: reading ends soon after this is set
+        :returns: for every device None, or the error that keeps it withheld. :class:`NotProven`: it is not clean, or
+            that cannot be told. :class:`DeviceInUse`, :class:`DeviceBusy`, :class:`DeviceGone`,
+            :class:`UnclaimFailed`: as :meth:`unclaim`
+        :raises HypervisorUnreachable: no answer, so the devices may be in use; nothing was changed
+        """
+        return {key: NotProven(*key, 'its driver cannot prove it') for key in
+                (DeviceKey(one.kind, one.identifier) for one in assignments)}
+
+    def disprove(self, keys: Iterable[DeviceKey]) -> None:
+        """Forget durably that devices are clean, because somebody else used them. By default nothing was recorded.
+
+        :raises DriverError: it may still count as clean
         """
 
     @abc.abstractmethod

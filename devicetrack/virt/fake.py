@@ -28,6 +28,7 @@ import uuid
 from devicetrack import exception
 from devicetrack import log
 from devicetrack import vocabulary
+from devicetrack.conf import manager as manager_options
 from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import DeviceMap
@@ -84,7 +85,8 @@ class FakeHost:
     Threads may share it. ``calls`` counts the calls of drivers by name. ``unknown_kinds`` (kind to reason) makes parts
     of the inventory unreadable, ``unknown_domains`` (domain UUID to reason) makes documents unreadable, and with a
     reason in ``disconnected`` the hypervisor gives no answer at all. ``live_migration_obstacles`` (kind to reason)
-    keeps guests from moving.
+    keeps guests from moving. ``unproven`` are the namespaces that no proof on this machine calls clean; the machine
+    keeps its proofs when managers and stores are gone.
     """
 
     _hosts: dict[str, FakeHost] = {}
@@ -101,6 +103,7 @@ class FakeHost:
         self.parents: dict[str, Parent] = {}
         self.domains: dict[str, Domain] = {}
         self.contents: dict[DeviceKey, bytes] = {}
+        self.unproven: set[DeviceKey] = set()
         self.busy: set[DeviceKey] = set()
         self.missing: tuple[Missing, ...] = ()
         self.resource_classes: set[str] = set()
@@ -123,8 +126,11 @@ class FakeHost:
     # -- hardware ----------------------------------------------------------------------------------------------
 
     def add_namespace(self, name: str, label: str = '4GB', size_bytes: int = 4 << 30, numa_node: int | None = 0,
-                      parent: str | None = 'region0', align_bytes: int = 2 << 20) -> DeviceKey:
-        """Add a persistent-memory namespace. Its bytes are zero."""
+                      parent: str | None = 'region0', align_bytes: int = 2 << 20, proven: bool = True) -> DeviceKey:
+        """Add a persistent-memory namespace. Its bytes are zero.
+
+        :param proven: whether the machine has a proof of that; without it a manager has to see for itself
+        """
         key = DeviceKey(VPMEM, name)
         with self.lock:
             path = f'/dev/fakedax{len(self._addresses)}'
@@ -132,6 +138,8 @@ class FakeHost:
                                         size_bytes=size_bytes, align_bytes=align_bytes)
             self._put(InventoryDevice(VPMEM, name, '', f'CUSTOM_PMEM_NAMESPACE_{label.upper()}', parent, numa_node,
                                       made), path)
+            if not proven or key in self.contents:
+                self.unproven.add(key)
         return key
 
     def add_parent(self, name: str, costs: Mapping[str, int] | None = None, units: int = 16,
@@ -180,6 +188,8 @@ class FakeHost:
             device = self.devices[key]
             of_device = {name: values.pop(name) for name in ('unhealthy', 'adoptable') if name in values}
             device = device._replace(**of_device)
+            if {'namespace_uuid', 'size_bytes'} & values.keys():
+                self.unproven.add(key)                  # the proof was of another namespace
             self._put(device._replace(details=_changed(device.details, **values)), self._addresses[key])
 
     def reboot(self) -> None:
@@ -248,9 +258,9 @@ class FakeHost:
 
         ``call`` is ``get_inventory``, ``get_usage``, ``realize``, ``unclaim``, ``guest_config``, ``guest_records``,
         ``destroy_guest``, ``rewrite_guest``, ``live_migration_obstacles``, ``migration_types``,
-        ``migration_definitions``, or one of the steps inside: ``wipe``, ``create``, ``destroy`` (before the change) and
-        ``wiped``, ``created``, ``destroyed`` (after it, when the answer can still be lost). Actions run in their order,
-        outside the host's lock.
+        ``migration_definitions``, ``prove``, or one of the steps inside: ``read``, ``wipe``, ``create``, ``destroy``
+        (before the change) and ``wiped``, ``created``, ``destroyed`` (after it, when the answer can still be lost).
+        Actions run in their order, outside the host's lock.
         """
         with self.lock:
             self._actions.setdefault(call, []).append((action, times))
@@ -291,7 +301,8 @@ class FakeHost:
             capacities = () if MDEV in unknown else tuple(
                 capacity for parent in self.parents.values() for capacity in _capacities(parent))
         return Inventory(devices, capacities, KINDS.difference(unknown),
-                         tuple(Unknown(kind, reason) for kind, reason in unknown.items()), self.missing)
+                         tuple(Unknown(kind, reason) for kind, reason in unknown.items()), self.missing,
+                         frozenset((VPMEM,)), frozenset(self.unproven.intersection(self.devices)))
 
     def usage(self) -> Usage:
         with self.lock:
@@ -402,7 +413,9 @@ class FakeHost:
     def realize(self, assignment: DeviceAssignment) -> Realized:
         key = DeviceKey(assignment.kind, assignment.identifier)
         if key.kind == VPMEM:
-            return Realized(key, self._namespace(assignment).details)
+            namespace = self._namespace(assignment)
+            self.unproven.add(key)
+            return Realized(key, namespace.details)
         wanted = assignment.details
         create = wanted.origin == vocabulary.CREATED
         if create and key not in self.devices:
@@ -427,13 +440,30 @@ class FakeHost:
         if key.kind == VPMEM:
             self._namespace(assignment)
             self.enter('wipe')
+            self.unproven.add(key)
             self.contents.pop(key, None)
+            self.unproven.discard(key)
             self.enter('wiped')
         elif assignment.details.origin == vocabulary.CREATED and key in self.devices:
             self.enter('destroy')
             self.remove(key)
             self.contents.pop(key, None)
             self.enter('destroyed')
+
+    def prove(self, assignment: DeviceAssignment, how: str) -> None:
+        """Look whether a namespace is clean, or wipe it; then the machine has a proof."""
+        key = DeviceKey(assignment.kind, assignment.identifier)
+        if how == vocabulary.WIPE:
+            self.unrealize(assignment)
+            return
+        self._namespace(assignment)
+        if how == vocabulary.BLANK and key in self.contents:
+            raise exception.NotProven(*key, 'it has to be read')
+        if how == vocabulary.READ:
+            self.enter('read')
+        if any(self.contents.get(key, b'')):
+            raise exception.NotProven(*key, 'not every byte is zero')
+        self.unproven.discard(key)
 
     def address_of(self, assignment: DeviceAssignment) -> str:
         """Return the address for the guest's element. It is valid in this boot."""
@@ -480,6 +510,10 @@ class FakeDriver(driver.VirtDriver):
     def __init__(self, host: str, conf: Any = None, state_path: str = '', machine: FakeHost | None = None) -> None:
         super().__init__(host, conf, state_path)
         self.machine = machine or FakeHost.named(host)
+        self._trusts = False
+        if conf is not None:
+            manager_options.register(conf)
+            self._trusts = conf[manager_options.GROUP].unproven_devices == vocabulary.TRUST
 
     def boot_id(self) -> str:
         return self.machine.boot
@@ -489,7 +523,8 @@ class FakeDriver(driver.VirtDriver):
 
     def get_inventory(self) -> Inventory:
         self.machine.enter('get_inventory')
-        return self.machine.inventory()
+        inventory = self.machine.inventory()
+        return inventory._replace(keeping=frozenset(), unproven=frozenset()) if self._trusts else inventory
 
     def get_usage(self) -> Usage:
         self.machine.enter('get_usage')
@@ -530,6 +565,27 @@ class FakeDriver(driver.VirtDriver):
         except exception.DeviceError as error:
             return error
         return None
+
+    def prove(self, assignments: Sequence[DeviceAssignment], how: str,
+              stop: threading.Event) -> Mapping[DeviceKey, exception.DriverError | None]:
+        self.machine.enter('prove')
+        results: dict[DeviceKey, exception.DriverError | None] = {}
+        for assignment in assignments:
+            key = DeviceKey(assignment.kind, assignment.identifier)
+            users = [use.domain_uuid for use in self.machine.usage().uses if (use.kind, use.identifier) == key]
+            try:
+                if users:
+                    raise exception.DeviceInUse(*key, f'domain {users[0]} names it')
+                with self.machine.working_on(*key):
+                    self.machine.prove(assignment, how)
+                results[key] = None
+            except exception.DeviceError as error:
+                results[key] = error
+        return results
+
+    def disprove(self, keys: Iterable[DeviceKey]) -> None:
+        with self.machine.lock:
+            self.machine.unproven.update(key for key in keys if key.kind == VPMEM)
 
     def guest_config(self, assignments: Sequence[DeviceAssignment], flavor: str | None = None,
                      beside: Sequence[DeviceAssignment] = ()) -> GuestConfig:

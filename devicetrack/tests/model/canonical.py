@@ -139,12 +139,13 @@ class _View:
         of_unit = None
         if unit is not None:
             holding = unit.holding
-            of_unit = (unit.state, unit.unborn, sorted(unit.withheld), holding and (
+            of_unit = (unit.state, unit.unborn, unit.unproven, sorted(unit.withheld), holding and (
                 naming.guests[holding.instance_uuid], holding.from_rows))
         users = tuple(sorted((naming.guests[domain.uuid], key in live, key in defined)
                              for domain, live, defined, _ in self.domains if key in live or key in defined))
         stored = self.withheld.get((key.kind, vocabulary.DEVICE, key.identifier))
-        return repr((of_row, None if data is None else naming.tokens[data], users, of_unit, stored)), \
+        return repr((of_row, None if data is None else naming.tokens[data], users, of_unit, stored,
+                     key in self.machine.unproven)), \
             self.free.index(key) if key in self.free else -1, key in self.machine.devices
 
     def form(self, naming: _Naming) -> tuple:

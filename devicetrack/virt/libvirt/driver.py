@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Container
+from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
 import functools
 import hashlib
 import os
+import threading
 import time
 from typing import Any
 from typing import NamedTuple
@@ -21,7 +23,9 @@ from devicetrack import exception
 from devicetrack import filelock
 from devicetrack import log
 from devicetrack import ownfiles
+from devicetrack import vocabulary
 from devicetrack.conf import libvirt as options
+from devicetrack.conf import manager as manager_options
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import DeviceMap
 from devicetrack.objects.values import Capacity
@@ -43,12 +47,16 @@ from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import domain_xml
 from devicetrack.virt.libvirt import guest_xml
 from devicetrack.virt.libvirt import guests
+from devicetrack.virt.libvirt import proofs
+from devicetrack.virt.libvirt import proving
 from devicetrack.virt.libvirt.kinds import api
 from devicetrack.virt.libvirt.kinds import installed
 
 LOG = log.logger(__name__)
 
 BOOT_ID = '/proc/sys/kernel/random/boot_id'    # random(4)
+
+_NO_KIND, _key, _busy, _no_lock = proving.NO_KIND, proving.key_of, proving.busy, proving.no_lock
 
 
 class _Named(NamedTuple):
@@ -91,6 +99,10 @@ class LibvirtDriver(driver.VirtDriver):
         self._kinds = installed.make(installed.classes(conf) if kinds is None else kinds, conf, self.hypervisor)
         self._guests = guests.Guests(self.hypervisor, self._kinds, self.boot_id)
         self._locks = os.path.join(state_path, 'locks')
+        manager_options.register(conf)
+        self._trusts = conf[manager_options.GROUP].unproven_devices == vocabulary.TRUST
+        self._proofs = proofs.Proofs(state_path)
+        self._proving = proving.Proving(self._kinds, self._proofs, self._lock, self._usage)
 
     def boot_id(self) -> str:
         try:
@@ -113,6 +125,8 @@ class LibvirtDriver(driver.VirtDriver):
         missing: list[Missing] = []
         unknown: list[Unknown] = []
         known: set[str] = set()
+        keeping: set[str] = set()
+        unproven: list[tuple[str, str]] = []
         unreachable = None
         for kind in self._kinds.values():
             try:
@@ -129,10 +143,13 @@ class LibvirtDriver(driver.VirtDriver):
             capacities.extend(stock.capacities)
             missing.extend(stock.missing)
             known.add(kind.name)
+            if kind.keeps_bytes and not self._trusts:
+                keeping.add(kind.name)
+                unproven += self._proofs.unproven(stock.devices)
         if unreachable is not None and not any(self._kinds[name].configured for name in known):
             raise unreachable
         return Inventory(tuple(devices), tuple(capacities), frozenset(known), tuple(unknown),
-                         tuple(missing))
+                         tuple(missing), frozenset(keeping), frozenset(unproven))
 
     def get_usage(self) -> Usage:
         return self._usage({kind.name for kind in self._kinds.values() if kind.configured})
@@ -234,6 +251,7 @@ class LibvirtDriver(driver.VirtDriver):
             raise exception.RealizeFailed(*_key(assignment), _no_lock(error)) from error
         with lock:
             try:
+                self._proving.take_back((_key(assignment),))
                 return kind.realize(assignment)
             except (exception.InvalidDocument, exception.CommandFailed) as error:
                 raise exception.RealizeFailed(*_key(assignment), str(error)) from error
@@ -264,9 +282,16 @@ class LibvirtDriver(driver.VirtDriver):
                 # The driver asks after it has the locks: nobody can make a device ready for a guest without its lock.
                 usage = self._usage({kind.name for _assignment, kind, _lock in held})
                 for assignment, kind, lock in held:
-                    results[_key(assignment)] = _unclaim(assignment, kind, lock, usage)
+                    results[_key(assignment)] = self._proving.unclaim(assignment, kind, lock, usage)
                     lock.unlock()               # the kind answered, so its wiper has ended
         return {_key(assignment): results[_key(assignment)] for assignment in assignments}
+
+    def prove(self, assignments: Sequence[DeviceAssignment], how: str,
+              stop: threading.Event) -> Mapping[DeviceKey, exception.DriverError | None]:
+        return self._proving.prove(assignments, how, stop)
+
+    def disprove(self, keys: Iterable[DeviceKey]) -> None:
+        self._proving.take_back(keys)
 
     # -- guests ------------------------------------------------------------------------------------------------
 
@@ -276,6 +301,8 @@ class LibvirtDriver(driver.VirtDriver):
                            metadata.element(assignments, flavor, beside, self.boot_id()))
 
     def _elements(self, assignments: Sequence[DeviceAssignment]) -> tuple[str, ...]:
+        # For who starts a guest without realizing its devices before: it writes to them all the same.
+        self._proving.take_back(map(_key, assignments))
         elements: dict[DeviceKey, str] = {}
         for name in sorted({assignment.kind for assignment in assignments}):
             ours = [assignment for assignment in assignments if assignment.kind == name]
@@ -342,37 +369,3 @@ class LibvirtDriver(driver.VirtDriver):
         lock = filelock.FileLock(os.path.join(self._locks, f'{name}.lock'))
         lock.acquire(max(0.0, timeout_s))
         return lock
-
-
-_NO_KIND = 'no device kind of this name is installed, or [devicetrack] device_kinds does not name it'
-
-
-def _unclaim(assignment: DeviceAssignment, kind: api.DeviceKind, lock: filelock.FileLock,
-             usage: Usage) -> exception.DriverError | None:
-    key = _key(assignment)
-    users = sorted({use.domain_uuid for use in usage.uses if (use.kind, use.identifier) == key})
-    if users:
-        return exception.DeviceInUse(*key, f'domain {", ".join(users)} names it')
-    if usage.unknown:
-        unknown = usage.unknown[0]
-        return exception.UnclaimFailed(*key, f'its users are unknown: {unknown.what}: {unknown.reason}')
-    try:
-        kind.unclaim(assignment, lock.fd)
-    except exception.DeviceError as error:
-        return error
-    except exception.DriverError as error:
-        return exception.UnclaimFailed(*key, str(error))
-    return None
-
-
-def _key(assignment: DeviceAssignment) -> DeviceKey:
-    return DeviceKey(assignment.kind, assignment.identifier)
-
-
-def _busy(assignment: DeviceAssignment) -> exception.DeviceBusy:
-    return exception.DeviceBusy(*_key(assignment), 'another process or thread holds its lock file')
-
-
-def _no_lock(error: OSError) -> str:
-    where = f' {error.filename}' if isinstance(error, ownfiles.NotOurs) else ''
-    return f'its lock file{where} cannot be used: {error.strerror}'

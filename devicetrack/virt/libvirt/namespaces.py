@@ -69,9 +69,13 @@ class Source(abc.ABC):
         :raises CommandFailed, InvalidDocument: as :meth:`read`
         """
 
+    def is_blank(self, namespace: Namespace) -> bool:
+        """Whether it is known, without reading a byte of it, that all of them are zero."""
+        return False
+
     @abc.abstractmethod
-    def open(self, namespace: Namespace) -> int:
-        """Open one for reading and writing. The caller closes the descriptor.
+    def open(self, namespace: Namespace, writing: bool = True) -> int:
+        """Open one for reading, and for writing where that is wanted. The caller closes the descriptor.
 
         :raises OSError: it cannot be opened, or is no namespace of this source
         """
@@ -112,7 +116,8 @@ class NdctlSource(Source):
             raise exception.CommandFailed(' '.join((self._command, *ndctl.ARGUMENTS)), f'failed with status {status}')
         return ndctl.parse(output)
 
-    def open(self, namespace: Namespace) -> int:
+    def open(self, namespace: Namespace, writing: bool = True) -> int:
+        # Whoever only reads maps it for reading alone.
         return privileged.open_dax(namespace.path, namespace.size_bytes)
 
 
@@ -145,8 +150,25 @@ class DirectorySource(Source):
         except OSError as error:
             raise exception.CommandFailed(f'list {self._directory}', str(error.strerror)) from error
 
-    def open(self, namespace: Namespace) -> int:
-        fd = os.open(namespace.path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    def is_blank(self, namespace: Namespace) -> bool:
+        try:
+            fd = self.open(namespace, writing=False)
+        except OSError:
+            return False
+        try:
+            status = os.fstat(fd)
+            if (_file_uuid(namespace.name, status.st_ino), status.st_size) != (namespace.uuid, namespace.size_bytes):
+                return False
+            os.lseek(fd, 0, os.SEEK_DATA)
+        except OSError as error:
+            return error.errno == errno.ENXIO           # the whole file is a hole (lseek(2))
+        finally:
+            os.close(fd)
+        return False
+
+    def open(self, namespace: Namespace, writing: bool = True) -> int:
+        access = os.O_RDWR if writing else os.O_RDONLY
+        fd = os.open(namespace.path, access | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 raise OSError(errno.EINVAL, 'not a regular file')

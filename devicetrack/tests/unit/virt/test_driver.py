@@ -84,6 +84,7 @@ class Paths(api.DeviceKind):
     """A kind whose devices are paths, and each path is the name of its device."""
 
     name = 'path'
+    keeps_bytes = False
     configured = True
     resource_classes = frozenset(('CUSTOM_A',))
 

@@ -39,6 +39,7 @@ class Tape(api.DeviceKind):
     """A kind that says what a test gave it to say: devices, or of types for migrations."""
 
     name = 'tape'
+    keeps_bytes = False
     configured = True
     resource_classes = frozenset(('CUSTOM_TAPE', 'CUSTOM_REEL'))
     said: Any = ()
@@ -222,7 +223,10 @@ class KindTestCase(base.TestCase):
         ('no name', [type('Nameless', (Tape,), {'name': ''})], "its name, ''"),
         ('a name that no command takes', [type('Slashed', (Tape,), {'name': 'a/b'})], "its name, 'a/b'"),
         ('a name that is taken', [Tape, type('Again', (Tape,), {})], 'it has the name of'),
-        ('methods that are missing', [type('Half', (api.DeviceKind,), {'name': 'half'})], 'it fails with TypeError'),
+        ('methods that are missing', [type('Half', (api.DeviceKind,), {'name': 'half', 'keeps_bytes': False})],
+         'it fails with TypeError'),
+        ('nothing said about bytes', [type('Silent', (Tape,), {'keeps_bytes': None})],
+         'it does not say whether its devices keep bytes'),
         ('an error', [type('Failing', (Tape,), {'__init__': lambda *args: 1 / 0})], 'ZeroDivisionError'),
         ('a list of classes', [type('Listing', (Tape,), {'resource_classes': ['A']})], 'are no frozenset'),
         ('a class in small letters', [type('Small', (Tape,), {'resource_classes': frozenset(['a'])})],

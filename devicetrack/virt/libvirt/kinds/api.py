@@ -8,13 +8,16 @@ elements.
 from __future__ import annotations
 
 import abc
+from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
+import threading
 from typing import Any
 from typing import ClassVar
 from typing import NamedTuple
 
+from devicetrack.exception import NotProven
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects.values import Capacity
 from devicetrack.objects.values import InventoryDevice
@@ -47,6 +50,11 @@ class DeviceKind(abc.ABC):
 
     name: ClassVar[str]
     """The name in the identity of every device of this kind."""
+
+    keeps_bytes: ClassVar[bool]
+    """Whether a guest finds on such a device what the guest before it wrote, unless somebody cleans it in between.
+    Every kind says so: there is no default. A device that keeps bytes is free only while the host has a proof that it
+    is clean, which the driver records after :meth:`unclaim`, :meth:`is_blank` and :meth:`read_through`."""
 
     form: ClassVar[guest_xml.Form | None] = None
     """How definitions name its devices. Without a form their addresses count in every boot, and the driver cannot give
@@ -121,10 +129,36 @@ class DeviceKind(abc.ABC):
     def unclaim(self, assignment: DeviceAssignment, lock_fd: int) -> None:
         """Take one device back: remove it or clean it, and prove that. No domain names it, and the driver has its lock.
 
+        Of a kind that keeps bytes also a device that nobody owned, when an operator wants it wiped.
+
         :param lock_fd: the descriptor that holds the lock. Every child that touches the device inherits it, so the lock
             lasts until the child ends, even if this process ends before
         :raises DriverError: the device is not given back; it stays held
         """
+
+    def is_blank(self, assignments: Sequence[DeviceAssignment]) -> Collection[str]:
+        """Say of which devices the host knows, without reading any of their bytes, that all of them are zero.
+
+        For a kind that keeps bytes. The driver has their locks, and nobody owns or names them. By default of none.
+
+        :param assignments: the devices, as assignments of nobody
+        :returns: the identifiers of these
+        :raises DriverError: the host cannot be read
+        """
+        return ()
+
+    def read_through(self, assignment: DeviceAssignment, lock_fd: int, stop: threading.Event) -> None:
+        """Read every byte of a device, and see that all of them are zero. Never writes.
+
+        For a kind that keeps bytes. The driver has the device's lock, and nobody owns or names the device. By default
+        nothing can be read.
+
+        :param lock_fd: as for :meth:`unclaim`
+        :param stop: when it is set, reading ends soon
+        :raises NotProven: a byte is not zero, or reading was stopped
+        :raises DriverError: it cannot be read
+        """
+        raise NotProven(self.name, assignment.identifier, 'its kind cannot read its devices')
 
     @abc.abstractmethod
     def guest_elements(self, assignments: Sequence[DeviceAssignment]) -> Sequence[str]:

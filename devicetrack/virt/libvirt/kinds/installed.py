@@ -67,6 +67,8 @@ def _make(cls: type[api.DeviceKind], conf: Any, hypervisor: connection.Connectio
     name = getattr(cls, 'name', None)
     if not isinstance(name, str) or _NAME.fullmatch(name) is None:
         raise _no_kind(cls, f'its name, {name!r}, is not made of 1 to 64 letters, digits, dots, dashes and underscores')
+    if not isinstance(getattr(cls, 'keeps_bytes', None), bool):
+        raise _no_kind(cls, 'it does not say whether its devices keep bytes: keeps_bytes is True or False')
     try:
         kind = cls(conf, hypervisor)
         resource_classes = kind.resource_classes

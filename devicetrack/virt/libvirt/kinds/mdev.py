@@ -62,6 +62,7 @@ class Mdev(api.DeviceKind):
     """The device kind ``mdev``."""
 
     name = 'mdev'
+    keeps_bytes = False         # its vendor's driver clears and resets it between two guests, and it has no storage
     form = guest_xml.MDEV
 
     def __init__(self, conf: Any, hypervisor: connection.Connection) -> None:

@@ -47,6 +47,7 @@ class VF(api.DeviceKind):
     """The device kind ``vf``."""
 
     name = 'vf'
+    keeps_bytes = False         # its vendor's driver clears and resets it between two guests, and it has no storage
     form = guest_xml.PCI
 
     def __init__(self, conf: Any, hypervisor: connection.Connection) -> None:

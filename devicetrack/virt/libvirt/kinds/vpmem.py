@@ -8,14 +8,17 @@ which may hold somebody else's bytes. It is neither handed out nor wiped.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
+import contextlib
 import errno
 import functools
 import json
 import operator
 import os
+import threading
 from typing import Any
 import uuid
 from xml.sax import saxutils
@@ -33,6 +36,7 @@ from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import domain_xml
 from devicetrack.virt.libvirt import guest_xml
 from devicetrack.virt.libvirt import namespaces
+from devicetrack.virt.libvirt import reading
 from devicetrack.virt.libvirt import wiping
 from devicetrack.virt.libvirt.kinds import api
 from devicetrack.virt.libvirt.kinds import vpmem_options
@@ -50,6 +54,7 @@ class VPMEM(api.DeviceKind):
     """The device kind ``vpmem``."""
 
     name = 'vpmem'
+    keeps_bytes = True
     form = guest_xml.MEMORY
 
     def __init__(self, conf: Any, hypervisor: connection.Connection) -> None:
@@ -143,6 +148,34 @@ class VPMEM(api.DeviceKind):
             wiping.wipe(assignment.identifier, fd, lock_fd, namespace.size_bytes, namespace.align_bytes,
                         self.options.wipe_rate_mib_s)
             # A namespace that became read-only meanwhile may have its old bytes back after a power cut.
+            self._wipeable(assignment)
+        finally:
+            os.close(fd)
+
+    def is_blank(self, assignments: Sequence[DeviceAssignment]) -> Collection[str]:
+        found = self._source.read()
+        blank = []
+        for assignment in assignments:
+            with contextlib.suppress(exception.DeviceGone):
+                namespace = self._recorded(assignment, found)
+                if namespace.problem is None and self._source.is_blank(namespace):
+                    blank.append(assignment.identifier)
+        return blank
+
+    def read_through(self, assignment: DeviceAssignment, lock_fd: int, stop: threading.Event) -> None:
+        namespace = self._wipeable(assignment)
+        try:
+            fd = self._source.open(namespace, writing=False)
+        except OSError as error:
+            raise exception.CommandFailed('open the namespace', str(error.strerror)) from error
+        try:
+            # As in unclaim: the path may have led to another namespace.
+            if self._wipeable(assignment).path != namespace.path:
+                raise exception.NotProven(self.name, assignment.identifier, 'its path changed just now')
+            problem = reading.read_through(assignment.identifier, fd, lock_fd, namespace.size_bytes,
+                                           namespace.align_bytes, self.options.wipe_rate_mib_s, stop)
+            if problem is not None:
+                raise exception.NotProven(self.name, assignment.identifier, problem)
             self._wipeable(assignment)
         finally:
             os.close(fd)

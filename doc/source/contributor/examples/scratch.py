@@ -42,6 +42,7 @@ class Scratch(api.DeviceKind):
     """One file is one device; its name is the identifier, its size part of what it is."""
 
     name = 'scratch'
+    keeps_bytes = True
     form = guest_xml.MEMORY
 
     def __init__(self, conf: Any, hypervisor: connection.Connection) -> None:

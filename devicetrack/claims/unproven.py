@@ -1,0 +1,249 @@
+"""Free devices that nothing proves clean: looked at, read through in the background, wiped when an operator says so.
+
+What a guest wrote stays on a device that keeps bytes, and rows come and go: a store is new, is restored to an older
+state, or loses a row by hand. So a device of such a kind is free only while a proof on the host itself says that it is
+clean (:meth:`devicetrack.virt.driver.VirtDriver.prove`). The thread here reads one device at a time, and never writes
+unless the option or an operator says so. It holds no lock of this process while it does, and neither a start, an audit
+nor :meth:`Unproven.close` waits until it has read a device to its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
+import threading
+from typing import Final
+
+from devicetrack import exception
+from devicetrack import log
+from devicetrack import vocabulary
+from devicetrack.claims.gate import Gate
+from devicetrack.claims.locked_ledger import LockedLedger
+from devicetrack.claims.rows import Rows
+from devicetrack.claims.withheld import Withheld
+from devicetrack.claims.withheld import WithheldDevices
+from devicetrack.engine.ledger import DeviceState
+from devicetrack.engine.withholding import Cause
+from devicetrack.engine.withholding import Target
+from devicetrack.objects import DeviceAssignment
+from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import Record
+from devicetrack.virt.driver import VirtDriver
+
+LOG = log.logger(__name__)
+
+NOBODY: Final = '00000000-0000-0000-0000-000000000000'
+TO_BE_READ: Final = 'nothing proves that it is clean; it has not been read through yet'
+TO_BE_WIPED: Final = 'nothing proves that it is clean; it will be wiped'
+BEING_WIPED: Final = 'it is being wiped, and is handed out when that is proven'
+
+# So many devices are looked at with their locks held at a time: each lock is a descriptor.
+_AT_A_TIME: Final = 100
+# Seconds that close() waits for a wipe, which cannot be stopped. The wipe holds the device's lock and goes on.
+_CLOSE_WAIT_S: Final = 5.0
+
+
+class Unproven:
+    """The unproven devices of a started host, and the thread that proves them clean.
+
+    :param policy: ``verify`` or ``wipe``; with ``trust`` the driver calls no device unproven
+    """
+
+    def __init__(self, host_uuid: str, policy: str, driver: VirtDriver, ledger: LockedLedger, rows: Rows, gate: Gate,
+                 withheld: WithheldDevices) -> None:
+        self._host_uuid, self._policy = host_uuid, policy
+        self._driver, self._ledger, self._rows, self._gate = driver, ledger, rows, gate
+        self._withheld = withheld
+        self._lock = threading.Lock()           # of what follows; nothing is called while it is held
+        self._thread: threading.Thread | None = None
+        self._begun = False
+        self._ordered: list[DeviceKey] = []                     # by operators, to be wiped
+        self._wiping: set[DeviceKey] = set()                    # those, and the one that is being wiped for them
+        self._answers: dict[DeviceKey, tuple[str, str]] = {}    # details of what was tried, and why it is not clean
+        self._later: set[DeviceKey] = set()                     # tried, and to be tried again after the next audit
+        self._stop = threading.Event()
+
+    # -- what a start and every audit do ------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Admit the devices of which the host says, without a byte being read, that they are empty. Quick."""
+        if self._gate.report_only is not None:
+            return
+        waiting = [device for device in self._ledger.unproven() if not self._is_answered(device)]
+        for start in range(0, len(waiting), _AT_A_TIME):
+            devices = waiting[start:start + _AT_A_TIME]
+            try:
+                answers = self._driver.prove([self._assignment(device) for device in devices], vocabulary.BLANK,
+                                             self._stop)
+            except exception.DriverError as error:
+                LOG.warning('Devices that nothing proves clean cannot be looked at: %s', error)
+                return
+            self._admit([key for key, error in answers.items() if error is None])
+
+    def disprove(self, keys: Iterable[DeviceKey]) -> None:
+        """Forget that devices are clean which somebody uses without a row: when that ends, they are not."""
+        try:
+            self._driver.disprove(keys)
+        except exception.DriverError as error:
+            LOG.error('Devices that others use may count as clean later: %s', error)
+
+    def details(self) -> Mapping[DeviceKey, str]:
+        """Why each of the unproven devices is not proven clean, for those who read what is withheld."""
+        to_be_done = TO_BE_WIPED if self._policy == vocabulary.WIPE else TO_BE_READ
+        devices = self._ledger.unproven()
+        with self._lock:
+            return {key: BEING_WIPED if key in self._wiping else self._answers.get(key, ('', to_be_done))[1]
+                    for key in map(_key, devices)}
+
+    def begin(self) -> None:
+        """Read devices in the background from now on, until :meth:`close`."""
+        self._begun = True
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Try again what could not be tried before, and start the thread where it has anything to do. Quick."""
+        with self._lock:
+            self._later.clear()
+        if self._begun or self._ordered:
+            self._start()
+
+    def wait(self) -> None:
+        """Wait until the thread has nothing more to do. For tests, and for commands on a host without a manager."""
+        thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    def close(self) -> None:
+        """Stop reading. A wipe goes on to its end, with the lock of the device, unless the process ends."""
+        self._stop.set()
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(_CLOSE_WAIT_S)
+
+    # -- what operators ask for ---------------------------------------------------------------------------------------
+
+    def admit(self, key: DeviceKey, wipe: bool = False) -> Withheld:
+        """End the doubt about a device that was forgotten; with ``wipe`` have a withheld one wiped in the background.
+
+        Somebody's word that a device is clean ends the doubt alone: one that keeps bytes is read through after that.
+        A device that is being wiped is admitted when that is proven.
+
+        :raises Exception: as :meth:`.WithheldDevices.admit` and :meth:`.WithheldDevices.check_for_wipe`
+        """
+        if wipe:
+            self._withheld.check_for_wipe(key)
+            self._order_wipe(key)
+        else:
+            self._withheld.admit(key)
+            self.look()
+            self.go_on()
+        return self.state_of(key)
+
+    def state_of(self, key: DeviceKey) -> Withheld:
+        """A device as it is now, with the reason that no audit has noted yet."""
+        state = self._withheld.state_of(Target.of(key))
+        device = self._ledger.device(key)
+        if device is None or vocabulary.UNPROVEN not in device.withheld:
+            return state
+        with self._lock:
+            why = BEING_WIPED if key in self._wiping else self._answers.get(key, ('', TO_BE_READ))[1]
+        return state._replace(causes={**state.causes, vocabulary.UNPROVEN: Cause(0, why, vocabulary.BY_HOST)})
+
+    def _order_wipe(self, key: DeviceKey) -> None:
+        with self._lock:
+            self._answers.pop(key, None)
+            self._later.discard(key)
+            if key not in self._wiping:
+                self._ordered.append(key)
+                self._wiping.add(key)
+        self._start()
+
+    # -- the thread ---------------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        with self._lock:
+            if (self._thread is None or not self._thread.is_alive()) and not self._stop.is_set():
+                self._thread = threading.Thread(target=self._work, name='devicetrack-unproven', daemon=True)
+                self._thread.start()
+
+    def _work(self) -> None:
+        while (task := self._next()) is not None:
+            device, how = task
+            try:
+                self._prove(device, how)
+            except Exception as error:          # the thread serves other devices too
+                expected = isinstance(error, exception.DeviceTrackError)
+                LOG.warning('%(kind)s %(identifier)s stays withheld: %(error)s',
+                            {'kind': device.kind, 'identifier': device.identifier, 'error': error},
+                            exc_info=not expected)
+                self._answer(device, str(error), final=not expected)
+            finally:
+                with self._lock:
+                    self._wiping.discard(_key(device))
+
+    def _next(self) -> tuple[DeviceState, str] | None:
+        """The next device and what to do with it. None ends the thread: nothing is left, or it is to stop."""
+        how = vocabulary.WIPE if self._policy == vocabulary.WIPE else vocabulary.READ
+        unproven = sorted(self._ledger.unproven(), key=_key) if self._begun else []
+        while True:
+            with self._lock:
+                ended = self._stop.is_set() or self._gate.report_only is not None
+                ordered = self._ordered.pop(0) if self._ordered and not ended else None
+                if ordered is None:
+                    for device in unproven if not ended else ():
+                        key = _key(device)
+                        if key not in self._later and self._answers.get(key, ('',))[0] != device.details:
+                            return device, how
+                    self._thread = None
+                    return None
+            known = self._ledger.device(ordered)
+            if known is not None:
+                return known, vocabulary.WIPE
+
+    def _prove(self, device: DeviceState, how: str) -> None:
+        key = _key(device)
+        rows = self._rows.of_devices([key])
+        if rows:
+            raise exception.DeviceInUse(*key, f'instance {rows[key].instance_uuid} has it')
+        LOG.info('%(kind)s %(identifier)s has no owner, and nothing proves it clean: %(how)s',
+                 {'kind': key.kind, 'identifier': key.identifier, 'how': how})
+        error = self._driver.prove([self._assignment(device)], how, self._stop)[key]
+        if self._stop.is_set():
+            return
+        if error is None:
+            self._admit([key])
+            return
+        LOG.warning('%s', error)
+        self._answer(device, error.reason if isinstance(error, exception.DeviceError) else str(error),
+                     final=isinstance(error, exception.NotProven))
+
+    def _answer(self, device: DeviceState, why: str, final: bool) -> None:
+        """Keep why a device was not admitted. What is not final is tried again after the next audit."""
+        key = _key(device)
+        with self._lock:
+            self._answers[key] = (device.details if final else '', why)
+            if not final:
+                self._later.add(key)
+
+    def _admit(self, keys: Sequence[DeviceKey]) -> None:
+        with self._lock:
+            for key in keys:
+                self._answers.pop(key, None)
+        self._ledger.proven(keys)
+        self._withheld.proven(keys)
+
+    def _is_answered(self, device: DeviceState) -> bool:
+        with self._lock:
+            return self._answers.get(_key(device), ('',))[0] == device.details
+
+    def _assignment(self, device: DeviceState) -> DeviceAssignment:
+        """The device as drivers know one, with nobody as its owner."""
+        return DeviceAssignment.from_record(Record(
+            self._host_uuid, device.kind, str(device.identifier), NOBODY, None, vocabulary.CURRENT,
+            vocabulary.RELEASING, 0, '', 1, device.provider_uuid, device.resource_class, device.parent,
+            device.numa_node, device.details, 0))
+
+
+def _key(device: DeviceState) -> DeviceKey:
+    return DeviceKey(device.kind, str(device.identifier))

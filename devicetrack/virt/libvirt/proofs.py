@@ -1,0 +1,265 @@
+"""The proofs that devices are clean: a file in the state directory, apart from the rows and from their database.
+
+A proof says which device was clean (its details, with its identity), since when, and how that was seen. It counts while
+the host has the same device by that identity, until the device is made ready for a guest. Whoever takes a proof back
+returns after that is on the disk, so a crash at any moment leaves a device unproven or in no guest's hands.
+
+The file is a journal: a line for each proof and for each proof that was taken back, with a checksum. It is written anew
+when it grew long. When it cannot be believed, devices are read again:
+
+- A line that cannot be read may have taken back any proof before it, so these count no more. Only what stands behind
+  the last newline is left out: a crash tore it, and whoever wrote it had no answer and had not gone on.
+- The file names its own inode. A copy of it, for example from a backup of the state directory, proves nothing: it does
+  not know of the guests that came after it.
+- A file that others could write to proves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
+import contextlib
+import errno
+import fcntl
+import os
+import threading
+import time
+from typing import Final
+from typing import NamedTuple
+import urllib.parse
+import zlib
+
+from devicetrack import filelock
+from devicetrack import log
+from devicetrack import ownfiles
+from devicetrack.objects import identity
+from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import InventoryDevice
+
+LOG = log.logger(__name__)
+
+_FORM: Final = 'devicetrack proofs 1'
+_PROVEN, _TAKEN_BACK = '+', '-'
+# The file is written anew when it has so many lines more than twice the proofs that count.
+_LINES: Final = 1000
+# Seconds to wait for another process that writes to the file.
+_WAIT_S: Final = 60.0
+# The number that tells a file from an earlier one with the same inode (ioctl_getversion(2) of several file systems).
+_FS_IOC_GETVERSION: Final = 0x80087601
+
+
+class Proof(NamedTuple):
+    """``details`` are those of the device when it was proven clean, as they are stored; ``when`` is only a label."""
+
+    details: str
+    when: int
+    how: str
+
+
+_Key = tuple[str, str]
+_Known = dict[_Key, Proof]
+
+
+class Proofs:
+    """The proofs of one host. Threads and processes may share them.
+
+    :param state_path: the state directory, which exists
+    """
+
+    def __init__(self, state_path: str) -> None:
+        self._path = os.path.join(state_path, 'proofs')
+        self._mutex = threading.Lock()
+        self._known: _Known = {}
+        self._lines = 0                         # in the file; 0 when it has to be written anew before it is added to
+        self._read: tuple[int, ...] | None = None       # the file as it was when it was last read or written here
+
+    def unproven(self, devices: Iterable[InventoryDevice]) -> list[_Key]:
+        """The devices that no proof calls clean. An error of the file is logged: then it proves nothing."""
+        found = []
+        with self._mutex:
+            self._refresh()
+            known = self._known
+            for device in devices:
+                key = (device.kind, device.identifier)
+                proof = known.get(key)
+                if proof is None:
+                    found.append(key)
+                elif proof.details != device.details:
+                    if identity.same_device(proof.details, device.details):
+                        known[key] = proof._replace(details=device.details)     # this is quicker the next time
+                    else:
+                        found.append(key)
+        return found
+
+    def record(self, proven: Mapping[DeviceKey, str], how: str) -> None:
+        """Record that devices are clean. For who holds their locks.
+
+        :param proven: the devices, each with its details as they are stored
+        :raises OSError: they are not proven clean
+        """
+        now = int(time.time())
+        if proven:
+            with self._writing():
+                new: _Known = {(key.kind, key.identifier): Proof(text, now, how) for key, text in proven.items()}
+                self._write({**self._known, **new}, [_line(_PROVEN, key, proof) for key, proof in new.items()])
+
+    def take_back(self, keys: Iterable[_Key]) -> None:
+        """Forget that devices are clean: after this returns no crash brings the proofs back.
+
+        :raises OSError: they may still count as clean
+        """
+        wanted = [(kind, identifier) for kind, identifier in keys]
+        with self._mutex:
+            self._refresh()
+            if not any(key in self._known for key in wanted):
+                return                          # nearly always when a device is given back
+        with self._writing():
+            gone = [key for key in wanted if key in self._known]
+            self._write({key: proof for key, proof in self._known.items() if key not in gone},
+                        [_line(_TAKEN_BACK, key) for key in gone])
+
+    # -- the file -----------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Keep other threads and processes from writing, and know what they wrote before.
+
+        :raises OSError: the lock cannot be had
+        """
+        with self._mutex:
+            lock = filelock.FileLock(f'{self._path}.lock')
+            try:
+                lock.acquire(_WAIT_S)
+            except filelock.FileLocked as error:
+                raise OSError(errno.EAGAIN, 'another process writes to it') from error
+            try:
+                self._refresh()
+                yield
+            finally:
+                lock.unlock()
+
+    def _refresh(self) -> None:
+        """Read the file if somebody else wrote it since."""
+        try:
+            status = os.lstat(self._path)
+        except OSError:
+            now = None
+        else:
+            now = (status.st_ino, status.st_size, status.st_mtime_ns)
+        if now is None or now != self._read:
+            self._known, self._lines, self._read = {}, 0, now
+            if now is not None:
+                try:
+                    self._known = self._load()
+                except OSError as error:
+                    LOG.error('%(path)s proves no device clean: %(error)s', {'path': self._path, 'error': error})
+
+    def _load(self) -> _Known:
+        ownfiles.check_file(self._path)
+        with open(self._path, 'rb', opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW)) as file:
+            itself = _itself(file.fileno())
+            lines = file.read().split(b'\n')
+        if _text(lines[0]) != f'{_FORM}\t{itself}':
+            raise OSError(errno.EINVAL, 'it is no file of proofs, or a copy of one')
+        known: _Known = {}
+        # Behind the last newline there is nothing, or the line that a crash tore.
+        for number, line in enumerate(lines[1:-1], 2):
+            fields = _fields(line)
+            if fields is not None:
+                done, key, proof = fields
+                known.pop(key, None)
+                if done == _PROVEN:
+                    known[key] = proof
+            else:
+                LOG.error('Line %(line)d of %(path)s cannot be read: no line before it proves a device clean',
+                          {'line': number, 'path': self._path})
+                known.clear()
+        return known
+
+    def _write(self, known: _Known, lines: list[str]) -> None:
+        """Make the file say this. For who is writing.
+
+        :param lines: what is to be added to the file as it is
+        :raises OSError: it says this or what it said before, and is read again before the next time
+        """
+        before, self._read = self._read, None           # whatever happens below
+        if before is None or not self._lines or self._lines + len(lines) > 2 * len(known) + _LINES:
+            self._replace(known)
+        else:
+            fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                _write_all(fd, ''.join(lines).encode())
+                os.fsync(fd)
+                status = os.fstat(fd)
+            finally:
+                os.close(fd)
+            self._lines += len(lines)
+            self._read = (status.st_ino, status.st_size, status.st_mtime_ns)
+        self._known = known
+
+    def _replace(self, known: _Known) -> None:
+        new = f'{self._path}.new'
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(new)
+        fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            text = ''.join([_checked(f'{_FORM}\t{_itself(fd)}'),
+                            *(_line(_PROVEN, key, proof) for key, proof in known.items())])
+            _write_all(fd, text.encode())
+            os.fsync(fd)
+            os.rename(new, self._path)
+            status = os.fstat(fd)
+        finally:
+            os.close(fd)
+        directory = os.open(os.path.dirname(self._path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+        self._lines = 1 + len(known)
+        self._read = (status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+def _itself(fd: int) -> str:
+    """What tells an open file from a copy of it, and from a later file that got its inode."""
+    version = bytearray(8)
+    with contextlib.suppress(OSError):          # not every file system has it
+        fcntl.ioctl(fd, _FS_IOC_GETVERSION, version)
+    return f'{os.fstat(fd).st_ino} {int.from_bytes(version[:4], "little")}'
+
+
+def _line(done: str, key: _Key, proof: Proof | None = None) -> str:
+    fields = [done, key[0], urllib.parse.quote(key[1], safe='')]
+    if proof is not None:
+        fields += [str(proof.when), proof.how, proof.details]           # JSON, which has no tabs and no newlines
+    return _checked('\t'.join(fields))
+
+
+def _checked(text: str) -> str:
+    return f'{zlib.crc32(text.encode()):08x}\t{text}\n'
+
+
+def _text(line: bytes) -> str | None:
+    """The text of a line without its checksum, None if it is damaged."""
+    checksum, _tab, text = line.partition(b'\t')
+    try:
+        return text.decode() if int(checksum, 16) == zlib.crc32(text) else None
+    except ValueError:
+        return None
+
+
+def _fields(line: bytes) -> tuple[str, _Key, Proof] | None:
+    text = _text(line)
+    fields = [] if text is None else text.split('\t')
+    if len(fields) == 3 and fields[0] == _TAKEN_BACK:
+        return _TAKEN_BACK, (fields[1], urllib.parse.unquote(fields[2])), Proof('', 0, '')
+    if len(fields) == 6 and fields[0] == _PROVEN and fields[3].isdecimal():
+        done, kind, name, when, how, details = fields
+        return done, (kind, urllib.parse.unquote(name) if '%' in name else name), Proof(details, int(when), how)
+    return None
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(fd, data):]

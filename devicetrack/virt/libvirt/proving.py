@@ -1,0 +1,168 @@
+"""What the libvirt driver does that devices are clean, and known to be: wipe them, read them, record and forget proofs.
+
+Each step is for who has the device's lock. A proof is taken back before a device changes, and recorded after the last
+byte of it was seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Container
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
+import contextlib
+import threading
+from typing import Final
+
+from devicetrack import exception
+from devicetrack import filelock
+from devicetrack import ownfiles
+from devicetrack import vocabulary
+from devicetrack.objects import details
+from devicetrack.objects import DeviceAssignment
+from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import Usage
+from devicetrack.virt.libvirt import proofs
+from devicetrack.virt.libvirt.kinds import api
+
+NO_KIND: Final = 'no device kind of this name is installed, or [devicetrack] device_kinds does not name it'
+
+_Held = tuple[DeviceAssignment, api.DeviceKind, filelock.FileLock]
+_Results = dict[DeviceKey, exception.DriverError | None]
+
+
+class Proving:
+    """Proves the devices of one host clean.
+
+    :param kinds: by name
+    :param lock: takes the lock of one device, waiting at most so many seconds
+    :param usage: asks the hypervisor who names devices; the argument are the kinds that must be able to tell
+    """
+
+    def __init__(self, kinds: Mapping[str, api.DeviceKind], known: proofs.Proofs,
+                 lock: Callable[[DeviceAssignment, float], filelock.FileLock],
+                 usage: Callable[[Container[str]], Usage]) -> None:
+        self._kinds, self._proofs, self._lock, self._usage = kinds, known, lock, usage
+
+    def unclaim(self, assignment: DeviceAssignment, kind: api.DeviceKind, lock: filelock.FileLock,
+                usage: Usage) -> exception.DriverError | None:
+        """Take one device back, unless a domain names it, and record that it is clean."""
+        key = key_of(assignment)
+        error = _used(key, usage)
+        if error is not None:
+            return error
+        try:
+            # Usually it has no proof. A state directory that is older than its guests may have one.
+            self.take_back((key,))
+            kind.unclaim(assignment, lock.fd)
+            if kind.keeps_bytes:
+                self._record((assignment,), vocabulary.WIPED)
+        except exception.DeviceError as failed:
+            return failed
+        except exception.DriverError as failed:
+            return exception.UnclaimFailed(*key, str(failed))
+        return None
+
+    def take_back(self, keys: Iterable[DeviceKey]) -> None:
+        """Forget durably that devices are clean.
+
+        :raises CommandFailed: they may still count as clean
+        """
+        try:
+            self._proofs.take_back(keys)
+        except OSError as error:
+            raise _no_proof(error) from error
+
+    def _record(self, assignments: Iterable[DeviceAssignment], how: str) -> None:
+        try:
+            self._proofs.record({key_of(one): details.to_text(one.details) for one in assignments}, how)
+        except OSError as error:
+            raise _no_proof(error) from error
+
+    # -- devices of nobody ----------------------------------------------------------------------------------------
+
+    def prove(self, assignments: Sequence[DeviceAssignment], how: str, stop: threading.Event) -> _Results:
+        """As :meth:`devicetrack.virt.driver.VirtDriver.prove`."""
+        results: _Results = {}
+        with contextlib.ExitStack() as locks:
+            held: list[_Held] = []
+            for assignment in assignments:
+                key, kind = key_of(assignment), self._kinds.get(assignment.kind)
+                if kind is None or not kind.keeps_bytes:
+                    results[key] = exception.NotProven(*key, NO_KIND if kind is None else 'its kind keeps no bytes')
+                    continue
+                try:
+                    lock = self._lock(assignment, 0.0)
+                except filelock.FileLocked:
+                    results[key] = busy(assignment)
+                except OSError as error:
+                    results[key] = exception.UnclaimFailed(*key, no_lock(error))
+                else:
+                    locks.enter_context(lock)
+                    held.append((assignment, kind, lock))
+            if how == vocabulary.BLANK:
+                results |= self._prove_blank(held)
+            else:
+                results |= {key_of(one[0]): self._prove_one(*one, how, stop) for one in held}
+            for _assignment, _kind, lock in held:
+                lock.unlock()                   # every child has ended
+        return results
+
+    def _prove_blank(self, held: Sequence[_Held]) -> _Results:
+        keys = [key_of(assignment) for assignment, _kind, _lock in held]
+        results: _Results = {key: exception.NotProven(*key, 'it has to be read') for key in keys}
+        blank: list[DeviceAssignment] = []
+        for kind in {kind.name: kind for _assignment, kind, _lock in held}.values():
+            ours = [assignment for assignment, of_kind, _lock in held if of_kind is kind]
+            names = kind.is_blank(ours)
+            blank += [assignment for assignment in ours if assignment.identifier in names]
+        if blank:
+            usage = self._usage({assignment.kind for assignment in blank})
+            results |= {key: _used(key, usage) for key in map(key_of, blank)}
+            self._record([one for one in blank if results[key_of(one)] is None], vocabulary.BLANK)
+        return results
+
+    def _prove_one(self, assignment: DeviceAssignment, kind: api.DeviceKind, lock: filelock.FileLock, how: str,
+                   stop: threading.Event) -> exception.DriverError | None:
+        key = key_of(assignment)
+        if how == vocabulary.WIPE:
+            return self.unclaim(assignment, kind, lock, self._usage({kind.name}))
+        try:
+            error = _used(key, self._usage({kind.name}))
+            if error is None:
+                kind.read_through(assignment, lock.fd, stop)
+                error = _used(key, self._usage({kind.name}))            # reading takes long
+            if error is None:
+                self._record((assignment,), vocabulary.READ)
+        except exception.DriverError as failed:
+            return failed
+        return error
+
+
+def _used(key: DeviceKey, usage: Usage) -> exception.DriverError | None:
+    """The error that keeps a device from being wiped or proven clean: a domain names it, or may name it."""
+    users = sorted({use.domain_uuid for use in usage.uses if (use.kind, use.identifier) == key})
+    if users:
+        return exception.DeviceInUse(*key, f'domain {", ".join(users)} names it')
+    if usage.unknown:
+        unknown = usage.unknown[0]
+        return exception.UnclaimFailed(*key, f'its users are unknown: {unknown.what}: {unknown.reason}')
+    return None
+
+
+def key_of(assignment: DeviceAssignment) -> DeviceKey:
+    return DeviceKey(assignment.kind, assignment.identifier)
+
+
+def busy(assignment: DeviceAssignment) -> exception.DeviceBusy:
+    return exception.DeviceBusy(*key_of(assignment), 'another process or thread holds its lock file')
+
+
+def no_lock(error: OSError) -> str:
+    where = f' {error.filename}' if isinstance(error, ownfiles.NotOurs) else ''
+    return f'its lock file{where} cannot be used: {error.strerror}'
+
+
+def _no_proof(error: OSError) -> exception.DriverError:
+    return exception.CommandFailed('write the proofs that devices are clean', str(error.strerror or error))

@@ -1,0 +1,78 @@
+"""Start the reader of a namespace, follow it, and judge what it says."""
+
+from __future__ import annotations
+
+import json
+import select
+import subprocess
+import sys
+import threading
+from typing import Any
+from typing import Final
+
+from devicetrack import exception
+from devicetrack import log
+from devicetrack.virt.libvirt import reader
+
+LOG = log.logger(__name__)
+
+STOPPED: Final = 'reading it was stopped'
+
+# How long it takes at most until a reader is ended that is to stop.
+_LOOK_EVERY_MS: Final = 200
+_LONGEST_LINE: Final = 4096
+
+
+def read_through(name: str, device_fd: int, lock_fd: int, size_bytes: int, align_bytes: int, rate_mib_s: int,
+                 stop: threading.Event) -> str | None:
+    """Read a namespace in a child process, and see that every byte is zero. Blocks until the child has ended.
+
+    The child inherits the device and the lock, writes nothing, and ends soon after this process.
+
+    :param stop: when it is set the child is ended
+    :returns: why the namespace is not clean, or None if it is
+    :raises CommandFailed: the child cannot be run
+    """
+    command = (sys.executable, '-I', '-S', reader.__file__,
+               '--device-fd', str(device_fd), '--lock-fd', str(lock_fd), '--size', str(size_bytes),
+               '--align', str(align_bytes), '--rate', str(rate_mib_s << 20))
+    LOG.info('Reading namespace %s of %d bytes through.', name, size_bytes)
+    try:
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                                 pass_fds=(device_fd, lock_fd), env={}, cwd='/')
+    except OSError as error:
+        raise exception.CommandFailed('the reader', f'cannot be run: {error.strerror}') from error
+    with child:
+        try:
+            last = _follow(child, stop)
+        finally:
+            child.kill()                        # of no effect when it has ended
+    if stop.is_set():
+        return STOPPED
+    if child.returncode == 0 and last == {'phase': 'zero', 'done': size_bytes, 'of': size_bytes}:
+        LOG.info('Namespace %s is clean: %d bytes were read, and all are zero.', name, size_bytes)
+        return None
+    # A bad block of the device ends in SIGBUS.
+    end = f'signal {-child.returncode}' if child.returncode < 0 else f'status {child.returncode}'
+    return str(last.get('reason') or f'the reader ended with {end}')
+
+
+def _follow(child: subprocess.Popen[bytes], stop: threading.Event) -> dict[str, Any]:
+    """Read what the child says, until it ends or is to stop; returns the last line."""
+    assert child.stdout is not None
+    poll, rest, last = select.poll(), b'', b''
+    poll.register(child.stdout, select.POLLIN)
+    while not stop.is_set():
+        if not poll.poll(_LOOK_EVERY_MS):
+            continue
+        said = child.stdout.read1(_LONGEST_LINE)        # type: ignore[attr-defined]
+        if not said:
+            child.wait()
+            break
+        *lines, rest = (rest + said).split(b'\n')
+        last = lines[-1] if lines else last
+    try:
+        read = json.loads(last)
+    except (ValueError, RecursionError):
+        read = None
+    return read if isinstance(read, dict) else {}
