@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 import threading
+import time
 from typing import Final
 
 from devicetrack import exception
@@ -40,6 +41,7 @@ BEING_WIPED: Final = 'it is being wiped, and is handed out when that is proven'
 
 # So many devices are looked at with their locks held at a time: each lock is a descriptor.
 _AT_A_TIME: Final = 100
+_LOOK_EVERY_S: Final = 0.1
 # Seconds that close() waits for a wipe, which cannot be stopped. The wipe holds the device's lock and goes on.
 _CLOSE_WAIT_S: Final = 5.0
 
@@ -70,12 +72,13 @@ class Unproven:
         """Admit the devices of which the host says, without a byte being read, that they are empty. Quick."""
         if self._gate.report_only is not None:
             return
-        waiting = [device for device in self._ledger.unproven() if not self._is_answered(device)]
+        unproven = self._ledger.unproven()
+        with self._lock:
+            waiting = [device for device in unproven if self._is_untried(device)]
         for start in range(0, len(waiting), _AT_A_TIME):
             devices = waiting[start:start + _AT_A_TIME]
             try:
-                answers = self._driver.prove([self._assignment(device) for device in devices], vocabulary.BLANK,
-                                             self._stop)
+                answers = self._driver.prove([self._assignment(device) for device in devices], vocabulary.BLANK)
             except exception.DriverError as error:
                 LOG.warning('Devices that nothing proves clean cannot be looked at: %s', error)
                 return
@@ -105,7 +108,7 @@ class Unproven:
         """Try again what could not be tried before, and start the thread where it has anything to do. Quick."""
         with self._lock:
             self._later.clear()
-        if self._begun or self._ordered:
+        if self._is_waiting():
             self._start()
 
     def wait(self) -> None:
@@ -118,8 +121,10 @@ class Unproven:
         """Stop reading. A wipe goes on to its end, with the lock of the device, unless the process ends."""
         self._stop.set()
         thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(_CLOSE_WAIT_S)
+        deadline = time.monotonic() + _CLOSE_WAIT_S
+        while thread is not None and thread.is_alive() and time.monotonic() < deadline:
+            self._driver.stop_proving()         # again: it may have begun to read just now
+            thread.join(_LOOK_EVERY_S)
 
     # -- what operators ask for ---------------------------------------------------------------------------------------
 
@@ -167,6 +172,16 @@ class Unproven:
                 self._thread = threading.Thread(target=self._work, name='devicetrack-unproven', daemon=True)
                 self._thread.start()
 
+    def _is_waiting(self) -> bool:
+        unproven = self._ledger.unproven() if self._begun else []
+        with self._lock:
+            return self._gate.report_only is None and (bool(self._ordered) or any(map(self._is_untried, unproven)))
+
+    def _is_untried(self, device: DeviceState) -> bool:
+        """For who has the lock."""
+        key = _key(device)
+        return key not in self._later and self._answers.get(key, ('',))[0] != device.details
+
     def _work(self) -> None:
         while (task := self._next()) is not None:
             device, how = task
@@ -192,8 +207,7 @@ class Unproven:
                 ordered = self._ordered.pop(0) if self._ordered and not ended else None
                 if ordered is None:
                     for device in unproven if not ended else ():
-                        key = _key(device)
-                        if key not in self._later and self._answers.get(key, ('',))[0] != device.details:
+                        if self._is_untried(device):
                             return device, how
                     self._thread = None
                     return None
@@ -208,7 +222,7 @@ class Unproven:
             raise exception.DeviceInUse(*key, f'instance {rows[key].instance_uuid} has it')
         LOG.info('%(kind)s %(identifier)s has no owner, and nothing proves it clean: %(how)s',
                  {'kind': key.kind, 'identifier': key.identifier, 'how': how})
-        error = self._driver.prove([self._assignment(device)], how, self._stop)[key]
+        error = self._driver.prove([self._assignment(device)], how)[key]
         if self._stop.is_set():
             return
         if error is None:
@@ -232,10 +246,6 @@ class Unproven:
                 self._answers.pop(key, None)
         self._ledger.proven(keys)
         self._withheld.proven(keys)
-
-    def _is_answered(self, device: DeviceState) -> bool:
-        with self._lock:
-            return self._answers.get(_key(device), ('',))[0] == device.details
 
     def _assignment(self, device: DeviceState) -> DeviceAssignment:
         """The device as drivers know one, with nobody as its owner."""

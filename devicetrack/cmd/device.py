@@ -26,6 +26,7 @@ DRAINED = 'drained'
 UNDRAINED = 'undrained'
 NOT_DRAINED = 'was not drained'
 ADMITTED = 'admitted'
+WIPING = 'wiping'
 ORDERED = 'ordered'
 
 
@@ -59,6 +60,12 @@ class _Requesting(base.ShowOne):
                 return Outcome(ORDERED, None, order.uuid)
             return Outcome(_outcome(answer, done), answer.text, order.uuid)
         answer = running.orders.do_now(verb, arguments)
+        if done == WIPING and answer.outcome == orders.DONE:
+            running.unproven.wait()             # the wipe would end with this process
+            left = running.unproven.state_of(DeviceKey(arguments['kind'], arguments['name']))
+            if vocabulary.UNPROVEN in left.causes:
+                raise exception.NotAdmitted(str(left.target), left.causes[vocabulary.UNPROVEN].detail)
+            return Outcome(ADMITTED, str(left), None)
         return Outcome(_outcome(answer, done), answer.text, None)
 
     @staticmethod
@@ -121,8 +128,10 @@ class Undrain(_Draining):
 
 
 class Admit(_Requesting):
-    """Let a device that was forgotten be handed out again as it is. Nobody wipes it, so you must know that it is clean.
+    """Let a device that was forgotten be handed out again. Nothing is wiped: say so only if you know that it is clean.
 
+    A namespace is read through after that, and is handed out when all of it is zero. With --wipe a device that was
+    forgotten, or that is unproven, is wiped in the background, whatever is on it, and handed out when that is proven.
     Refused while the host does not have it, an instance has it, a domain names it, or one of these is unknown.
     Beside a manager that works it leaves an order. Exit code 3 while that has no answer.
     """
@@ -131,11 +140,15 @@ class Admit(_Requesting):
         super().add_arguments(parser)
         parser.add_argument('device', metavar='KIND/IDENTIFIER', type=options.device_name,
                             help='The device, with its kind: vpmem/ns0.')
+        parser.add_argument('--wipe', action='store_true',
+                            help='Overwrite everything on it with zeros first. What is on it is lost.')
 
     def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
         kind, name = self.key(parsed_args.device)
         host = self.app.observer(parsed_args.host).host
-        outcome = self.ask(host, orders.ADMIT, ADMITTED, parsed_args.wait, kind=kind, name=name)
+        more = {'wipe': True} if parsed_args.wipe else {}
+        outcome = self.ask(host, orders.ADMIT, WIPING if parsed_args.wipe else ADMITTED, parsed_args.wait, kind=kind,
+                           name=name, **more)
         return {'outcome': outcome.outcome, 'host': host.name, 'kind': kind, 'identifier': name, 'text': outcome.text,
                 'order': outcome.order}
 

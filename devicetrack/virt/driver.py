@@ -11,7 +11,6 @@ import abc
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
-import threading
 from typing import Any
 import uuid
 
@@ -125,8 +124,7 @@ class VirtDriver(abc.ABC):
         :raises HypervisorUnreachable: no answer, so the devices may be in use; nothing was changed
         """
 
-    def prove(self, assignments: Sequence[DeviceAssignment], how: str,
-              stop: threading.Event) -> Mapping[DeviceKey, DriverError | None]:
+    def prove(self, assignments: Sequence[DeviceAssignment], how: str) -> Mapping[DeviceKey, DriverError | None]:
         """Prove that devices without an owner are clean, and record that durably on the host.
 
         By default a driver can prove nothing. A driver without devices that keep bytes is never asked.
@@ -134,7 +132,6 @@ class VirtDriver(abc.ABC):
         :param assignments: the devices, as assignments of nobody
         :param how: ``blank``: ask the host, and read no byte; ``read``: read every byte, and write none; ``wipe``: wipe
             the devices, whatever is on them, because an operator said so
-        :param stop: reading ends soon after this is set
         :returns: for every device None, or the error that keeps it withheld. :class:`NotProven`: it is not clean, or
             that cannot be told. :class:`DeviceInUse`, :class:`DeviceBusy`, :class:`DeviceGone`,
             :class:`UnclaimFailed`: as :meth:`unclaim`
@@ -142,6 +139,9 @@ class VirtDriver(abc.ABC):
         """
         return {key: NotProven(*key, 'its driver cannot prove it') for key in
                 (DeviceKey(one.kind, one.identifier) for one in assignments)}
+
+    def stop_proving(self) -> None:
+        """Let a :meth:`prove` that reads in another thread end soon. It returns an error then. By default nothing."""
 
     def disprove(self, keys: Iterable[DeviceKey]) -> None:
         """Forget durably that devices are clean, because somebody else used them. By default nothing was recorded.

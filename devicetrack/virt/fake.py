@@ -566,8 +566,8 @@ class FakeDriver(driver.VirtDriver):
             return error
         return None
 
-    def prove(self, assignments: Sequence[DeviceAssignment], how: str,
-              stop: threading.Event) -> Mapping[DeviceKey, exception.DriverError | None]:
+    def prove(self, assignments: Sequence[DeviceAssignment],
+              how: str) -> Mapping[DeviceKey, exception.DriverError | None]:
         self.machine.enter('prove')
         results: dict[DeviceKey, exception.DriverError | None] = {}
         for assignment in assignments:

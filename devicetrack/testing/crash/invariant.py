@@ -14,6 +14,7 @@ from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Record
 from devicetrack.testing.crash.process import LedgerView
 from devicetrack.testing.crash.world import World
+from devicetrack.virt import fake
 
 # By host and instance, how many devices of each resource class it owns.
 Owners = Mapping[str, Mapping[str, Mapping[str, int]]]
@@ -61,6 +62,8 @@ def _contents(world: World, host: str, machine: Any, rows: Mapping[DeviceKey, Re
             wrong.append(f'{key.identifier} has no owner and has what {wrote} wrote')
         elif wrote and row is not None and row.instance_uuid != wrote:
             wrong.append(f'{key.identifier} of {row.instance_uuid} has what {wrote} wrote')
+        if wrote and key.kind == fake.VPMEM and key not in machine.unproven:
+            wrong.append(f'{key.identifier} is proven clean and has what {wrote} wrote')
         before = world.written.get((host, key))
         if not wrote and before is not None and row is not None and row.state != vocabulary.RELEASING and \
                 (row.instance_uuid, row.claim_id) == (before.instance_uuid, before.claim_id):

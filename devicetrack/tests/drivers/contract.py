@@ -282,6 +282,95 @@ class Contract(base.TestCase):
         self.assertEqual({DeviceKey('vpmem', 'ns0'): None}, self.driver.unclaim([used]))
         self.assertTrue(self.world.is_clean('ns0'))
 
+    # -- proofs -------------------------------------------------------------------------------------------------------
+
+    def unproven(self) -> set[str]:
+        """What is unproven to another driver, which knows what is on the host alone."""
+        inventory = self.world.driver().get_inventory()
+        self.assertEqual({'vpmem'}, inventory.keeping)
+        return {identifier for kind, identifier in inventory.unproven if kind == 'vpmem'}
+
+    def prove(self, name: str, how: str) -> exception.DriverError | None:
+        return self.driver.prove([self.assigned('vpmem', name)], how)[DeviceKey('vpmem', name)]
+
+    def test_what_was_wiped_is_proven_until_it_is_realized(self) -> None:
+        wanted = self.assigned('vpmem', 'ns0')
+        for _again in range(2):
+            self.assertEqual({DeviceKey('vpmem', 'ns0'): None}, self.driver.unclaim([wanted]))
+            self.assertNotIn('ns0', self.unproven())
+            self.driver.realize(wanted)
+            self.assertIn('ns0', self.unproven())
+
+    def test_what_another_uses_is_proven_no_more(self) -> None:
+        self.driver.unclaim([self.assigned('vpmem', 'ns0')])
+        self.driver.disprove([DeviceKey('vpmem', 'ns0'), DeviceKey('vpmem', 'ns9')])
+        self.assertIn('ns0', self.unproven())
+
+    def test_another_device_of_the_name_is_not_proven(self) -> None:
+        self.driver.unclaim([self.assigned('vpmem', 'ns0')])
+        self.world.replace('ns0')
+        self.assertIn('ns0', self.unproven())
+
+    def test_zeros_are_proven_by_reading(self) -> None:
+        self.driver.disprove([DeviceKey('vpmem', 'ns0')])
+        self.world.write('ns0', bytes(99))
+        self.assertIsInstance(self.prove('ns0', vocabulary.BLANK), exception.NotProven)
+        self.assertIn('ns0', self.unproven())
+        self.assertIsNone(self.prove('ns0', vocabulary.READ))
+        self.assertNotIn('ns0', self.unproven())
+
+    def test_what_nobody_wrote_to_is_proven_without_reading(self) -> None:
+        self.driver.disprove([DeviceKey('vpmem', 'ns0')])
+        self.assertIsNone(self.prove('ns0', vocabulary.BLANK))
+        self.assertNotIn('ns0', self.unproven())
+
+    def test_reading_writes_nothing(self) -> None:
+        self.driver.disprove([DeviceKey('vpmem', 'ns0')])
+        self.world.write('ns0', b'secret')
+        for how in (vocabulary.BLANK, vocabulary.READ):
+            self.assertIsInstance(self.prove('ns0', how), exception.NotProven)
+        self.assertIn('ns0', self.unproven())
+        self.assertFalse(self.world.is_clean('ns0'))
+
+    def test_what_an_operator_gives_up_is_wiped(self) -> None:
+        self.driver.disprove([DeviceKey('vpmem', 'ns0')])
+        self.world.write('ns0', b'secret')
+        self.assertIsNone(self.prove('ns0', vocabulary.WIPE))
+        self.assertTrue(self.world.is_clean('ns0'))
+        self.assertNotIn('ns0', self.unproven())
+
+    def test_what_a_guest_names_is_neither_proven_nor_wiped(self) -> None:
+        used = self.assigned('vpmem', 'ns0')
+        self.driver.realize(used)
+        self.start(used)
+        for how in (vocabulary.BLANK, vocabulary.READ, vocabulary.WIPE):
+            if how == vocabulary.WIPE:
+                self.world.write('ns0', b'secret')
+            self.assertIsInstance(self.driver.prove([used], how)[DeviceKey('vpmem', 'ns0')], exception.DeviceError)
+        self.assertIn('ns0', self.unproven())
+        self.assertFalse(self.world.is_clean('ns0'))
+
+    def test_what_another_process_works_on_is_neither_proven_nor_wiped(self) -> None:
+        wanted = self.assigned('vpmem', 'ns0')
+        self.world.write('ns0', b'secret')
+        with self.world.hold(DeviceKey('vpmem', 'ns0')):
+            for how in (vocabulary.BLANK, vocabulary.READ, vocabulary.WIPE):
+                self.assertIsInstance(self.driver.prove([wanted], how)[DeviceKey('vpmem', 'ns0')],
+                                      exception.DeviceBusy)
+        self.assertFalse(self.world.is_clean('ns0'))
+
+    def test_no_answer_proves_nothing(self) -> None:
+        wanted = self.assigned('vpmem', 'ns0')
+        self.driver.disprove([DeviceKey('vpmem', 'ns0')])
+        self.world.unreachable()
+        try:
+            answer = self.world.driver().prove([wanted], vocabulary.READ)[DeviceKey('vpmem', 'ns0')]
+        except exception.HypervisorUnreachable as error:
+            answer = error
+        self.assertIsNotNone(answer)
+
+    # -- what is kept -------------------------------------------------------------------------------------------------
+
     def test_what_was_adopted_is_kept(self) -> None:
         wanted = self.assigned('mdev', self.world.mdev)
         self.driver.realize(wanted)

@@ -72,6 +72,8 @@ def _of_guests(world: World, host: ModelHost, rows: dict[DeviceKey, Row]) -> Ite
 
 def _of_devices(world: World, host: ModelHost, rows: dict[DeviceKey, Row]) -> Iterator[str]:
     for key, data in host.machine.contents.items():
+        if key.kind == 'vpmem' and key not in host.machine.unproven:
+            yield f'{key.identifier} of host {host.name} is proven clean and has what {data.decode()} wrote'
         row = rows.get(key)
         owner = world.service.of(row.instance_uuid) if row is not None else None
         if owner is None or owner.token != data:

@@ -11,7 +11,6 @@ import contextlib
 import functools
 import hashlib
 import os
-import threading
 import time
 from typing import Any
 from typing import NamedTuple
@@ -286,9 +285,12 @@ class LibvirtDriver(driver.VirtDriver):
                     lock.unlock()               # the kind answered, so its wiper has ended
         return {_key(assignment): results[_key(assignment)] for assignment in assignments}
 
-    def prove(self, assignments: Sequence[DeviceAssignment], how: str,
-              stop: threading.Event) -> Mapping[DeviceKey, exception.DriverError | None]:
-        return self._proving.prove(assignments, how, stop)
+    def prove(self, assignments: Sequence[DeviceAssignment],
+              how: str) -> Mapping[DeviceKey, exception.DriverError | None]:
+        return self._proving.prove(assignments, how)
+
+    def stop_proving(self) -> None:
+        self._proving.stop()
 
     def disprove(self, keys: Iterable[DeviceKey]) -> None:
         self._proving.take_back(keys)

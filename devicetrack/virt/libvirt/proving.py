@@ -44,6 +44,7 @@ class Proving:
                  lock: Callable[[DeviceAssignment, float], filelock.FileLock],
                  usage: Callable[[Container[str]], Usage]) -> None:
         self._kinds, self._proofs, self._lock, self._usage = kinds, known, lock, usage
+        self._reading: list[threading.Event] = []       # one for each device that is being read; set, it ends that
 
     def unclaim(self, assignment: DeviceAssignment, kind: api.DeviceKind, lock: filelock.FileLock,
                 usage: Usage) -> exception.DriverError | None:
@@ -82,7 +83,12 @@ class Proving:
 
     # -- devices of nobody ----------------------------------------------------------------------------------------
 
-    def prove(self, assignments: Sequence[DeviceAssignment], how: str, stop: threading.Event) -> _Results:
+    def stop(self) -> None:
+        """As :meth:`devicetrack.virt.driver.VirtDriver.stop_proving`."""
+        for stop in tuple(self._reading):
+            stop.set()
+
+    def prove(self, assignments: Sequence[DeviceAssignment], how: str) -> _Results:
         """As :meth:`devicetrack.virt.driver.VirtDriver.prove`."""
         results: _Results = {}
         with contextlib.ExitStack() as locks:
@@ -104,7 +110,7 @@ class Proving:
             if how == vocabulary.BLANK:
                 results |= self._prove_blank(held)
             else:
-                results |= {key_of(one[0]): self._prove_one(*one, how, stop) for one in held}
+                results |= {key_of(one[0]): self._prove_one(*one, how) for one in held}
             for _assignment, _kind, lock in held:
                 lock.unlock()                   # every child has ended
         return results
@@ -123,11 +129,13 @@ class Proving:
             self._record([one for one in blank if results[key_of(one)] is None], vocabulary.BLANK)
         return results
 
-    def _prove_one(self, assignment: DeviceAssignment, kind: api.DeviceKind, lock: filelock.FileLock, how: str,
-                   stop: threading.Event) -> exception.DriverError | None:
+    def _prove_one(self, assignment: DeviceAssignment, kind: api.DeviceKind, lock: filelock.FileLock,
+                   how: str) -> exception.DriverError | None:
         key = key_of(assignment)
         if how == vocabulary.WIPE:
             return self.unclaim(assignment, kind, lock, self._usage({kind.name}))
+        stop = threading.Event()
+        self._reading.append(stop)
         try:
             error = _used(key, self._usage({kind.name}))
             if error is None:
@@ -137,6 +145,8 @@ class Proving:
                 self._record((assignment,), vocabulary.READ)
         except exception.DriverError as failed:
             return failed
+        finally:
+            self._reading.remove(stop)
         return error
 
 

@@ -216,7 +216,7 @@ class ForeignTestCase(HostTestCase):
                     host.machine.unknown_domains['foreign'] = 'garbage'
             host.machine.before('get_usage', look, times=2)
             host.audit()
-            self.assertEqual(FOREIGN, host.states()['d0'])
+            self.assertEqual(FOREIGN + ', unproven', host.states()['d0'])
             self.assertRaises(exception.NoFit, host.claim, Instance(), pmem=1)
 
     def test_it_is_never_free_in_between_when_it_was_unhealthy(self):
@@ -234,7 +234,7 @@ class ForeignTestCase(HostTestCase):
             refresh(inventory)
         self.patch(host.running.declarations, 'refresh', look_at_free_devices)
         host.audit()
-        self.assertEqual(([0], {'d0': FOREIGN}), (free, host.states()))
+        self.assertEqual(([0], {'d0': FOREIGN + ', unproven'}), (free, host.states()))
 
     def test_a_guest_that_passes_by_is_no_finding(self):
         host = self.host(devices=1)
@@ -287,7 +287,7 @@ class UnknownUsageTestCase(HostTestCase):
         host.audit()
         host.machine.unknown_domains['foreign'] = 'garbage'
         host.audit()
-        self.assertEqual({'d0': 'withheld: foreign, in doubt'}, host.states())
+        self.assertEqual({'d0': 'withheld: foreign, in doubt, unproven'}, host.states())
 
 
 class UnknownInventoryTestCase(HostTestCase):

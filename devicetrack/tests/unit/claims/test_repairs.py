@@ -92,7 +92,7 @@ class AcceptTestCase(RepairTestCase):
         self.host.store.before('write', exception.StoreUnavailable('it', 'full'))
         outcomes = self.host.running.repairs.repair(self.host.running.repairs.plan(accept=True).repairs)
         self.assertEqual({'it: full'}, {one.error for one in outcomes})
-        self.assertEqual('withheld: foreign', self.host.states()['d1'])
+        self.assertEqual('withheld: foreign, unproven', self.host.states()['d1'])
         self.repair(accept=True)
         self.assertEqual([], self.host.audit())
 

@@ -22,6 +22,7 @@ DRAINED, UNHEALTHY, FOREIGN, IN_DOUBT = (
     f'withheld: {reason}' for reason in ('drained', 'unhealthy', 'foreign', 'in doubt'))
 REFUSED = exception.StoreUnavailable('store', 'full')
 UNKNOWN = exception.OutcomeUnknown('store')
+FORGOTTEN = 'withheld: in doubt, unproven'
 
 
 class WithheldTestCase(base.TestCase):
@@ -415,7 +416,7 @@ class AuditTestCase(WithheldTestCase):
         self.host.audit()
         self.machine.unknown_domains['x'] = 'garbage'
         self.host.restart()
-        self.assertEqual('withheld: foreign, in doubt', self.host.states()['d0'])
+        self.assertEqual('withheld: foreign, in doubt, unproven', self.host.states()['d0'])
         self.assertEqual('named by domain x', self.stored()['device', 'd0']['foreign'])
         self.machine.delete_guest('x')
         self.machine.clear()
@@ -465,7 +466,7 @@ class AuditTestCase(WithheldTestCase):
         self.store.store.write(Changes(delete=tuple(self.host.records())))
         self.machine.domains[instance.uuid].metadata = ''
         self.host.audit()
-        self.assertEqual(FOREIGN, self.host.states()['d0'])
+        self.assertEqual(FOREIGN + ', unproven', self.host.states()['d0'])
         self.machine.delete_guest(instance.uuid)
 
     def test_what_is_withheld_is_listed_with_who_has_it(self) -> None:
@@ -499,11 +500,11 @@ class ForgottenTestCase(WithheldTestCase):
         self.forget_and_bring_back()
         for again in (self.host.audit, self.host.restart, self.host.audit):
             again()
-            self.assertEqual({'d0': IN_DOUBT, 'd1': FREE}, {key: self.host.states()[key] for key in ('d0', 'd1')})
+            self.assertEqual({'d0': FORGOTTEN, 'd1': FREE}, {key: self.host.states()[key] for key in ('d0', 'd1')})
         [finding] = [row for row in self.rows() if row.name == 'd0']
         self.assertIn(f'forgotten while instance {self.instance.uuid} had it', finding.reasons)
-        self.assertIn('1 withheld (in doubt)', str(self.assertRaises(exception.NoFit, self.host.claim, Instance(),
-                                                                     pmem=2)))
+        self.assertIn('1 withheld (in doubt, unproven)', str(self.assertRaises(
+            exception.NoFit, self.host.claim, Instance(), pmem=2)))
 
     def test_it_comes_back_when_somebody_says_that_it_is_clean(self) -> None:
         self.forget_and_bring_back()
@@ -522,7 +523,7 @@ class ForgottenTestCase(WithheldTestCase):
             exception.NotAdmitted, self.manager.admit, 'vpmem', 'd0')))
         self.machine.clear()
         self.host.audit()
-        self.assertEqual(IN_DOUBT, self.host.states()['d0'])
+        self.assertEqual(FORGOTTEN, self.host.states()['d0'])
 
     def test_an_audit_and_a_claim_that_finds_no_room_admit_only_what_they_withheld(self) -> None:
         self.machine.unknown_domains['x'] = 'garbage'
@@ -531,7 +532,7 @@ class ForgottenTestCase(WithheldTestCase):
         self.forget_and_bring_back()
         self.host.claim(Instance(), pmem=1)
         self.assertRaises(exception.NoFit, self.host.claim, Instance(), pmem=1)
-        self.assertEqual(IN_DOUBT, self.host.states()['d0'])
+        self.assertEqual(FORGOTTEN, self.host.states()['d0'])
 
     def test_it_is_not_admitted_while_somebody_uses_it_or_nobody_can_say(self) -> None:
         self.forget_and_bring_back()
@@ -544,7 +545,7 @@ class ForgottenTestCase(WithheldTestCase):
         self.machine.clear()
         self.machine.disconnected = 'restarting'
         self.assertRaises(exception.HypervisorUnreachable, self.manager.admit, 'vpmem', 'd0')
-        self.assertEqual(IN_DOUBT, self.host.states()['d0'])
+        self.assertEqual(FORGOTTEN, self.host.states()['d0'])
 
     def test_only_what_was_forgotten_is_admitted(self) -> None:
         self.forget_and_bring_back()
@@ -563,7 +564,7 @@ class ForgottenTestCase(WithheldTestCase):
         self.assertEqual(('active', ['d0']), (self.host.states()['d0'], [row.name for row in self.rows()]))
         self.assertIn('has it', str(self.assertRaises(exception.NotAdmitted, self.manager.admit, 'vpmem', 'd0')))
         self.forget_and_bring_back()
-        self.assertEqual(IN_DOUBT, self.host.states()['d0'])
+        self.assertEqual(FORGOTTEN, self.host.states()['d0'])
 
     def test_what_the_store_does_not_note_is_not_forgotten(self) -> None:
         self.store.before('set_withheld', REFUSED)
@@ -583,13 +584,13 @@ class ForgottenTestCase(WithheldTestCase):
         self.machine.missing = ()
         self.machine.add_namespace('d0')
         self.host.audit()
-        self.assertEqual(IN_DOUBT, self.host.states()['d0'])
+        self.assertEqual(FORGOTTEN, self.host.states()['d0'])
 
     def test_drained_and_forgotten(self) -> None:
         self.manager.drain('vpmem', 'd0')
         self.forget_and_bring_back()
-        self.assertEqual('withheld: drained, in doubt', self.host.states()['d0'])
+        self.assertEqual('withheld: drained, in doubt, unproven', self.host.states()['d0'])
         self.manager.undrain('vpmem', 'd0')
-        self.assertEqual(IN_DOUBT, self.host.states()['d0'])
+        self.assertEqual(FORGOTTEN, self.host.states()['d0'])
         self.manager.admit('vpmem', 'd0')
         self.assertEqual(FREE, self.host.states()['d0'])

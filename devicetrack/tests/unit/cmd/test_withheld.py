@@ -6,6 +6,7 @@ import contextlib
 import glob
 import os
 
+from devicetrack import exception
 from devicetrack.claims.withheld import UNREAD
 from devicetrack.cmd import base as cmd_base
 from devicetrack.cmd import withheld
@@ -132,7 +133,7 @@ class AdmitTestCase(RepairCommandTestCase):
         return self.run_to(code, 'device', 'admit', 'vpmem/d0', *arguments)
 
     def test_by_the_manager_and_without(self) -> None:
-        self.assertEqual('withheld: in doubt', self.host.states()['d0'])
+        self.assertEqual('withheld: in doubt, unproven', self.host.states()['d0'])
         self.assertEqual('ordered', self.admit(cmd_base.ATTENTION).data['outcome'])
         self.host.audit()
         self.assertEqual((FREE, []), (self.host.states()['d0'], self.program.ask('withheld', 'list')))
@@ -144,6 +145,30 @@ class AdmitTestCase(RepairCommandTestCase):
                           'text': 'vpmem/d0 is not withheld', 'order': None}, self.admit(cmd_base.OK).data)
         self.host.restart()
         self.assertEqual(FREE, self.host.states()['d0'])
+
+    def test_a_wipe_that_the_manager_does(self) -> None:
+        self.machine.write(D0, b'secret')
+        self.while_waiting(self.host.audit)
+        answer = self.admit(cmd_base.OK, '--wipe', '--wait', '60')
+        self.assertEqual('wiping', answer.data['outcome'])
+        self.assertIn('it is being wiped', answer.data['text'])
+        self.host.running.unproven.wait()
+        self.assertEqual((FREE, b''), (self.host.states()['d0'], self.machine.read(D0)))
+
+    def test_a_wipe_with_the_manager_down_is_waited_for(self) -> None:
+        self.machine.write(D0, b'secret')
+        self.host.manager.close()
+        self.assertEqual(('admitted', 'vpmem/d0 is not withheld'), tuple(
+            self.admit(cmd_base.OK, '--wipe').data[name] for name in ('outcome', 'text')))
+        self.host.restart()
+        self.assertEqual((FREE, b''), (self.host.states()['d0'], self.machine.read(D0)))
+
+    def test_a_wipe_that_fails_says_why(self) -> None:
+        self.machine.write(D0, b'secret')
+        self.host.manager.close()
+        self.machine.before('wipe', exception.UnclaimFailed('vpmem', 'd0', 'it is read-only'))
+        answer = self.program.run('device', 'admit', 'vpmem/d0', '--wipe')
+        self.assertEqual((cmd_base.ERROR, True), (answer.code, 'it is read-only' in answer.out + answer.err))
 
     def test_a_refusal_says_why(self) -> None:
         self.machine.unknown_domains['x'] = 'torn'

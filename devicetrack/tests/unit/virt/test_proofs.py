@@ -159,4 +159,4 @@ class DistrustTestCase(ProofsTestCase):
             damaged[start:start + 9] = chance.choice((b'\0' * 9, chance.randbytes(9), b'\n' * 9))
             with open(self.path, 'r+b') as file:
                 file.write(damaged)
-            self.assertIn('a', self.unproven(), seed)
+            self.assertIn('a', self.unproven(), str(seed))

@@ -1,0 +1,182 @@
+"""Reading namespaces through, with the real program in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+import uuid
+
+from devicetrack import exception
+from devicetrack import vocabulary
+from devicetrack.objects.values import DeviceKey
+from devicetrack.tests import base
+from devicetrack.tests.drivers import contract
+from devicetrack.virt.libvirt import driver as libvirt_driver
+from devicetrack.virt.libvirt import reader
+from devicetrack.virt.libvirt import reading
+from devicetrack.virt.libvirt.kinds import vpmem
+
+MIB = 1 << 20
+KEY = DeviceKey('vpmem', 'ns0')
+
+
+class ReadTestCase(base.TestCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.files = self.temp_dir()
+        self.path = os.path.join(self.files, 'ns0')
+        self.configuration.set('libvirt', pmem_namespaces=['4GB:ns0'], connection_uri='test:///default')
+        self.configuration.set('devicetrack_vpmem', directory=self.files)
+
+    def fill(self, data: bytes, size: int = 0) -> None:
+        """A file of so many bytes that ends with these."""
+        with open(self.path, 'wb') as file:
+            file.truncate(max(size, len(data)))
+            file.seek(-len(data), os.SEEK_END)
+            file.write(data)
+
+    def driver(self) -> libvirt_driver.LibvirtDriver:
+        driver = libvirt_driver.LibvirtDriver('host', self.conf, self.state_path, [vpmem.VPMEM])
+        self.addCleanup(driver.close)
+        return driver
+
+    def prove(self, how: str = vocabulary.READ) -> exception.DriverError | None:
+        driver = self.driver()
+        return driver.prove([self.assigned(driver)], how)[KEY]
+
+    def assigned(self, driver: libvirt_driver.LibvirtDriver) -> Any:
+        device, = driver.get_inventory().devices
+        return contract.assignment(str(uuid.uuid4()), 'vpmem', 'ns0', None, device.details)
+
+    def is_proven(self) -> bool:
+        return not self.driver().get_inventory().unproven
+
+    def test_zeros_on_the_disk_are_proven(self) -> None:
+        self.fill(bytes(20 * MIB + 5))
+        before = os.stat(self.path)
+        self.assertIsNone(self.prove())
+        after = os.stat(self.path)
+        self.assertEqual((True, before.st_mtime_ns, before.st_size),
+                         (self.is_proven(), after.st_mtime_ns, after.st_size))
+
+    def test_one_byte_anywhere_is_found_and_left(self) -> None:
+        for size, data in ((20 * MIB, b'x'), (20 * MIB, b'x' + bytes(MIB)), (20 * MIB, b'x' + bytes(20 * MIB - 1)),
+                           (5, b'x')):
+            self.fill(data, size)
+            self.assertIn('not all zero between bytes', str(self.prove()))
+            with open(self.path, 'rb') as file:
+                self.assertEqual((bytes(size - len(data)) + data, False), (file.read(), self.is_proven()))
+
+    def test_holes_are_not_read(self) -> None:
+        self.fill(b'x', 1 << 40)
+        began = time.monotonic()
+        self.assertIn('not all zero between bytes', str(self.prove()))
+        self.assertLess(time.monotonic() - began, base.HANGS_S)
+        self.fill(b'', 1 << 40)
+        self.assertIsNone(self.prove(vocabulary.BLANK))
+        self.assertTrue(self.is_proven())
+
+    def test_the_proof_is_of_this_file_alone(self) -> None:
+        self.fill(bytes(MIB))
+        self.assertIsNone(self.prove())
+        os.rename(self.path, self.path + '.away')
+        self.fill(b'x', MIB)
+        self.assertFalse(self.is_proven())
+        os.rename(self.path + '.away', self.path)
+        self.assertTrue(self.is_proven())
+
+    def test_a_wipe_that_proves_nothing_leaves_no_proof(self) -> None:
+        self.fill(bytes(MIB))
+        self.assertIsNone(self.prove())
+        driver = self.driver()
+        wanted = self.assigned(driver)
+        self.patch(vpmem.wiping, 'wipe', lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
+        self.assertRaises(KeyboardInterrupt, driver.unclaim, [wanted])
+        self.assertFalse(self.is_proven())
+
+    def test_a_proof_that_cannot_be_recorded_keeps_the_device_held(self) -> None:
+        self.fill(b'x', MIB)
+        driver = self.driver()
+        wanted = self.assigned(driver)
+        os.mkdir(os.path.join(self.state_path, 'proofs'))
+        self.assertIsInstance(driver.unclaim([wanted])[KEY], exception.UnclaimFailed)
+
+    def test_without_the_word_of_the_disk_no_guest_gets_a_proven_device(self) -> None:
+        self.fill(bytes(MIB))
+        self.assertIsNone(self.prove())
+        driver = self.driver()
+        wanted = self.assigned(driver)
+        self.patch(os, 'fsync', lambda fd: (_ for _ in ()).throw(OSError('the disk is gone')))
+        self.assertRaises(exception.RealizeFailed, driver.realize, wanted)
+        self.assertRaises(exception.CommandFailed, driver.guest_config, [wanted])
+
+    def test_reading_ends_when_it_is_to_stop(self) -> None:
+        self.fill(bytes(64 * MIB))
+        self.configuration.set('devicetrack_vpmem', wipe_rate_mib_s=1)
+        driver = self.driver()
+        wanted, answers = self.assigned(driver), []
+        thread = threading.Thread(target=lambda: answers.append(driver.prove([wanted], vocabulary.READ)[KEY]))
+        thread.start()
+        while thread.is_alive():
+            driver.stop_proving()
+            thread.join(0.1)
+        self.assertIn(reading.STOPPED, str(answers[0]))
+        self.assertFalse(self.is_proven())
+
+    def test_trust_proves_what_it_is_told(self) -> None:
+        self.fill(b'x', MIB)
+        self.configuration.set('devicetrack', unproven_devices=vocabulary.TRUST)
+        self.assertEqual((frozenset(), frozenset()), self.driver().get_inventory()[-2:])
+
+
+class ReaderTestCase(base.TestCase):
+    """The program alone."""
+
+    def run_on(self, data: bytes, **more: Any) -> subprocess.Popen[bytes]:
+        path = os.path.join(self.temp_dir(), 'file')
+        with open(path, 'wb') as file:
+            file.write(data)
+        fd = os.open(path, os.O_RDONLY)
+        self.addCleanup(os.close, fd)
+        child = subprocess.Popen(
+            (sys.executable, '-I', '-S', reader.__file__, '--device-fd', str(fd), '--lock-fd', str(fd), '--size',
+             str(more.get('size', len(data))), '--align', '4096', '--rate', str(more.get('rate', 0))),
+            stdout=subprocess.PIPE, pass_fds=(fd,), env={})
+        self.addCleanup(child.wait)
+        return child
+
+    def test_it_ends_when_nobody_listens_any_more(self) -> None:
+        child = self.run_on(bytes(64 * MIB), rate=MIB)
+        assert child.stdout is not None
+        self.assertIn(b'"phase": "read"', child.stdout.readline())
+        child.stdout.close()                            # as when the service is killed
+        self.assertEqual(1, child.wait(base.HANGS_S))
+
+    def test_another_size_proves_nothing(self) -> None:
+        child = self.run_on(bytes(MIB), size=2 * MIB)
+        said, _errors = child.communicate()
+        self.assertIn(b'its size is not the recorded one', said)
+        self.assertEqual(1, child.returncode)
+
+    def test_a_mapped_device_is_read_to_its_last_byte_in_whole_pages(self) -> None:
+        path = os.path.join(self.temp_dir(), 'file')
+        for size, at in ((40 * MIB, None), (40 * MIB, 40 * MIB - 1), (40 * MIB, 0), (34 * MIB, 33 * MIB)):
+            with open(path, 'wb') as file:
+                file.truncate(size)
+                if at is not None:
+                    file.seek(at)
+                    file.write(b'x')
+            fd = os.open(path, os.O_RDONLY)
+            try:
+                device = reader.Dax(fd, size, 2 * MIB)
+                if at is None:
+                    reader.read_through(device, size, 0, lambda done: None)
+                else:
+                    self.assertRaises(reader.NotZero, reader.read_through, device, size, 0, lambda done: None)
+            finally:
+                os.close(fd)

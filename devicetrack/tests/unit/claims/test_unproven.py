@@ -1,0 +1,295 @@
+"""A device with a former guest's bytes is handed out to nobody, however its row came to be missing."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+from devicetrack import exception
+from devicetrack import vocabulary
+from devicetrack.claims import orders
+from devicetrack.claims import unproven
+from devicetrack.claims.manager import ClaimManager
+from devicetrack.objects.values import DeviceKey
+from devicetrack.store.api import Changes
+from devicetrack.testing import fixtures
+from devicetrack.testing.fixtures import FREE
+from devicetrack.testing.fixtures import Instance
+from devicetrack.tests import base
+from devicetrack.virt import fake_guests
+
+D0, D1 = DeviceKey('vpmem', 'd0'), DeviceKey('vpmem', 'd1')
+UNPROVEN = 'withheld: unproven'
+
+
+class UnprovenTestCase(base.TestCase):
+
+    policy = vocabulary.VERIFY
+
+    def setUp(self) -> None:
+        super().setUp()
+        configuration = self.useFixture(fixtures.Configuration())
+        configuration.set('devicetrack', unproven_devices=self.policy)
+        self.host = self.useFixture(fixtures.Host(devices=1, configuration=configuration))
+        self.machine = self.host.machine
+
+    @property
+    def manager(self) -> ClaimManager:
+        return self.host.manager
+
+    def a_tenant_leaves(self, data: bytes = b'secret') -> None:
+        """A guest wrote to d0 and is gone; so is its row, and nobody wiped anything."""
+        instance = self.host.spawn(pmem=1)
+        self.machine.write(D0, data)
+        self.machine.delete_guest(instance.uuid)
+        self.host.restart()
+        self.host.store.store.write(Changes(delete=tuple(self.host.records())))
+
+    def elements(self) -> list[str]:
+        """What a domain names d0 with."""
+        return [fake_guests.element('vpmem', fixtures.path_of(self.machine.devices[D0]))]
+
+    def settle(self) -> None:
+        """Wait until nothing more is read in the background."""
+        self.host.running.unproven.wait()
+
+    def why(self) -> str:
+        [withheld] = self.host.manager.list_withheld()
+        return withheld.causes[vocabulary.UNPROVEN].detail
+
+
+class LostRowTestCase(UnprovenTestCase):
+
+    def test_a_row_that_was_removed_by_hand(self) -> None:
+        self.a_tenant_leaves()
+        self.host.audit()
+        self.settle()
+        self.assertEqual((UNPROVEN, b'secret'), (self.host.states()['d0'], self.machine.read(D0)))
+        self.assertIn('1 withheld (unproven)',
+                      str(self.assertRaises(exception.NoFit, self.host.claim, Instance(), pmem=1)))
+
+    def test_a_row_that_is_missing_from_the_start(self) -> None:
+        self.a_tenant_leaves()
+        for _again in range(2):
+            self.host.restart()
+            self.settle()
+            self.assertEqual((UNPROVEN, b'secret'), (self.host.states()['d0'], self.machine.read(D0)))
+
+    def test_a_store_that_was_lost(self) -> None:
+        self.a_tenant_leaves()
+        other = self.host.useFixture(fixtures.SQLiteStore(self.host.useFixture(fixtures.Configuration()).conf)).store
+        self.manager.close()
+        self.host.store.store = other
+        self.host.restart()
+        self.settle()
+        self.assertEqual(UNPROVEN, self.host.states()['d0'])
+        self.manager.close()                    # before its second store is gone
+
+    def test_a_device_that_the_host_has_for_the_first_time(self) -> None:
+        self.machine.contents[D1] = b'of an earlier life'
+        self.machine.add_namespace('d1')
+        self.host.audit()
+        self.settle()
+        self.assertEqual({'d0': FREE, 'd1': UNPROVEN}, self.host.states())
+        self.host.audit()
+        self.assertEqual('not every byte is zero', self.why())
+
+    def test_a_foreign_guest_leaves_its_bytes_and_no_proof(self) -> None:
+        self.machine.start_guest('x', self.elements())
+        self.host.audit()
+        self.machine.write(D0, b'secret')
+        self.machine.delete_guest('x')
+        self.host.audit()
+        self.settle()
+        self.assertEqual(UNPROVEN, self.host.states()['d0'])
+
+
+class ReadTestCase(UnprovenTestCase):
+
+    def test_zeros_are_read_in_the_background_and_admitted(self) -> None:
+        self.a_tenant_leaves(b'\0\0')
+        reading, go_on = threading.Event(), threading.Event()
+        self.machine.before('read', reading.set)
+        self.machine.before('read', lambda: go_on.wait(60))
+        self.host.restart()                             # does not wait for it
+        self.assertTrue(reading.wait(60))
+        self.assertEqual(UNPROVEN, self.host.states()['d0'])
+        self.assertEqual([], self.host.audit())         # nor does an audit
+        self.assertEqual(unproven.TO_BE_READ, self.why())
+        go_on.set()
+        self.settle()
+        self.assertEqual((FREE, []), (self.host.states()['d0'], self.host.manager.list_withheld()))
+        self.host.restart()
+        self.assertEqual((FREE, 1), (self.host.states()['d0'], self.machine.calls['read']))
+
+    def test_what_is_not_zero_is_read_once_by_each_manager(self) -> None:
+        self.a_tenant_leaves()
+        for _again in range(3):
+            self.host.audit()
+            self.settle()
+        self.assertEqual((1, 'not every byte is zero'), (self.machine.calls['read'], self.why()))
+
+    def test_what_could_not_be_read_is_tried_again_by_the_next_audit(self) -> None:
+        self.a_tenant_leaves(b'\0')
+        self.machine.before('prove', exception.HypervisorUnreachable('fake', 'busy'), times=2)
+        self.host.audit()
+        self.settle()
+        self.assertEqual(UNPROVEN, self.host.states()['d0'])
+        self.host.audit()
+        self.settle()
+        self.assertEqual(FREE, self.host.states()['d0'])
+
+    def test_an_empty_one_is_admitted_at_once(self) -> None:
+        self.machine.add_namespace('d1', proven=False)
+        self.host.restart()
+        self.assertEqual((FREE, 0), (self.host.states()['d1'], self.machine.calls['read']))
+
+    def test_a_drained_one_is_left_alone(self) -> None:
+        self.a_tenant_leaves(b'\0')
+        self.manager.drain('vpmem', 'd0')
+        self.host.audit()
+        self.settle()
+        self.assertEqual(('withheld: drained, unproven', 0), (self.host.states()['d0'], self.machine.calls['read']))
+
+    def test_no_thread_outlives_the_manager(self) -> None:
+        self.a_tenant_leaves(b'\0')
+        reading, go_on = threading.Event(), threading.Event()
+        self.machine.before('read', reading.set)
+        self.machine.before('read', lambda: go_on.wait(60))
+        self.patch(self.host.driver, 'stop_proving', go_on.set)
+        self.host.audit()
+        self.assertTrue(reading.wait(60))
+        self.manager.close()
+        self.assertEqual([], [one.name for one in threading.enumerate() if one.name == 'devicetrack-unproven'])
+
+    def test_nothing_is_read_before_init_host(self) -> None:
+        self.a_tenant_leaves(b'\0')
+        self.manager.close()
+        self.host.another_manager()
+        self.assertEqual(0, self.machine.calls['read'])
+
+
+class ProofTestCase(UnprovenTestCase):
+
+    def test_it_is_gone_before_a_guest_can_write(self) -> None:
+        instance = Instance()
+        with self.host.claim(instance, pmem=1):
+            self.assertEqual(set(), self.machine.unproven)
+            self.manager.realize(None, instance)
+            self.assertEqual({D0}, self.machine.unproven)
+            self.host.start_guest(instance.uuid, self.manager.guest_config(instance))
+        self.assertEqual('claimed', self.host.states()['d0'])
+        self.host.delete(instance)
+        self.assertEqual((set(), FREE), (self.machine.unproven, self.host.states()['d0']))
+
+    def test_a_crash_at_any_step_of_a_release_leaves_it_unproven_or_clean(self) -> None:
+        for call in ('wipe', 'wiped'):
+            instance = self.host.spawn(pmem=1)
+            self.machine.write(D0, b'secret')
+            self.machine.delete_guest(instance.uuid)
+            self.machine.before(call, KeyboardInterrupt(), times=1)
+            self.assertRaises(KeyboardInterrupt, self.manager.release, None, instance)
+            self.host.store.store.write(Changes(delete=tuple(self.host.records())))
+            self.host.restart()
+            self.settle()
+            self.assertEqual(FREE if call == 'wiped' else UNPROVEN, self.host.states()['d0'])
+            if call == 'wipe':
+                self.manager.admit('vpmem', 'd0', wipe=True)
+                self.settle()
+
+    def test_another_namespace_of_the_name_is_another_device(self) -> None:
+        self.machine.write(D0, b'secret')
+        self.machine.change(D0, namespace_uuid='31c3b3a5-8a6e-4b60-b1a2-6a8f5d8e0c55')
+        self.host.audit()
+        self.settle()
+        self.assertEqual(UNPROVEN, self.host.states()['d0'])
+
+
+class WipeTestCase(UnprovenTestCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.a_tenant_leaves()
+        self.host.audit()
+        self.settle()
+
+    def test_an_operator_has_it_wiped(self) -> None:
+        self.assertIn('it is being wiped', str(self.manager.admit('vpmem', 'd0', wipe=True)))
+        self.settle()
+        self.assertEqual((FREE, b''), (self.host.states()['d0'], self.machine.read(D0)))
+        self.host.restart()
+        self.assertEqual((FREE, []), (self.host.states()['d0'], self.host.manager.list_withheld()))
+
+    def test_nobodys_word_makes_it_clean(self) -> None:
+        self.assertIn('say --wipe', str(self.assertRaises(exception.BadRequest, self.manager.admit, 'vpmem', 'd0')))
+        self.assertEqual((UNPROVEN, b'secret'), (self.host.states()['d0'], self.machine.read(D0)))
+
+    def test_what_is_free_and_proven_is_not_wiped(self) -> None:
+        self.machine.add_namespace('d1')
+        self.host.audit()
+        self.assertRaises(exception.BadRequest, self.manager.admit, 'vpmem', 'd1', wipe=True)
+
+    def test_nor_is_what_somebody_has_or_uses(self) -> None:
+        self.machine.start_guest('x', self.elements())
+        self.assertRaises(exception.NotAdmitted, self.manager.admit, 'vpmem', 'd0', wipe=True)
+        self.machine.delete_guest('x')
+        # Between the question and the wipe.
+        self.machine.before('prove', lambda: self.machine.start_guest('x', self.elements()), times=1)
+        self.manager.admit('vpmem', 'd0', wipe=True)
+        self.settle()
+        self.assertEqual(b'secret', self.machine.read(D0))
+
+    def test_a_wipe_that_fails_says_why(self) -> None:
+        self.machine.before('wipe', exception.UnclaimFailed('vpmem', 'd0', 'it is read-only'), times=1)
+        self.manager.admit('vpmem', 'd0', wipe=True)
+        self.settle()
+        self.host.audit()
+        self.assertEqual((UNPROVEN, b'secret'), (self.host.states()['d0'], self.machine.read(D0)))
+
+    def test_an_order_does_not_keep_the_audit_waiting(self) -> None:
+        go_on = threading.Event()
+        self.machine.before('wipe', lambda: go_on.wait(60))
+        order = orders.make(self.host.running.host_uuid, orders.ADMIT, kind='vpmem', name='d0', wipe=True)
+        self.host.store.add_order(order)
+        self.host.audit()
+        [answered] = self.host.store.orders_of_host(self.host.running.host_uuid)
+        self.assertEqual(orders.DONE, json.loads(answered.answer or '')['outcome'])
+        self.assertEqual(UNPROVEN, self.host.states()['d0'])
+        go_on.set()
+        self.settle()
+        self.assertEqual(FREE, self.host.states()['d0'])
+
+
+class WipePolicyTestCase(UnprovenTestCase):
+
+    policy = vocabulary.WIPE
+
+    def test_what_is_unproven_is_wiped_in_the_background(self) -> None:
+        self.a_tenant_leaves()
+        self.host.audit()
+        self.settle()
+        self.assertEqual((FREE, b''), (self.host.states()['d0'], self.machine.read(D0)))
+
+
+class TrustPolicyTestCase(UnprovenTestCase):
+
+    policy = vocabulary.TRUST
+
+    def test_it_is_handed_out_as_it_is(self) -> None:
+        self.a_tenant_leaves()
+        self.host.audit()
+        self.host.audit()
+        self.assertEqual((FREE, b'secret'), (self.host.states()['d0'], self.machine.read(D0)))
+
+
+class ReportOnlyTestCase(UnprovenTestCase):
+
+    def test_a_host_whose_store_is_behind_proves_nothing(self) -> None:
+        self.machine.add_namespace('d1')
+        self.a_tenant_leaves(b'\0')
+        self.host.running.gate.judge(None)
+        self.patch(type(self.host.running.gate), 'report_only', 'behind')
+        self.host.running.unproven.look()
+        self.host.running.unproven.go_on()
+        self.settle()
+        self.assertEqual(0, self.machine.calls['prove'])
