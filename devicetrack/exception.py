@@ -213,7 +213,7 @@ class NotReleased(DeviceTrackError):
 
 
 class NotAdmitted(DeviceTrackError):
-    """A forgotten or unproven device cannot be handed out in its present state. It stays withheld; ``reason`` says why."""
+    """A forgotten or unproven device cannot be handed out as it is. It stays withheld; ``reason`` says why."""
     device: str
     reason: str
     template = 'device {device} stays withheld: {reason}'

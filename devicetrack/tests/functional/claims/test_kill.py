@@ -26,7 +26,7 @@ class KillTestCase(base.TestCase):
         self.directory = self.temp_dir()
         for name in NAMES:
             with open(os.path.join(self.directory, name), 'wb') as file:
-                file.write(bytes(SIZE))
+                file.truncate(SIZE)
         self.settings: dict[str, dict[str, object]] = {
             'libvirt': {'connection_uri': 'test:///default', 'pmem_namespaces': ['4GB:' + '|'.join(NAMES)]},
             'devicetrack_vpmem': {'directory': self.directory}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -103,6 +104,11 @@ class Scratch(api.DeviceKind):
             raise exception.UnclaimFailed(self.name, assignment.identifier, str(error.strerror)) from error
         if not clean:
             raise exception.UnclaimFailed(self.name, assignment.identifier, 'blocks of its last owner are left')
+
+    def is_blank(self, assignments: Sequence[DeviceAssignment]) -> Collection[str]:
+        """The files for which nothing is stored: nobody ever wrote to them, or they were given back."""
+        paths = {one.identifier: self._check_is_the_device(one) for one in assignments}
+        return [name for name, path in paths.items() if os.stat(path).st_blocks == 0]
 
     def guest_elements(self, assignments: Sequence[DeviceAssignment]) -> Sequence[str]:
         return [self._element(self._check_is_the_device(assignment), assignment.details.size_bytes)
