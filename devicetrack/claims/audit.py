@@ -56,6 +56,10 @@ class Audit:
         for missing in withheld.mistakes(views, self._withheld.marks):
             raise exception.InvalidConfiguration(missing.option, missing.key.identifier,
                                                  f'{missing.reason}: {withheld.FIX_MISSING}')
+        for overlap in views.inventory.overlaps:
+            one, other = (f'{key.kind}/{key.identifier}' for key in overlap.devices)
+            raise exception.InvalidConfiguration('device kinds', f'{one}, {other}', f'both are {overlap.what}, and a '
+                                                 'guest on one would be on both: let one option alone name it')
         self._views.open(views, self._withheld.marks)
         self._declarations.refresh(views.inventory, at_start=True)
         self._judge(views)

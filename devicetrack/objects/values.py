@@ -128,6 +128,13 @@ class Missing(NamedTuple):
     reason: str
 
 
+class Overlap(NamedTuple):
+    """Two devices that are one thing on the host; ``what`` says which: a PCI address, or the path of a node or file."""
+
+    devices: tuple[DeviceKey, DeviceKey]
+    what: str
+
+
 class Inventory(NamedTuple):
     """The devices that exist on the host, and those that its parents can still make.
 
@@ -137,6 +144,7 @@ class Inventory(NamedTuple):
 
     ``keeping`` are the kinds whose devices keep what a guest wrote to them. ``unproven`` are those of their devices
     that nothing on this host proves clean. A device that somebody has is mostly among them, which means nothing.
+    Devices that are in ``overlaps`` are unhealthy: a guest on one of them would be a guest on both.
     """
 
     devices: tuple[InventoryDevice, ...]
@@ -146,6 +154,7 @@ class Inventory(NamedTuple):
     missing: tuple[Missing, ...] = ()
     keeping: frozenset[str] = frozenset()
     unproven: frozenset[tuple[str, str]] = frozenset()
+    overlaps: tuple[Overlap, ...] = ()
 
     @property
     def providers(self) -> frozenset[str]:

@@ -43,6 +43,7 @@ from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import MigrationDefinitions
 from devicetrack.objects.values import MigrationType
 from devicetrack.objects.values import Missing
+from devicetrack.objects.values import Overlap
 from devicetrack.objects.values import Realized
 from devicetrack.objects.values import Unknown
 from devicetrack.objects.values import Usage
@@ -106,6 +107,7 @@ class FakeHost:
         self.unproven: set[DeviceKey] = set()
         self.busy: set[DeviceKey] = set()
         self.missing: tuple[Missing, ...] = ()
+        self.overlaps: tuple[Overlap, ...] = ()
         self.resource_classes: set[str] = set()
         self._declared: dict[tuple[str, str | None, str], MigrationType] = {}
         self._addresses: dict[DeviceKey, str] = {}
@@ -302,7 +304,8 @@ class FakeHost:
                 capacity for parent in self.parents.values() for capacity in _capacities(parent))
         return Inventory(devices, capacities, KINDS.difference(unknown),
                          tuple(Unknown(kind, reason) for kind, reason in unknown.items()), self.missing,
-                         frozenset((VPMEM,)), frozenset(self.unproven.intersection(self.devices)))
+                         frozenset((VPMEM,)), frozenset(self.unproven.intersection(self.devices)),
+                         self.overlaps)
 
     def usage(self) -> Usage:
         with self.lock:

@@ -46,6 +46,7 @@ from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import domain_xml
 from devicetrack.virt.libvirt import guest_xml
 from devicetrack.virt.libvirt import guests
+from devicetrack.virt.libvirt import overlaps
 from devicetrack.virt.libvirt import proofs
 from devicetrack.virt.libvirt import proving
 from devicetrack.virt.libvirt.kinds import api
@@ -126,10 +127,14 @@ class LibvirtDriver(driver.VirtDriver):
         known: set[str] = set()
         keeping: set[str] = set()
         unproven: list[tuple[str, str]] = []
+        offered: dict[DeviceKey, str] = {}
+        several = sum(kind.configured for kind in self._kinds.values()) > 1
         unreachable = None
         for kind in self._kinds.values():
             try:
                 stock = installed.stock(kind)
+                if several:                     # one kind knows its own devices apart
+                    offered |= installed.nodes(kind, stock.devices)
             except exception.DriverError as error:
                 # The author of a kind needs the traceback of a mistake in its code.
                 LOG.warning('The devices of kind %s are unknown: %s', kind.name, error,
@@ -147,8 +152,10 @@ class LibvirtDriver(driver.VirtDriver):
                 unproven += self._proofs.unproven(stock.devices)
         if unreachable is not None and not any(self._kinds[name].configured for name in known):
             raise unreachable
-        return Inventory(tuple(devices), tuple(capacities), frozenset(known), tuple(unknown),
-                         tuple(missing), frozenset(keeping), frozenset(unproven))
+        found = overlaps.find(offered)
+        return Inventory(tuple(overlaps.unhealthy(devices, found) if found else devices), tuple(capacities),
+                         frozenset(known), tuple(unknown), tuple(missing), frozenset(keeping), frozenset(unproven),
+                         tuple(found))
 
     def get_usage(self) -> Usage:
         return self._usage({kind.name for kind in self._kinds.values() if kind.configured})

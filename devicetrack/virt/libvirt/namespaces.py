@@ -135,7 +135,8 @@ class DirectorySource(Source):
             for entry in entries:
                 status = entry.stat(follow_symlinks=False)
                 yield Namespace(entry.name, _file_uuid(entry.name, status.st_ino), entry.path, status.st_size,
-                                _FILE_ALIGN, None, None, False)
+                                _FILE_ALIGN, None, None, False,
+                                'the file has another name too' if status.st_nlink > 1 else None)
 
     def paths(self) -> dict[str, str]:
         with self._files() as entries:

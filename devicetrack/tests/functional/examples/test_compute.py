@@ -51,7 +51,8 @@ class TestComputeService(base.TestCase):
         directory = pathlib.Path(self.temp_dir())
         self.namespace = directory / 'pmem' / 'ns0'
         self.namespace.parent.mkdir()
-        self.namespace.write_bytes(bytes(16 * MIB))
+        self.namespace.touch()
+        os.truncate(self.namespace, 16 * MIB)
         (directory / 'machine-id').write_text('0' * 32)
         self.file = directory / 'service.conf'
         self.file.write_text(CONFIGURATION.format(directory=directory, uri=self.daemon.uri))

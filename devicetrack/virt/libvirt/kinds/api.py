@@ -27,6 +27,7 @@ from devicetrack.objects.values import Realized
 from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import domain_xml
 from devicetrack.virt.libvirt import guest_xml
+from devicetrack.virt.libvirt import overlaps
 
 
 class Stock(NamedTuple):
@@ -106,6 +107,15 @@ class DeviceKind(abc.ABC):
         :raises DriverError: the stock cannot be read, so it is unknown; any other error counts as a mistake in the
             kind's code and is logged with its traceback
         """
+
+    def node(self, device: InventoryDevice) -> str | None:
+        """Return what a device is on the host: a PCI address, or the path of a device node or of a file. Quick.
+
+        If a device of another kind is the same, nobody gets either of them. None says that no other kind can offer it.
+        By default the identifier, when it is an address or a path.
+        """
+        identifier = device.identifier
+        return identifier if identifier.startswith('/') or overlaps.PCI_ADDRESS.fullmatch(identifier) else None
 
     @abc.abstractmethod
     def addresses(self, domain: domain_xml.Domain) -> Sequence[str]:

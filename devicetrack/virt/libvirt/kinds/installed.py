@@ -6,6 +6,7 @@ claim or a release long after.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 import contextlib
@@ -19,6 +20,7 @@ from devicetrack import exception
 from devicetrack.objects import details
 from devicetrack.objects import identity
 from devicetrack.objects.values import Capacity
+from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import MigrationType
 from devicetrack.virt import device_kinds
@@ -138,6 +140,19 @@ def migration_types(kind: api.DeviceKind) -> Sequence[MigrationType]:
             if not isinstance(one.type, str) or not all(text is None or isinstance(text, str) for text in texts):
                 raise exception.DeviceKindFailed(kind.name, f'its type {one.type!r} has a field that is no text')
         return found
+
+
+def nodes(kind: api.DeviceKind, devices: Iterable[InventoryDevice]) -> dict[DeviceKey, str]:
+    """Ask the kind what its devices are on the host, and check the answers. What no other kind can offer is left out.
+
+    :raises DeviceKindFailed: the kind made a mistake
+    """
+    with _mistakes_of(kind):
+        found = {device.key: kind.node(device) for device in devices}
+    wrong = [node for node in found.values() if node is not None and not isinstance(node, str)]
+    if wrong:
+        raise exception.DeviceKindFailed(kind.name, f'its node {wrong[0]!r} is no text')
+    return {key: node for key, node in found.items() if node is not None}
 
 
 def _without_identity_unhealthy(found: api.Stock) -> api.Stock:

@@ -98,6 +98,9 @@ class VPMEM(api.DeviceKind):
             Missing(DeviceKey(self.name, name), vpmem_options.OPTION, reason)
             for name in sorted(labels.keys() - found)))
 
+    def node(self, device: InventoryDevice) -> str | None:
+        return details.peek(device.details).devpath or None
+
     def _provider(self, namespace: namespaces.Namespace) -> str:
         if self.options.per_numa_node and namespace.numa_node is not None:
             return vocabulary.numa_provider(namespace.numa_node)
