@@ -48,7 +48,9 @@ class Namespace(NamedTuple):
 
 
 class Source(abc.ABC):
-    """Reads the namespaces of this host."""
+    """Reads the namespaces of this host. ``has_holes`` says that :meth:`is_blank` may be true of one."""
+
+    has_holes = False
 
     def read(self) -> dict[str, Namespace]:
         """As :meth:`each`, by name."""
@@ -126,6 +128,8 @@ class DirectorySource(Source):
 
     The UUID of a file comes from its name and its inode, so a file that was replaced is another namespace.
     """
+
+    has_holes = True
 
     def __init__(self, directory: str) -> None:
         self._directory = directory

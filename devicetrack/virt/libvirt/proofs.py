@@ -102,7 +102,8 @@ class Proofs:
         if proven:
             with self._writing():
                 new: _Known = {(key.kind, key.identifier): Proof(text, now, how) for key, text in proven.items()}
-                self._write({**self._known, **new}, [_line(_PROVEN, key, proof) for key, proof in new.items()])
+                self._known.update(new)
+                self._write([_line(_PROVEN, key, proof) for key, proof in new.items()])
 
     def take_back(self, keys: Iterable[_Key]) -> None:
         """Forget that devices are clean: after this returns no crash brings the proofs back.
@@ -115,9 +116,7 @@ class Proofs:
             if not any(key in self._known for key in wanted):
                 return                          # nearly always when a device is given back
         with self._writing():
-            gone = [key for key in wanted if key in self._known]
-            self._write({key: proof for key, proof in self._known.items() if key not in gone},
-                        [_line(_TAKEN_BACK, key) for key in gone])
+            self._write([_line(_TAKEN_BACK, key) for key in wanted if self._known.pop(key, None) is not None])
 
     # -- the file -----------------------------------------------------------------------------------------------------
 
@@ -167,22 +166,24 @@ class Proofs:
         for number, line in enumerate(lines[1:-1], 2):
             fields = _fields(line)
             if fields is not None:
-                done, key, proof = fields
-                known.pop(key, None)
-                if done == _PROVEN:
+                key, proof = fields
+                if proof is not None:
                     known[key] = proof
+                else:
+                    known.pop(key, None)
             else:
                 LOG.error('Line %(line)d of %(path)s cannot be read: no line before it proves a device clean',
                           {'line': number, 'path': self._path})
                 known.clear()
         return known
 
-    def _write(self, known: _Known, lines: list[str]) -> None:
-        """Make the file say this. For who is writing.
+    def _write(self, lines: list[str]) -> None:
+        """Make the file say what is known now. For who is writing.
 
         :param lines: what is to be added to the file as it is
         :raises OSError: it says this or what it said before, and is read again before the next time
         """
+        known = self._known
         before, self._read = self._read, None           # whatever happens below
         if before is None or not self._lines or self._lines + len(lines) > 2 * len(known) + _LINES:
             self._replace(known)
@@ -196,7 +197,6 @@ class Proofs:
                 os.close(fd)
             self._lines += len(lines)
             self._read = (status.st_ino, status.st_size, status.st_mtime_ns)
-        self._known = known
 
     def _replace(self, known: _Known) -> None:
         new = f'{self._path}.new'
@@ -249,14 +249,17 @@ def _text(line: bytes) -> str | None:
         return None
 
 
-def _fields(line: bytes) -> tuple[str, _Key, Proof] | None:
+def _fields(line: bytes) -> tuple[_Key, Proof | None] | None:
+    """Read a line: a device, and its proof or None if that was taken back. None for a damaged line."""
     text = _text(line)
-    fields = [] if text is None else text.split('\t')
-    if len(fields) == 3 and fields[0] == _TAKEN_BACK:
-        return _TAKEN_BACK, (fields[1], urllib.parse.unquote(fields[2])), Proof('', 0, '')
+    if text is None:
+        return None
+    fields = text.split('\t')
     if len(fields) == 6 and fields[0] == _PROVEN and fields[3].isdecimal():
-        done, kind, name, when, how, details = fields
-        return done, (kind, urllib.parse.unquote(name) if '%' in name else name), Proof(details, int(when), how)
+        _done, kind, name, when, how, details = fields
+        return (kind, urllib.parse.unquote(name) if '%' in name else name), Proof(details, int(when), how)
+    if len(fields) == 3 and fields[0] == _TAKEN_BACK:
+        return (fields[1], urllib.parse.unquote(fields[2])), None
     return None
 
 

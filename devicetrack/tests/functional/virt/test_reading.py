@@ -18,6 +18,7 @@ from devicetrack.tests.drivers import contract
 from devicetrack.virt.libvirt import driver as libvirt_driver
 from devicetrack.virt.libvirt import reader
 from devicetrack.virt.libvirt import reading
+from devicetrack.virt.libvirt import wiping
 from devicetrack.virt.libvirt.kinds import vpmem
 
 MIB = 1 << 20
@@ -95,7 +96,7 @@ class ReadTestCase(base.TestCase):
         self.assertIsNone(self.prove())
         driver = self.driver()
         wanted = self.assigned(driver)
-        self.patch(vpmem.wiping, 'wipe', lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
+        self.patch(wiping, 'wipe', lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
         self.assertRaises(KeyboardInterrupt, driver.unclaim, [wanted])
         self.assertFalse(self.is_proven())
 

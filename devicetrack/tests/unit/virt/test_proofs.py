@@ -87,7 +87,7 @@ class RecordTestCase(ProofsTestCase):
 
     def test_the_disk_has_it_before_it_returns(self) -> None:
         for what in (lambda: self.record('a'), lambda: self.record('b'), lambda: self.proofs.take_back(keys('a'))):
-            with mock.patch.object(os, 'fsync', side_effect=OSError('no disk')):
+            with mock.patch.object(os, 'fsync', autospec=True, side_effect=OSError('no disk')):
                 self.assertRaises(OSError, what)
             what()
         self.assertEqual([NAMES[0], NAMES[2]], self.unproven())

@@ -156,6 +156,8 @@ class VPMEM(api.DeviceKind):
             os.close(fd)
 
     def is_blank(self, assignments: Sequence[DeviceAssignment]) -> Collection[str]:
+        if not self._source.has_holes:
+            return ()
         found = self._source.read()
         blank = []
         for assignment in assignments:
