@@ -240,7 +240,8 @@ class LibvirtDriver(driver.VirtDriver):
             finally:
                 lock.unlock()
 
-    def unclaim(self, assignments: Sequence[DeviceAssignment]) -> Mapping[DeviceKey, exception.DriverError | None]:
+    def unclaim(self, assignments: Sequence[DeviceAssignment],
+                confirm: driver.Confirm | None = None) -> Mapping[DeviceKey, exception.DriverError | None]:
         results: dict[DeviceKey, exception.DriverError | None] = {}
         with contextlib.ExitStack() as locks:
             held: list[tuple[DeviceAssignment, api.DeviceKind, filelock.FileLock]] = []
@@ -260,13 +261,30 @@ class LibvirtDriver(driver.VirtDriver):
                 else:
                     locks.enter_context(lock)
                     held.append((assignment, kind, lock))
-            if held:
-                # The driver asks after it has the locks: nobody can make a device ready for a guest without its lock.
-                usage = self._usage({kind.name for _assignment, kind, _lock in held})
-                for assignment, kind, lock in held:
-                    results[_key(assignment)] = _unclaim(assignment, kind, lock, usage)
-                    lock.unlock()               # the kind answered, so its wiper has ended
+            # The driver asks after it has the locks: nobody can make a device ready for a guest without its lock. It
+            # asks anew for each device, since the wipe of the one before may have taken hours.
+            asked = self._usage({kind.name for _assignment, kind, _lock in held}) if held else None
+            for assignment, kind, lock in held:
+                if confirm is not None:
+                    confirm(assignment)
+                usage = asked or self._usage_or_doubt(kind.name)
+                results[_key(assignment)] = (driver.obstacle(_key(assignment), usage)
+                                             or _unclaim(assignment, kind, lock))
+                asked = None
+            done = [(_key(assignment), kind) for assignment, kind, _lock in held if results[_key(assignment)] is None]
+            if done:
+                usage = self._usage_or_doubt(*{kind.name for _key_of_it, kind in done})
+                results.update((key, driver.obstacle(key, usage)) for key, _kind in done)
+            for _assignment, _kind, lock in held:
+                lock.unlock()                   # the kinds answered, so their wipers have ended
         return {_key(assignment): results[_key(assignment)] for assignment in assignments}
+
+    def _usage_or_doubt(self, *needed: str) -> Usage:
+        """Ask the hypervisor again. Without an answer everything is in doubt: what is done must not be lost by it."""
+        try:
+            return self._usage(needed)
+        except exception.HypervisorUnreachable as error:
+            return Usage((), frozenset(), frozenset(), (Unknown('the hypervisor', str(error)),))
 
     # -- guests ------------------------------------------------------------------------------------------------
 
@@ -347,15 +365,9 @@ class LibvirtDriver(driver.VirtDriver):
 _NO_KIND = 'no device kind of this name is installed, or [devicetrack] device_kinds does not name it'
 
 
-def _unclaim(assignment: DeviceAssignment, kind: api.DeviceKind, lock: filelock.FileLock,
-             usage: Usage) -> exception.DriverError | None:
+def _unclaim(assignment: DeviceAssignment, kind: api.DeviceKind,
+             lock: filelock.FileLock) -> exception.DriverError | None:
     key = _key(assignment)
-    users = sorted({use.domain_uuid for use in usage.uses if (use.kind, use.identifier) == key})
-    if users:
-        return exception.DeviceInUse(*key, f'domain {", ".join(users)} names it')
-    if usage.unknown:
-        unknown = usage.unknown[0]
-        return exception.UnclaimFailed(*key, f'its users are unknown: {unknown.what}: {unknown.reason}')
     try:
         kind.unclaim(assignment, lock.fd)
     except exception.DeviceError as error:

@@ -1,0 +1,11 @@
+"""The epoch of a host: which of its managers may write."""
+
+from alembic import op
+import sqlalchemy as sa
+
+revision = '0007'
+down_revision = '0006'
+
+
+def upgrade() -> None:
+    op.add_column('hosts', sa.Column('epoch', sa.BigInteger, nullable=False, server_default='0'))
