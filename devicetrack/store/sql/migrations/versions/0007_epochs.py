@@ -8,4 +8,6 @@ down_revision = '0006'
 
 
 def upgrade() -> None:
-    op.add_column('hosts', sa.Column('epoch', sa.BigInteger, nullable=False, server_default='0'))
+    # MariaDB commits the statement before the version is written.
+    if 'epoch' not in {column['name'] for column in sa.inspect(op.get_bind()).get_columns('hosts')}:
+        op.add_column('hosts', sa.Column('epoch', sa.BigInteger, nullable=False, server_default='0'))
