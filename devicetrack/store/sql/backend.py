@@ -130,6 +130,7 @@ class _Statements(NamedTuple):
     put_context: str
     drop_context: str
     check_epoch: str
+    insert_one_at_epoch: str
 
 
 class Backend(abc.ABC):
@@ -149,7 +150,7 @@ class Backend(abc.ABC):
         self.Error: type[Exception] = engine.dialect.loaded_dbapi.Error
         make_dialect: Callable[..., sa.Dialect] = type(engine.dialect)
         (self.insert_one, self.update_one, self.of_update, self.delete_one, self.of_delete, self._put_context,
-         self._drop_context, self.check_epoch) = self._statements(make_dialect)
+         self._drop_context, self.check_epoch, self.insert_one_at_epoch) = self._statements(make_dialect)
 
     @classmethod
     @functools.cache
@@ -174,8 +175,13 @@ class Backend(abc.ABC):
         drop_context, _ = compiled(sa.delete(contexts).where(
             *[contexts.c[name] == sa.bindparam(convert.old(name)) for name in models.CONTEXT_KEY]))
         check_epoch, _ = compiled(models.at_epoch(sa.bindparam('host_uuid'), sa.bindparam('epoch')))
+        # A claim of one device is one statement with its fence: it inserts one row or none.
+        insert_one_at_epoch, _ = compiled(sa.insert(table).from_select(
+            Record._fields, models.at_epoch(sa.bindparam('host_uuid'), sa.bindparam('epoch')).with_only_columns(
+                *[sa.bindparam(convert.new(name)) for name in Record._fields])))
         return _Statements(insert_one, update_one, convert.parameters_of_update(updated), delete_one,
-                           convert.parameters_of_delete(deleted), put_context, drop_context, check_epoch)
+                           convert.parameters_of_delete(deleted), put_context, drop_context, check_epoch,
+                           insert_one_at_epoch)
 
     @staticmethod
     @abc.abstractmethod
@@ -185,6 +191,11 @@ class Backend(abc.ABC):
         It is one statement: after a DELETE, an INSERT could meet the key of a lost transaction that was still open, and
         the store would report a device that somebody else has.
         """
+
+    def is_one_insert(self, merged: Merged, fences: Sequence[api.Fence]) -> bool:
+        """Whether a transaction is the insert of one row at one epoch, and nothing else."""
+        insert, update, delete, contexts = merged
+        return len(insert) == len(fences) == 1 and not (update or delete or contexts)
 
     def of_contexts(self, contexts: Sequence[api.ContextChange]) -> list[tuple[str, tuple[Any, ...]]]:
         """Each change of a context as a statement and its parameters."""

@@ -87,6 +87,11 @@ class MariaDB(backend.Backend):
     def carry_out(self, connection: Any, merged: backend.Merged, fences: Sequence[api.Fence] = ()) -> None:
         insert, update, delete, contexts = merged
         with connection.cursor() as cursor:
+            if self.is_one_insert(merged, fences):
+                cursor.execute(self.insert_one_at_epoch, merged.insert[0] + fences[0])
+                if cursor.rowcount != 1:
+                    raise backend.OldEpoch
+                return
             for deleted in backend.chunks(delete):
                 self._run_each(cursor, fences, self.delete_one, list(map(self.of_delete, deleted)))
                 fences = ()

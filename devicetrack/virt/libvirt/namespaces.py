@@ -18,8 +18,10 @@ from typing import NamedTuple
 import uuid
 
 from devicetrack import exception
+from devicetrack import filelock
 from devicetrack.virt.libvirt import ndctl
 from devicetrack.virt.libvirt import privileged
+from devicetrack.virt.libvirt import root
 
 _FILE_ALIGN = 2 << 20
 # The kernel's libnvdimm devices. The kernel makes a region read-only that is not persistent any more, for example
@@ -71,9 +73,20 @@ class Source(abc.ABC):
 
     @abc.abstractmethod
     def open(self, namespace: Namespace) -> int:
-        """Open one for reading and writing. The caller closes the descriptor.
+        """Open one for reading and writing, and take the lock on its own node or file. The caller closes the descriptor.
 
-        :raises OSError: it cannot be opened, or is no namespace of this source
+        Whoever inherits the descriptor has the lock.
+
+        :raises BlockingIOError: somebody else holds the lock
+        :raises OSError: another process has it open or mapped (EBUSY), it cannot be opened, or is no namespace of this
+            source
+        """
+
+    @abc.abstractmethod
+    def is_locked(self, namespace: Namespace) -> bool:
+        """Whether somebody has it open by :meth:`open`, in whatever process.
+
+        :raises OSError: it cannot be opened
         """
 
 
@@ -115,6 +128,9 @@ class NdctlSource(Source):
     def open(self, namespace: Namespace) -> int:
         return privileged.open_dax(namespace.path, namespace.size_bytes)
 
+    def is_locked(self, namespace: Namespace) -> bool:
+        return privileged.is_dax_locked(namespace.path)
+
 
 class DirectorySource(Source):
     """Regular files of one directory. This class never makes or resizes them.
@@ -150,10 +166,21 @@ class DirectorySource(Source):
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 raise OSError(errno.EINVAL, 'not a regular file')
+            # With the rights of the service: files are for trials, and belong to it.
+            root.check_alone(fd)
         except BaseException:
             os.close(fd)
             raise
         return fd
+
+    def is_locked(self, namespace: Namespace) -> bool:
+        lock = filelock.NodeLock(namespace.path)
+        try:
+            lock.acquire()
+        except filelock.FileLocked:
+            return True
+        lock.release()
+        return False
 
 
 @functools.lru_cache(maxsize=1 << 16)

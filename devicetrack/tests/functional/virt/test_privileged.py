@@ -18,7 +18,7 @@ from devicetrack.tests import base
 # As a service that starts as root does: fork the daemon, drop to another user, then ask. The host's directories are
 # others, with a device of the kernel's that nobody has open in the place of a namespace.
 SERVICE = textwrap.dedent("""
-    import json, os, socket, sys
+    import fcntl, json, os, socket, sys
     from oslo_config import cfg
     from oslo_privsep import comm, priv_context
     from devicetrack.conf import libvirt as options
@@ -68,6 +68,9 @@ USES = SERVICE + textwrap.dedent("""
     said['listed'] = privileged.run_ndctl('/bin/false')
     fd = privileged.open_dax(device('dax0.0'), 4096)
     said['opened'] = [os.fstat(fd).st_rdev == os.makedev(1, 7), os.get_inheritable(fd), os.pread(fd, 2, 0).hex()]
+    said['locked'] = told(privileged.open_dax, device('dax0.0'), 4096), privileged.is_dax_locked(device('dax0.0'))
+    fcntl.flock(fd, fcntl.LOCK_UN)
+    said['unlocked'] = privileged.is_dax_locked(device('dax0.0'))
     said['busy'] = told(privileged.open_dax, device('dax0.0'), 4096).replace(str(os.getpid()), 'PID')
     os.close(fd)
     said['open'] = privileged.is_vfio_group_open(7)
@@ -193,6 +196,7 @@ class PrivilegedTestCase(base.TestCase):
                               'NoNewPrivs:\t1']), (status, printed.splitlines()))
         self.assertEqual(
             {'alone': 'refused', 'opened': [True, False, '0000'], 'busy': 'OSError: open in process PID',
+             'locked': ['BlockingIOError: somebody else holds its lock', True], 'unlocked': False,
              'open': False, 'no group': 'FileNotFoundError: No such file or directory',
              'no function': 'FileNotFoundError: No such file or directory',
              'another tree': 'PermissionError: Permission denied'}, said)

@@ -92,6 +92,7 @@ class Paths(api.DeviceKind):
         self.error: Exception | None = None
         self.unclaim_error: Exception | None = None
         self.given_back: list[str] = []
+        self.after_unclaim: Any = None
         self.known = True
 
     def _try(self) -> None:
@@ -118,6 +119,8 @@ class Paths(api.DeviceKind):
         if self.unclaim_error is not None:
             raise self.unclaim_error
         self.given_back.append(assignment.identifier)
+        if self.after_unclaim is not None:
+            self.after_unclaim()
 
     def guest_elements(self, assignments: Any) -> Any:
         return [f'<path>{assignment.identifier}</path>' for assignment in assignments]
@@ -284,10 +287,50 @@ class UnclaimTestCase(DriverTestCase):
         self.assertIsInstance(error, exception.DeviceInUse)
         self.assertIn(B, error.reason)
 
-    def test_the_hypervisor_is_asked_once_for_all(self) -> None:
+    def test_the_hypervisor_is_asked_before_each_and_after_the_last(self) -> None:
         others = [contract.assignment(A, 'path', f'/{number}', None, DETAILS) for number in range(10)]
         self.assertEqual({None}, set(self.driver.unclaim([self.device, *others]).values()))
-        self.assertEqual((1, 11), (self.raw.lists, len(self.kind.given_back)))
+        self.assertEqual((12, 11), (self.raw.lists, len(self.kind.given_back)))
+
+    def start(self, *paths: str) -> None:
+        self.raw.domains = [Domain(B, xml(B, *paths, live=True))]
+
+    def test_a_guest_that_is_started_while_another_device_is_wiped_keeps_its_own(self) -> None:
+        other = contract.assignment(A, 'path', '/b', None, DETAILS)
+        self.kind.after_unclaim = lambda: self.start('/b')
+        results = self.driver.unclaim([self.device, other])
+        self.assertIsNone(results[self.key])
+        self.assertIsInstance(results[DeviceKey('path', '/b')], exception.DeviceInUse)
+        self.assertEqual(['/a'], self.kind.given_back)
+
+    def test_a_guest_that_is_started_during_the_wipe_keeps_the_row(self) -> None:
+        self.kind.after_unclaim = lambda: self.start('/a')
+        self.assertIsInstance(self.unclaim(), exception.DeviceInUse)
+
+    def test_without_an_answer_after_the_wipe_nothing_is_free(self) -> None:
+        def lose() -> None:
+            self.raw.domains = libvirt_error(libvirt.VIR_ERR_INTERNAL_ERROR, domain=libvirt.VIR_FROM_RPC)
+
+        self.kind.after_unclaim = lose
+        self.assertIn('its users are unknown', str(self.unclaim()))
+
+    def test_the_caller_is_asked_under_the_lock_before_each_device(self) -> None:
+        other = contract.assignment(A, 'path', '/b', None, DETAILS)
+        asked = []
+
+        def confirm(assignment: Any) -> None:
+            asked.append((assignment.identifier, list(self.kind.given_back)))
+            self.assertIsInstance(self.unclaim_elsewhere(assignment), exception.DeviceBusy)
+            if len(asked) == 2:
+                raise exception.HostTakenOver('host')
+
+        self.assertRaises(exception.HostTakenOver, self.driver.unclaim, [self.device, other], confirm)
+        self.assertEqual([('/a', []), ('/b', ['/a'])], asked)
+        self.assertEqual(['/a'], self.kind.given_back)
+
+    def unclaim_elsewhere(self, assignment: Any) -> Any:
+        driver = libvirt_driver.LibvirtDriver('host', self.conf, self.state_path, [Paths], lambda: self.raw)
+        return driver.unclaim([assignment])[DeviceKey('path', assignment.identifier)]
 
     def test_errors_of_a_kind_are_answers(self) -> None:
         for error, wanted in ((exception.DeviceGone('path', '/a', 'x'), exception.DeviceGone),

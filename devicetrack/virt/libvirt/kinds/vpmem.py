@@ -125,16 +125,20 @@ class VPMEM(api.DeviceKind):
 
     def realize(self, assignment: DeviceAssignment) -> Realized:
         namespace = self._namespace(assignment, self._source.read())
+        try:
+            if self._source.is_locked(namespace):
+                raise self._busy(assignment)
+        except FileNotFoundError:
+            pass                        # without a node nobody can be wiping it
+        except OSError as error:
+            raise exception.RealizeFailed(
+                self.name, assignment.identifier, f'it is unknown whether it is being wiped: {error.strerror}') from error
         return Realized(DeviceKey(self.name, assignment.identifier),
                         details.to_text(_details(namespace, assignment.details.label)))
 
     def unclaim(self, assignment: DeviceAssignment, lock_fd: int) -> None:
         namespace = self._wipeable(assignment)
-        try:
-            fd = self._source.open(namespace)
-        except OSError as error:
-            raise exception.UnclaimFailed(
-                self.name, assignment.identifier, f'it cannot be opened: {error.strerror}') from error
+        fd = self._open(assignment, namespace)
         try:
             # The path may have led to another namespace when it was opened. So the open device is wiped only if the
             # path is still that of the recorded namespace.
@@ -146,6 +150,27 @@ class VPMEM(api.DeviceKind):
             self._wipeable(assignment)
         finally:
             os.close(fd)
+        os.close(self._open(assignment, namespace))             # nobody has opened it meanwhile
+
+    def _open(self, assignment: DeviceAssignment, namespace: namespaces.Namespace) -> int:
+        """Open a namespace that nobody else has open, and take its lock.
+
+        :raises DeviceBusy: somebody else wipes it, perhaps a manager with another state directory
+        :raises DeviceInUse: a process has it open or mapped, perhaps a guest that the hypervisor does not know
+        :raises UnclaimFailed: it cannot be opened, or nobody knows
+        """
+        try:
+            return self._source.open(namespace)
+        except BlockingIOError:
+            raise self._busy(assignment) from None
+        except OSError as error:
+            if error.errno == errno.EBUSY:
+                raise exception.DeviceInUse(self.name, assignment.identifier, str(error.strerror)) from error
+            raise exception.UnclaimFailed(
+                self.name, assignment.identifier, f'it cannot be opened: {error.strerror}') from error
+
+    def _busy(self, assignment: DeviceAssignment) -> exception.DeviceBusy:
+        return exception.DeviceBusy(self.name, assignment.identifier, 'somebody else holds the lock on its node or file')
 
     def _wipeable(self, assignment: DeviceAssignment) -> namespaces.Namespace:
         """Read the recorded namespace.
