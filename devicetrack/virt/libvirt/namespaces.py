@@ -50,7 +50,9 @@ class Namespace(NamedTuple):
 
 
 class Source(abc.ABC):
-    """Reads the namespaces of this host."""
+    """Reads the namespaces of this host. ``beginning`` is what their paths begin with."""
+
+    beginning: str
 
     def read(self) -> dict[str, Namespace]:
         """As :meth:`each`, by name."""
@@ -92,6 +94,8 @@ class Source(abc.ABC):
 
 class NdctlSource(Source):
     """The namespaces that ndctl lists."""
+
+    beginning = '/dev/dax'
 
     def __init__(self, command: str) -> None:
         self._command = command
@@ -140,6 +144,7 @@ class DirectorySource(Source):
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
+        self.beginning = os.path.join(directory, '')
 
     def each(self) -> Iterator[Namespace]:
         with self._files() as entries:

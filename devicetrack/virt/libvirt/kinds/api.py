@@ -103,6 +103,18 @@ class DeviceKind(abc.ABC):
     def addresses(self, domain: domain_xml.Domain) -> Sequence[str]:
         """Return the addresses in a definition that have this kind's form. No I/O."""
 
+    def other_addresses(self, domain: domain_xml.Domain) -> Sequence[str]:
+        """Return what may be addresses of this kind's devices in other forms than :meth:`addresses` reads. No I/O.
+
+        :meth:`identify` tells which of them mean a device of this host; the others are ignored. By default none.
+        """
+        return ()
+
+    @property
+    def path_hints(self) -> Sequence[str]:
+        """What the paths of its devices begin with, for kinds whose devices have paths."""
+        return ()
+
     @abc.abstractmethod
     def identify(self, addresses: Iterable[str]) -> Mapping[str, str | None]:
         """Find the device that each address means now; None for one that means no device of this host.

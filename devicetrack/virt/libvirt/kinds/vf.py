@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 import errno
 import itertools
+import re
 import time
 from typing import Any
 
@@ -41,6 +42,9 @@ from devicetrack.virt.libvirt.kinds import type_options
 from devicetrack.virt.libvirt.kinds import vf_options
 
 LOG = log.logger(__name__)
+
+# A PCI address in the text of an argument; QEMU adds the domain 0000.
+_PCI_ADDRESS = re.compile(r'(?<![\w.])(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}:[01][0-9a-fA-F]\.[0-7])(?![\w.])')
 
 
 class VF(api.DeviceKind):
@@ -149,6 +153,11 @@ class VF(api.DeviceKind):
 
     def addresses(self, domain: domain_xml.Domain) -> Sequence[str]:
         return domain.pci_addresses
+
+    def other_addresses(self, domain: domain_xml.Domain) -> Sequence[str]:
+        return (*domain.other_pci_addresses,
+                *(f'{found[1] or "0000"}:{found[2]}'.lower() for text in domain.arguments
+                  for found in _PCI_ADDRESS.finditer(text)))
 
     def identify(self, addresses: Iterable[str]) -> Mapping[str, str | None]:
         # All functions, not only those in stock: one that no option names any more may still have an owner.

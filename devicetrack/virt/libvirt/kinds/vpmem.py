@@ -16,6 +16,7 @@ import functools
 import json
 import operator
 import os
+import re
 from typing import Any
 import uuid
 from xml.sax import saxutils
@@ -42,6 +43,9 @@ from devicetrack.virt.libvirt.kinds import vpmem_options
 _UNIT_BYTES = 2 << 20
 # The guest keeps its own namespace labels here, at the end of its device.
 _LABEL_BYTES = 2 << 20
+
+# Paths in the text of an argument.
+_PATHS = re.compile(r'/[^\s,=:"\']*')
 
 _NO_UUID = str(uuid.UUID(int=0))
 
@@ -102,6 +106,15 @@ class VPMEM(api.DeviceKind):
 
     def addresses(self, domain: domain_xml.Domain) -> Sequence[str]:
         return domain.memory_paths
+
+    def other_addresses(self, domain: domain_xml.Domain) -> Sequence[str]:
+        if not domain.arguments:
+            return domain.other_paths
+        return (*domain.other_paths, *(path for text in domain.arguments for path in _PATHS.findall(text)))
+
+    @property
+    def path_hints(self) -> Sequence[str]:
+        return (self._source.beginning,)
 
     def identify(self, addresses: Iterable[str]) -> Mapping[str, str | None]:
         wanted = list(addresses)
