@@ -293,7 +293,12 @@ class FakeHost:
         return Inventory(devices, capacities, KINDS.difference(unknown),
                          tuple(Unknown(kind, reason) for kind, reason in unknown.items()), self.missing)
 
-    def usage(self) -> Usage:
+    def usage(self, guarding: bool = False) -> Usage:
+        """Read who uses what.
+
+        :param guarding: before a device is taken back: a definition of another boot then uses what its addresses mean
+            now, beside what it recorded
+        """
         with self.lock:
             uses = []
             unknown = {f'domain {name}': reason for name, reason in self.unknown_domains.items()}
@@ -303,6 +308,8 @@ class FakeHost:
                 live = [(address, self._meant(address)) for address in domain.live or ()]
                 try:
                     defined = self._named_by_definition(domain)
+                    if guarding:
+                        defined += [(address, self._meant(address)) for address in domain.defined or ()]
                 except exception.InvalidDocument as error:
                     unknown[error.document] = f'{error.where}: {error.reason}'
                     defined = []
@@ -519,12 +526,12 @@ class FakeDriver(driver.VirtDriver):
                 results[DeviceKey(assignment.kind, assignment.identifier)] = self._unclaim(assignment)
             done = [key for key, error in results.items() if error is None]
             if done:
-                usage = self.machine.usage()
+                usage = self.machine.usage(guarding=True)
                 results.update((key, driver.obstacle(key, usage)) for key in done)
         return results
 
     def _unclaim(self, assignment: DeviceAssignment) -> exception.DriverError | None:
-        obstacle = driver.obstacle(DeviceKey(assignment.kind, assignment.identifier), self.machine.usage())
+        obstacle = driver.obstacle(DeviceKey(assignment.kind, assignment.identifier), self.machine.usage(guarding=True))
         if obstacle is not None:
             return obstacle
         try:
