@@ -52,8 +52,9 @@ class ClaimManager:
     or of a migration, is a text in the canonical form: lower case, with hyphens. No value means "all of them".
 
     One process manages a host at a time. Once another one has started with the same store, in spite of all locks, the
-    store refuses what this one writes, and from then on every call raises ``HostTakenOver``. Every method may be called from any number of native threads; those that
-    work on one instance's devices wait for one another, claims wait only for the ledger and for their commit.
+    store refuses what this one writes, and from then on every call raises ``HostTakenOver``. Every method may be called
+    from any number of native threads; those that work on one instance's devices wait for one another, claims wait only
+    for the ledger and for their commit.
 
     :param host: the host's name, unique among the hosts of the store
     :param driver: the virt driver

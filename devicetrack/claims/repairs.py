@@ -131,7 +131,10 @@ def choose(repairs: Iterable[Repair], behind: bool, accepted: Accepted) -> Plan:
     now: list[Repair] = []
     waiting: list[Repair] = []
     for one in repairs:
-        may = accepted.allows(one) if one.verb == repair_plan.ADOPT else not behind or one.verb == repair_plan.UPDATE_DETAILS
+        if one.verb == repair_plan.ADOPT:
+            may = accepted.allows(one)
+        else:
+            may = not behind or one.verb == repair_plan.UPDATE_DETAILS
         (now if may else waiting).append(one)
     return Plan(tuple(now), tuple(waiting))
 

@@ -29,7 +29,6 @@ from devicetrack.objects.values import MigrationType
 from devicetrack.objects.values import Realized
 from devicetrack.objects.values import Usage
 
-
 Confirm = Callable[[DeviceAssignment], object]
 
 

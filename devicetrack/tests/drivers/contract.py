@@ -409,8 +409,8 @@ class Contract(base.TestCase):
         use, = self.uses().values()
         self.assertEqual(('ns1', False, True), (use.identifier, use.live, use.defined))
         self.assertIsInstance(self.driver.unclaim([wanted])[DeviceKey('vpmem', 'ns1')], exception.DeviceInUse)
-        # The path means another device in this boot. What the record says of the boot may be forged, so nobody wipes that
-        # device either before the definition is brought to this boot.
+        # The path means another device in this boot. What the record says of the boot may be forged, so that device is
+        # not wiped either before the definition is brought to this boot.
         other = self.assigned('vpmem', 'ns0')
         self.assertIsInstance(self.driver.unclaim([other])[DeviceKey('vpmem', 'ns0')], exception.DeviceInUse)
         self.assertTrue(self.driver.rewrite_guest([wanted]))

@@ -115,7 +115,7 @@ def parse_all(text: str, document: str = 'domain XML') -> Domain:
         '' if record is None else etree.tostring(record, encoding='unicode', with_tail=False),
         () if devices is None else tuple(_other_paths(devices)),
         () if devices is None else tuple(_other_pci_addresses(devices, document)),
-        tuple(value for element in root.findall(f'{{{_QEMU}}}*') for inner in element.iter()
+        tuple(str(value) for element in root.findall(f'{{{_QEMU}}}*') for inner in element.iter()
               for value in inner.attrib.values()))
 
 

@@ -254,13 +254,14 @@ class LibvirtDriver(driver.VirtDriver):
         kind = self._kinds.get(assignment.kind)
         if kind is None:
             raise exception.RealizeFailed(*_key(assignment), _NO_KIND)
-        try:
-            lock = self._lock(assignment, 0.0)
-        except filelock.FileLocked:
-            raise _busy(assignment) from None
-        except OSError as error:
-            raise exception.RealizeFailed(*_key(assignment), _no_lock(error)) from error
-        with lock:
+        with contextlib.ExitStack() as locks:
+            try:
+                lock = locks.enter_context(self._lock(assignment, 0.0))
+                locks.enter_context(self._own_lock(assignment, kind))
+            except filelock.FileLocked:
+                raise _busy(assignment) from None
+            except OSError as error:
+                raise exception.RealizeFailed(*_key(assignment), _no_lock(error)) from error
             try:
                 return kind.realize(assignment)
             except (exception.InvalidDocument, exception.CommandFailed) as error:
@@ -281,13 +282,13 @@ class LibvirtDriver(driver.VirtDriver):
                     results[_key(assignment)] = exception.UnclaimFailed(*_key(assignment), _NO_KIND)
                     continue
                 try:
-                    lock = self._lock(assignment, started + kind.wait_s - time.monotonic())
+                    lock = locks.enter_context(self._lock(assignment, started + kind.wait_s - time.monotonic()))
+                    locks.enter_context(self._own_lock(assignment, kind))
                 except filelock.FileLocked:
                     results[_key(assignment)] = _busy(assignment)
                 except OSError as error:
                     results[_key(assignment)] = exception.UnclaimFailed(*_key(assignment), _no_lock(error))
                 else:
-                    locks.enter_context(lock)
                     held.append((assignment, kind, lock))
             # The driver asks after it has the locks: nobody can make a device ready for a guest without its lock. It
             # asks anew for each device, since the wipe of the one before may have taken hours.
@@ -374,6 +375,23 @@ class LibvirtDriver(driver.VirtDriver):
     def migration_definitions(self, device_map: DeviceMap) -> MigrationDefinitions:
         return self._guests.migration_definitions(device_map)
 
+    @staticmethod
+    def _own_lock(assignment: DeviceAssignment, kind: api.DeviceKind) -> contextlib.AbstractContextManager[object]:
+        """Hold the lock on what stands for a device on the host, where there is something.
+
+        :raises FileLocked: somebody else holds it, perhaps a manager with another state directory
+        :raises OSError: it cannot be opened
+        """
+        path = kind.own_path(assignment)
+        if path is None:
+            return contextlib.nullcontext()
+        lock = filelock.NodeLock(path)
+        try:
+            lock.acquire()
+        except FileNotFoundError:
+            return contextlib.nullcontext()
+        return lock
+
     def _lock(self, assignment: DeviceAssignment, timeout_s: float) -> filelock.FileLock:
         """Take the lock file of one device. Nothing ever removes the file.
 
@@ -425,7 +443,7 @@ def _key(assignment: DeviceAssignment) -> DeviceKey:
 
 
 def _busy(assignment: DeviceAssignment) -> exception.DeviceBusy:
-    return exception.DeviceBusy(*_key(assignment), 'another process or thread holds its lock file')
+    return exception.DeviceBusy(*_key(assignment), 'another process or thread holds its lock')
 
 
 def _no_lock(error: OSError) -> str:

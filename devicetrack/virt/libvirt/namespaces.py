@@ -75,9 +75,9 @@ class Source(abc.ABC):
 
     @abc.abstractmethod
     def open(self, namespace: Namespace) -> int:
-        """Open one for reading and writing, and take the lock on its own node or file. The caller closes the descriptor.
+        """Open one for reading and writing, and take the lock on its own node or file.
 
-        Whoever inherits the descriptor has the lock.
+        The caller closes the descriptor. Whoever inherits the descriptor has the lock.
 
         :raises BlockingIOError: somebody else holds the lock
         :raises OSError: another process has it open or mapped (EBUSY), it cannot be opened, or is no namespace of this

@@ -4,8 +4,8 @@ import threading
 
 import fixtures as patches
 
-from devicetrack.claims import repairs
 from devicetrack import exception
+from devicetrack.claims import repairs
 from devicetrack.engine import reconcile
 from devicetrack.objects.values import DeviceKey
 from devicetrack.store.api import Changes

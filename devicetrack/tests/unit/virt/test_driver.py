@@ -9,6 +9,7 @@ import uuid
 import libvirt
 
 from devicetrack import exception
+from devicetrack import filelock
 from devicetrack.objects import details
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import InventoryDevice
@@ -402,6 +403,18 @@ class UnclaimTestCase(DriverTestCase):
         self.assertIsNone(results[self.key])
         self.assertRaises(exception.RealizeFailed, self.driver.realize, unknown)
         self.assertRaises(exception.DeviceGone, self.driver.guest_config, [unknown])
+
+    def test_a_device_that_a_manager_with_another_state_directory_works_on_is_left_alone(self) -> None:
+        own = os.path.join(self.temp_dir(), 'a')
+        self.patch(Paths, 'own_path', lambda _kind, _assignment: own)
+        self.assertIsNone(self.unclaim())                   # nothing stands for it yet
+        os.mkdir(own)
+        with filelock.NodeLock(own):
+            self.assertIsInstance(self.unclaim(), exception.DeviceBusy)
+            self.assertRaises(exception.DeviceBusy, self.driver.realize, self.device)
+        self.assertEqual(['/a'], self.kind.given_back)
+        self.driver.realize(self.device)
+        self.assertIsNone(self.unclaim())
 
     def test_every_name_has_a_lock_file_of_its_own(self) -> None:
         names = ['/a', '%2Fa', 'a', '.', '..', 'ü' * 100, 'ü' * 101, 'x\0', 'A']

@@ -36,7 +36,9 @@ PCI = ("    <hostdev mode='subsystem' type='pci' managed='yes'>\n      <source>\
        "        <address domain='0x0000' bus='0x81' slot='0x00' function='0x0'/>\n      </source>\n    </hostdev>\n")
 DRIVEN = PCI.replace('      <source>\n', "      <driver name='vfio'/>\n      <source>\n").replace('0x81', '0x82')
 BLOCK = "    <disk type='block' device='disk'>\n      <source dev='/dev/vg/lv' index='1'/>\n    </disk>\n"
-INTERFACE = PCI.replace("hostdev mode='subsystem' type='pci'", "interface type='hostdev'").replace('</hostdev', '</interface')
+INTERFACE = ("    <interface type='hostdev' managed='yes'>\n      <source>\n"
+             "        <address type='pci' domain='0x0000' bus='0x83' slot='0x00' function='0x0'/>\n      </source>\n"
+             '    </interface>\n')
 USB = ("    <hostdev mode='subsystem' type='usb' managed='yes'>\n      <source>\n        <vendor id='0x1'/>\n"
        '      </source>\n    </hostdev>\n')
 
@@ -213,7 +215,8 @@ class SpeedTestCase(base.TestCase):
 
 
 _PIECES = st.sampled_from((
-    DISK, DIMM, PCI, DRIVEN, USB, BLOCK, INTERFACE, nvdimm(), nvdimm('/b', 'virtio-pmem'), mdev(), NOVA, record(), '    <thing>\n',
+    DISK, DIMM, PCI, DRIVEN, USB, BLOCK, INTERFACE, nvdimm(), nvdimm('/b', 'virtio-pmem'), mdev(), NOVA, record(),
+    '    <thing>\n',
     '    </thing>\n', '    <thing/>\n', '/>', '>', '<', '&amp;', '&#60;', '<!-- ', ' -->\n', '<![CDATA[', ']]>', '<?x ',
     '?>', '\n', '  ', '  <metadata>\n', '  </metadata>\n', '  <devices>\n', '  </devices>\n', '<devices>',
     '</devices>', '<x:y xmlns:x="x">', '</x:y>', "<hostdev type='mdev'>", '</hostdev>',
@@ -221,7 +224,8 @@ _PIECES = st.sampled_from((
     domain(mdev(), '')))
 _HOSTILE = st.lists(_PIECES, max_size=6).map(''.join)
 _ELEMENTS = st.recursive(
-    st.sampled_from((DISK, DIMM, PCI, DRIVEN, USB, BLOCK, INTERFACE, nvdimm(), mdev(), '<!-- <hostdev/> -->', '<![CDATA[</devices>]]>',
+    st.sampled_from((DISK, DIMM, PCI, DRIVEN, USB, BLOCK, INTERFACE, nvdimm(), mdev(),
+                     '<!-- <hostdev/> -->', '<![CDATA[</devices>]]>',
                      '<?x <memory ?>', 'a/>b', '&amp;', '<thing/>', record(), '<metadata/>',
                      '\n  <devices>\n  </devices>\n')),
     lambda inner: st.tuples(st.sampled_from(('thing', 'metadata', 'devices', 'hostdev', 'memory')),

@@ -70,6 +70,14 @@ class DeviceKind(abc.ABC):
         """How long :meth:`unclaim` waits for another process that works on the device."""
         return 0.0
 
+    def own_path(self, assignment: DeviceAssignment) -> str | None:
+        """Return the path of what stands for the device on the host, for a lock on that; None if there is nothing yet.
+
+        The driver holds it beside its lock file while it works on the device, so that managers with other state
+        directories keep away. By default None: a kind whose devices keep bytes locks what it wipes itself.
+        """
+        return None
+
     def live_migration_obstacle(self) -> str | None:
         """Say why no running guest with such a device can leave this host or come to it; None without a known reason.
 

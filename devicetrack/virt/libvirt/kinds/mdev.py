@@ -82,6 +82,9 @@ class Mdev(api.DeviceKind):
     def configured(self) -> bool:
         return bool(self.options.types)
 
+    def own_path(self, assignment: DeviceAssignment) -> str | None:
+        return os.path.join(self.devices.kernel.directory, assignment.identifier)
+
     @property
     def resource_classes(self) -> frozenset[str]:
         return frozenset(mdev_type.resource_class for mdev_type in self.options.types.values())

@@ -65,6 +65,9 @@ class VF(api.DeviceKind):
     def configured(self) -> bool:
         return bool(self.options.types)
 
+    def own_path(self, assignment: DeviceAssignment) -> str | None:
+        return self.tree.parent_path(assignment.identifier)
+
     @property
     def resource_classes(self) -> frozenset[str]:
         return frozenset(vgpu_type.resource_class for vgpu_type in self.options.types.values())

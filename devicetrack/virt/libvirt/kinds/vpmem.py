@@ -144,8 +144,8 @@ class VPMEM(api.DeviceKind):
         except FileNotFoundError:
             pass                        # without a node nobody can be wiping it
         except OSError as error:
-            raise exception.RealizeFailed(
-                self.name, assignment.identifier, f'it is unknown whether it is being wiped: {error.strerror}') from error
+            raise exception.RealizeFailed(self.name, assignment.identifier,
+                                          f'it is unknown whether it is being wiped: {error.strerror}') from error
         return Realized(DeviceKey(self.name, assignment.identifier),
                         details.to_text(_details(namespace, assignment.details.label)))
 
@@ -183,7 +183,7 @@ class VPMEM(api.DeviceKind):
                 self.name, assignment.identifier, f'it cannot be opened: {error.strerror}') from error
 
     def _busy(self, assignment: DeviceAssignment) -> exception.DeviceBusy:
-        return exception.DeviceBusy(self.name, assignment.identifier, 'somebody else holds the lock on its node or file')
+        return exception.DeviceBusy(self.name, assignment.identifier, 'somebody holds the lock on its node or file')
 
     def _wipeable(self, assignment: DeviceAssignment) -> namespaces.Namespace:
         """Read the recorded namespace.
