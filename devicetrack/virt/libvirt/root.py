@@ -77,6 +77,8 @@ def is_dax_locked(path: str) -> bool:
     _dax_name(path)
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
+        if not stat.S_ISCHR(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, 'not a character device')
         return not filelock.flock(fd)
     finally:
         os.close(fd)
@@ -126,10 +128,11 @@ def _users_of(wanted: os.stat_result, name: str) -> list[int]:
     """Find the other processes that have a device or a file open or mapped.
 
     A device is told by its number, whatever node it was opened by; QEMU has nodes of its own. A mapping shows no
-    number, so there the name of a device tells it. Root looks at every process. Anybody else leaves out those that the
-    kernel does not show it, and root those of root: the kernel may protect the first process of a host.
+    number, so there the name of a device tells it. A process of root that cannot be looked at is not counted: the
+    kernel may protect the first process of a host. For a file, which stands for a device where somebody tries the
+    library without root, no process that cannot be looked at is counted.
 
-    :raises OSError: root cannot look at a process of another user, so nobody knows
+    :raises OSError: a process of another user cannot be looked at, so nobody knows who has the device open
     """
     found = []
     for pid in filter(str.isdecimal, os.listdir(PROCESSES)):
@@ -141,7 +144,7 @@ def _users_of(wanted: os.stat_result, name: str) -> list[int]:
                         or _maps(process, wanted, name)):
                     found.append(int(pid))
             except PermissionError:
-                if os.geteuid() == 0 and os.stat(process).st_uid != 0:
+                if stat.S_ISCHR(wanted.st_mode) and os.stat(process).st_uid != 0:
                     raise
     return sorted(found)
 

@@ -107,6 +107,8 @@ HOSTILE = SERVICE + textwrap.dedent("""
         (device('../') + os.path.basename(directory) + '/dax0.0', 4096), (None, 4096), (b'/dev/mem', 4096),
         (device('dax1.0'), 7), (device('dax2.0'), 7), (device('dax3.0'), 4096), (device('dax4.0'), 4096),
         (device('dax0.0'), 8192), (device('dax0.0'), None))]
+    said['lock'] = [told(of_daemon, 'is_dax_locked', path) for path in (
+        '/etc/shadow', '/dev/mem', device('secret'), device('dax0.0') + chr(10), device('dax1.0'), device('dax2.0'), None)]
     os.mkdir(os.path.join(home, 'devicetrack-open'), 0o700)
     os.chmod(os.path.join(home, 'devicetrack-open'), 0o777)
     opened = listener(os.path.join(home, 'devicetrack-open', 'fd'))
@@ -223,6 +225,8 @@ class PrivilegedTestCase(base.TestCase):
                           'OSError: not the dax device of this name', 'OSError: not the dax device of this name',
                           'OSError: it has 4096 bytes, not 8192', 'OSError: it has 4096 bytes, not None'],
                          said['device'][7:])
+        self.assertEqual([no_device] * 4 + said['device'][7:9], said['lock'][:6])
+        self.assertEqual('TypeError', said['lock'][6].partition(':')[0])
         self.assertEqual(['OSError: not a socket of the caller'] * 8, said['socket'][:8])
         self.assertEqual(['TypeError'] * 2, [text.partition(':')[0] for text in said['socket'][8:]])
         self.assertEqual(['BlockingIOError: Resource temporarily unavailable'] * 3, said['came'])

@@ -8,6 +8,7 @@ from typing import Any
 
 from devicetrack import exception
 from devicetrack import filelock
+from devicetrack.tests import base
 from devicetrack.tests import processes
 from devicetrack.tests.functional.virt import test_wipe
 from devicetrack.virt.libvirt import driver as libvirt_driver
@@ -98,19 +99,32 @@ class TestOwnLock(UnusedTestCase):
         self.go_on()
 
 
-class TestUsers(UnusedTestCase):
-    def test_a_device_is_told_by_its_number_whatever_its_node(self) -> None:
-        if os.geteuid() != 0:
-            self.skipTest('only root makes nodes')
-        nodes = [os.path.join(self.temp_dir(), name) for name in ('dax0.0', 'another')]
-        for node in nodes:
+class TestUsers(base.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.nodes = [os.path.join(self.temp_dir(), name) for name in ('dax0.0', 'another')]
+        for node in self.nodes:
             os.mknod(node, 0o020600, os.makedev(1, 7))
+
+    def check(self) -> str:
+        fd = os.open(self.nodes[0], os.O_RDONLY)
+        self.addCleanup(os.close, fd)
+        return str(self.assertRaises(OSError, root.check_alone, fd))
+
+    def test_a_device_is_told_by_its_number_whatever_its_node(self) -> None:
         code = 'import os, sys; os.open(sys.argv[1], os.O_RDONLY); print("ready", flush=True); sys.stdin.read()'
-        process = processes.Process('-c', code, nodes[1])
+        process = processes.Process('-c', code, self.nodes[1])
         self.addCleanup(process.communicate)
         self.addCleanup(process.kill)
         self.assertEqual('ready', process.stdout.readline().strip())
-        fd = os.open(nodes[0], os.O_RDONLY)
-        self.addCleanup(os.close, fd)
-        error = self.assertRaises(OSError, root.check_alone, fd)
-        self.assertIn(str(process.pid), str(error))
+        self.assertIn(str(process.pid), self.check())
+
+    def test_a_device_that_is_mapped_is_told_by_its_name(self) -> None:
+        """No such device can be mapped here, so the list of mappings is made."""
+        self.patch(root, 'PROCESSES', self.temp_dir())
+        for pid, mapped in (('7', '/usr/lib/libc.so'), ('8', '/dev/dax0.0'), ('9', '/dev/dax0.0 (deleted)')):
+            os.makedirs(os.path.join(root.PROCESSES, pid, 'fd'))
+            with open(os.path.join(root.PROCESSES, pid, 'maps'), 'w') as maps:
+                maps.write('7f0000000000-7f0000001000 rw-s 00000000 00:05 123                        \n'
+                           f'7f0000001000-7f0000002000 rw-s 00000000 00:05 124                        {mapped}\n')
+        self.assertIn('open in process 8, 9', self.check())
