@@ -108,7 +108,8 @@ HOSTILE = SERVICE + textwrap.dedent("""
         (device('dax1.0'), 7), (device('dax2.0'), 7), (device('dax3.0'), 4096), (device('dax4.0'), 4096),
         (device('dax0.0'), 8192), (device('dax0.0'), None))]
     said['lock'] = [told(of_daemon, 'is_dax_locked', path) for path in (
-        '/etc/shadow', '/dev/mem', device('secret'), device('dax0.0') + chr(10), device('dax1.0'), device('dax2.0'), None)]
+        '/etc/shadow', '/dev/mem', device('secret'), device('dax0.0') + chr(10), device('dax1.0'), device('dax2.0'),
+        None)]
     os.mkdir(os.path.join(home, 'devicetrack-open'), 0o700)
     os.chmod(os.path.join(home, 'devicetrack-open'), 0o777)
     opened = listener(os.path.join(home, 'devicetrack-open', 'fd'))
