@@ -489,6 +489,17 @@ class HostHoldsDevices(NothingWritten):
                 'or, when the machine is gone for good, forget each with devicetrack-manage device forget')
 
 
+class HostTakenOver(NothingWritten):
+    """Another manager of the same host has started since, with this store and another state directory.
+
+    Nothing was written, and every later call of this manager raises this error. Two containers of one service overlap,
+    or two services were set up for one host: stop one of them, then start the other anew.
+    """
+    host: str
+    template = ('another manager of host {host} has started with the same store and another state_path, so this one '
+                'works no more: stop one of the two, and start the other anew')
+
+
 class StoreUnavailable(NothingWritten):
     """The store is gone, read-only, full or locked; ``reason`` says which. Nothing was written."""
     store: str

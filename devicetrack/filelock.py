@@ -44,7 +44,7 @@ class FileLock:
         while True:
             fd, ours = self._open(self.path), False
             try:
-                while not _flock(fd):
+                while not flock(fd):
                     if time.monotonic() >= deadline:
                         raise FileLocked(self.path)
                     time.sleep(poll_s)
@@ -91,13 +91,28 @@ class FileLock:
         self.release()
 
 
+class NodeLock(FileLock):
+    """A lock on what stands for a device on the host: its node, file or directory in sysfs. It creates nothing.
+
+    Whoever shares the device shares the lock, whatever its state directory. Anybody who may read the path can hold it.
+
+    :raises OSError: from :meth:`acquire`: there is none, or it cannot be opened
+    """
+
+    _open = staticmethod(ownfiles.open_node)
+
+    def __init__(self, path: str) -> None:
+        super().__init__(os.path.realpath(path))
+
+
 class DirectoryLock(FileLock):
     """A lock on a directory that is there."""
 
     _open = staticmethod(ownfiles.open_directory)
 
 
-def _flock(fd: int) -> bool:
+def flock(fd: int) -> bool:
+    """Take the lock on what is open, without waiting; False if somebody else has it."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -329,7 +329,10 @@ class Life:
             return
         self._ledger.releasing([record.key for record in leaving])
         assignments, unreadable = _readable(leaving)
-        answers = {**self._driver.unclaim(assignments), **unreadable}
+        rows = {record.key: record for record in leaving}
+        # Asked under the device's lock: whoever took over this host, or changed the row, may have given it to others.
+        answers = {**self._driver.unclaim(assignments, lambda one: self._rows.check(
+            rows[DeviceKey(one.kind, one.identifier)])), **unreadable}
         done = [record for record in leaving if answers[record.key] is None]
         if done:
             self._rows.write(Changes(delete=tuple(done)))

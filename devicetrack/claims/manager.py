@@ -51,8 +51,10 @@ class ClaimManager:
     Every call checks what it is given, and raises ``BadRequest`` before it has changed anything. A UUID, of an instance
     or of a migration, is a text in the canonical form: lower case, with hyphens. No value means "all of them".
 
-    One process manages a host at a time. Every method may be called from any number of native threads; those that
-    work on one instance's devices wait for one another, claims wait only for the ledger and for their commit.
+    One process manages a host at a time. Once another one has started with the same store, in spite of all locks, the
+    store refuses what this one writes, and from then on every call raises ``HostTakenOver``. Every method may be called
+    from any number of native threads; those that work on one instance's devices wait for one another, claims wait only
+    for the ledger and for their commit.
 
     :param host: the host's name, unique among the hosts of the store
     :param driver: the virt driver
@@ -89,7 +91,7 @@ class ClaimManager:
         """
         self._check_process()
         if self._running is not None:
-            return self._running.audit()
+            return self._started().audit()
         self._running, findings = Running.start(self._parts)
         self._running.unproven.begin()
         return findings
@@ -109,11 +111,13 @@ class ClaimManager:
 
         :raises NotReady: ``init_host`` has not succeeded
         :raises ForkedManager: this process is a child of the manager's
+        :raises HostTakenOver: another manager of this host has started since
         """
         self._check_process()
         running = self._running
         if running is None:
             raise exception.NotReady(self.host)
+        running.check()
         return running
 
     def _started_for(self, instance: Any, *migrations: Any) -> Running:

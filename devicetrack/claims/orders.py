@@ -6,6 +6,7 @@ the manager down it takes the host's lock and does the same work by the same fun
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
 import json
@@ -20,6 +21,8 @@ from devicetrack import log
 from devicetrack import vocabulary
 from devicetrack.claims.arguments import check_text
 from devicetrack.claims.arguments import check_uuid
+from devicetrack.claims.repairs import Accepted
+from devicetrack.claims.repairs import Move
 from devicetrack.claims.repairs import Outcome
 from devicetrack.claims.repairs import Repairs
 from devicetrack.claims.unproven import Unproven
@@ -155,7 +158,10 @@ class Orders:
         return self.do(verb, arguments)
 
     def _repair(self, arguments: Mapping[str, Any]) -> Answer:
-        return answer_to_repair(self._repairs.repair(self._repairs.plan(arguments.get('accept') is True).repairs))
+        # Only what its author was shown: by now another guest may claim the device.
+        moves = _moves(arguments.get('moves', []))
+        accepted = Accepted(arguments.get('accept') is True, moves.__contains__)
+        return answer_to_repair(self._repairs.repair(self._repairs.plan(accepted).repairs))
 
     def _forget(self, arguments: Mapping[str, Any]) -> Answer:
         key = DeviceKey(_text(arguments, 'kind'), _text(arguments, 'identifier'))
@@ -197,6 +203,13 @@ def _arguments(order: Order) -> Mapping[str, Any]:
     if not isinstance(arguments, dict):
         raise exception.BadRequest('arguments', order.arguments, 'must be an object')
     return arguments
+
+
+def _moves(given: Any) -> Collection[Move]:
+    try:
+        return {Move(DeviceKey(*device), owner, new_owner) for device, owner, new_owner in given}
+    except (TypeError, ValueError) as error:
+        raise exception.BadRequest('moves', given, 'must be a list of devices with their owners') from error
 
 
 def _text(arguments: Mapping[str, Any], name: str) -> str:

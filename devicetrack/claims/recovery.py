@@ -99,6 +99,8 @@ def write(recovery: Recovery, store: store_api.Store) -> None:
         LOG.warning('Host %(name)s of UUID %(before)s gets the UUID that its guests record: %(after)s',
                     {'name': host.name, 'before': before.uuid, 'after': host.uuid})
         store.replace_host(before, host)
+    # A manager that runs in spite of the lock, with another state directory, writes nothing more.
+    store = store.at_epoch(host._replace(epoch=store.take_epoch(host.uuid)))
     now = int(time.time())
     rows = tuple(one.row._replace(created_at=now) for one in recovery.devices
                  if one.outcome in (rebuild.WRITE, rebuild.WIPE) and one.row is not None)

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from collections.abc import Sequence
 import itertools
 import time
+from typing import Final
 from typing import NamedTuple
 
 from devicetrack import exception
@@ -44,6 +45,44 @@ from devicetrack.virt.driver import VirtDriver
 LOG = log.logger(__name__)
 
 
+class Move(NamedTuple):
+    """A row that goes from its owner to the instance whose guest records the device as its own."""
+
+    device: DeviceKey
+    owner: str
+    new_owner: str
+
+    @classmethod
+    def of(cls, repair: Repair) -> Move | None:
+        """What a repair moves, None when it leaves every row with its owner."""
+        before, after = repair.before, repair.after
+        if before is None or after is None or before.instance_uuid == after.instance_uuid:
+            return None
+        return cls(repair.device, before.instance_uuid, after.instance_uuid)
+
+    def __str__(self) -> str:
+        return (f'the row of {_name(self.device)} is of instance {self.owner}, and the guest of {self.new_owner} '
+                'records the device as its own')
+
+
+class Accepted(NamedTuple):
+    """What somebody accepts of a store that is older than its guests.
+
+    ``rows`` says that rows may be written for guests that have none. Whoever can change a guest's definition can claim
+    any device by it, so a row moves to another instance only when ``may_move`` says so of it.
+    """
+
+    rows: bool = False
+    may_move: Callable[[Move], bool] = lambda _move: False
+
+    def allows(self, repair: Repair) -> bool:
+        move = Move.of(repair)
+        return self.rows and (move is None or self.may_move(move))
+
+
+NOTHING: Final = Accepted()
+
+
 class Plan(NamedTuple):
     """What is to be done, and what has to wait: for somebody who accepts the store, or until the rows are complete."""
 
@@ -53,7 +92,12 @@ class Plan(NamedTuple):
     @property
     def to_accept(self) -> int:
         """How many rows are written only when somebody accepts the store."""
-        return sum(one.verb == repair_plan.ADOPT for one in self.waiting)
+        return sum(one.verb == repair_plan.ADOPT for one in self.waiting) - len(self.moves)
+
+    @property
+    def moves(self) -> list[Move]:
+        """The rows that move to another instance only when somebody accepts that of each."""
+        return [move for one in self.waiting if (move := Move.of(one)) is not None]
 
 
 class Outcome(NamedTuple):
@@ -63,23 +107,23 @@ class Outcome(NamedTuple):
     error: str | None
 
 
-def plan(read: Callable[[], Views], accept: bool = False) -> tuple[list[Finding], Plan]:
+def plan(read: Callable[[], Views], accepted: Accepted = NOTHING) -> tuple[list[Finding], Plan]:
     """Look twice and say what to do about what both looks show.
 
     :param read: reads the views of the host
-    :param accept: write the rows of guests that are newer than their store
+    :param accepted: what may be written for guests that are newer than their store
     :raises StoreLost: the store has no row at all, and to accept it would hand out what nobody can vouch for
     """
     first = read()
     views = read()
     findings = reconcile.confirmed(reconcile.compare(first), reconcile.compare(views))
     lost = lost_rows(views)
-    if accept and lost and not views.records:
+    if accepted.rows and lost and not views.records:
         raise exception.StoreLost(views.host)
-    return findings, choose(repair_plan.plan(findings, views), bool(lost), accept)
+    return findings, choose(repair_plan.plan(findings, views), bool(lost), accepted)
 
 
-def choose(repairs: Iterable[Repair], behind: bool, accept: bool) -> Plan:
+def choose(repairs: Iterable[Repair], behind: bool, accepted: Accepted) -> Plan:
     """Choose what may be done now of a plan.
 
     :param behind: the store is older than its guests: until its rows are complete nothing is given back
@@ -87,7 +131,10 @@ def choose(repairs: Iterable[Repair], behind: bool, accept: bool) -> Plan:
     now: list[Repair] = []
     waiting: list[Repair] = []
     for one in repairs:
-        may = accept if one.verb == repair_plan.ADOPT else not behind or one.verb == repair_plan.UPDATE_DETAILS
+        if one.verb == repair_plan.ADOPT:
+            may = accepted.allows(one)
+        else:
+            may = not behind or one.verb == repair_plan.UPDATE_DETAILS
         (now if may else waiting).append(one)
     return Plan(tuple(now), tuple(waiting))
 
@@ -108,9 +155,9 @@ class Repairs:
         self._do = {repair_plan.ADOPT: self._adopt, repair_plan.UPDATE_DETAILS: self._update,
                     repair_plan.RETRY_RELEASE: self._give, repair_plan.GIVE_BACK: self._give}
 
-    def plan(self, accept: bool) -> Plan:
+    def plan(self, accepted: Accepted = NOTHING) -> Plan:
         """Look twice and plan: see :func:`plan`."""
-        return plan(self._views.read, accept)[1]
+        return plan(self._views.read, accepted)[1]
 
     def repair(self, repairs: Sequence[Repair]) -> list[Outcome]:
         """Do what a plan lists, instance by instance, and log each row before and after.

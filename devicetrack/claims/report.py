@@ -176,9 +176,9 @@ class Observer:
         self.read = HostReader(driver, store, host.uuid, Endpoint(host.name, ''),
                                Boot(driver, store, host.uuid, host.boot_id), ServiceView(None)).read
 
-    def plan(self, accept: bool = False) -> repairs.Plan:
+    def plan(self, accepted: repairs.Accepted = repairs.NOTHING) -> repairs.Plan:
         """The repairs of a manager that the compute service does not answer."""
-        return repairs.plan(self.read, accept)[1]
+        return repairs.plan(self.read, accepted)[1]
 
     def audit(self) -> list[Finding]:
         """Look twice, and report what both looks show: a passing state is no finding."""

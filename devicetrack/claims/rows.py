@@ -72,6 +72,18 @@ class Rows:
         """The rows of some devices."""
         return {record.key: record for record in self._store.records_of_devices(self._host_uuid, keys)}
 
+    def check(self, record: Record) -> None:
+        """Check that a row is still as it was read, and this process its writer.
+
+        :raises HostTakenOver: another manager of the host has started
+        :raises StaleAssignment: the row moved on or is gone
+        :raises StoreError: no answer
+        """
+        self._store.check_epoch()
+        now = self.of_devices((record.key,)).get(record.key)
+        if now is None or (now.generation, now.claim_id) != (record.generation, record.claim_id):
+            raise exception.StaleAssignment(*record.key, record.generation)
+
     def context(self, instance_uuid: str) -> StoredContext | None:
         """What the store keeps of the move of an instance."""
         return self._store.context(self._host_uuid, instance_uuid)

@@ -9,6 +9,7 @@ import contextlib
 from typing import Any
 from typing import NamedTuple
 
+from devicetrack import exception
 from devicetrack.claims import locks
 from devicetrack.claims import scheduling
 from devicetrack.claims.audit import Audit
@@ -62,11 +63,12 @@ class Parts(NamedTuple):
 class Running:
     """One start of one host.
 
-    :param host: its row in the store
+    :param host: its row in the store, with the epoch that was taken for this start
     """
 
     def __init__(self, host: Host, parts: Parts) -> None:
-        here, driver, store, conf = parts.here, parts.driver, parts.store, parts.conf[options.GROUP]
+        here, driver, conf = parts.here, parts.driver, parts.conf[options.GROUP]
+        self._store = store = parts.store.at_epoch(host)
         self.service = service = ServiceView(parts.service)
         known = KnownProviders(parts.resolver or DerivedProviders(host.uuid))
         boot = Boot(driver, store, host.uuid, host.boot_id)
@@ -105,7 +107,9 @@ class Running:
         with contextlib.ExitStack() as undo:
             undo.enter_context(HostLock(parts.here.host, conf.state_path))
             parts.store.check()
-            running = cls(identify(parts.store, parts.here.host, conf.machine_id_path), parts)
+            host = identify(parts.store, parts.here.host, conf.machine_id_path)
+            # Before anything is read: what an older manager wrote is there then, and it writes nothing more.
+            running = cls(host._replace(epoch=parts.store.take_epoch(host.uuid)), parts)
             findings = running._audit.start()
             undo.callback(running.unproven.close)       # before the host is another process's
             running._held = undo.pop_all()
@@ -116,8 +120,17 @@ class Running:
         """Let go of the host. What is held stays recorded."""
         self._held.close()
 
+    def check(self) -> None:
+        """:raises HostTakenOver: the store has refused a write, because another manager of this host has started"""
+        if self._store.is_taken_over:
+            raise exception.HostTakenOver(self.gate.host)
+
     def audit(self) -> list[Finding]:
-        """Audit the host, and do what commands ordered."""
+        """Audit the host, and do what commands ordered.
+
+        :raises HostTakenOver: another manager of this host has started; nothing was read
+        """
+        self._store.check_epoch()
         with self._auditing:
             findings = self._audit.run()
             if self.orders.answer_waiting():            # first the orders; then the audit sees what they changed

@@ -89,11 +89,17 @@ class Audit(Repairing):
         parser.add_argument('--accept', action='store_true',
                             help='With --repair: accept a store that is older than its guests, and write the rows '
                                  'that it lacks from what the guests record.')
+        parser.add_argument('--accept-move', metavar='KIND/NAME', type=options.device_name, action='append', default=[],
+                            help='With --accept: move the row of this device from its owner to the instance whose '
+                                 'guest records the device as its own. May be repeated. Without it no row moves: '
+                                 'whoever can change the definition of a guest can claim any device by it.')
         order_commands.add_wait(parser)
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
         if not parsed_args.repair and (parsed_args.dry_run or parsed_args.accept):
             raise base.UsageError('--dry-run and --accept go with --repair')
+        if parsed_args.accept_move and not parsed_args.accept:
+            raise base.UsageError('--accept-move goes with --accept')
         return super().take_action(parsed_args)
 
     def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
@@ -109,9 +115,11 @@ class Audit(Repairing):
 
     def _plan(self, observer: report.Observer, parsed_args: argparse.Namespace) -> repairs.Plan:
         """What is to be done, and the doing of it for when it was shown."""
-        accept: bool = parsed_args.accept
+        accepted = repairs.Accepted(parsed_args.accept, lambda move: any(
+            name.identifier == move.device.identifier and name.kind in (None, move.device.kind)
+            for name in parsed_args.accept_move))
         if parsed_args.dry_run:
-            plan = observer.plan(accept)
+            plan = observer.plan(accepted)
             if plan.repairs or plan.waiting:
                 self.exit_code = base.ATTENTION
             self.say('nothing was done')
@@ -119,16 +127,19 @@ class Audit(Repairing):
             try:
                 running = self.app.start_host(observer.host.name)
             except exception.HostInUse:
-                plan = observer.plan(accept)
-                order = orders.make(observer.host.uuid, orders.REPAIR, accept=accept)
+                plan = observer.plan(accepted)
+                order = orders.make(observer.host.uuid, orders.REPAIR, accept=parsed_args.accept,
+                                    moves=[move for one in plan.repairs if (move := repairs.Move.of(one)) is not None])
                 self._then = functools.partial(self._order, order, parsed_args.wait)
             else:
-                plan = running.repairs.plan(accept)
+                plan = running.repairs.plan(accepted)
                 self._then = functools.partial(self._repair, running, plan)
         if plan.to_accept:
             self.say(f'{plan.to_accept} devices of guests have no row: the store is older than its guests; --accept '
                      'writes their rows')
-        elif plan.waiting:
+        for move in plan.moves:
+            self.say(f'{move}: --accept --accept-move {move.device.kind}/{move.device.identifier} moves it')
+        if not plan.to_accept and len(plan.waiting) > len(plan.moves):
             self.say('nothing is given back before the rows of guests are complete')
         return plan
 
@@ -165,5 +176,7 @@ def _change(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -
     if before is None or after is None:
         return ' -> '.join(f'{row["role"]}, {row["state"]}' if row is not None else 'no row' for row in (before, after))
     old, new = before['details'] or {}, after['details'] or {}
+    if before['instance_uuid'] != after['instance_uuid']:
+        return f'owner {before["instance_uuid"]} -> {after["instance_uuid"]}'
     return ', '.join(f'{name} {old.get(name)} -> {new.get(name)}' for name in {**old, **new}
                      if old.get(name) != new.get(name))

@@ -46,8 +46,9 @@ VIEW_UNKNOWN: Final = 'view unknown'
 LEFT_OVER: Final = 'left over'
 STALE_MIGRATION: Final = 'stale migration'
 DETAILS_DIFFER: Final = 'details differ'
+NO_GUESTS: Final = 'no guest at all'
 FINDINGS: Final = (USED_UNRECORDED, RECORDED_UNUSED, WRONG_OWNER, SHARED, GONE, UNHEALTHY, RELEASE_PENDING, ABANDONED,
-                   IN_DOUBT, VIEW_UNKNOWN, LEFT_OVER, STALE_MIGRATION, DETAILS_DIFFER)
+                   IN_DOUBT, VIEW_UNKNOWN, LEFT_OVER, STALE_MIGRATION, DETAILS_DIFFER, NO_GUESTS)
 
 # The repairs that a finding may name; devicetrack.engine.repair_plan describes them.
 ADOPT: Final = 'adopt'
@@ -102,7 +103,7 @@ def compare(views: Views) -> list[Finding]:
     :returns: findings, worst first; each difference once
     """
     seen = _Comparison(views)
-    found = [*seen.unknown(), *seen.used(), *seen.recorded(), *seen.moving(), *seen.stock()]
+    found = [*seen.unknown(), *seen.missing_guests(), *seen.used(), *seen.recorded(), *seen.moving(), *seen.stock()]
     return sorted(found, key=lambda finding: (SEVERITIES.index(finding.severity), finding.kind, finding.device))
 
 
@@ -191,6 +192,22 @@ class _Comparison:
             yield Finding(VIEW_UNKNOWN, WARNING, NO_DEVICE, None, (), 0, f'{kind}: rows have devices of this kind, and '
                           'none of the installed device kinds knows it', 'the devices of these rows',
                           'install what provides the device kind again')
+
+    def missing_guests(self) -> Iterable[Finding]:
+        """A hypervisor without any domain, where the service has guests that run or are off: perhaps the wrong one.
+
+        A claim whose guest has not started yet needs no domain.
+        """
+        if self.usage.domains or self.usage.unknown:
+            return
+        started = {record.instance_uuid for record in self.views.records if record.state == vocabulary.ACTIVE}
+        here = {uuid for uuid in started if self.states.get(uuid) == INSTANCE_HERE}
+        if here:
+            yield Finding(NO_GUESTS, CRITICAL if here == started else WARNING, NO_DEVICE, None, (), 0,
+                          f'the hypervisor has no domain, and the service says that {len(here)} of the {len(started)} '
+                          'instances with devices are here', 'nothing',
+                          'see that the hypervisor is the one of this host ([libvirt] connection_uri), before anything '
+                          'is released')
 
     # -- devices that domains name -------------------------------------------------------------------------------------
 

@@ -20,8 +20,8 @@ class Host(NamedTuple):
 
     ``machine_id`` is a digest, never the machine id itself. ``boot_id`` names the boot in which a manager of this host
     last set it, or is None. When placement counts the host's devices at providers of their own, ``nested_version`` is
-    the version of that layout and ``nested_at`` says since when, in seconds since the epoch and only as a label; else
-    both are None.
+    the version of that layout and ``nested_at`` says since when, in seconds since 1970 and only as a label; else both
+    are None. ``epoch`` counts the managers that have started.
     """
 
     uuid: str
@@ -30,11 +30,19 @@ class Host(NamedTuple):
     boot_id: str | None = None
     nested_version: int | None = None
     nested_at: int | None = None
+    epoch: int = 0
 
     @property
     def identity(self) -> tuple[str, str, str]:
         """What tells this host from every other."""
         return self.uuid, self.name, self.machine_id
+
+
+class Fence(NamedTuple):
+    """The epoch of the manager that writes. Once another manager took a later one, its writes are refused."""
+
+    host_uuid: str
+    epoch: int
 
 
 class Update(NamedTuple):
@@ -191,6 +199,38 @@ class Store(abc.ABC):
         """
 
     @abc.abstractmethod
+    def take_epoch(self, host_uuid: str) -> int:
+        """Raise the epoch of a host, for a manager that starts. It waits for transactions of older epochs.
+
+        What older managers have written is there for a read after it, and they write nothing more.
+
+        :returns: the epoch, for :meth:`at_epoch`
+        :raises UnknownHost: the store has no such host
+        :raises StoreUnavailable: it was not raised
+        :raises OutcomeUnknown: it may have been raised; call again, and get another one
+        """
+
+    @abc.abstractmethod
+    def at_epoch(self, host: Host) -> Store:
+        """The same store for a manager of ``host`` that took the epoch in it.
+
+        Every call of it that writes for the host raises HostTakenOver, in its own transaction, once another manager
+        took a later epoch. ``add_host``, ``replace_host`` and ``add_order`` are of commands, and not refused.
+        """
+
+    @abc.abstractmethod
+    def check_epoch(self) -> None:
+        """Check that no other manager took a later epoch than the one of :meth:`at_epoch`. One query.
+
+        :raises HostTakenOver: another one did
+        """
+
+    @property
+    @abc.abstractmethod
+    def is_taken_over(self) -> bool:
+        """Whether any call has raised HostTakenOver. Asks nobody."""
+
+    @abc.abstractmethod
     def replace_host(self, before: Host, after: Host) -> None:
         """Replace a host that holds nothing by another one. May be repeated.
 
@@ -246,6 +286,7 @@ class Store(abc.ABC):
         replaces the one that its instance has on its host.
 
         :raises ValueError: contexts without rows, or without their migration; nothing was written
+        :raises HostTakenOver: another manager took a later epoch; nothing was written
         :raises DeviceTaken: an inserted device has a row; nothing was written
         :raises StaleAssignment: a row moved on or is gone; nothing was written
         :raises StoreUnavailable: the store is gone, read-only, full or locked; nothing was written

@@ -6,6 +6,7 @@ import collections
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Sequence
+import copy
 from typing import Any
 
 from devicetrack import exception
@@ -103,6 +104,23 @@ class StagedStore(api.Store):
 
     def add_host(self, host: api.Host) -> None:
         self._call('add_host', host)
+
+    def take_epoch(self, host_uuid: str) -> int:
+        epoch: int = self._call('take_epoch', host_uuid)
+        return epoch
+
+    def at_epoch(self, host: api.Host) -> StagedStore:
+        # What is staged and counted is one for both.
+        store = copy.copy(self)
+        store.store = self.store.at_epoch(host)
+        return store
+
+    def check_epoch(self) -> None:
+        self._call('check_epoch')
+
+    @property
+    def is_taken_over(self) -> bool:
+        return self.store.is_taken_over
 
     def set_boot_id(self, host_uuid: str, boot_id: str) -> None:
         self._call('set_boot_id', host_uuid, boot_id)

@@ -8,14 +8,17 @@ reports the state of the host and changes it on request. Every driver passes the
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 import uuid
 
+from devicetrack.exception import DeviceInUse
 from devicetrack.exception import DriverError
 from devicetrack.exception import NotProven
+from devicetrack.exception import UnclaimFailed
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import DeviceMap
 from devicetrack.objects.values import Candidate
@@ -27,6 +30,8 @@ from devicetrack.objects.values import MigrationDefinitions
 from devicetrack.objects.values import MigrationType
 from devicetrack.objects.values import Realized
 from devicetrack.objects.values import Usage
+
+Confirm = Callable[[DeviceAssignment], object]
 
 
 class VirtDriver(abc.ABC):
@@ -109,18 +114,22 @@ class VirtDriver(abc.ABC):
         """
 
     @abc.abstractmethod
-    def unclaim(self, assignments: Sequence[DeviceAssignment]) -> Mapping[DeviceKey, DriverError | None]:
+    def unclaim(self, assignments: Sequence[DeviceAssignment],
+                confirm: Confirm | None = None) -> Mapping[DeviceKey, DriverError | None]:
         """Check that no domain names the devices, unrealize or wipe them, and prove that they are clean or gone.
 
-        Idempotent: it does not repeat work that is done, except a wipe without proof. It asks the hypervisor once for
-        all devices, while it holds their lock files. Before it says that a device may be given to somebody else, it
-        records durably that the device is clean, if such devices keep bytes.
+        Idempotent: it does not repeat work that is done, except a wipe without proof. While it holds the devices'
+        locks, it asks the hypervisor right before it changes each device, and once more after the last one: a guest may
+        have been started meanwhile. Before it says that a device may be given to somebody else, it records durably that
+        the device is clean, if such devices keep bytes.
 
+        :param confirm: called with each assignment under its device's lock, before the device is changed. An error of
+            it ends the call, and passes: this device and those after it were not changed
         :returns: for every device None, if it may be given to somebody else, or the error that keeps it held.
             :class:`DeviceInUse`: a domain names it; nothing was changed. :class:`DeviceBusy`: another process works on
             it; nothing was changed. :class:`DeviceGone`: it is not there or is another one of its name; nothing was
             changed, and nothing proves what became of its bytes. :class:`UnclaimFailed`: it was not removed or wiped,
-            or nothing proves it
+            or nothing proves it, or afterwards nobody knows its users
         :raises HypervisorUnreachable: no answer, so the devices may be in use; nothing was changed
         """
 
@@ -241,3 +250,14 @@ class VirtDriver(abc.ABC):
 
     def close(self) -> None:
         """Close connections. The driver may be used again."""
+
+
+def obstacle(key: DeviceKey, usage: Usage) -> DriverError | None:
+    """Say why a device cannot be taken back with this usage; None when nobody uses it."""
+    users = sorted({use.domain_uuid for use in usage.uses if (use.kind, use.identifier) == key})
+    if users:
+        return DeviceInUse(*key, f'domain {", ".join(users)} names it')
+    if usage.unknown:
+        unknown = usage.unknown[0]
+        return UnclaimFailed(*key, f'its users are unknown: {unknown.what}: {unknown.reason}')
+    return None

@@ -307,7 +307,12 @@ class FakeHost:
                          frozenset((VPMEM,)), frozenset(self.unproven.intersection(self.devices)),
                          self.overlaps)
 
-    def usage(self) -> Usage:
+    def usage(self, guarding: bool = False) -> Usage:
+        """Read who uses what.
+
+        :param guarding: before a device is taken back: a definition of another boot then uses what its addresses mean
+            now, beside what it recorded
+        """
         with self.lock:
             uses = []
             unknown = {f'domain {name}': reason for name, reason in self.unknown_domains.items()}
@@ -317,6 +322,8 @@ class FakeHost:
                 live = [(address, self._meant(address)) for address in domain.live or ()]
                 try:
                     defined = self._named_by_definition(domain)
+                    if guarding:
+                        defined += [(address, self._meant(address)) for address in domain.defined or ()]
                 except exception.InvalidDocument as error:
                     unknown[error.document] = f'{error.where}: {error.reason}'
                     defined = []
@@ -538,7 +545,8 @@ class FakeDriver(driver.VirtDriver):
             self.machine.enter('realize')
             return self.machine.realize(assignment)
 
-    def unclaim(self, assignments: Sequence[DeviceAssignment]) -> Mapping[DeviceKey, exception.DriverError | None]:
+    def unclaim(self, assignments: Sequence[DeviceAssignment],
+                confirm: driver.Confirm | None = None) -> Mapping[DeviceKey, exception.DriverError | None]:
         results: dict[DeviceKey, exception.DriverError | None] = {}
         with contextlib.ExitStack() as locks:
             held = []
@@ -550,19 +558,20 @@ class FakeDriver(driver.VirtDriver):
                 else:
                     held.append(assignment)
             self.machine.enter('unclaim')
-            usage = self.machine.usage()
             for assignment in held:
-                results[DeviceKey(assignment.kind, assignment.identifier)] = self._unclaim(assignment, usage)
+                if confirm is not None:
+                    confirm(assignment)
+                results[DeviceKey(assignment.kind, assignment.identifier)] = self._unclaim(assignment)
+            done = [key for key, error in results.items() if error is None]
+            if done:
+                usage = self.machine.usage(guarding=True)
+                results.update((key, driver.obstacle(key, usage)) for key in done)
         return results
 
-    def _unclaim(self, assignment: DeviceAssignment, usage: Usage) -> exception.DriverError | None:
-        name = DeviceKey(assignment.kind, assignment.identifier)
-        users = [use.domain_uuid for use in usage.uses if (use.kind, use.identifier) == name]
-        if users:
-            return exception.DeviceInUse(*name, f'domain {users[0]} names it')
-        if usage.unknown:
-            unknown = usage.unknown[0]
-            return exception.UnclaimFailed(*name, f'{unknown.what} cannot be read: {unknown.reason}')
+    def _unclaim(self, assignment: DeviceAssignment) -> exception.DriverError | None:
+        obstacle = driver.obstacle(DeviceKey(assignment.kind, assignment.identifier), self.machine.usage(guarding=True))
+        if obstacle is not None:
+            return obstacle
         try:
             self.machine.unrealize(assignment)
         except exception.DeviceError as error:

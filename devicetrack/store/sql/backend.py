@@ -43,6 +43,7 @@ class Cause(enum.Enum):
 
     DUPLICATE = 'a row with this key exists'
     STALE = 'a row moved on'
+    TAKEN_OVER = 'another manager of the host has started'
     CONFLICT = 'the database chose this transaction to give way to another one'
     LOCKED = 'another transaction holds the lock for too long'
     GONE = 'no connection to the database'
@@ -64,6 +65,10 @@ class Fault(NamedTuple):
 
 class StaleRows(Exception):
     """An update or delete met fewer rows than it names. The transaction is still open and must be undone."""
+
+
+class OldEpoch(Exception):
+    """A host has a later epoch than the writer. The transaction is still open and must be undone."""
 
 
 class Merged(NamedTuple):
@@ -124,6 +129,8 @@ class _Statements(NamedTuple):
     of_delete: Callable[[Record], tuple[Any, ...]]
     put_context: str
     drop_context: str
+    check_epoch: str
+    insert_one_at_epoch: str
 
 
 class Backend(abc.ABC):
@@ -143,7 +150,7 @@ class Backend(abc.ABC):
         self.Error: type[Exception] = engine.dialect.loaded_dbapi.Error
         make_dialect: Callable[..., sa.Dialect] = type(engine.dialect)
         (self.insert_one, self.update_one, self.of_update, self.delete_one, self.of_delete, self._put_context,
-         self._drop_context) = self._statements(make_dialect)
+         self._drop_context, self.check_epoch, self.insert_one_at_epoch) = self._statements(make_dialect)
 
     @classmethod
     @functools.cache
@@ -167,8 +174,14 @@ class Backend(abc.ABC):
             contexts, models.CONTEXT_KEY, [name for name in contexts.c.keys() if name not in models.CONTEXT_KEY]))
         drop_context, _ = compiled(sa.delete(contexts).where(
             *[contexts.c[name] == sa.bindparam(convert.old(name)) for name in models.CONTEXT_KEY]))
+        check_epoch, _ = compiled(models.at_epoch(sa.bindparam('host_uuid'), sa.bindparam('epoch')))
+        # A claim of one device is one statement with its fence: it inserts one row or none.
+        insert_one_at_epoch, _ = compiled(sa.insert(table).from_select(
+            Record._fields, models.at_epoch(sa.bindparam('host_uuid'), sa.bindparam('epoch')).with_only_columns(
+                *[sa.bindparam(convert.new(name)) for name in Record._fields])))
         return _Statements(insert_one, update_one, convert.parameters_of_update(updated), delete_one,
-                           convert.parameters_of_delete(deleted), put_context, drop_context)
+                           convert.parameters_of_delete(deleted), put_context, drop_context, check_epoch,
+                           insert_one_at_epoch)
 
     @staticmethod
     @abc.abstractmethod
@@ -178,6 +191,11 @@ class Backend(abc.ABC):
         It is one statement: after a DELETE, an INSERT could meet the key of a lost transaction that was still open, and
         the store would report a device that somebody else has.
         """
+
+    def is_one_insert(self, merged: Merged, fences: Sequence[api.Fence]) -> bool:
+        """Whether a transaction is the insert of one row at one epoch, and nothing else."""
+        insert, update, delete, contexts = merged
+        return len(insert) == len(fences) == 1 and not (update or delete or contexts)
 
     def of_contexts(self, contexts: Sequence[api.ContextChange]) -> list[tuple[str, tuple[Any, ...]]]:
         """Each change of a context as a statement and its parameters."""
@@ -200,11 +218,14 @@ class Backend(abc.ABC):
     # -- one transaction -----------------------------------------------------------------------------------------------
 
     @abc.abstractmethod
-    def carry_out(self, connection: Any, merged: Merged) -> None:
-        """Begin a transaction and run the statements in it: deletes, updates, inserts, contexts.
+    def carry_out(self, connection: Any, merged: Merged, fences: Sequence[api.Fence] = ()) -> None:
+        """Begin a transaction and run the statements in it: fences, deletes, updates, inserts, contexts.
 
-        Deletes come first, so that a device that one member gives can be taken by another member of the same batch.
+        Each fence locks the row of its host for sharing until the transaction ends, in the round trip of the first
+        statement. So a manager that takes a later epoch waits for this transaction, and no later one passes. Deletes
+        come next, so that a device that one member gives can be taken by another member of the same batch.
 
+        :raises OldEpoch: a host has a later epoch; PostgreSQL raises an error of its own instead
         :raises StaleRows: an update or delete met fewer rows than it names
         """
 

@@ -30,7 +30,9 @@ MEMBERS_A_BATCH: Final = 64
 
 
 class Refused(Exception):
-    """The store refuses these changes: a key exists, or a row moved on. Nothing was written.
+    """The store refuses these changes: a key exists, a row moved on, or their writer is of an older epoch.
+
+    Nothing was written.
 
     The caller finds out which row it was: the others do not wait for its reading.
     """
@@ -50,10 +52,11 @@ _ANSWERED: Final = 'answered'
 class _Ticket:
     """One caller's changes on their way through the committer."""
 
-    __slots__ = ('changes', 'error', 'place', 'wake')
+    __slots__ = ('changes', 'error', 'fence', 'place', 'wake')
 
-    def __init__(self, changes: api.Changes) -> None:
+    def __init__(self, changes: api.Changes, fence: api.Fence | None) -> None:
         self.changes = changes
+        self.fence = fence
         self.place = _WAITING
         self.error: BaseException | None = None
         self.wake: Any = None               # a lock that is released when the ticket is answered or has the turn
@@ -109,15 +112,16 @@ class Committer:
 
     # -- the queue -----------------------------------------------------------------------------------------------------
 
-    def commit(self, changes: api.Changes) -> None:
+    def commit(self, changes: api.Changes, fence: api.Fence | None = None) -> None:
         """Carry out changes in one transaction, maybe together with those of other callers.
 
-        :raises Refused: a key exists or a row moved on; nothing was written
+        :param fence: the epoch of their writer; None for a writer that has none
+        :raises Refused: a key exists, a row moved on, or the epoch is over; nothing was written
         :raises StoreUnavailable, SchemaMismatch: nothing was written
         :raises OutcomeUnknown: the COMMIT that carried them was not answered, or the caller was interrupted
             (KeyboardInterrupt) when it was too late to take them back
         """
-        ticket = _Ticket(changes)
+        ticket = _Ticket(changes, fence)
         try:
             with self._mutex:
                 leads = not self._busy
@@ -237,15 +241,18 @@ class Committer:
             return backend.fault(error)
         committing = committed = False
         try:
-            backend.carry_out(connection, backends.Merged.of([ticket.changes for ticket in batch]))
+            # Sorted, as all that locks rows.
+            fences = sorted({ticket.fence for ticket in batch if ticket.fence is not None})
+            backend.carry_out(connection, backends.Merged.of([ticket.changes for ticket in batch]), fences)
             committing = True
             backend.commit(connection)
             committed = True
             self._used = time.monotonic()
             return None
-        except backends.StaleRows:
+        except (backends.StaleRows, backends.OldEpoch) as refusal:
             self._undo()
-            return Fault(Cause.STALE, Cause.STALE.value)
+            cause = Cause.STALE if isinstance(refusal, backends.StaleRows) else Cause.TAKEN_OVER
+            return Fault(cause, cause.value)
         except Exception as error:
             fault = backend.fault(error)
             if committing and not backend.undone_in_commit(backends.origin_of(error)):
@@ -305,7 +312,7 @@ class Committer:
         error: BaseException
         if fault.cause is Cause.IN_DOUBT:
             error = exception.OutcomeUnknown(self._name)
-        elif fault.cause in (Cause.DUPLICATE, Cause.STALE):
+        elif fault.cause in (Cause.DUPLICATE, Cause.STALE, Cause.TAKEN_OVER):
             error = Refused(fault)
         else:
             error = self._unavailable(fault)

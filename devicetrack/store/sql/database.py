@@ -44,6 +44,13 @@ _leaving = threading.Lock()
 Result = TypeVar('Result')
 
 
+class _Owner:
+    """The process whose connections a database has open: one object for all stores on them."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+
+
 class Database:
     """SQLite, PostgreSQL or MariaDB, as the options name it. Nothing connects before it is asked something.
 
@@ -54,7 +61,7 @@ class Database:
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._place = engines.place(conf)
         self.engine, self.backend = engines.create(self._place, conf)
-        self._pid = os.getpid()
+        self._owner = _Owner()
         self._foreign = (sa_exc.SQLAlchemyError, db_exc.DBError, self.backend.Error, OSError)
 
     @property
@@ -136,14 +143,14 @@ class Database:
 
     def notice_fork(self) -> None:
         """In a forked child, begin anew without touching any connection of the parent."""
-        if os.getpid() == self._pid:
+        if os.getpid() == self._owner.pid:
             return
         with _leaving:
-            if self._pid == os.getpid():
+            if self._owner.pid == os.getpid():
                 return
             _of_parents.append((self._abandon(), self.engine.pool))
             self.engine.dispose(close=False)
-            self._pid = os.getpid()
+            self._owner.pid = os.getpid()
 
     def _abandon(self) -> Any:
         """Forget what a subclass has open.

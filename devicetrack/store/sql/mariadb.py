@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Sequence
+import contextlib
 import itertools
 from typing import Any
 from typing import Final
@@ -10,6 +12,7 @@ from typing import Final
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 
+from devicetrack.store import api
 from devicetrack.store.sql import backend
 from devicetrack.store.sql.backend import Cause
 
@@ -81,24 +84,64 @@ class MariaDB(backend.Backend):
     def ping(self, connection: Any) -> None:
         connection.ping(reconnect=False)
 
-    def carry_out(self, connection: Any, merged: backend.Merged) -> None:
+    def carry_out(self, connection: Any, merged: backend.Merged, fences: Sequence[api.Fence] = ()) -> None:
         insert, update, delete, contexts = merged
         with connection.cursor() as cursor:
+            if self.is_one_insert(merged, fences):
+                cursor.execute(self.insert_one_at_epoch, merged.insert[0] + fences[0])
+                if cursor.rowcount != 1:
+                    raise backend.OldEpoch
+                return
             for deleted in backend.chunks(delete):
-                _run_each(cursor, self.delete_one, list(map(self.of_delete, deleted)))
+                self._run_each(cursor, fences, self.delete_one, list(map(self.of_delete, deleted)))
+                fences = ()
             for updated in backend.chunks(update):
-                _run_each(cursor, self.update_one, list(map(self.of_update, updated)))
+                self._run_each(cursor, fences, self.update_one, list(map(self.of_update, updated)))
+                fences = ()
             for inserted in backend.chunks(insert):
                 if len(inserted) == 1:
-                    cursor.execute(self.insert_one, inserted[0])
+                    self._run(cursor, fences, self.insert_one, inserted[0])
                 else:
-                    cursor.execute(self._insert_rows + ', '.join([self._insert_row] * len(inserted)),
-                                   tuple(itertools.chain.from_iterable(inserted)))
+                    self._run(cursor, fences, self._insert_rows + ', '.join([self._insert_row] * len(inserted)),
+                              _flat(inserted))
+                fences = ()
             if contexts:
                 statements, parameters = zip(*self.of_contexts(contexts), strict=True)
-                cursor.execute(';'.join(statements), tuple(itertools.chain.from_iterable(parameters)))
+                cursor.execute(';'.join(statements), _flat(parameters))
                 while cursor.nextset():
                     pass
+
+    def _run(self, cursor: Any, fences: Sequence[api.Fence], statements: str, parameters: tuple[Any, ...]) -> None:
+        """Run statements behind fences, in one round trip. The cursor is at the answer to the first statement then.
+
+        The server runs the statements in any case. When a fence meets no row, the caller undoes what they did.
+        """
+        if not fences:
+            cursor.execute(statements, parameters)
+            return
+        cursor.execute(f'{self.check_epoch};' * len(fences) + statements, _flat(fences) + parameters)
+        for _fence in fences:
+            if cursor.rowcount != 1:
+                # The answers to the statements, which may be errors, must not come in the place of this one.
+                with contextlib.suppress(self.Error):
+                    while cursor.nextset():
+                        pass
+                raise backend.OldEpoch
+            cursor.nextset()
+
+    def _run_each(self, cursor: Any, fences: Sequence[api.Fence], statement: str,
+                  rows: Sequence[tuple[Any, ...]]) -> None:
+        """Run a statement for each row, in one round trip for all; each must meet its row.
+
+        For one statement with many keys the optimizer might walk the whole table, and wait for the locks of other
+        hosts.
+        """
+        self._run(cursor, fences, ';'.join([statement] * len(rows)), _flat(rows))
+        met = cursor.rowcount
+        while cursor.nextset():
+            met += cursor.rowcount
+        if met != len(rows):
+            raise backend.StaleRows
 
     def commit(self, connection: Any) -> None:
         connection.commit()
@@ -120,17 +163,8 @@ class MariaDB(backend.Backend):
         return _number(error) is not None and self.cause_of(error) in _UNDONE_IN_COMMIT
 
 
-def _run_each(cursor: Any, statement: str, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Run a statement for each row, in one round trip for all; each must meet its row.
-
-    For one statement with many keys the optimizer might walk the whole table, and wait for the locks of other hosts.
-    """
-    cursor.execute(';'.join([statement] * len(rows)), tuple(itertools.chain.from_iterable(rows)))
-    met = cursor.rowcount
-    while cursor.nextset():
-        met += cursor.rowcount
-    if met != len(rows):
-        raise backend.StaleRows
+def _flat(rows: Iterable[Iterable[Any]]) -> tuple[Any, ...]:
+    return tuple(itertools.chain.from_iterable(rows))
 
 
 def _number(error: BaseException) -> int | None:

@@ -15,7 +15,7 @@ from devicetrack.objects import values
 from devicetrack.store import api
 
 # The newest revision under migrations/, named here so that checking a store needs no alembic. A test compares.
-REVISION: Final = '0006'
+REVISION: Final = '0007'
 
 metadata: Final = sa.MetaData()
 
@@ -35,6 +35,7 @@ hosts: Final = sa.Table(
     sa.Column('boot_id', sa.String(64), nullable=True),
     sa.Column('nested_version', sa.Integer, nullable=True),
     sa.Column('nested_at', sa.BigInteger, nullable=True),
+    sa.Column('epoch', sa.BigInteger, nullable=False, server_default='0'),
     sa.UniqueConstraint('name', name='uniq_hosts0name'),
     **_MARIADB)
 
@@ -127,3 +128,9 @@ for _table, _fields in ((hosts, api.Host._fields), (assignments, values.Record._
 KEY: Final = ('host_uuid', 'kind', 'identifier')              # what names a row of assignments
 READ_AT: Final = (*KEY, 'generation', 'claim_id')             # what names one version of it
 CONTEXT_KEY: Final = ('host_uuid', 'instance_uuid')           # what names a row of migration_contexts
+
+
+def at_epoch(host_uuid: Any, epoch: Any) -> sa.Select[Any]:
+    """Select one row if a host has this epoch, and lock it for sharing: nobody takes a later one meanwhile."""
+    return sa.select(sa.literal_column('1')).select_from(hosts).where(
+        hosts.c.uuid == host_uuid, hosts.c.epoch == epoch).with_for_update(read=True)

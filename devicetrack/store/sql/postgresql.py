@@ -11,6 +11,7 @@ from typing import Final
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
+from devicetrack.store import api
 from devicetrack.store.sql import backend
 from devicetrack.store.sql import convert
 from devicetrack.store.sql import models
@@ -19,6 +20,7 @@ from devicetrack.store.sql.backend import Cause
 # By SQLSTATE: the whole of it, else its class.
 _CAUSES: Final = {
     '23505': Cause.DUPLICATE,
+    '22012': Cause.TAKEN_OVER,      # a division by zero, which no other statement than that of a fence can have
     '40001': Cause.CONFLICT,
     '40P01': Cause.CONFLICT,
     '55P03': Cause.LOCKED,
@@ -53,10 +55,21 @@ class PostgreSQL(backend.Backend):
 
     def __init__(self, engine: sa.Engine, busy_timeout_s: int) -> None:
         super().__init__(engine, busy_timeout_s)
+        # The server runs what comes after it in the same round trip only if this raised no error, and it tells of the
+        # last statement alone. So a fence that meets no row is an error.
+        self._check_fence = f'SELECT 1 / (SELECT count(*) FROM ({self.check_epoch}) AS fence);'
         prefix, self._insert_row = self.insert_one.split(' VALUES ')
         self._insert_rows = prefix + ' VALUES '
         self._update_rows, self._updated_row = _update_rows()
         self._delete_rows, self._deleted_row = _delete_rows()
+        parameters = [column.type for column in models.assignments.c] + [
+            models.hosts.c.uuid.type, models.hosts.c.epoch.type]
+        numbered = self.insert_one_at_epoch
+        for number in range(1, len(parameters) + 1):
+            numbered = numbered.replace('%s', f'${number}', 1)
+        types = ', '.join('BIGINT' if isinstance(found, sa.Integer) else 'TEXT' for found in parameters)
+        self._prepare_claim = f'PREPARE claim ({types}) AS {numbered}'
+        self._claim = f'BEGIN;EXECUTE claim {_row(len(parameters))}'
         self._values_of_update = convert.parameters_of_update(
             [*map(convert.old, models.READ_AT), *map(convert.new, convert.CHANGEABLE)])
         self._values_of_delete = convert.parameters_of_delete([convert.old(name) for name in models.READ_AT])
@@ -75,39 +88,48 @@ class PostgreSQL(backend.Backend):
 
     def prepare_to_write(self, connection: Any) -> None:
         connection.autocommit = True
+        # Nearly every transaction of a claim is this statement, which takes longer to parse and plan than to run.
+        with connection.cursor() as cursor:
+            cursor.execute(self._prepare_claim)
 
     def ping(self, connection: Any) -> None:
         with connection.cursor() as cursor:
             cursor.execute('SELECT 1')
 
-    def carry_out(self, connection: Any, merged: backend.Merged) -> None:
-        begin = 'BEGIN;'
+    def carry_out(self, connection: Any, merged: backend.Merged, fences: Sequence[api.Fence] = ()) -> None:
+        begin, of_fences = 'BEGIN;' + self._check_fence * len(fences), _flat(fences)
         insert, update, delete, contexts = merged
         with connection.cursor() as cursor:
+            if self.is_one_insert(merged, fences):
+                cursor.execute(self._claim, merged.insert[0] + fences[0])
+                if cursor.rowcount != 1:
+                    raise backend.OldEpoch
+                return
             for deleted in backend.chunks(delete):
                 if len(deleted) == 1:
-                    cursor.execute(begin + self.delete_one, self.of_delete(deleted[0]))
+                    cursor.execute(begin + self.delete_one, of_fences + self.of_delete(deleted[0]))
                 else:
                     cursor.execute(begin + self._delete_rows % _rows(self._deleted_row, deleted),
-                                   _flat(map(self._values_of_delete, deleted)))
+                                   of_fences + _flat(map(self._values_of_delete, deleted)))
                 if cursor.rowcount != len(deleted):
                     raise backend.StaleRows
-                begin = ''
+                begin, of_fences = '', ()
             for updated in backend.chunks(update):
                 if len(updated) == 1:
-                    cursor.execute(begin + self.update_one, self.of_update(updated[0]))
+                    cursor.execute(begin + self.update_one, of_fences + self.of_update(updated[0]))
                 else:
                     cursor.execute(begin + self._update_rows % _rows(self._updated_row, updated),
-                                   _flat(map(self._values_of_update, updated)))
+                                   of_fences + _flat(map(self._values_of_update, updated)))
                 if cursor.rowcount != len(updated):
                     raise backend.StaleRows
-                begin = ''
+                begin, of_fences = '', ()
             for inserted in backend.chunks(insert):
                 if len(inserted) == 1:
-                    cursor.execute(begin + self.insert_one, inserted[0])
+                    cursor.execute(begin + self.insert_one, of_fences + inserted[0])
                 else:
-                    cursor.execute(begin + self._insert_rows + _rows(self._insert_row, inserted), _flat(inserted))
-                begin = ''
+                    cursor.execute(begin + self._insert_rows + _rows(self._insert_row, inserted),
+                                   of_fences + _flat(inserted))
+                begin, of_fences = '', ()
             if contexts:
                 statements, parameters = zip(*self.of_contexts(contexts), strict=True)
                 cursor.execute(begin + ';'.join(statements), _flat(parameters))

@@ -13,6 +13,7 @@ import urllib.parse
 import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
 
+from devicetrack.store import api
 from devicetrack.store.sql import backend
 from devicetrack.store.sql.backend import Cause
 
@@ -68,13 +69,20 @@ class SQLite(backend.Backend):
     def ping(self, connection: Any) -> None:
         """There is no server that could be gone."""
 
-    def carry_out(self, connection: Any, merged: backend.Merged) -> None:
+    def carry_out(self, connection: Any, merged: backend.Merged, fences: Sequence[api.Fence] = ()) -> None:
         if self._file_at_path() != self._file:
             # SQLite would go on writing to a file that nobody will ever open again.
             raise FileNotFoundError(errno.ENOENT, 'the file was removed or replaced', self._path)
         # IMMEDIATE takes the write lock now, where waiting for it is possible. A transaction that read first and
         # wrote then would be refused instead, without waiting, when another one wrote in between.
         connection.execute('BEGIN IMMEDIATE')
+        if self.is_one_insert(merged, fences):
+            if connection.execute(self.insert_one_at_epoch, merged.insert[0] + fences[0]).rowcount != 1:
+                raise backend.OldEpoch
+            return
+        for fence in fences:
+            if connection.execute(self.check_epoch, fence).fetchone() is None:
+                raise backend.OldEpoch
         insert, update, delete, contexts = merged
         if delete:
             cursor = connection.executemany(self.delete_one, [self.of_delete(record) for record in delete])

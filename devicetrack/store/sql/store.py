@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
+import copy
 from typing import Any
 from typing import Final
 
@@ -52,6 +53,9 @@ class SQLStore(database.Database, api.Store):
         self._committer = committer.Committer(self.name, self.backend, self.open_writing, self.close_writing,
                                              self.unavailable)
         self._selects = _selects()
+        self._host: api.Host | None = None          # whose writes are refused when its epoch is over
+        self._fence: api.Fence | None = None
+        self._is_taken_over = False
 
     def check(self) -> None:
         schema.check(self)
@@ -84,6 +88,50 @@ class SQLStore(database.Database, api.Store):
             if known is None or known.identity != host.identity:    # else it is ours, and its answer was lost
                 raise exception.HostIdentityChanged(host.name) from error
 
+    def take_epoch(self, host_uuid: str) -> int:
+        epoch = self.transact(lambda connection: _take_epoch(connection, host_uuid))
+        if epoch is None:
+            raise self._unknown(host_uuid)
+        return epoch
+
+    def at_epoch(self, host: api.Host) -> SQLStore:
+        # It shares everything but these with this store: the engine, the committer, the process that owns them.
+        store = copy.copy(self)
+        store._host, store._fence, store._is_taken_over = host, api.Fence(host.uuid, host.epoch), False
+        return store
+
+    def check_epoch(self) -> None:
+        if self._fence is not None:
+            with self.reading() as connection:
+                self._pass(connection)
+
+    @property
+    def is_taken_over(self) -> bool:
+        return self._is_taken_over
+
+    def _pass(self, connection: sa.Connection) -> None:
+        """Keep others from taking a later epoch until the transaction ends.
+
+        :raises HostTakenOver: somebody did
+        """
+        if self._fence is not None and connection.execute(models.at_epoch(*self._fence)).first() is None:
+            raise self._taken_over()
+
+    def _taken_over(self) -> exception.HostTakenOver:
+        self._is_taken_over = True
+        return exception.HostTakenOver(self._host.name if self._host is not None else '')
+
+    def _transact_at_epoch(self, work: Callable[[sa.Connection], database.Result]) -> database.Result:
+        """As :meth:`transact`, for what only a manager that is not taken over may write."""
+        def fenced(connection: sa.Connection) -> database.Result:
+            self._pass(connection)
+            return work(connection)
+
+        return self.transact(fenced)
+
+    def _unknown(self, host_uuid: str) -> exception.UnknownHost:
+        return exception.UnknownHost(host_uuid, [host.name for host in self.hosts()])
+
     def set_boot_id(self, host_uuid: str, boot_id: str) -> None:
         self._set_of_host(host_uuid, boot_id=boot_id)
 
@@ -92,7 +140,7 @@ class SQLStore(database.Database, api.Store):
 
     def _set_of_host(self, host_uuid: str, **values: Any) -> None:
         if not self._execute(sa.update(models.hosts).where(models.hosts.c.uuid == host_uuid).values(**values)):
-            raise exception.UnknownHost(host_uuid, [host.name for host in self.hosts()])
+            raise self._unknown(host_uuid)
 
     def replace_host(self, before: api.Host, after: api.Host) -> None:
         try:
@@ -157,8 +205,10 @@ class SQLStore(database.Database, api.Store):
             changes.check_contexts()
         self.notice_fork()
         try:
-            self._committer.commit(changes)
+            self._committer.commit(changes, self._fence)
         except committer.Refused as refused:
+            if refused.fault.cause is Cause.TAKEN_OVER:
+                raise self._taken_over() from None
             if refused.fault.cause is Cause.STALE:
                 raise self._stale(changes) from None
             raise self._taken(changes) from refused.fault.error
@@ -256,7 +306,7 @@ class SQLStore(database.Database, api.Store):
         """Run ``work``, which deletes rows and inserts others with their keys."""
         for left in reversed(range(backends.ATTEMPTS)):
             try:
-                self.transact(work)
+                self._transact_at_epoch(work)
                 return
             except db_exc.DBDuplicateEntry as error:        # a commit whose answer was lost has happened just now
                 if not left:
@@ -281,7 +331,7 @@ class SQLStore(database.Database, api.Store):
 
     def _execute(self, statement: sa.Insert | sa.Update | sa.Delete) -> int:
         """Run one statement in a transaction of its own; says how many rows it met. Raises what transact raises."""
-        return self.transact(lambda connection: connection.execute(statement).rowcount)
+        return self._transact_at_epoch(lambda connection: connection.execute(statement).rowcount)
 
 
 def _selects() -> Mapping[tuple[str, ...], sa.Select[Any]]:
@@ -306,6 +356,13 @@ def _try_to_write(connection: sa.Connection) -> None:
 # -- transactions of several statements -------------------------------------------------------------------------------
 
 
+def _take_epoch(connection: sa.Connection, host_uuid: str) -> int | None:
+    table = models.hosts
+    connection.execute(sa.update(table).where(table.c.uuid == host_uuid).values(epoch=table.c.epoch + 1))
+    taken: int | None = connection.execute(sa.select(table.c.epoch).where(table.c.uuid == host_uuid)).scalar()
+    return taken
+
+
 def _replace_host(connection: sa.Connection, before: api.Host, after: api.Host) -> None:
     """Delete a host and all that is left of it, and insert another.
 
@@ -314,8 +371,8 @@ def _replace_host(connection: sa.Connection, before: api.Host, after: api.Host) 
     """
     table = models.hosts
     # For update: when two replace one machine, the second sees what the first has done.
-    found = [host.identity for host in convert.hosts(connection.execute(
-        sa.select(table).where(table.c.uuid.in_((before.uuid, after.uuid))).with_for_update()))]
+    found = {host.identity: host for host in convert.hosts(connection.execute(
+        sa.select(table).where(table.c.uuid.in_((before.uuid, after.uuid))).with_for_update()))}
     if before.identity not in found:
         if after.identity in found:          # an earlier call did it, and its answer was lost
             return
@@ -329,7 +386,8 @@ def _replace_host(connection: sa.Connection, before: api.Host, after: api.Host) 
     for kept in (models.withheld, models.leftovers):
         connection.execute(sa.update(kept).where(kept.c.host_uuid == before.uuid).values(host_uuid=after.uuid))
     connection.execute(sa.delete(table).where(table.c.uuid == before.uuid))
-    connection.execute(sa.insert(table).values(after._asdict()))
+    epoch = max(after.epoch, found[before.identity].epoch + 1)          # no epoch of the old host is one of the new
+    connection.execute(sa.insert(table).values(after._replace(epoch=epoch)._asdict()))
 
 
 def _add_order(connection: sa.Connection, order: api.Order) -> None:

@@ -247,6 +247,30 @@ class Connection:
 
         return [answer for answer in side_by_side.ask(domains, fetch) if answer is not None]
 
+    def saved(self, read: Callable[[Definitions | Unreadable], _Answer]) -> list[_Answer]:
+        """Read the definition in the saved state of every guest that has one (managed save).
+
+        :param read: as in :meth:`definitions`; the saved definition is ``current``
+        :raises HypervisorUnreachable: no answer
+        """
+        flags = libvirt.VIR_CONNECT_LIST_DOMAINS_MANAGEDSAVE
+
+        def fetch(raw: Any) -> _Answer | None:
+            domain = Domain(self, raw)
+            try:
+                text = domain.saved()
+            except exception.DomainGone:
+                return None
+            except Refused as error:
+                if error.meaning is Meaning.UNSUPPORTED:
+                    # libvirt's test driver, whose states nobody can read or change. QEMU's could since 3.7.
+                    return None
+                return read(Unreadable(domain.uuid, f'its saved state: {error}'))
+            return None if text is None else read(Definitions(domain.uuid, False, text, None))
+
+        found = self._asked('virConnectListAllDomains', lambda raw: raw.listAllDomains(flags))
+        return [answer for answer in side_by_side.ask(found, fetch) if answer is not None]
+
     def _definitions_of(self, domain: Any, transient: Collection[str]) -> Definitions | Unreadable | None:
         """Read the definitions of a domain; None if it is gone."""
         uuid = domain.UUIDString()

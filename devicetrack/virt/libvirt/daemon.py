@@ -121,6 +121,11 @@ def send_dax(path: str, size_bytes: int, socket_path: str) -> None:
         os.close(fd)
 
 
+@context.entrypoint
+def is_dax_locked(path: str) -> bool:
+    return root.is_dax_locked(path)
+
+
 def _owner(socket_path: str) -> int:
     """Return the user whose directory a socket is in. The daemon must not send to any other socket of the host.
 

@@ -7,6 +7,8 @@ unknown, not absent.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from collections.abc import Iterator
 import re
 from typing import NamedTuple
 
@@ -17,6 +19,9 @@ from devicetrack.objects import values
 from devicetrack.virt import metadata
 from devicetrack.virt.libvirt import document as documents
 from devicetrack.virt.libvirt import excerpt
+
+# The namespace of what libvirt's QEMU driver takes beside the definition (docs/drvqemu.rst in libvirt's source).
+_QEMU = 'http://libvirt.org/schemas/domain/qemu/1.0'
 
 # Models of memory devices that lie on a path. The others (dimm, virtio-mem, sgx-epc) take the host's own memory.
 PATH_BACKED_MEMORY = frozenset(('nvdimm', 'virtio-pmem'))
@@ -37,6 +42,10 @@ class Domain(NamedTuple):
     devices in the form of sysfs (``0000:3d:00.4``). ``live`` says that it is the definition of a running guest.
     ``record_text`` is our element among the metadata, or ''. It is parsed on demand, for that takes longer than all
     the rest.
+
+    ``other_paths`` and ``other_pci_addresses`` stand in other elements, where a device of ours may be meant too: disks,
+    network interfaces, file systems, character devices. Nearly all of them are other things. ``arguments`` are those
+    that the hypervisor gets as they are.
     """
 
     uuid: str
@@ -45,6 +54,9 @@ class Domain(NamedTuple):
     mdev_uuids: tuple[str, ...]
     pci_addresses: tuple[str, ...] = ()
     record_text: str = ''
+    other_paths: tuple[str, ...] = ()
+    other_pci_addresses: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
 
     @property
     def boot_id(self) -> str | None:
@@ -74,13 +86,14 @@ class Domain(NamedTuple):
             return None, f'{error.where}: {error.reason}'
 
 
-def parse(text: str, document: str = 'domain XML') -> Domain:
+def parse(text: str, document: str = 'domain XML', hints: Collection[str] = ()) -> Domain:
     """Read one definition.
 
     :param document: what it is, for messages: with a domain's UUID, never with its name
+    :param hints: what the paths of tracked devices begin with: of other paths, ``other_paths`` may lack some
     :raises InvalidDocument: it is not a domain, or names a device in a form that cannot be read
     """
-    found = excerpt.read(text, PATH_BACKED_MEMORY) if len(text) <= documents.MAX_LENGTH else None
+    found = excerpt.read(text, PATH_BACKED_MEMORY, hints) if len(text) <= documents.MAX_LENGTH else None
     if found is not None:
         return Domain(*found)
     return parse_all(text, document)
@@ -99,12 +112,35 @@ def parse_all(text: str, document: str = 'domain XML') -> Domain:
         () if devices is None else _memory_paths(devices, document),
         () if devices is None else tuple(mdev_uuid(hostdev, document) for hostdev in hostdevs(devices, 'mdev')),
         () if devices is None else tuple(pci_address(hostdev, document) for hostdev in hostdevs(devices, 'pci')),
-        '' if record is None else etree.tostring(record, encoding='unicode', with_tail=False))
+        '' if record is None else etree.tostring(record, encoding='unicode', with_tail=False),
+        () if devices is None else tuple(_other_paths(devices)),
+        () if devices is None else tuple(_other_pci_addresses(devices, document)),
+        tuple(str(value) for element in root.findall(f'{{{_QEMU}}}*') for inner in element.iter()
+              for value in inner.attrib.values()))
 
 
 def _memory_paths(devices: etree._Element, document: str) -> tuple[str, ...]:
     return tuple(documents.required(memory, 'source/path', document)
                  for memory in devices.findall('memory') if memory.get('model') in PATH_BACKED_MEMORY)
+
+
+def _other_paths(devices: etree._Element) -> Iterator[str]:
+    """Every absolute path in a device, but those of :func:`_memory_paths`."""
+    for device in devices:
+        backed = device.tag == 'memory' and device.get('model') in PATH_BACKED_MEMORY
+        for element in device.iter(etree.Element):
+            if not (backed and element.tag == 'path'):
+                for value in (*element.attrib.values(), (element.text or '').strip()):
+                    if value[:1] == '/':
+                        yield value
+
+
+def _other_pci_addresses(devices: etree._Element, document: str) -> Iterator[str]:
+    """The PCI devices that disks (NVMe) and network interfaces of guests are."""
+    for device in devices.findall('*'):
+        if device.tag in ('disk', 'interface') and device.find('source/address') is not None:
+            if device.get('type') == 'nvme' or device.get('type') == 'hostdev':
+                yield pci_address(device, document)
 
 
 def hostdevs(devices: etree._Element, sort: str) -> list[etree._Element]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Container
 from collections.abc import Iterable
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ import time
 from typing import Any
 from typing import NamedTuple
 import urllib.parse
+from xml.sax.saxutils import escape
 
 from oslo_config import cfg
 
@@ -67,6 +69,7 @@ class _Named(NamedTuple):
     running: bool
     now: Sequence[str]              # in the live definition
     later: Sequence[str]            # in the inactive one
+    surely: bool = True             # else, most of them mean something else than a device of this kind
 
 
 class _Guest(NamedTuple):
@@ -97,6 +100,7 @@ class LibvirtDriver(driver.VirtDriver):
         options.register(conf)
         self.hypervisor = connection.Connection(conf[options.LIBVIRT_GROUP].connection_uri, connect)
         self._kinds = installed.make(installed.classes(conf) if kinds is None else kinds, conf, self.hypervisor)
+        self._hints = tuple(hint for kind in self._kinds.values() for hint in kind.path_hints)
         self._guests = guests.Guests(self.hypervisor, self._kinds, self.boot_id)
         self._locks = os.path.join(state_path, 'locks')
         manager_options.register(conf)
@@ -160,12 +164,14 @@ class LibvirtDriver(driver.VirtDriver):
     def get_usage(self) -> Usage:
         return self._usage({kind.name for kind in self._kinds.values() if kind.configured})
 
-    def _usage(self, needed: Container[str]) -> Usage:
+    def _usage(self, needed: Container[str], guarding: Collection[DeviceKey] = ()) -> Usage:
         """Ask the hypervisor once.
 
         :param needed: the kinds that must identify their devices, or else the usage is unknown. The other kinds are
             asked too, since devices of a kind that no option names any more may still have owners here. Their errors
             do no harm: their tools may not even be installed.
+        :param guarding: devices that are about to be taken back. A definition uses them when its addresses name them,
+            whatever its record says of its boot, and when its record names them, whatever its addresses
         """
         named: list[_Named] = []
         uses: list[Use] = []
@@ -173,7 +179,8 @@ class LibvirtDriver(driver.VirtDriver):
         running: set[str] = set()
         unknown: list[Unknown] = []
         boot_id = self.boot_id()
-        for guest in self.hypervisor.definitions(functools.partial(self._read_guest, boot_id)):
+        read = functools.partial(self._read_guest, boot_id, guarding)
+        for guest in self.hypervisor.definitions(read):
             if guest.uuid in domains:
                 unknown.append(Unknown(f'domain {guest.uuid}', 'two domains have this UUID'))
             domains.add(guest.uuid)
@@ -183,6 +190,14 @@ class LibvirtDriver(driver.VirtDriver):
                 unknown.append(guest.unknown)
             named += guest.named
             uses += guest.uses
+        # After the definitions: a guest that was saved since then is among these. It comes back on what it was saved
+        # with, whatever its definition says.
+        for guest in self.hypervisor.saved(read):
+            domains.add(guest.uuid)
+            if guest.unknown is not None:
+                unknown.append(guest.unknown)
+            named += [one for one in guest.named if one not in named]
+            uses += [one for one in guest.uses if one not in uses]
         for kind in self._kinds.values():
             ours = [one for one in named if one.kind == kind.name]
             means: Mapping[str, str | None] | None = None
@@ -193,12 +208,13 @@ class LibvirtDriver(driver.VirtDriver):
                     unknown.append(Unknown(f'{kind.name} devices that domains name', str(error)))
             uses += [Use(kind.name, None if means is None else means[address], address, uuid, runs, address in now,
                          address in later)
-                     for _kind, uuid, runs, now, later in ours for address in dict.fromkeys((*now, *later))
-                     if means is None or address in means]
+                     for _kind, uuid, runs, now, later, surely in ours for address in dict.fromkeys((*now, *later))
+                     if (surely if means is None else address in means and (surely or means[address] is not None))]
         return Usage(tuple(uses), frozenset(domains), frozenset(running), tuple(unknown),
                      self._guests.arriving(running))
 
-    def _read_guest(self, boot_id: str, found: connection.Definitions | connection.Unreadable) -> _Guest:
+    def _read_guest(self, boot_id: str, guarding: Collection[DeviceKey],
+                    found: connection.Definitions | connection.Unreadable) -> _Guest:
         """Read what one domain names, as far as that can be read. Several threads do this at the same time."""
         named: list[_Named] = []
         uses: list[Use] = []
@@ -206,20 +222,21 @@ class LibvirtDriver(driver.VirtDriver):
             return _Guest(found.uuid, False, named, uses, Unknown(f'domain {found.uuid}', found.reason))
         unknown = None
         try:
-            self._read_definitions(found, boot_id, named, uses)
+            self._read_definitions(found, boot_id, guarding, named, uses)
         except exception.InvalidDocument as error:
             unknown = Unknown(error.document, f'{error.where}: {error.reason}')
         return _Guest(found.uuid, found.running, named, uses, unknown)
 
-    def _read_definitions(self, found: connection.Definitions, boot_id: str, named: list[_Named],
-                          uses: list[Use]) -> None:
+    def _read_definitions(self, found: connection.Definitions, boot_id: str, guarding: Collection[DeviceKey],
+                          named: list[_Named], uses: list[Use]) -> None:
         """Add what one domain names.
 
         :raises InvalidDocument: a definition cannot be read. The devices of a readable live one were added before
         """
         document = f'domain {found.uuid}'
-        current = domain_xml.parse(found.current, document)
-        defined = None if found.defined is None else domain_xml.parse(found.defined, f'{document}, inactive')
+        current = domain_xml.parse(found.current, document, self._hints)
+        defined = None if found.defined is None else domain_xml.parse(found.defined, f'{document}, inactive',
+                                                                      self._hints)
         for domain in (current, defined):
             if domain is not None and domain.uuid != found.uuid:
                 raise exception.InvalidDocument(document, 'uuid', 'not the one of the domain')
@@ -234,14 +251,25 @@ class LibvirtDriver(driver.VirtDriver):
                 inactive, problem = None, error
         for kind in self._kinds.values():
             now = kind.addresses(live) if live is not None else ()
-            later = kind.addresses(inactive) if inactive is not None and kind.form not in recorded else ()
+            later = kind.addresses(inactive) if inactive is not None and (
+                guarding or kind.form not in recorded) else ()
             if now or later:
                 named.append(_Named(kind.name, found.uuid, found.running, now, later))
+            now = kind.other_addresses(live) if live is not None else ()
+            later = kind.other_addresses(inactive) if inactive is not None else ()
+            if now or later:
+                named.append(_Named(kind.name, found.uuid, found.running, now, later, surely=False))
         for form, keys in recorded.items():
             uses += [Use(*key, address, found.uuid, found.running, False, True)
                      for key, address in zip(keys, () if inactive is None else form.addresses(inactive), strict=True)]
+        if inactive is not None and guarding:
+            uses += [Use(*key, key.identifier, found.uuid, found.running, False, True)
+                     for key in _recorded_of(inactive, guarding, document)]
         if problem is not None:
             raise problem
+        for domain in (live, inactive):
+            if domain is not None and '-readconfig' in domain.arguments:
+                raise exception.InvalidDocument(document, 'qemu:commandline', 'a file that it names may name devices')
 
     # -- devices -----------------------------------------------------------------------------------------------
 
@@ -249,13 +277,14 @@ class LibvirtDriver(driver.VirtDriver):
         kind = self._kinds.get(assignment.kind)
         if kind is None:
             raise exception.RealizeFailed(*_key(assignment), _NO_KIND)
-        try:
-            lock = self._lock(assignment, 0.0)
-        except filelock.FileLocked:
-            raise _busy(assignment) from None
-        except OSError as error:
-            raise exception.RealizeFailed(*_key(assignment), _no_lock(error)) from error
-        with lock:
+        with contextlib.ExitStack() as locks:
+            try:
+                lock = locks.enter_context(self._lock(assignment, 0.0))
+                locks.enter_context(self._own_lock(assignment, kind))
+            except filelock.FileLocked:
+                raise _busy(assignment) from None
+            except OSError as error:
+                raise exception.RealizeFailed(*_key(assignment), _no_lock(error)) from error
             try:
                 self._proving.take_back((_key(assignment),))
                 return kind.realize(assignment)
@@ -264,7 +293,8 @@ class LibvirtDriver(driver.VirtDriver):
             finally:
                 lock.unlock()
 
-    def unclaim(self, assignments: Sequence[DeviceAssignment]) -> Mapping[DeviceKey, exception.DriverError | None]:
+    def unclaim(self, assignments: Sequence[DeviceAssignment],
+                confirm: driver.Confirm | None = None) -> Mapping[DeviceKey, exception.DriverError | None]:
         results: dict[DeviceKey, exception.DriverError | None] = {}
         with contextlib.ExitStack() as locks:
             held: list[tuple[DeviceAssignment, api.DeviceKind, filelock.FileLock]] = []
@@ -276,21 +306,40 @@ class LibvirtDriver(driver.VirtDriver):
                     results[_key(assignment)] = exception.UnclaimFailed(*_key(assignment), _NO_KIND)
                     continue
                 try:
-                    lock = self._lock(assignment, started + kind.wait_s - time.monotonic())
+                    lock = locks.enter_context(self._lock(assignment, started + kind.wait_s - time.monotonic()))
+                    locks.enter_context(self._own_lock(assignment, kind))
                 except filelock.FileLocked:
                     results[_key(assignment)] = _busy(assignment)
                 except OSError as error:
                     results[_key(assignment)] = exception.UnclaimFailed(*_key(assignment), _no_lock(error))
                 else:
-                    locks.enter_context(lock)
                     held.append((assignment, kind, lock))
-            if held:
-                # The driver asks after it has the locks: nobody can make a device ready for a guest without its lock.
-                usage = self._usage({kind.name for _assignment, kind, _lock in held})
-                for assignment, kind, lock in held:
-                    results[_key(assignment)] = self._proving.unclaim(assignment, kind, lock, usage)
-                    lock.unlock()               # the kind answered, so its wiper has ended
+            # The driver asks after it has the locks: nobody can make a device ready for a guest without its lock. It
+            # asks anew for each device, since the wipe of the one before may have taken hours.
+            keys = frozenset(_key(assignment) for assignment, _kind, _lock in held)
+            asked = self._usage({kind.name for _assignment, kind, _lock in held}, keys) if held else None
+            for assignment, kind, lock in held:
+                if confirm is not None:
+                    confirm(assignment)
+                usage = asked or self._usage_or_doubt({kind.name}, keys)
+                results[_key(assignment)] = (driver.obstacle(_key(assignment), usage)
+                                             or self._proving.unclaim(assignment, kind, lock))
+                asked = None
+            done = [(assignment, kind) for assignment, kind, _lock in held if results[_key(assignment)] is None]
+            if done:
+                usage = self._usage_or_doubt({kind.name for _assignment, kind in done}, keys)
+                results.update((_key(one), driver.obstacle(_key(one), usage)) for one, _kind in done)
+                results.update(self._proving.wiped([one for one, _kind in done if results[_key(one)] is None]))
+            for _assignment, _kind, lock in held:
+                lock.unlock()                   # the kinds answered, so their wipers have ended
         return {_key(assignment): results[_key(assignment)] for assignment in assignments}
+
+    def _usage_or_doubt(self, needed: Container[str], guarding: Collection[DeviceKey]) -> Usage:
+        """Ask the hypervisor again. Without an answer everything is in doubt: what is done must not be lost by it."""
+        try:
+            return self._usage(needed, guarding)
+        except exception.HypervisorUnreachable as error:
+            return Usage((), frozenset(), frozenset(), (Unknown('the hypervisor', str(error)),))
 
     def prove(self, assignments: Sequence[DeviceAssignment],
               how: str) -> Mapping[DeviceKey, exception.DriverError | None]:
@@ -363,6 +412,23 @@ class LibvirtDriver(driver.VirtDriver):
     def migration_definitions(self, device_map: DeviceMap) -> MigrationDefinitions:
         return self._guests.migration_definitions(device_map)
 
+    @staticmethod
+    def _own_lock(assignment: DeviceAssignment, kind: api.DeviceKind) -> contextlib.AbstractContextManager[object]:
+        """Hold the lock on what stands for a device on the host, where there is something.
+
+        :raises FileLocked: somebody else holds it, perhaps a manager with another state directory
+        :raises OSError: it cannot be opened
+        """
+        path = kind.own_path(assignment)
+        if path is None:
+            return contextlib.nullcontext()
+        lock = filelock.NodeLock(path)
+        try:
+            lock.acquire()
+        except FileNotFoundError:
+            return contextlib.nullcontext()
+        return lock
+
     def _lock(self, assignment: DeviceAssignment, timeout_s: float) -> filelock.FileLock:
         """Take the lock file of one device. Nothing ever removes the file.
 
@@ -378,3 +444,17 @@ class LibvirtDriver(driver.VirtDriver):
         lock = filelock.FileLock(os.path.join(self._locks, f'{name}.lock'))
         lock.acquire(max(0.0, timeout_s))
         return lock
+
+
+def _recorded_of(domain: domain_xml.Domain, wanted: Collection[DeviceKey], document: str) -> list[DeviceKey]:
+    """Find those of some devices that the record of a definition names as the guest's own.
+
+    :raises InvalidDocument: it seems to name one of them, and cannot be read
+    """
+    # Nearly no record names one, and to parse them all would take longer than all else.
+    if not any(name in domain.record_text for key in wanted for name in (key.identifier, escape(key.identifier))):
+        return []
+    if domain.record is None:
+        raise exception.InvalidDocument(document, 'metadata', str(domain.record_problem))
+    return [key for device in domain.record.devices if not device.beside
+            and (key := DeviceKey(device.kind, device.identifier)) in wanted]

@@ -13,6 +13,10 @@ A match is reliable in a well-formed document, for three reasons:
 - The difference between opening and closing tags gives the depth of a tag. Text may contain a ``/>``, which is counted
   as a tag. Then the count is not even at the end, and the text is left to the parser.
 
+libvirt has other elements that can name a device of ours: network interfaces, disks, file systems, arguments for QEMU.
+A few searches tell that a document has none of them. Only the paths of block devices are read here, since many guests
+have disks on them; all else is left to the parser.
+
 If a document is not well-formed, this module may read it where a parser refuses it. It never hides a device: it finds
 every tag that begins or ends a tracked device, as many of each and in their right places, or gives up.
 """
@@ -42,6 +46,10 @@ _HOSTDEV = re.compile(rf"\n    <hostdev mode='[a-z]+' type='([a-z_]+)'((?:{_ATTR
                       rf"(?:      <source>\n        <address (?:uuid='({_UUID})'|{_PCI})/>\n)?")
 _RECORD = f'\n    <devicetrack:{metadata.ELEMENT} xmlns:devicetrack="{metadata.NAMESPACE}"'
 _RECORD_END = f'</devicetrack:{metadata.ELEMENT}>'
+# An address inside a source lies as deep as no other: those of host devices, and of disks and interfaces that are one.
+_SOURCE_ADDRESS = '\n        <address '
+_BLOCK = '<source dev'
+_BLOCK_PATH = re.compile(rf"<source dev='({_PLAIN}']*)'")
 # If a namespace is declared in another way, for example with references, it may be ours. Nova's own name has '/xmlns/'.
 _NAMESPACE = re.compile(r"""xmlns(?::[\w.-]{1,64})?=(?:"[^"&]{1,256}"|'[^'&]{1,256}')""")
 
@@ -55,27 +63,31 @@ class Excerpt(NamedTuple):
     mdev_uuids: tuple[str, ...]
     pci_addresses: tuple[str, ...]
     record: str
+    other_paths: tuple[str, ...] = ()
 
 
 class _Doubt(Exception):
     """The text is not quite what libvirtd writes."""
 
 
-def read(text: str, path_backed: Collection[str]) -> Excerpt | None:
+def read(text: str, path_backed: Collection[str], hints: Collection[str] = ()) -> Excerpt | None:
     """Read a definition; None if its text leaves a doubt. Then only a parser can tell what the definition says.
 
     :param path_backed: the models of memory devices that have a path
+    :param hints: what the paths of tracked devices begin with. A device that has one of them elsewhere than in such
+        memory is for the parser
     """
     try:
-        return _read(text, path_backed)
+        return _read(text, path_backed, hints)
     except _Doubt:
         return None
 
 
-def _read(text: str, path_backed: Collection[str]) -> Excerpt:
+def _read(text: str, path_backed: Collection[str], hints: Collection[str]) -> Excerpt:
     head = _HEAD.match(text)
-    # The search for one rare character is many times as fast as for two of which one is common.
-    if head is None or ('!' in text and '<!' in text) or ('?' in text and '<?' in text):
+    # The search for one rare character is many times as fast as for two of which one is common. libvirtd declares a
+    # namespace at the root only for arguments of a hypervisor, which may name anything.
+    if head is None or 'xmlns' in head[0] or ('!' in text and '<!' in text) or ('?' in text and '<?' in text):
         raise _Doubt
     start = head.end()
     own = _own_element(text, 'metadata', start)
@@ -90,11 +102,26 @@ def _read(text: str, path_backed: Collection[str]) -> Excerpt:
             raise _Doubt
     if record or memories or hostdevs:
         _check_depths(text, start, own, devices, sorted(memory_runs + hostdev_runs))
-    return Excerpt(
-        head[2], head[1] is not None,
-        tuple(path for spot in memories if (path := _path(text, spot, path_backed)) is not None),
-        *_addresses(text, hostdevs),
-        record)
+    paths = tuple(path for spot in memories if (path := _path(text, spot, path_backed)) is not None)
+    mdevs, functions = _addresses(text, hostdevs)
+    if (text.count(_SOURCE_ADDRESS, devices.begin, devices.end) != len(mdevs) + len(functions)
+            or text.find('<filesystem', devices.begin, devices.end) >= 0):
+        raise _Doubt
+    for hint in hints:
+        if text.count(hint, devices.begin, devices.end) != sum(path.count(hint) for path in paths):
+            raise _Doubt
+    return Excerpt(head[2], head[1] is not None, paths, mdevs, functions, record, _blocks(text, devices))
+
+
+def _blocks(text: str, devices: _Element) -> tuple[str, ...]:
+    """Return the paths of block devices, and of whatever else a source calls a device."""
+    count = text.count(_BLOCK, devices.begin, devices.end)
+    if not count:
+        return ()
+    found = _BLOCK_PATH.findall(text, devices.begin, devices.end)
+    if len(found) != count:
+        raise _Doubt
+    return tuple(path for path in found if path[:1] == '/')
 
 
 class _Element(NamedTuple):
@@ -188,6 +215,8 @@ def _path(text: str, spot: int, path_backed: Collection[str]) -> str | None:
     if found is None:
         raise _Doubt
     if found[1] not in path_backed:
+        if found[2] is not None:
+            raise _Doubt
         return None
     path = (found[2] or '').strip()
     if not path:
@@ -207,6 +236,6 @@ def _addresses(text: str, hostdevs: list[int]) -> tuple[tuple[str, ...], tuple[s
             uuids.append(uuid)
         elif sort == 'pci' and domain is not None:
             addresses.append(f'{domain}:{bus}:{slot}.{function}')
-        elif sort in ('mdev', 'pci'):
+        elif sort in ('mdev', 'pci', 'storage', 'misc'):        # the last two have paths
             raise _Doubt
     return tuple(uuids), tuple(addresses)

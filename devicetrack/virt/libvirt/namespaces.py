@@ -18,8 +18,10 @@ from typing import NamedTuple
 import uuid
 
 from devicetrack import exception
+from devicetrack import filelock
 from devicetrack.virt.libvirt import ndctl
 from devicetrack.virt.libvirt import privileged
+from devicetrack.virt.libvirt import root
 
 _FILE_ALIGN = 2 << 20
 # The kernel's libnvdimm devices. The kernel makes a region read-only that is not persistent any more, for example
@@ -48,8 +50,12 @@ class Namespace(NamedTuple):
 
 
 class Source(abc.ABC):
-    """Reads the namespaces of this host. ``has_holes`` says that :meth:`is_blank` may be true of one."""
+    """Reads the namespaces of this host.
 
+    ``beginning`` is what their paths begin with. ``has_holes`` says that :meth:`is_blank` may be true of one.
+    """
+
+    beginning: str
     has_holes = False
 
     def read(self) -> dict[str, Namespace]:
@@ -77,14 +83,27 @@ class Source(abc.ABC):
 
     @abc.abstractmethod
     def open(self, namespace: Namespace, writing: bool = True) -> int:
-        """Open one for reading, and for writing where that is wanted. The caller closes the descriptor.
+        """Open one for reading, and for writing where that is wanted, and take the lock on its own node or file.
 
-        :raises OSError: it cannot be opened, or is no namespace of this source
+        The caller closes the descriptor. Whoever inherits the descriptor has the lock.
+
+        :raises BlockingIOError: somebody else holds the lock
+        :raises OSError: another process has it open or mapped (EBUSY), it cannot be opened, or is no namespace of this
+            source
+        """
+
+    @abc.abstractmethod
+    def is_locked(self, namespace: Namespace) -> bool:
+        """Whether somebody has it open by :meth:`open`, in whatever process.
+
+        :raises OSError: it cannot be opened
         """
 
 
 class NdctlSource(Source):
     """The namespaces that ndctl lists."""
+
+    beginning = '/dev/dax'
 
     def __init__(self, command: str) -> None:
         self._command = command
@@ -122,6 +141,9 @@ class NdctlSource(Source):
         # Whoever only reads maps it for reading alone.
         return privileged.open_dax(namespace.path, namespace.size_bytes)
 
+    def is_locked(self, namespace: Namespace) -> bool:
+        return privileged.is_dax_locked(namespace.path)
+
 
 class DirectorySource(Source):
     """Regular files of one directory. This class never makes or resizes them.
@@ -133,6 +155,7 @@ class DirectorySource(Source):
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
+        self.beginning = os.path.join(directory, '')
 
     def each(self) -> Iterator[Namespace]:
         with self._files() as entries:
@@ -157,7 +180,7 @@ class DirectorySource(Source):
 
     def is_blank(self, namespace: Namespace) -> bool:
         try:
-            fd = self.open(namespace, writing=False)
+            fd = self._open(namespace, os.O_RDONLY)
         except OSError:
             return False
         try:
@@ -172,15 +195,31 @@ class DirectorySource(Source):
         return False
 
     def open(self, namespace: Namespace, writing: bool = True) -> int:
-        access = os.O_RDWR if writing else os.O_RDONLY
-        fd = os.open(namespace.path, access | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        fd = self._open(namespace, os.O_RDWR if writing else os.O_RDONLY)
         try:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise OSError(errno.EINVAL, 'not a regular file')
+            # With the rights of the service: files are for trials, and belong to it.
+            root.check_alone(fd)
         except BaseException:
             os.close(fd)
             raise
         return fd
+
+    @staticmethod
+    def _open(namespace: Namespace, access: int) -> int:
+        fd = os.open(namespace.path, access | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise OSError(errno.EINVAL, 'not a regular file')
+        return fd
+
+    def is_locked(self, namespace: Namespace) -> bool:
+        lock = filelock.NodeLock(namespace.path)
+        try:
+            lock.acquire()
+        except filelock.FileLocked:
+            return True
+        lock.release()
+        return False
 
 
 @functools.lru_cache(maxsize=1 << 16)

@@ -35,8 +35,11 @@ def run_ndctl(command: str) -> tuple[int, str]:
 def open_dax(path: str, size_bytes: int) -> int:
     """Open a device-dax character device for reading and writing. The caller closes the descriptor.
 
-    :raises OSError: it cannot be opened, is no such device or has another size, another process has it open, or there
-        is no privileged daemon
+    The descriptor holds the lock on the device's node, and so does every child that inherits it.
+
+    :raises BlockingIOError: somebody else holds that lock
+    :raises OSError: it cannot be opened, is no such device or has another size, another process has it open or mapped
+        (EBUSY), or there is no privileged daemon
     """
     if os.geteuid() == 0:
         return root.open_dax(path, size_bytes)
@@ -53,6 +56,14 @@ def open_dax(path: str, size_bytes: int) -> int:
         raise OSError(errno.EINVAL, 'the privileged daemon sent no descriptor')
     os.set_inheritable(descriptors[0], False)
     return descriptors[0]
+
+
+def is_dax_locked(path: str) -> bool:
+    """Whether somebody holds the lock on the node of a device-dax character device: whoever wipes it.
+
+    :raises OSError: it cannot be opened, or there is no privileged daemon
+    """
+    return bool(_run('is_dax_locked', path))
 
 
 def is_vfio_group_open(number: int) -> bool:

@@ -23,6 +23,7 @@ from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Usage
+from devicetrack.virt.driver import obstacle
 from devicetrack.virt.libvirt import proofs
 from devicetrack.virt.libvirt.kinds import api
 
@@ -46,24 +47,32 @@ class Proving:
         self._kinds, self._proofs, self._lock, self._usage = kinds, known, lock, usage
         self._reading: list[threading.Event] = []       # one for each device that is being read; set, it ends that
 
-    def unclaim(self, assignment: DeviceAssignment, kind: api.DeviceKind, lock: filelock.FileLock,
-                usage: Usage) -> exception.DriverError | None:
-        """Take one device back, unless a domain names it, and record that it is clean."""
+    def unclaim(self, assignment: DeviceAssignment, kind: api.DeviceKind,
+                lock: filelock.FileLock) -> exception.DriverError | None:
+        """Take one device back, which nobody uses. It is clean then; :meth:`wiped` records that."""
         key = key_of(assignment)
-        error = _used(key, usage)
-        if error is not None:
-            return error
         try:
             # Usually it has no proof. A state directory that is older than its guests may have one.
             self.take_back((key,))
             kind.unclaim(assignment, lock.fd)
-            if kind.keeps_bytes:
-                self._record((assignment,), vocabulary.WIPED)
         except exception.DeviceError as failed:
             return failed
         except exception.DriverError as failed:
             return exception.UnclaimFailed(*key, str(failed))
         return None
+
+    def wiped(self, assignments: Iterable[DeviceAssignment]) -> _Results:
+        """Record that devices are clean, which were taken back and which nobody uses since.
+
+        :returns: an error for each that has no proof now
+        """
+        keep_bytes = [one for one in assignments if self._kinds[one.kind].keeps_bytes]
+        if keep_bytes:
+            try:
+                self._record(keep_bytes, vocabulary.WIPED)
+            except exception.DriverError as failed:
+                return {key_of(one): exception.UnclaimFailed(*key_of(one), str(failed)) for one in keep_bytes}
+        return {}
 
     def take_back(self, keys: Iterable[DeviceKey]) -> None:
         """Forget durably that devices are clean.
@@ -125,7 +134,7 @@ class Proving:
             blank += [assignment for assignment in ours if assignment.identifier in names]
         if blank:
             usage = self._usage({assignment.kind for assignment in blank})
-            results |= {key: _used(key, usage) for key in map(key_of, blank)}
+            results |= {key: obstacle(key, usage) for key in map(key_of, blank)}
             self._record([one for one in blank if results[key_of(one)] is None], vocabulary.BLANK)
         return results
 
@@ -133,14 +142,16 @@ class Proving:
                    how: str) -> exception.DriverError | None:
         key = key_of(assignment)
         if how == vocabulary.WIPE:
-            return self.unclaim(assignment, kind, lock, self._usage({kind.name}))
+            error = obstacle(key, self._usage({kind.name})) or self.unclaim(assignment, kind, lock) or obstacle(
+                key, self._usage({kind.name}))
+            return error or self.wiped((assignment,)).get(key)
         stop = threading.Event()
         self._reading.append(stop)
         try:
-            error = _used(key, self._usage({kind.name}))
+            error = obstacle(key, self._usage({kind.name}))
             if error is None:
                 kind.read_through(assignment, lock.fd, stop)
-                error = _used(key, self._usage({kind.name}))            # reading takes long
+                error = obstacle(key, self._usage({kind.name}))            # reading takes long
             if error is None:
                 self._record((assignment,), vocabulary.READ)
         except exception.DriverError as failed:
@@ -150,23 +161,12 @@ class Proving:
         return error
 
 
-def _used(key: DeviceKey, usage: Usage) -> exception.DriverError | None:
-    """The error that keeps a device from being wiped or proven clean: a domain names it, or may name it."""
-    users = sorted({use.domain_uuid for use in usage.uses if (use.kind, use.identifier) == key})
-    if users:
-        return exception.DeviceInUse(*key, f'domain {", ".join(users)} names it')
-    if usage.unknown:
-        unknown = usage.unknown[0]
-        return exception.UnclaimFailed(*key, f'its users are unknown: {unknown.what}: {unknown.reason}')
-    return None
-
-
 def key_of(assignment: DeviceAssignment) -> DeviceKey:
     return DeviceKey(assignment.kind, assignment.identifier)
 
 
 def busy(assignment: DeviceAssignment) -> exception.DeviceBusy:
-    return exception.DeviceBusy(*key_of(assignment), 'another process or thread holds its lock file')
+    return exception.DeviceBusy(*key_of(assignment), 'another process or thread holds its lock')
 
 
 def no_lock(error: OSError) -> str:

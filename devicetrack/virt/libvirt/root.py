@@ -11,6 +11,7 @@ import stat
 import subprocess
 
 from devicetrack import exception
+from devicetrack import filelock
 from devicetrack.virt.libvirt import mdevctl
 from devicetrack.virt.libvirt import ndctl
 
@@ -58,22 +59,51 @@ def _program(path: str) -> str:
 
 
 def open_dax(path: str, size_bytes: int) -> int:
-    name = os.path.basename(path)
-    if path != os.path.join(DEVICES, name) or not _DAX.fullmatch(name):
-        raise OSError(errno.EINVAL, 'not the path of a dax device')
+    name = _dax_name(path)
     fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         status = os.fstat(fd)
         if not stat.S_ISCHR(status.st_mode):
             raise OSError(errno.EINVAL, 'not a character device')
         _check_dax(name, status.st_rdev, size_bytes)
-        users = _users_of(status.st_rdev)
-        if users:
-            raise OSError(errno.EBUSY, f'open in process {", ".join(map(str, users))}')
+        check_alone(fd)
     except BaseException:
         os.close(fd)
         raise
     return fd
+
+
+def is_dax_locked(path: str) -> bool:
+    _dax_name(path)
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        if not stat.S_ISCHR(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, 'not a character device')
+        return not filelock.flock(fd)
+    finally:
+        os.close(fd)
+
+
+def _dax_name(path: str) -> str:
+    name = os.path.basename(path)
+    if path != os.path.join(DEVICES, name) or not _DAX.fullmatch(name):
+        raise OSError(errno.EINVAL, 'not the path of a dax device')
+    return name
+
+
+def check_alone(fd: int) -> None:
+    """Take the lock on a device or file that is open, and check that no other process has it open or mapped.
+
+    The lock lasts until every process that got this descriptor has closed it.
+
+    :raises BlockingIOError: somebody else has the lock
+    :raises OSError: EBUSY: another process has it open or mapped; else, nobody knows
+    """
+    if not filelock.flock(fd):
+        raise BlockingIOError(errno.EAGAIN, 'somebody else holds its lock')
+    users = _users_of(os.fstat(fd), os.path.basename(os.readlink(f'/proc/self/fd/{fd}')))
+    if users:
+        raise OSError(errno.EBUSY, f'open in process {", ".join(map(str, users))}')
 
 
 def _check_dax(name: str, number: int, size_bytes: int) -> None:
@@ -94,28 +124,32 @@ def _check_dax(name: str, number: int, size_bytes: int) -> None:
         raise OSError(errno.EINVAL, f'it has {size} bytes, not {size_bytes}')
 
 
-def _users_of(number: int) -> list[int]:
-    """Find the other processes that have a device open. A guest's process keeps what it maps open.
+def _users_of(wanted: os.stat_result, name: str) -> list[int]:
+    """Find the other processes that have a device or a file open or mapped.
 
-    A process of root that cannot be looked at is not counted: the kernel may protect the first process of a host.
+    A device is told by its number, whatever node it was opened by; QEMU has nodes of its own. A mapping shows no
+    number, so there the name of a device tells it. A process of root that cannot be looked at is not counted: the
+    kernel may protect the first process of a host. For a file, which stands for a device where somebody tries the
+    library without root, no process that cannot be looked at is counted.
 
-    :raises OSError: a process of another user cannot be looked at, so nobody knows
+    :raises OSError: a process of another user cannot be looked at, so nobody knows who has the device open
     """
     found = []
     for pid in filter(str.isdecimal, os.listdir(PROCESSES)):
         process = os.path.join(PROCESSES, pid)
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):        # it has ended
             try:
-                if int(pid) != os.getpid() and any(
-                        _is_device(entry.path, number) for entry in os.scandir(os.path.join(process, 'fd'))):
+                if int(pid) != os.getpid() and (any(
+                        _is_same(entry.path, wanted) for entry in os.scandir(os.path.join(process, 'fd')))
+                        or _maps(process, wanted, name)):
                     found.append(int(pid))
             except PermissionError:
-                if os.stat(process).st_uid != 0:
+                if stat.S_ISCHR(wanted.st_mode) and os.stat(process).st_uid != 0:
                     raise
     return sorted(found)
 
 
-def _is_device(descriptor: str, number: int) -> bool:
+def _is_same(descriptor: str, wanted: os.stat_result) -> bool:
     try:
         status = os.stat(descriptor)
     except FileNotFoundError:
@@ -123,7 +157,26 @@ def _is_device(descriptor: str, number: int) -> bool:
     except PermissionError:
         os.readlink(descriptor)         # refused too if the process may not be looked at
         return False                    # a user's file system (FUSE) refuses root, and has no device nodes
-    return stat.S_ISCHR(status.st_mode) and status.st_rdev == number
+    if stat.S_ISCHR(wanted.st_mode):
+        return stat.S_ISCHR(status.st_mode) and status.st_rdev == wanted.st_rdev
+    return os.path.samestat(status, wanted)
+
+
+def _maps(process: str, wanted: os.stat_result, name: str) -> bool:
+    """Whether a process maps it (proc(5), ``/proc/pid/maps``): a mapping outlives the descriptor."""
+    is_device = stat.S_ISCHR(wanted.st_mode)
+    number = f'{os.major(wanted.st_dev):02x}:{os.minor(wanted.st_dev):02x}'
+    with open(os.path.join(process, 'maps'), 'rb') as maps:
+        for line in maps:
+            if not is_device and b' %s %d ' % (number.encode(), wanted.st_ino) not in line:
+                continue
+            _addresses, _rights, _offset, where, inode, *path = line.split(None, 5)
+            if is_device:
+                if path and os.path.basename(path[0].removesuffix(b'\n').removesuffix(b' (deleted)')) == name.encode():
+                    return True
+            elif (where, inode) == (number.encode(), b'%d' % wanted.st_ino):
+                return True
+    return False
 
 
 def is_vfio_group_open(number: int) -> bool:

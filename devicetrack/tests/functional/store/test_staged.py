@@ -30,7 +30,9 @@ _CALLS: list[tuple[str, tuple[Any, ...], Any]] = [
     ('host', ('compute-2',), None),
     ('set_boot_id', (_HOST.uuid, 'boot-2'), None),
     ('set_nested', (_HOST.uuid, 1, 5), None),
-    ('hosts', (), [_HOST._replace(boot_id='boot-2', nested_version=1, nested_at=5)]),
+    ('take_epoch', (_HOST.uuid,), 1),
+    ('check_epoch', (), None),
+    ('hosts', (), [_HOST._replace(boot_id='boot-2', nested_version=1, nested_at=5, epoch=1)]),
     ('write', (insert(_ROW)._replace(contexts=(put(context(_ROW)),)),), None),
     ('settle', (insert(_ROW),), True),
     ('records', (), [_ROW]),
@@ -72,8 +74,18 @@ class TestStagedStore(base.TestCase):
         self.assertRaises(exception.StoreUnavailable, self.store.replace_host, _OTHER, after)
         self.assertEqual(_OTHER, self.store.host('compute-2'))
         self.store.replace_host(_OTHER, after)
-        self.assertEqual(after, self.store.host('compute-2'))
+        self.assertEqual(after._replace(epoch=1), self.store.host('compute-2'))
 
     def test_no_call_is_left_out(self) -> None:
-        self.assertEqual(api.Store.__abstractmethods__ - {'name', 'close'},
+        self.assertEqual(api.Store.__abstractmethods__ - {'name', 'close', 'at_epoch', 'is_taken_over'},
                          {name for name, _args, _answer in _CALLS} | {'replace_host'})
+
+    def test_what_is_staged_is_staged_for_every_epoch(self) -> None:
+        self.store.add_host(_HOST)
+        older = self.store.at_epoch(_HOST._replace(epoch=self.store.take_epoch(_HOST.uuid)))
+        self.store.lose_commit()
+        self.assertRaises(exception.OutcomeUnknown, older.write, insert(_ROW))
+        self.assertEqual(([insert(_ROW)], 1), (self.store.written, self.store.calls['write']))
+        self.store.take_epoch(_HOST.uuid)
+        self.assertRaises(exception.HostTakenOver, older.write, insert(_ROW))
+        self.assertEqual((True, False), (older.is_taken_over, self.store.is_taken_over))

@@ -34,7 +34,7 @@ _DECLARED = api.StoredDeclaration(records.HOST_UUID, 'mdev', 'p', 'nvidia-35', '
 _LEFTOVER = Leftover('1' * 36, records.MIGRATION_UUID)
 
 # Columns that tables have got since they were made.
-_LATER = frozenset(('boot_id', 'nested_version', 'nested_at', 'seen'))
+_LATER = frozenset(('boot_id', 'nested_version', 'nested_at', 'seen', 'epoch'))
 
 
 class UpgradeTestCase(base.TestCase):
@@ -177,7 +177,7 @@ class TestFromFifth(UpgradeTestCase):
         self.make('0005')
         self.host = api.Host(records.HOST_UUID, 'compute-1', 'digest', 'boot-1', 1, 5)
         for table, rows in (('hosts', [self.host]), ('assignments', _ROWS), ('withheld', [_WITHHELD])):
-            self.fill(table, rows, {'seen'})
+            self.fill(table, rows, {'seen', 'epoch'})
 
     def test_it_is_refused_until_it_is_synced(self) -> None:
         error = self.assertRaises(exception.SchemaMismatch, self.store.check)
@@ -207,6 +207,27 @@ class TestFromFifth(UpgradeTestCase):
         schema.sync(self.store)
         new = self.useFixture(self.database()).store
         self.assertEqual(_columns(new), _columns(self.store))
+
+
+class TestFromSixth(UpgradeTestCase):
+    """From revision 0006: everything but the epochs of hosts."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.make('0006')
+        self.host = api.Host(records.HOST_UUID, 'compute-1', 'digest', 'boot-1', 1, 5)
+        self.fill('hosts', [self.host], {'epoch'})
+
+    def test_no_manager_has_taken_an_epoch_yet(self) -> None:
+        self.assertRaises(exception.SchemaMismatch, self.store.take_epoch, self.host.uuid)
+        schema.sync(self.store)
+        self.assertEqual([self.host], self.store.hosts())
+        self.assertEqual(1, self.store.take_epoch(self.host.uuid))
+
+    def test_a_run_that_ended_before_it_wrote_the_version_is_done_again(self) -> None:
+        self.run_statement('ALTER TABLE hosts ADD COLUMN epoch BIGINT NOT NULL DEFAULT 0')
+        self.assertEqual(models.REVISION, schema.sync(self.store))
+        self.assertEqual([self.host], self.store.hosts())
 
 
 class TestCutShort(UpgradeTestCase):

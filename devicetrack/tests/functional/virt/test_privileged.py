@@ -18,7 +18,7 @@ from devicetrack.tests import base
 # As a service that starts as root does: fork the daemon, drop to another user, then ask. The host's directories are
 # others, with a device of the kernel's that nobody has open in the place of a namespace.
 SERVICE = textwrap.dedent("""
-    import json, os, socket, sys
+    import fcntl, json, os, socket, sys
     from oslo_config import cfg
     from oslo_privsep import comm, priv_context
     from devicetrack.conf import libvirt as options
@@ -68,6 +68,9 @@ USES = SERVICE + textwrap.dedent("""
     said['listed'] = privileged.run_ndctl('/bin/false')
     fd = privileged.open_dax(device('dax0.0'), 4096)
     said['opened'] = [os.fstat(fd).st_rdev == os.makedev(1, 7), os.get_inheritable(fd), os.pread(fd, 2, 0).hex()]
+    said['locked'] = told(privileged.open_dax, device('dax0.0'), 4096), privileged.is_dax_locked(device('dax0.0'))
+    fcntl.flock(fd, fcntl.LOCK_UN)
+    said['unlocked'] = privileged.is_dax_locked(device('dax0.0'))
     said['busy'] = told(privileged.open_dax, device('dax0.0'), 4096).replace(str(os.getpid()), 'PID')
     os.close(fd)
     said['open'] = privileged.is_vfio_group_open(7)
@@ -104,6 +107,9 @@ HOSTILE = SERVICE + textwrap.dedent("""
         (device('../') + os.path.basename(directory) + '/dax0.0', 4096), (None, 4096), (b'/dev/mem', 4096),
         (device('dax1.0'), 7), (device('dax2.0'), 7), (device('dax3.0'), 4096), (device('dax4.0'), 4096),
         (device('dax0.0'), 8192), (device('dax0.0'), None))]
+    said['lock'] = [told(of_daemon, 'is_dax_locked', path) for path in (
+        '/etc/shadow', '/dev/mem', device('secret'), device('dax0.0') + chr(10), device('dax1.0'), device('dax2.0'),
+        None)]
     os.mkdir(os.path.join(home, 'devicetrack-open'), 0o700)
     os.chmod(os.path.join(home, 'devicetrack-open'), 0o777)
     opened = listener(os.path.join(home, 'devicetrack-open', 'fd'))
@@ -193,6 +199,7 @@ class PrivilegedTestCase(base.TestCase):
                               'NoNewPrivs:\t1']), (status, printed.splitlines()))
         self.assertEqual(
             {'alone': 'refused', 'opened': [True, False, '0000'], 'busy': 'OSError: open in process PID',
+             'locked': ['BlockingIOError: somebody else holds its lock', True], 'unlocked': False,
              'open': False, 'no group': 'FileNotFoundError: No such file or directory',
              'no function': 'FileNotFoundError: No such file or directory',
              'another tree': 'PermissionError: Permission denied'}, said)
@@ -219,6 +226,8 @@ class PrivilegedTestCase(base.TestCase):
                           'OSError: not the dax device of this name', 'OSError: not the dax device of this name',
                           'OSError: it has 4096 bytes, not 8192', 'OSError: it has 4096 bytes, not None'],
                          said['device'][7:])
+        self.assertEqual([no_device] * 4 + said['device'][7:9], said['lock'][:6])
+        self.assertEqual('TypeError', said['lock'][6].partition(':')[0])
         self.assertEqual(['OSError: not a socket of the caller'] * 8, said['socket'][:8])
         self.assertEqual(['TypeError'] * 2, [text.partition(':')[0] for text in said['socket'][8:]])
         self.assertEqual(['BlockingIOError: Resource temporarily unavailable'] * 3, said['came'])

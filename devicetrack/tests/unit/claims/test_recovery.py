@@ -5,6 +5,7 @@ import threading
 import fixtures as patches
 
 from devicetrack import exception
+from devicetrack.claims import repairs
 from devicetrack.engine import reconcile
 from devicetrack.objects.values import DeviceKey
 from devicetrack.store.api import Changes
@@ -465,7 +466,8 @@ class OlderStoreTestCase(HostTestCase):
         self.assertRaises(exception.RowsMissing, host.manager.realize, None, instance)
         self.assertRaises(exception.RowsMissing, host.manager.guest_config, instance)
         self.assertRaises(exception.NodeUnavailable, host.claim, Instance(), pmem=1)
-        [outcome] = host.running.repairs.repair(host.running.repairs.plan(accept=True).repairs)
+        accepted = repairs.Accepted(True, lambda _move: True)
+        [outcome] = host.running.repairs.repair(host.running.repairs.plan(accepted).repairs)
         self.assertIsNone(outcome.error)
         self.assertEqual([], host.audit())
         self.assertEqual(instance.uuid, host.owners()[old.identifier])
@@ -482,7 +484,8 @@ class OlderStoreTestCase(HostTestCase):
         host.store.store.write(Changes(delete=(row,)))
         host.restart()
         self.assertIn('recover', str(self.assertRaises(exception.NodeUnavailable, host.claim, Instance(), pmem=1)))
-        self.assertIn('recover', str(self.assertRaises(exception.StoreLost, host.running.repairs.plan, True)))
+        self.assertIn('recover', str(self.assertRaises(exception.StoreLost, host.running.repairs.plan,
+                                                     repairs.Accepted(True))))
         self.assertEqual([], host.records())
 
     def test_a_guest_that_is_not_ours_makes_no_store_old(self):

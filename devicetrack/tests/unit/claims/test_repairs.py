@@ -32,8 +32,10 @@ class RepairTestCase(base.TestCase):
         self.host = self.useFixture(fixtures.Host(devices=3, parents={'gpu': 2}))
         self.machine = self.host.machine
 
+    allowed: frozenset[repairs.Move] = frozenset()
+
     def plan(self, accept: bool = False) -> repairs.Plan:
-        return self.host.running.repairs.plan(accept)
+        return self.host.running.repairs.plan(repairs.Accepted(accept, self.allowed.__contains__))
 
     def repair(self, accept: bool = False) -> list[tuple[str, str, bool]]:
         return [(one.repair.verb, one.repair.device.identifier, one.error is None)
@@ -44,6 +46,50 @@ class RepairTestCase(base.TestCase):
         for instance in lost:
             self.host.store.store.write(Changes(delete=tuple(self.host.records(instance))))
         self.host.restart()
+
+
+class MoveTestCase(RepairTestCase):
+    """A guest's definition records a device as its own whose row is of another instance, which has no guest."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.owner, self.claimant = fixtures.Instance(), self.host.spawn(pmem=1)
+        [row] = self.host.records()
+        self.host.store.store.write(Changes(delete=(row,)))
+        self.host.store.store.write(Changes(insert=(
+            row._replace(instance_uuid=self.owner.uuid, claim_id='an older one', generation=1),)))
+        self.host.restart()
+        self.move = repairs.Move(D0, self.owner.uuid, self.claimant.uuid)
+
+    def test_nothing_moves_because_a_definition_says_so(self) -> None:
+        plan = self.plan(accept=True)
+        self.assertEqual(((), [self.move], 0), (plan.repairs, plan.moves, plan.to_accept))
+        self.assertEqual([], self.repair(accept=True))
+        self.assertEqual({'d0': self.owner.uuid}, self.host.owners())
+        for said in ('vpmem/d0', self.owner.uuid, self.claimant.uuid):
+            self.assertIn(said, str(self.move))
+
+    def test_a_named_row_moves(self) -> None:
+        self.allowed = frozenset((self.move,))
+        self.assertEqual([(repair_plan.ADOPT, 'd0', True)], self.repair(accept=True))
+        self.assertEqual({'d0': self.claimant.uuid}, self.host.owners())
+
+    def test_an_order_moves_what_its_author_was_shown(self) -> None:
+        another = self.move._replace(new_owner=ANOTHER)
+        for moves, owner in (([], self.owner), ([another], self.owner), ([self.move], self.claimant)):
+            self.host.store.add_order(orders.make(self.host.manager.host_uuid, orders.REPAIR, accept=True,
+                                                  moves=moves))
+            self.host.audit()
+            self.assertEqual({'d0': owner.uuid}, self.host.owners())
+
+    def test_an_order_that_cannot_be_read_moves_nothing(self) -> None:
+        for moves in (1, [1], [['d0', 'x']]):
+            self.host.store.add_order(orders.make(self.host.manager.host_uuid, orders.REPAIR, accept=True,
+                                                  moves=moves))
+            self.host.audit()
+        self.assertEqual({'d0': self.owner.uuid}, self.host.owners())
+        answers = [orders.answer_of(one) for one in self.host.store.orders()]
+        self.assertEqual({orders.REFUSED}, {answer and answer.outcome for answer in answers})
 
 
 class AcceptTestCase(RepairTestCase):
@@ -90,7 +136,7 @@ class AcceptTestCase(RepairTestCase):
 
     def test_a_store_that_refuses_leaves_the_devices_withheld(self) -> None:
         self.host.store.before('write', exception.StoreUnavailable('it', 'full'))
-        outcomes = self.host.running.repairs.repair(self.host.running.repairs.plan(accept=True).repairs)
+        outcomes = self.host.running.repairs.repair(self.host.running.repairs.plan(repairs.Accepted(True)).repairs)
         self.assertEqual({'it: full'}, {one.error for one in outcomes})
         self.assertEqual('withheld: foreign, unproven', self.host.states()['d1'])
         self.repair(accept=True)
@@ -98,7 +144,7 @@ class AcceptTestCase(RepairTestCase):
 
     def test_an_answer_that_is_lost_keeps_the_devices(self) -> None:
         self.host.store.lose_answer()
-        outcomes = self.host.running.repairs.repair(self.host.running.repairs.plan(accept=True).repairs)
+        outcomes = self.host.running.repairs.repair(self.host.running.repairs.plan(repairs.Accepted(True)).repairs)
         self.assertEqual(2, len([one for one in outcomes if one.error is not None]))
         self.assertEqual(self.newer.uuid, self.host.held()['d1'])
         self.host.audit()

@@ -6,6 +6,7 @@ import threading
 
 from devicetrack import exception
 from devicetrack import vocabulary
+from devicetrack.claims import repairs
 from devicetrack.claims import report
 from devicetrack.engine import reconcile
 from devicetrack.engine.reconcile import Finding
@@ -219,7 +220,7 @@ class AuditTestCase(base.TestCase):
         [row] = host.records(instance)
         host.store.store.write(Changes(delete=(row,)))
         host.store.store.write(Changes(insert=(row._replace(instance_uuid=fixtures.Instance().uuid),)))
-        [planned] = observer_of(host).plan(accept=True).repairs
+        [planned] = observer_of(host).plan(repairs.Accepted(True, lambda _move: True)).repairs
         self.assertEqual((row.key, instance.uuid), (planned.device, planned.instance_uuid))
         host.restart()
         self.assertEqual(2, len(host.records()))
@@ -287,7 +288,7 @@ class LocateTestCase(base.TestCase):
         host.manager.init_host(host.context)
         recorded = host.store.host('compute-7')
         assert recorded is not None
-        self.assertEqual(recorded._replace(boot_id=None), located)
+        self.assertEqual(recorded._replace(boot_id=None, epoch=0), located)
 
     def test_another_machine_is_refused(self) -> None:
         host = self.useFixture(fixtures.Host(name='compute-7'))

@@ -108,7 +108,7 @@ class AuditRepairTestCase(RepairCommandTestCase):
         self.assertEqual('/dev/dax9.0', self.path())
         [order] = self.program.ask('order', 'list')
         self.assertEqual(list(order_commands.COLUMNS), list(order))
-        self.assertEqual(('compute-7', 'repair', {'accept': False}, 'done'), tuple(
+        self.assertEqual(('compute-7', 'repair', {'accept': False, 'moves': []}, 'done'), tuple(
             order[name] for name in ('host', 'verb', 'arguments', 'outcome')))
 
     def test_the_answer_is_waited_for(self) -> None:
@@ -173,6 +173,42 @@ class AcceptTestCase(RepairCommandTestCase):
         self.while_waiting(self.host.audit)
         self.run_to(cmd_base.OK, 'audit', '--repair', '--accept', '--wait', '60')
         self.assertEqual((self.rows, None), (len(self.host.records()), self.host.running.gate.report_only))
+
+
+class AcceptMoveTestCase(RepairCommandTestCase):
+    """A guest's definition records a device as its own whose row is of another instance."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.owner, self.claimant = fixtures.Instance(), self.host.spawn(pmem=1)
+        [row] = self.host.records()
+        write = self.host.store.store.write
+        write(Changes(delete=(row,)))
+        write(Changes(insert=(row._replace(instance_uuid=self.owner.uuid, claim_id='an older one', generation=1),)))
+        self.host.restart()
+
+    def test_no_row_moves_before_its_device_is_named(self) -> None:
+        for manager_works in (True, False):
+            answer = self.run_to(cmd_base.ATTENTION, 'audit', '--repair', '--accept', '--dry-run')
+            self.assertEqual([], answer.data)
+            for said in (self.owner.uuid, self.claimant.uuid, '--accept-move vpmem/d0'):
+                self.assertIn(said, answer.err)
+            if manager_works:
+                self.host.manager.close()
+        self.run_to(cmd_base.ATTENTION, 'audit', '--repair', '--accept', '--accept-move', 'vpmem/d1')
+        self.assertEqual({'d0': self.owner.uuid}, self.host.owners())
+
+    def test_the_list_names_device_old_and_new_owner(self) -> None:
+        arguments = ('audit', '--repair', '--accept', '--accept-move', 'vpmem/d0')
+        [row] = self.run_to(cmd_base.ATTENTION, *arguments, '--dry-run').data
+        self.assertEqual(('d0', f'owner {self.owner.uuid} -> {self.claimant.uuid}'), (row['device'], row['change']))
+        self.while_waiting(self.host.audit)
+        self.run_to(cmd_base.OK, *arguments, '--wait', '60')
+        self.assertEqual({'d0': self.claimant.uuid}, self.host.owners())
+
+    def test_goes_with_accept(self) -> None:
+        answer = self.program.run('audit', '--repair', '--accept-move', 'vpmem/d0')
+        self.assertEqual((cmd_base.USAGE, ''), (answer.code, answer.out))
 
 
 class DeviceForgetTestCase(RepairCommandTestCase):

@@ -141,7 +141,17 @@ class CompareTestCase(base.TestCase):
          [('owned by an instance that is over', 'warning')]),
         ('instance offloaded', views(rows=[row()], instances={'i': 'offloaded'}),
          [('owned by an instance that is over', 'warning')]),
-        ('instance here', views(rows=[row()], instances={'i': 'here'}), []),
+        ('instance here', views(usage(domains=['another']), rows=[row()], instances={'i': 'here'}), []),
+        ('instance here and no domain at all', views(rows=[row()], instances={'i': 'here'}),
+         [('no guest at all', 'critical')]),
+        ('one of two here and no domain at all', views(rows=[row(), hosts.row(namespace('b'), 'j', 'active')],
+                                                       instances={'i': 'here', 'j': 'elsewhere'},
+                                                       there=(DEVICE, namespace('b'))),
+         [('no guest at all', 'warning')]),
+        ('instance here whose guest has not started', views(rows=[row(state='claimed')], instances={'i': 'here'}), []),
+        ('instance here and domains that cannot be read', views(usage(unknown=(values.Unknown('domain x', 'y'),)),
+                                                                rows=[row()], instances={'i': 'here'}),
+         [('view unknown', 'warning')]),
         ('instance in a state that we do not know', views(rows=[row()], instances={'i': 'shelving'}), []),
         ('instance that the service left out', views(rows=[row()], instances={}), []),
         names=('seen', 'expected'))
@@ -428,7 +438,7 @@ class ReleaseTestCase(base.TestCase):
 class ServiceTestCase(base.TestCase):
 
     def test_a_finding_has_the_services_word_on_the_recorded_owner(self):
-        seen = views(there=(), rows=[row()])
+        seen = views(usage(domains=['another']), there=(), rows=[row()])
         self.assertEqual([[None], ['here'], [None]], [
             [found.service for found in reconcile.compare(seen._replace(instances=words))]
             for words in (None, HERE, {})])

@@ -51,7 +51,7 @@ class CapturedTestCase(base.TestCase):
 
     def test_a_guest_with_both_kinds(self) -> None:
         self.assertEqual(domain_xml.Domain(UUID, self.live, ('/dev/dax0.0',), (MDEV,)),
-                         domain_xml.parse(data.read(self.document)))
+                         domain_xml.parse(data.read(self.document), hints=('/dev/dax',)))
 
 
 class BigGuestTestCase(base.TestCase):

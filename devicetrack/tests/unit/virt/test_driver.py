@@ -9,6 +9,7 @@ import uuid
 import libvirt
 
 from devicetrack import exception
+from devicetrack import filelock
 from devicetrack.objects import details
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import InventoryDevice
@@ -17,8 +18,10 @@ from devicetrack.objects.values import Unknown
 from devicetrack.testing import libvirt as libvirt_fixtures
 from devicetrack.tests import base
 from devicetrack.tests.drivers import contract
+from devicetrack.virt import metadata
 from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import driver as libvirt_driver
+from devicetrack.virt.libvirt import guest_xml
 from devicetrack.virt.libvirt.kinds import api
 
 A, B = '11111111-1b54-4048-85b3-a6a62d165c01', '22222222-1b54-4048-85b3-a6a62d165c02'
@@ -39,11 +42,19 @@ def xml(uuid: str, *paths: str, live: bool = False) -> str:
             f'<devices>{memory}</devices></domain>')
 
 
+def recorded(text: str, path: str, boot_id: str, beside: str | None = None) -> str:
+    """A definition with a record of ours."""
+    element = metadata.element(
+        [contract.assignment(B, 'path', path, None, DETAILS)], 'g1',
+        [] if beside is None else [contract.assignment(B, 'path', beside, None, DETAILS)], boot_id=boot_id)
+    return text.replace('<devices>', f'<metadata>{element}</metadata><devices>')
+
+
 class Domain:
     """What libvirt answers for one domain: a document for each of its definitions, or an error to raise."""
 
-    def __init__(self, uuid: str, current: Any, defined: Any = None, state: Any = None) -> None:
-        self.uuid, self.current, self.defined, self._state = uuid, current, defined, state
+    def __init__(self, uuid: str, current: Any, defined: Any = None, state: Any = None, saved: Any = None) -> None:
+        self.uuid, self.current, self.defined, self._state, self.saved = uuid, current, defined, state, saved
 
     def UUIDString(self) -> str:
         return self.uuid
@@ -53,6 +64,14 @@ class Domain:
         if isinstance(answer, Exception):
             raise answer
         return answer
+
+    def hasManagedSaveImage(self, flags: int) -> bool:
+        return self.saved is not None
+
+    def managedSaveGetXMLDesc(self, flags: int) -> Any:
+        if isinstance(self.saved, Exception):
+            raise self.saved
+        return self.saved
 
     def state(self) -> Any:
         if isinstance(self._state, Exception):
@@ -69,6 +88,8 @@ class Raw:
     def listAllDomains(self, flags: int) -> Any:
         if flags == libvirt.VIR_CONNECT_LIST_DOMAINS_TRANSIENT:
             return [domain for domain in self.domains if domain.defined is None]
+        if flags == libvirt.VIR_CONNECT_LIST_DOMAINS_MANAGEDSAVE:
+            return [domain for domain in self.domains if domain.saved is not None]
         if flags == libvirt.VIR_CONNECT_LIST_DOMAINS_PAUSED:
             return [domain for domain in self.domains if domain._state is not None]
         self.lists += 1
@@ -93,6 +114,7 @@ class Paths(api.DeviceKind):
         self.error: Exception | None = None
         self.unclaim_error: Exception | None = None
         self.given_back: list[str] = []
+        self.after_unclaim: Any = None
         self.known = True
 
     def _try(self) -> None:
@@ -119,6 +141,8 @@ class Paths(api.DeviceKind):
         if self.unclaim_error is not None:
             raise self.unclaim_error
         self.given_back.append(assignment.identifier)
+        if self.after_unclaim is not None:
+            self.after_unclaim()
 
     def guest_elements(self, assignments: Any) -> Any:
         return [f'<path>{assignment.identifier}</path>' for assignment in assignments]
@@ -285,10 +309,87 @@ class UnclaimTestCase(DriverTestCase):
         self.assertIsInstance(error, exception.DeviceInUse)
         self.assertIn(B, error.reason)
 
-    def test_the_hypervisor_is_asked_once_for_all(self) -> None:
+    def test_the_hypervisor_is_asked_before_each_and_after_the_last(self) -> None:
         others = [contract.assignment(A, 'path', f'/{number}', None, DETAILS) for number in range(10)]
         self.assertEqual({None}, set(self.driver.unclaim([self.device, *others]).values()))
-        self.assertEqual((1, 11), (self.raw.lists, len(self.kind.given_back)))
+        self.assertEqual((12, 11), (self.raw.lists, len(self.kind.given_back)))
+
+    def test_a_saved_guest_keeps_what_it_comes_back_on(self) -> None:
+        """Its definition may have been changed since it was saved."""
+        self.raw.domains = [Domain(B, xml(B), saved=xml(B, '/a'))]
+        self.assertIsInstance(self.unclaim(), exception.DeviceInUse)
+        self.assertEqual([(B, '/a', False, False, True)],
+                         [(use.domain_uuid, use.identifier, use.running, use.live, use.defined)
+                          for use in self.driver.get_usage().uses])
+
+    def test_a_saved_guest_whose_definition_says_the_same_uses_a_device_once(self) -> None:
+        self.raw.domains = [Domain(B, xml(B, '/a'), saved=xml(B, '/a'))]
+        self.assertEqual(1, len(self.driver.get_usage().uses))
+
+    def test_a_saved_state_that_cannot_be_read_frees_nothing(self) -> None:
+        for saved in ('<domain', libvirt_error(libvirt.VIR_ERR_OPERATION_INVALID)):
+            self.raw.domains = [Domain(B, xml(B), saved=saved)]
+            self.assertIsInstance(self.unclaim(), exception.UnclaimFailed)
+
+    def test_a_saved_state_that_is_gone_is_no_use(self) -> None:
+        self.raw.domains = [Domain(B, xml(B), saved=libvirt_error(libvirt.VIR_ERR_NO_DOMAIN))]
+        self.assertIsNone(self.unclaim())
+
+    def test_a_record_that_is_forged_frees_no_device_that_the_definition_names(self) -> None:
+        """The record says that the path is of another boot, and that it meant another device."""
+        self.patch(Paths, 'form', guest_xml.MEMORY)
+        self.driver = libvirt_driver.LibvirtDriver('host', self.conf, self.state_path, [Paths], lambda: self.raw)
+        self.raw.domains = [Domain(B, recorded(xml(B, '/a'), '/b', 'another boot'))]
+        self.assertIsInstance(self.unclaim(), exception.DeviceInUse)
+        self.assertEqual([(B, '/b')], [(use.domain_uuid, use.identifier) for use in self.driver.get_usage().uses])
+
+    def test_what_a_record_alone_names_is_kept_too(self) -> None:
+        self.raw.domains = [Domain(B, recorded(xml(B, '/c'), '/a', self.driver.boot_id()))]
+        self.assertIsInstance(self.unclaim(), exception.DeviceInUse)
+
+    def test_what_a_record_names_beside_the_guest_is_not_the_guests(self) -> None:
+        self.raw.domains = [Domain(B, recorded(xml(B, '/c'), '/c', self.driver.boot_id(), beside='/a'))]
+        self.assertIsNone(self.unclaim())
+
+    def start(self, *paths: str) -> None:
+        self.raw.domains = [Domain(B, xml(B, *paths, live=True))]
+
+    def test_a_guest_that_is_started_while_another_device_is_wiped_keeps_its_own(self) -> None:
+        other = contract.assignment(A, 'path', '/b', None, DETAILS)
+        self.kind.after_unclaim = lambda: self.start('/b')
+        results = self.driver.unclaim([self.device, other])
+        self.assertIsNone(results[self.key])
+        self.assertIsInstance(results[DeviceKey('path', '/b')], exception.DeviceInUse)
+        self.assertEqual(['/a'], self.kind.given_back)
+
+    def test_a_guest_that_is_started_during_the_wipe_keeps_the_row(self) -> None:
+        self.kind.after_unclaim = lambda: self.start('/a')
+        self.assertIsInstance(self.unclaim(), exception.DeviceInUse)
+
+    def test_without_an_answer_after_the_wipe_nothing_is_free(self) -> None:
+        def lose() -> None:
+            self.raw.domains = libvirt_error(libvirt.VIR_ERR_INTERNAL_ERROR, domain=libvirt.VIR_FROM_RPC)
+
+        self.kind.after_unclaim = lose
+        self.assertIn('its users are unknown', str(self.unclaim()))
+
+    def test_the_caller_is_asked_under_the_lock_before_each_device(self) -> None:
+        other = contract.assignment(A, 'path', '/b', None, DETAILS)
+        asked = []
+
+        def confirm(assignment: Any) -> None:
+            asked.append((assignment.identifier, list(self.kind.given_back)))
+            self.assertIsInstance(self.unclaim_elsewhere(assignment), exception.DeviceBusy)
+            if len(asked) == 2:
+                raise exception.HostTakenOver('host')
+
+        self.assertRaises(exception.HostTakenOver, self.driver.unclaim, [self.device, other], confirm)
+        self.assertEqual([('/a', []), ('/b', ['/a'])], asked)
+        self.assertEqual(['/a'], self.kind.given_back)
+
+    def unclaim_elsewhere(self, assignment: Any) -> Any:
+        driver = libvirt_driver.LibvirtDriver('host', self.conf, self.state_path, [Paths], lambda: self.raw)
+        return driver.unclaim([assignment])[DeviceKey('path', assignment.identifier)]
 
     def test_errors_of_a_kind_are_answers(self) -> None:
         for error, wanted in ((exception.DeviceGone('path', '/a', 'x'), exception.DeviceGone),
@@ -303,6 +404,18 @@ class UnclaimTestCase(DriverTestCase):
         self.assertIsNone(results[self.key])
         self.assertRaises(exception.RealizeFailed, self.driver.realize, unknown)
         self.assertRaises(exception.DeviceGone, self.driver.guest_config, [unknown])
+
+    def test_a_device_that_a_manager_with_another_state_directory_works_on_is_left_alone(self) -> None:
+        own = os.path.join(self.temp_dir(), 'a')
+        self.patch(Paths, 'own_path', lambda _kind, _assignment: own)
+        self.assertIsNone(self.unclaim())                   # nothing stands for it yet
+        os.mkdir(own)
+        with filelock.NodeLock(own):
+            self.assertIsInstance(self.unclaim(), exception.DeviceBusy)
+            self.assertRaises(exception.DeviceBusy, self.driver.realize, self.device)
+        self.assertEqual(['/a'], self.kind.given_back)
+        self.driver.realize(self.device)
+        self.assertIsNone(self.unclaim())
 
     def test_every_name_has_a_lock_file_of_its_own(self) -> None:
         names = ['/a', '%2Fa', 'a', '.', '..', 'ü' * 100, 'ü' * 101, 'x\0', 'A']

@@ -79,6 +79,14 @@ class DeviceKind(abc.ABC):
         """How long :meth:`unclaim` waits for another process that works on the device."""
         return 0.0
 
+    def own_path(self, assignment: DeviceAssignment) -> str | None:
+        """Return the path of what stands for the device on the host, for a lock on that; None if there is nothing yet.
+
+        The driver holds it beside its lock file while it works on the device, so that managers with other state
+        directories keep away. By default None: a kind whose devices keep bytes locks what it wipes itself.
+        """
+        return None
+
     def live_migration_obstacle(self) -> str | None:
         """Say why no running guest with such a device can leave this host or come to it; None without a known reason.
 
@@ -120,6 +128,18 @@ class DeviceKind(abc.ABC):
     @abc.abstractmethod
     def addresses(self, domain: domain_xml.Domain) -> Sequence[str]:
         """Return the addresses in a definition that have this kind's form. No I/O."""
+
+    def other_addresses(self, domain: domain_xml.Domain) -> Sequence[str]:
+        """Return what may be addresses of this kind's devices in other forms than :meth:`addresses` reads. No I/O.
+
+        :meth:`identify` tells which of them mean a device of this host; the others are ignored. By default none.
+        """
+        return ()
+
+    @property
+    def path_hints(self) -> Sequence[str]:
+        """What the paths of its devices begin with, for kinds whose devices have paths."""
+        return ()
 
     @abc.abstractmethod
     def identify(self, addresses: Iterable[str]) -> Mapping[str, str | None]:

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
 import os
+import re
 import time
 from typing import Any
 from typing import TypeVar
@@ -50,6 +51,9 @@ from devicetrack.virt.libvirt.kinds.mdev_devices import Device
 
 LOG = log.logger(__name__)
 
+# How an argument for QEMU names a mediated device.
+_UUID_IN_SYSFS = re.compile(r'/sys/[^\s,"\']*/([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})')
+
 # How long libvirt may take to notice a change. It reads one event after the other, and runs mdevctl for each.
 SETTLE_S = 60.0
 
@@ -78,6 +82,9 @@ class Mdev(api.DeviceKind):
     @property
     def configured(self) -> bool:
         return bool(self.options.types)
+
+    def own_path(self, assignment: DeviceAssignment) -> str | None:
+        return os.path.join(self.devices.kernel.directory, assignment.identifier)
 
     @property
     def resource_classes(self) -> frozenset[str]:
@@ -182,6 +189,9 @@ class Mdev(api.DeviceKind):
 
     def addresses(self, domain: domain_xml.Domain) -> Sequence[str]:
         return domain.mdev_uuids
+
+    def other_addresses(self, domain: domain_xml.Domain) -> Sequence[str]:
+        return [found for text in domain.arguments for found in _UUID_IN_SYSFS.findall(text.lower())]
 
     def identify(self, addresses: Iterable[str]) -> Mapping[str, str | None]:
         # The UUID is the device, whether it exists at the moment or not.

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 import errno
 import itertools
+import re
 import time
 from typing import Any
 
@@ -42,6 +43,9 @@ from devicetrack.virt.libvirt.kinds import vf_options
 
 LOG = log.logger(__name__)
 
+# A PCI address in the text of an argument; QEMU adds the domain 0000.
+_PCI_ADDRESS = re.compile(r'(?<![\w.])(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}:[01][0-9a-fA-F]\.[0-7])(?![\w.])')
+
 
 class VF(api.DeviceKind):
     """The device kind ``vf``."""
@@ -61,6 +65,9 @@ class VF(api.DeviceKind):
     @property
     def configured(self) -> bool:
         return bool(self.options.types)
+
+    def own_path(self, assignment: DeviceAssignment) -> str | None:
+        return self.tree.parent_path(assignment.identifier)
 
     @property
     def resource_classes(self) -> frozenset[str]:
@@ -150,6 +157,11 @@ class VF(api.DeviceKind):
 
     def addresses(self, domain: domain_xml.Domain) -> Sequence[str]:
         return domain.pci_addresses
+
+    def other_addresses(self, domain: domain_xml.Domain) -> Sequence[str]:
+        return (*domain.other_pci_addresses,
+                *(f'{found[1] or "0000"}:{found[2]}'.lower() for text in domain.arguments
+                  for found in _PCI_ADDRESS.finditer(text)))
 
     def identify(self, addresses: Iterable[str]) -> Mapping[str, str | None]:
         # All functions, not only those in stock: one that no option names any more may still have an owner.

@@ -18,6 +18,7 @@ import functools
 import json
 import operator
 import os
+import re
 import threading
 from typing import Any
 import uuid
@@ -46,6 +47,9 @@ from devicetrack.virt.libvirt.kinds import vpmem_options
 _UNIT_BYTES = 2 << 20
 # The guest keeps its own namespace labels here, at the end of its device.
 _LABEL_BYTES = 2 << 20
+
+# Paths in the text of an argument.
+_PATHS = re.compile(r'/[^\s,=:"\']*')
 
 _NO_UUID = str(uuid.UUID(int=0))
 
@@ -111,6 +115,15 @@ class VPMEM(api.DeviceKind):
     def addresses(self, domain: domain_xml.Domain) -> Sequence[str]:
         return domain.memory_paths
 
+    def other_addresses(self, domain: domain_xml.Domain) -> Sequence[str]:
+        if not domain.arguments:
+            return domain.other_paths
+        return (*domain.other_paths, *(path for text in domain.arguments for path in _PATHS.findall(text)))
+
+    @property
+    def path_hints(self) -> Sequence[str]:
+        return (self._source.beginning,)
+
     def identify(self, addresses: Iterable[str]) -> Mapping[str, str | None]:
         wanted = list(addresses)
         if not wanted:
@@ -133,16 +146,20 @@ class VPMEM(api.DeviceKind):
 
     def realize(self, assignment: DeviceAssignment) -> Realized:
         namespace = self._namespace(assignment, self._source.read())
+        try:
+            if self._source.is_locked(namespace):
+                raise self._busy(assignment)
+        except FileNotFoundError:
+            pass                        # without a node nobody can be wiping it
+        except OSError as error:
+            raise exception.RealizeFailed(self.name, assignment.identifier,
+                                          f'it is unknown whether it is being wiped: {error.strerror}') from error
         return Realized(DeviceKey(self.name, assignment.identifier),
                         details.to_text(_details(namespace, assignment.details.label)))
 
     def unclaim(self, assignment: DeviceAssignment, lock_fd: int) -> None:
         namespace = self._wipeable(assignment)
-        try:
-            fd = self._source.open(namespace)
-        except OSError as error:
-            raise exception.UnclaimFailed(
-                self.name, assignment.identifier, f'it cannot be opened: {error.strerror}') from error
+        fd = self._open(assignment, namespace)
         try:
             # The path may have led to another namespace when it was opened. So the open device is wiped only if the
             # path is still that of the recorded namespace.
@@ -154,6 +171,27 @@ class VPMEM(api.DeviceKind):
             self._wipeable(assignment)
         finally:
             os.close(fd)
+        os.close(self._open(assignment, namespace))             # nobody has opened it meanwhile
+
+    def _open(self, assignment: DeviceAssignment, namespace: namespaces.Namespace) -> int:
+        """Open a namespace that nobody else has open, and take its lock.
+
+        :raises DeviceBusy: somebody else wipes it, perhaps a manager with another state directory
+        :raises DeviceInUse: a process has it open or mapped, perhaps a guest that the hypervisor does not know
+        :raises UnclaimFailed: it cannot be opened, or nobody knows
+        """
+        try:
+            return self._source.open(namespace)
+        except BlockingIOError:
+            raise self._busy(assignment) from None
+        except OSError as error:
+            if error.errno == errno.EBUSY:
+                raise exception.DeviceInUse(self.name, assignment.identifier, str(error.strerror)) from error
+            raise exception.UnclaimFailed(
+                self.name, assignment.identifier, f'it cannot be opened: {error.strerror}') from error
+
+    def _busy(self, assignment: DeviceAssignment) -> exception.DeviceBusy:
+        return exception.DeviceBusy(self.name, assignment.identifier, 'somebody holds the lock on its node or file')
 
     def is_blank(self, assignments: Sequence[DeviceAssignment]) -> Collection[str]:
         if not self._source.has_holes:

@@ -1,0 +1,130 @@
+"""Whoever shares a device shares its lock, and what a process has open is in use: with real processes and files."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from typing import Any
+
+from devicetrack import exception
+from devicetrack import filelock
+from devicetrack.tests import base
+from devicetrack.tests import processes
+from devicetrack.tests.functional.virt import test_wipe
+from devicetrack.virt.libvirt import driver as libvirt_driver
+from devicetrack.virt.libvirt import root
+from devicetrack.virt.libvirt.kinds import vpmem
+
+# A guest that the hypervisor has lost: it maps the file, closes it, and says so.
+GUEST = textwrap.dedent("""
+    import mmap, os, sys
+    fd = os.open(sys.argv[1], os.O_RDWR)
+    mapped = mmap.mmap(fd, 4096)
+    if sys.argv[2] == 'maps':
+        os.close(fd)
+    print('ready', flush=True)
+    sys.stdin.read()
+""")
+
+
+class UnusedTestCase(test_wipe.WipeTestCase):
+    def guest(self, how: str) -> Any:
+        process = processes.Process('-c', GUEST, self.path, how)
+        self.addCleanup(process.communicate)
+        self.addCleanup(process.kill)
+        self.assertEqual('ready', process.stdout.readline().strip())
+        return process
+
+
+class TestLostGuest(UnusedTestCase):
+    """A guest that the hypervisor does not know."""
+
+    def _is_kept(self, how: str) -> None:
+        driver = self.driver()
+        wanted, before, guest = self.assigned(driver), self.content(), self.guest(how)
+        error = driver.unclaim([wanted])[self.key]
+        self.assertIsInstance(error, exception.DeviceInUse)
+        self.assertIn(str(guest.pid), str(error))
+        self.assertEqual(before, self.content())
+        guest.kill()
+        guest.wait()
+        self.assertIsNone(driver.unclaim([wanted])[self.key])
+
+    def test_keeps_what_it_has_open(self) -> None:
+        self._is_kept('has open')
+
+    def test_keeps_what_it_maps(self) -> None:
+        self._is_kept('maps')
+
+
+class TestOwnLock(UnusedTestCase):
+    """Two managers with a state directory each."""
+
+    def elsewhere(self) -> libvirt_driver.LibvirtDriver:
+        driver = libvirt_driver.LibvirtDriver('host', self.conf, self.temp_dir(), [vpmem.VPMEM])
+        self.addCleanup(driver.close)
+        return driver
+
+    def held(self) -> None:
+        """Hold the device as a wiper does whose manager has another state directory."""
+        fd = os.open(self.path, os.O_RDWR)
+        self.addCleanup(os.close, fd)
+        self.assertTrue(filelock.flock(fd))
+
+    def test_a_device_that_another_manager_wipes_is_not_wiped(self) -> None:
+        driver, before = self.elsewhere(), self.content()
+        wanted = self.assigned(driver)
+        self.held()
+        self.assertIsInstance(driver.unclaim([wanted])[self.key], exception.DeviceBusy)
+        self.assertEqual(before, self.content())
+
+    def test_a_device_that_another_manager_wipes_goes_to_no_guest(self) -> None:
+        driver = self.elsewhere()
+        wanted = self.assigned(driver)
+        driver.realize(wanted)
+        self.held()
+        self.assertRaises(exception.DeviceBusy, driver.realize, wanted)
+
+    def test_the_wiper_of_a_manager_that_was_killed_keeps_the_lock_of_the_device(self) -> None:
+        wanted = self.service_killed_in_a_wipe()
+        error = self.elsewhere().unclaim([wanted])[self.key]
+        self.assertIsInstance(error, exception.DeviceBusy)
+        self.assertRaises(exception.DeviceBusy, self.elsewhere().realize, wanted)
+        self.go_on()
+
+    def test_a_lock_file_that_was_removed_while_it_was_held_lets_nobody_else_wipe(self) -> None:
+        wanted = self.service_killed_in_a_wipe()
+        os.unlink(os.path.join(self.state_path, 'locks', 'vpmem-ns0.lock'))
+        self.assertIsInstance(self.driver().unclaim([wanted])[self.key], exception.DeviceBusy)
+        self.go_on()
+
+
+class TestUsers(base.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.nodes = [os.path.join(self.temp_dir(), name) for name in ('dax0.0', 'another')]
+        for node in self.nodes:
+            os.mknod(node, 0o020600, os.makedev(1, 7))
+
+    def check(self) -> str:
+        fd = os.open(self.nodes[0], os.O_RDONLY)
+        self.addCleanup(os.close, fd)
+        return str(self.assertRaises(OSError, root.check_alone, fd))
+
+    def test_a_device_is_told_by_its_number_whatever_its_node(self) -> None:
+        code = 'import os, sys; os.open(sys.argv[1], os.O_RDONLY); print("ready", flush=True); sys.stdin.read()'
+        process = processes.Process('-c', code, self.nodes[1])
+        self.addCleanup(process.communicate)
+        self.addCleanup(process.kill)
+        self.assertEqual('ready', process.stdout.readline().strip())
+        self.assertIn(str(process.pid), self.check())
+
+    def test_a_device_that_is_mapped_is_told_by_its_name(self) -> None:
+        """No such device can be mapped here, so the list of mappings is made."""
+        self.patch(root, 'PROCESSES', self.temp_dir())
+        for pid, mapped in (('7', '/usr/lib/libc.so'), ('8', '/dev/dax0.0'), ('9', '/dev/dax0.0 (deleted)')):
+            os.makedirs(os.path.join(root.PROCESSES, pid, 'fd'))
+            with open(os.path.join(root.PROCESSES, pid, 'maps'), 'w') as maps:
+                maps.write('7f0000000000-7f0000001000 rw-s 00000000 00:05 123                        \n'
+                           f'7f0000001000-7f0000002000 rw-s 00000000 00:05 124                        {mapped}\n')
+        self.assertIn('open in process 8, 9', self.check())

@@ -1,0 +1,112 @@
+"""Two managers of one host, with one store and a state directory each, as two containers of a service that overlap."""
+
+from __future__ import annotations
+
+from devicetrack import exception
+from devicetrack import vocabulary
+from devicetrack.claims.manager import ClaimManager
+from devicetrack.store import api
+from devicetrack.testing import fixtures
+from devicetrack.testing.fixtures import Instance
+from devicetrack.tests import base
+from devicetrack.tests.unit.claims import test_process
+from devicetrack.virt import fake
+
+
+class TwoManagersTestCase(base.TestCase):
+    def setUp(self) -> None:
+        super().setUp()
+        self.host = self.useFixture(fixtures.Host(devices=2, parents={'p0': 4}))
+        self.older = self.host.manager
+        self.elsewhere = self.useFixture(fixtures.Configuration(self.temp_dir()))
+
+    def start_newer(self) -> ClaimManager:
+        """A manager of the same host with another state directory."""
+        driver = fake.FakeDriver(self.host.name, self.elsewhere.conf, self.elsewhere.state_path, self.host.machine)
+        newer = ClaimManager(self.host.name, driver, self.host.store, self.elsewhere.conf, self.host.service)
+        self.addCleanup(newer.close)
+        newer.init_host(self.context)
+        self.host.manager = newer           # whose ledger and rows must agree when the test ends
+        return newer
+
+
+class TestEveryCall(TwoManagersTestCase):
+    scenarios = test_process.CALLS
+
+    def test_raises_once_a_write_was_refused(self) -> None:
+        self.start_newer()
+        self.assertRaises(exception.HostTakenOver, self.older.instance_claim, None, Instance(), 'host',
+                          fixtures.a_request(pmem=1))
+        error = self.assertRaises(exception.HostTakenOver, self.call, self.older, Instance())
+        self.assertEqual('host', error.host)
+        self.assertIn('state_path', str(error))
+
+
+class TestTakenOver(TwoManagersTestCase):
+    def test_the_newer_manager_works(self) -> None:
+        instance = self.host.spawn(pmem=1)
+        newer = self.start_newer()
+        self.host.delete_guest(instance.uuid)
+        newer.release(None, instance)
+        self.assertEqual({}, self.host.owners())
+
+    def test_the_older_one_claims_nothing(self) -> None:
+        newer = self.start_newer()
+        self.assertRaises(exception.HostTakenOver, self.older.instance_claim, None, Instance(), 'host',
+                          fixtures.a_request(pmem=1))
+        self.assertEqual({}, self.host.owners())
+        newer.instance_claim(None, Instance(), 'host', fixtures.a_request(pmem=2))
+
+    def test_an_audit_of_the_older_one_says_so_without_a_write(self) -> None:
+        self.start_newer()
+        self.assertRaises(exception.HostTakenOver, self.older.update_available_resource, None, 'host')
+        self.assertRaises(exception.HostTakenOver, self.older.init_host, None)
+
+    def test_the_older_one_works_again_when_it_starts_anew(self) -> None:
+        newer = self.start_newer()
+        self.assertRaises(exception.HostTakenOver, self.older.update_available_resource, None, 'host')
+        self.older.close()
+        self.older.init_host(None)
+        self.host.manager = self.older
+        self.assertRaises(exception.HostTakenOver, newer.update_available_resource, None, 'host')
+        self.host.spawn(pmem=1)
+
+    def test_the_older_one_releases_nothing(self) -> None:
+        instance = self.host.spawn(pmem=1)
+        self.host.delete_guest(instance.uuid)
+        self.start_newer()
+        self.assertRaises(exception.HostTakenOver, self.older.release, None, instance)
+        self.assertEqual({'d0': vocabulary.ACTIVE, 'd1': fixtures.FREE}, self.host.states())
+
+    def test_the_older_one_does_not_wipe_what_the_newer_one_has_given_to_another(self) -> None:
+        """The older one has marked its row and waits for the device; the newer one does the whole release meanwhile."""
+        instance, next_one = self.host.spawn(pmem=1), Instance()
+        [key] = [record.key for record in self.host.records()]
+        self.host.delete_guest(instance.uuid)
+
+        def hand_out() -> None:
+            newer = self.start_newer()
+            newer.release(None, instance)
+            with newer.instance_claim(None, next_one, 'host', fixtures.a_request(pmem=2)):
+                newer.realize(None, next_one)
+            self.host.machine.write(key, b'of the next one')
+
+        # In another thread, as in another process: here this one works on the instance.
+        self.host.store.after('write', lambda: self.assertEqual([None], self.together(hand_out)))
+        self.assertRaises(exception.HostTakenOver, self.older.release, None, instance)
+        self.assertEqual(b'of the next one', self.host.machine.read(key))
+        self.assertEqual({next_one.uuid}, set(self.host.owners().values()))
+
+    def test_what_moved_on_in_the_store_is_not_wiped(self) -> None:
+        """Whoever changed the row: the release is of a row that is not there any more."""
+        instance = self.host.spawn(pmem=1)
+        [key] = [record.key for record in self.host.records()]
+        self.host.machine.write(key, b'kept')
+        self.host.delete_guest(instance.uuid)
+
+        def forget() -> None:
+            self.host.store.store.write(api.Changes(delete=tuple(self.host.records())))
+
+        self.host.machine.before('unclaim', forget, times=1)
+        self.assertRaises(exception.StaleAssignment, self.older.release, None, instance)
+        self.assertEqual(b'kept', self.host.machine.read(key))
