@@ -53,6 +53,10 @@ _NOT_ADOPTED: Final = frozenset((vocabulary.NOT_ADOPTED,))
 _OF_THE_HOST: Final = frozenset((vocabulary.UNHEALTHY, vocabulary.NOT_ADOPTED, vocabulary.DRAINED, GONE))
 
 
+class Inconsistent(Exception):
+    """The ledger contradicts itself: what did this is a mistake, or an exception in the middle of a change."""
+
+
 class Hold(NamedTuple):
     """What one take holds for an instance, in the order of the guest.
 
@@ -125,9 +129,11 @@ class Ledger:
 
     :param policy: ``pack`` or ``spread``
     :param provider_uuid_of: the UUID of the provider with this stable name ('' is the node)
+    :param numbers: for its own names of devices and watches; ledgers that follow one another share them
     """
 
-    def __init__(self, policy: str, provider_uuid_of: Callable[[str], str]) -> None:
+    def __init__(self, policy: str, provider_uuid_of: Callable[[str], str],
+                 numbers: Iterator[int] | None = None) -> None:
         self._provider_uuid_of = provider_uuid_of
         self._pools = Pools(policy)
         self._units: dict[str, dict[str, Unit]] = {}
@@ -136,7 +142,7 @@ class Ledger:
         self._beside: dict[str, tuple[Holding, ...]] = {}
         # Devices that are claimed and not named yet, by the ledger's own names for them.
         self._unnamed: dict[str, Unit] = {}
-        self._numbers = itertools.count()
+        self._numbers = itertools.count() if numbers is None else numbers
         # What was made or given back while somebody reads the host: by watch and device, the pool that it counted in.
         self._watches: dict[int, dict[DeviceKey, Pool]] = {}
         self._standing = Standing()
@@ -299,7 +305,12 @@ class Ledger:
         return unit
 
     def _make(self, pool: Pool) -> Unit:
-        """Take one that will be made."""
+        """Take one that will be made.
+
+        :raises Inconsistent: this pool makes none, or no more
+        """
+        if not pool.makes() or pool.parent.drained:
+            raise Inconsistent(pool.kind, pool.parent_name, pool.free_count)
         # No device of any kind has such a name.
         unit = Unit(pool, f'(unnamed {next(self._numbers)})', pool.details)
         self._unnamed[unit.identifier] = unit
@@ -323,8 +334,8 @@ class Ledger:
         return number
 
     def unwatch(self, watch: int) -> None:
-        """End what :meth:`watch` began."""
-        del self._watches[watch]
+        """End what :meth:`watch` began, if it began here and goes on."""
+        self._watches.pop(watch, None)
 
     def _touch(self, unit: Unit) -> None:
         for watch in self._watches.values():
@@ -398,6 +409,14 @@ class Ledger:
             unit = self._find(key)
             if unit is not None:
                 self._free(unit, key in removed)
+
+    def free_of(self, instance_uuid: str, keys: Iterable[DeviceKey], removed: Collection[DeviceKey] = ()) -> None:
+        """The same for those of the devices that are still held for this instance.
+
+        Between its last row's end and this call the ledger may have been built anew and have given a device away.
+        """
+        ours = {unit.key for holding in self._holdings_of(instance_uuid) for unit in holding.units}
+        self.free([key for key in keys if key in ours], removed)
 
     def _free(self, unit: Unit, removed: bool = False) -> None:
         if unit.state == FREE:
@@ -488,7 +507,7 @@ class Ledger:
             unit.unborn = False
             parent.pending -= 1
             self._pools.use_up(parent)
-        if watch is not None and parent.pending == 0 and not any(
+        if watch in self._watches and parent.pending == 0 and not any(
                 pool.releasing_count for pool in self._pools.of_parent(parent)) and not any(
                 pool.parent is parent for key, pool in self._watches[watch].items() if key != unit.key):
             self.read_capacities(capacities)
