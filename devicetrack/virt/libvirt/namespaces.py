@@ -20,6 +20,7 @@ import uuid
 from devicetrack import exception
 from devicetrack.virt.libvirt import ndctl
 from devicetrack.virt.libvirt import privileged
+from devicetrack.virt.libvirt import root
 
 _FILE_ALIGN = 2 << 20
 # The kernel's libnvdimm devices. The kernel makes a region read-only that is not persistent any more, for example
@@ -80,8 +81,8 @@ class Source(abc.ABC):
 class NdctlSource(Source):
     """The namespaces that ndctl lists."""
 
-    def __init__(self, command: str) -> None:
-        self._command = command
+    def __init__(self, command: str, timeout_s: int = root.NDCTL_TIMEOUT_S) -> None:
+        self._command, self._timeout_s = command, timeout_s
 
     def each(self) -> Iterator[Namespace]:
         everything = self._list()
@@ -105,7 +106,7 @@ class NdctlSource(Source):
 
     def _list(self) -> list[ndctl.Listed]:
         try:
-            status, output = privileged.run_ndctl(self._command)
+            status, output = privileged.run_ndctl(self._command, self._timeout_s)
         except OSError as error:
             raise exception.CommandFailed(self._command, f'cannot be run: {error.strerror}') from error
         if status != 0:
