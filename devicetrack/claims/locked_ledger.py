@@ -47,9 +47,24 @@ class LedgerLock(locks.FairLock):
         super().__init__(locks.LEDGER)
 
 
+def _looked_up(method: Callable[Concatenate[Ledger, Arguments], Result],
+               ) -> Callable[Concatenate[Ledger, Arguments], Result]:
+    """The same, found by its name at each call if it is the ledger's own: the crash kit puts others in their place."""
+    name = method.__name__
+    if getattr(Ledger, name, None) is not method:
+        return method
+
+    def call(ledger: Ledger, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        result: Result = getattr(ledger, name)(*args, **kwargs)
+        return result
+
+    return call
+
+
 def _asking(method: Callable[Concatenate[Ledger, Arguments], Result],
             ) -> Callable[Concatenate[LockedLedger, Arguments], Result]:
     """A call of the ledger under its lock, with an answer that counts: a discarded ledger has none."""
+    call = _looked_up(method)
 
     @functools.wraps(method)
     def locked(self: LockedLedger, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
@@ -59,7 +74,7 @@ def _asking(method: Callable[Concatenate[Ledger, Arguments], Result],
                 ledger = self._ledger
                 if ledger is None:
                     raise exception.LedgerDiscarded
-                return method(ledger, *args, **kwargs)
+                return call(ledger, *args, **kwargs)
         except exception.DeviceTrackError:
             raise                               # the ledger's own word, after which it is as it was
         except BaseException:
@@ -73,6 +88,7 @@ def _asking(method: Callable[Concatenate[Ledger, Arguments], Result],
 def _noting(method: Callable[Concatenate[Ledger, Arguments], None],
             ) -> Callable[Concatenate[LockedLedger, Arguments], None]:
     """A call of the ledger under its lock that tells it something. A discarded ledger need not know."""
+    call = _looked_up(method)
 
     @functools.wraps(method)
     def locked(self: LockedLedger, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
@@ -81,7 +97,7 @@ def _noting(method: Callable[Concatenate[Ledger, Arguments], None],
             with turn:
                 ledger = self._ledger
                 if ledger is not None:
-                    method(ledger, *args, **kwargs)
+                    call(ledger, *args, **kwargs)
         except exception.DeviceTrackError:
             raise
         except BaseException:
