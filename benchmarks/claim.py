@@ -70,7 +70,7 @@ def claims(ledger: Ledger, batch: int) -> Callable[[], float]:
         held = []
         began = time.perf_counter()
         for instance in instances:
-            with lock:
+            with lock.turn():
                 hold = ledger.take(instance, DEMAND)
             held.append(hold)
         took = time.perf_counter() - began

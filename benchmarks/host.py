@@ -92,4 +92,5 @@ class Host(fixtures.Fixture):
         """Undo claims in one transaction, however many they are."""
         records = self.records_of(instances)
         self.store.write(store_api.Changes(delete=tuple(records)))
-        self.manager._started().ledger.free([record.key for record in records])
+        for record in records:
+            self.manager._started().ledger.free_of(record.instance_uuid, (record.key,))

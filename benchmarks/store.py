@@ -145,7 +145,7 @@ class Core:
         self.host_uuid = str(uuid.uuid4())
         self._insert = sa.insert(models.assignments)
         # A thread that waits for a lock waits as long as one of ours does.
-        waits = {'timeout': store.backend.busy_timeout_s} if store.path is not None else {}
+        waits = {'timeout': store.backend.patience.busy_s} if store.path is not None else {}
         self._engine = sa.create_engine(store.engine.url, poolclass=sa.pool.QueuePool, pool_size=threads,
                                         max_overflow=0, connect_args=waits)
 

@@ -106,6 +106,15 @@ class NotReady(DeviceTrackError):
     template = 'the claim manager of host {host} is not ready: call init_host first'
 
 
+class LedgerDiscarded(DeviceTrackError):
+    """An exception from outside, such as a signal, interrupted somebody who changed the ledger, which was discarded.
+
+    It is built anew from the rows and the host before the next claim or audit. What this call changed before is
+    recorded; call it again.
+    """
+    template = 'the ledger was discarded after an interrupt and is not built anew yet: call again'
+
+
 class HostInUse(DeviceTrackError):
     """Another manager, in this process or another, has this host or a host with the same state directory.
 

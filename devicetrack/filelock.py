@@ -42,7 +42,9 @@ class FileLock:
         """
         deadline = time.monotonic() + timeout_s
         while True:
-            fd, ours = self._open(self.path), False
+            # Kept before it is locked: whoever is interrupted in any line has it to close, and this object's end does.
+            fd = self._fd = self._open(self.path)
+            self._pid, ours = os.getpid(), False
             try:
                 while not flock(fd):
                     if time.monotonic() >= deadline:
@@ -52,9 +54,8 @@ class FileLock:
                 ours = ownfiles.is_at(fd, self.path)
             finally:
                 if not ours:
-                    os.close(fd)
+                    self.release()
             if ours:
-                self._fd, self._pid = fd, os.getpid()
                 return
 
     @property
@@ -80,6 +81,9 @@ class FileLock:
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
+
+    def __del__(self) -> None:
+        self.release()
 
     def __enter__(self) -> Self:
         if self._fd is None:

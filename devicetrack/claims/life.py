@@ -6,6 +6,7 @@ inwards, what gives goes from the guest outwards, and calls, recovery and moves 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Sequence
 import itertools
@@ -21,6 +22,7 @@ from devicetrack import vocabulary
 from devicetrack.claims.declarations import Declarations
 from devicetrack.claims.given_up import GivenUp
 from devicetrack.claims.given_up import GivenUpClaims
+from devicetrack.claims.ledger_rebuild import LedgerRebuild
 from devicetrack.claims.locked_ledger import LockedLedger
 from devicetrack.claims.rows import Rows
 from devicetrack.claims.views import HostViews
@@ -85,15 +87,16 @@ class Life:
     Steps that work on rows of one instance are for who works on it (:meth:`.rows.Rows.working`).
 
     :param given_up: remembers claims that could not be given back
+    :param rebuild: builds the ledger anew after an interrupt
     :param attempts: how often a claim chooses devices, when the store says that they have owners
     """
 
     def __init__(self, host_uuid: str, ledger: LockedLedger, rows: Rows, driver: VirtDriver, views: HostViews,
-                 declarations: Declarations, given_up: GivenUpClaims, attempts: int) -> None:
+                 declarations: Declarations, given_up: GivenUpClaims, rebuild: LedgerRebuild, attempts: int) -> None:
         self.host_uuid = host_uuid
         self._ledger, self._rows, self._driver = ledger, rows, driver
         self._views, self._declarations = views, declarations
-        self._given_up, self._attempts = given_up, attempts
+        self._given_up, self._rebuild, self._attempts = given_up, rebuild, attempts
         # Claim ids only have to differ from one another, over restarts too; a UUID for each would cost more.
         self._claim_prefix = secrets.token_hex(8)
         self._claim_numbers = itertools.count()
@@ -110,8 +113,22 @@ class Life:
         :raises OutcomeUnknown: the devices stay held until the store has said
         """
         claim_id = f'{self._claim_prefix}-{next(self._claim_numbers):x}'
+        while True:
+            try:
+                return self._take(instance_uuid, demand, claim_id, move)
+            except exception.LedgerDiscarded:
+                self._rebuild.ensure()
+            except exception.DeviceTrackError:
+                raise
+            except BaseException:
+                # Whatever of it was recorded is remembered by now; what was only held comes back with a new ledger.
+                self._ledger.discard()
+                raise
+
+    def _take(self, instance_uuid: str, demand: Demand, claim_id: str, move: Arrival | None) -> list[Record]:
         refused = looked_again = 0
         while True:
+            build = self._ledger.build
             try:
                 hold = self._ledger.take(instance_uuid, demand, beside=move is not None)
             except (exception.InstanceHasClaim, exception.NoFit) as error:
@@ -126,6 +143,8 @@ class Life:
                 changes = self._changes_for(hold, claim_id, move)
             try:
                 self._rows.insert(hold, changes)
+                if self._ledger.build is not build:     # it was built anew meanwhile, perhaps without these rows
+                    self._ledger.hold_missing(changes.insert)
                 return list(changes.insert)
             except exception.DeviceTaken as taken:
                 # All rows are read at once: whoever wrote one behind our back may have written many, and a claim that
@@ -228,6 +247,16 @@ class Life:
         # A guest may come running: what takes the place of its device's partner must be as good a partner.
         accepts = self._declarations.like(record) if record.role == vocabulary.INCOMING else None
         self._views.read_parents()
+        try:
+            return self._take_instead(record, full, accepts)
+        except exception.DeviceTrackError:
+            raise
+        except BaseException:
+            self._ledger.discard()
+            raise
+
+    def _take_instead(self, record: Record, full: exception.ParentFull,
+                      accepts: Callable[[str | None, str], bool] | None) -> Record:
         other = self._ledger.exchange(record.key, accepts)
         if other is None:
             raise full
@@ -243,7 +272,7 @@ class Life:
         except exception.NothingWritten:
             self._ledger.put_back(other)
             raise
-        self._ledger.free((record.key,))
+        self._ledger.free_of(record.instance_uuid, (record.key,))
         return chosen
 
     # -- changing rows ------------------------------------------------------------------------------------------------
@@ -327,6 +356,16 @@ class Life:
         """Take devices of rows that are on their way back from the host, and then the rows from the store."""
         if not leaving:
             return
+        try:
+            self._give_back(leaving)
+        except exception.DeviceTrackError:
+            raise
+        except BaseException:
+            # The rows may be gone with the ledger still holding their devices.
+            self._ledger.discard()
+            raise
+
+    def _give_back(self, leaving: Sequence[Record]) -> None:
         self._ledger.releasing([record.key for record in leaving])
         assignments, unreadable = _readable(leaving)
         rows = {record.key: record for record in leaving}
@@ -338,7 +377,7 @@ class Life:
             self._rows.write(Changes(delete=tuple(done)))
             removed = {DeviceKey(one.kind, one.identifier) for one in assignments
                        if one.details.goes_with_its_assignment}
-            self._ledger.free([record.key for record in done], removed)
+            self._ledger.free_of(done[0].instance_uuid, [record.key for record in done], removed)
         for error in answers.values():
             if error is not None:
                 raise error
@@ -352,14 +391,16 @@ class Life:
     def abort(self, instance_uuid: str, claim_id: str, migration_uuid: str | None) -> None:
         """Give back what one claim took, and make current again what it made old. Waits for the instance.
 
-        When the store fails an audit, or a start, goes on with it.
+        When the store fails, or a signal interrupts this, an audit or a start goes on with it.
         """
         claim = GivenUp(instance_uuid, claim_id, migration_uuid)
         with self._rows.working(instance_uuid):
             self._unrecorded_starts.discard(instance_uuid)
             try:
                 self._give_back_claim(claim, self._rows.of_instance(instance_uuid))
-            except exception.StoreError:
+            except exception.DriverError:
+                raise                           # its rows are on their way back
+            except BaseException:
                 self._given_up.remember(claim)
                 raise
             self._given_up.forget(claim_id)

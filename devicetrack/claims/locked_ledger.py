@@ -14,14 +14,11 @@ from collections.abc import Sequence
 import contextlib
 import functools
 import itertools
-from types import TracebackType
-from typing import Any
 from typing import Concatenate
 from typing import ParamSpec
 from typing import TypeVar
 
-from oslo_concurrency import lockutils
-
+from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.claims import locks
 from devicetrack.engine import opening
@@ -30,102 +27,225 @@ from devicetrack.engine.ledger import GONE
 from devicetrack.engine.ledger import Hold
 from devicetrack.engine.ledger import Ledger
 from devicetrack.engine.ledger import PoolState
+from devicetrack.engine.views import by_instance
 from devicetrack.engine.views import Views
 from devicetrack.engine.withholding import Marks
 from devicetrack.engine.withholding import Target
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Record
 
-_NUMBERS = itertools.count()
-
 Arguments = ParamSpec('Arguments')
 Result = TypeVar('Result')
 
 
-class LedgerLock:
-    """A fair lock between threads. Kept, because making a lock costs more than taking it."""
+class LedgerLock(locks.FairLock):
+    """The fair lock of one ledger."""
 
-    __slots__ = ('_lock',)
+    __slots__ = ()
 
     def __init__(self) -> None:
-        # The name only has to be unique: oslo.concurrency keeps fair locks by name.
-        self._lock: Any = lockutils.internal_fair_lock(f'devicetrack-ledger-{next(_NUMBERS)}')
-
-    def __enter__(self) -> None:
-        if locks.TRACE.wanted:
-            locks.TRACE.asks(locks.LEDGER)
-        self._lock.acquire_write_lock()
-        if locks.TRACE.wanted:
-            locks.TRACE.held.append(locks.LEDGER)
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 traceback: TracebackType | None) -> None:
-        if locks.TRACE.wanted:
-            locks.TRACE.gives_back(locks.LEDGER)
-        self._lock.release_write_lock()
+        super().__init__(locks.LEDGER)
 
 
-def _locked(method: Callable[Concatenate[Ledger, Arguments], Result],
-            ) -> Callable[Concatenate[LockedLedger, Arguments], Result]:
-    """The ledger's method of the same name, under the lock."""
+def _looked_up(method: Callable[Concatenate[Ledger, Arguments], Result],
+               ) -> Callable[Concatenate[Ledger, Arguments], Result]:
+    """The same, found by its name at each call if it is the ledger's own: the crash kit puts others in their place."""
     name = method.__name__
+    if getattr(Ledger, name, None) is not method:
+        return method
+
+    def call(ledger: Ledger, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        result: Result = getattr(ledger, name)(*args, **kwargs)
+        return result
+
+    return call
+
+
+def _asking(method: Callable[Concatenate[Ledger, Arguments], Result],
+            ) -> Callable[Concatenate[LockedLedger, Arguments], Result]:
+    """A call of the ledger under its lock, with an answer that counts: a discarded ledger has none."""
+    call = _looked_up(method)
 
     @functools.wraps(method)
     def locked(self: LockedLedger, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        with self._lock:
-            result: Result = getattr(self._ledger, name)(*args, **kwargs)
-            return result
+        turn = self._lock.turn()
+        try:
+            with turn:
+                ledger = self._ledger
+                if ledger is None:
+                    raise exception.LedgerDiscarded
+                return call(ledger, *args, **kwargs)
+        except exception.DeviceTrackError:
+            raise                               # the ledger's own word, after which it is as it was
+        except BaseException:
+            turn.end()                          # for one that came in the middle of ending it
+            self.discard()
+            raise
 
     return locked
+
+
+def _noting(method: Callable[Concatenate[Ledger, Arguments], None],
+            ) -> Callable[Concatenate[LockedLedger, Arguments], None]:
+    """A call of the ledger under its lock that tells it something. A discarded ledger need not know."""
+    call = _looked_up(method)
+
+    @functools.wraps(method)
+    def locked(self: LockedLedger, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
+        turn = self._lock.turn()
+        try:
+            with turn:
+                ledger = self._ledger
+                if ledger is not None:
+                    call(ledger, *args, **kwargs)
+        except exception.DeviceTrackError:
+            raise
+        except BaseException:
+            turn.end()                          # for one that came in the middle of ending it
+            self.discard()
+            raise
+
+    return locked
+
+
+# Several steps in one moment.
+
+def _distrust(ledger: Ledger, hold: Hold, owned: Iterable[DeviceKey]) -> None:
+    """Put a hold back and withhold the devices that have owners by the store."""
+    ledger.put_back(hold)
+    ledger.withhold_free(owned, vocabulary.IN_DOUBT)
+
+
+def _forget(ledger: Ledger, key: DeviceKey) -> None:
+    """Free a device that the host does not have any more."""
+    ledger.withhold(key, GONE)
+    ledger.free((key,))
+
+
+def _hold_unless_taken(ledger: Ledger, records: Sequence[Record],
+                      owners: Mapping[DeviceKey, str | None]) -> DeviceKey | None:
+    """Hold devices for new rows of one instance, or nothing when one of them is held for somebody else.
+
+    :param owners: by device, the instance that the rows have it for until now
+    :returns: the device that is being taken or given back just now
+    """
+    for record in records:
+        device = ledger.device(record.key)
+        if device is not None and device.instance_uuid not in (None, owners[record.key]):
+            return record.key
+    ledger.hold(records)
+    return None
+
+
+def _hold_missing(ledger: Ledger, records: Sequence[Record]) -> None:
+    """Hold those of an instance's rows that are not held for it."""
+    missing = ledger.not_held(records)
+    if missing:
+        ledger.hold(missing)
+
+
+def _read_inventory(ledger: Ledger, looks: Sequence[Views], watch: int) -> None:
+    """Take over the last of an audit's looks, and withhold what all of them show in use without a row."""
+    ledger.read_inventory(looks[-1].inventory, watch)
+    opening.withhold_by_sight(ledger, looks)
+
+
+def _admit(ledger: Ledger, keys: Iterable[DeviceKey], reason: str) -> None:
+    """End one reason of several devices."""
+    for key in keys:
+        ledger.admit(key, reason)
+
+
+def _stand(ledger: Ledger, target: Target, reason: str) -> None:
+    """Withhold a device or a parent until :meth:`stand_down`."""
+    opening.stand(ledger, target, reason)
+
+
+def _stand_down(ledger: Ledger, target: Target, reason: str, stays: bool = False) -> None:
+    """End what :meth:`stand` began; a device that ``stays`` is withheld still, until an audit admits it."""
+    opening.stand_down(ledger, target, reason)
+    if stays:
+        ledger.withhold(DeviceKey(target.kind, target.name), reason)
+
+
+def _pools_and_devices(ledger: Ledger, keys: Iterable[DeviceKey]) -> tuple[list[PoolState], list[DeviceState]]:
+    """Every pool, and of these devices those that are known."""
+    devices = [ledger.device(key) for key in keys]
+    return ledger.pools(), [device for device in devices if device is not None]
 
 
 class LockedLedger:
     """The ledger's calls, each under the lock, and those that take several steps in one moment.
 
+    Rows are the authority and this is a copy of them. What leaves a call by an exception that is not the ledger's own
+    word, as a signal may between any two steps, discards the copy. It is built anew before the next claim.
+
     :param policy: ``pack`` or ``spread``
     :param provider_uuid_of: the UUID of the provider with this stable name; it does no I/O
+
+    ``build`` is another object for each ledger since the start: whoever sees another one than before knows that what it
+    noted may have been lost.
     """
 
     def __init__(self, policy: str, provider_uuid_of: Callable[[str], str]) -> None:
         self._policy, self._provider_uuid_of = policy, provider_uuid_of
         self._lock = LedgerLock()
-        self._ledger = Ledger(policy, provider_uuid_of)
+        self._numbers = itertools.count()       # for all ledgers: what one has named is never found in the next one
+        self._ledger: Ledger | None = Ledger(policy, provider_uuid_of, self._numbers)
+        self.build = object()
 
-    take = _locked(Ledger.take)
-    exchange = _locked(Ledger.exchange)
-    name = _locked(Ledger.name)
-    put_back = _locked(Ledger.put_back)
-    realized = _locked(Ledger.realized)
-    releasing = _locked(Ledger.releasing)
-    free = _locked(Ledger.free)
-    let_go = _locked(Ledger.let_go)
-    hold = _locked(Ledger.hold)
-    not_held = _locked(Ledger.not_held)
-    without_row = _locked(Ledger.without_row)
-    free_without_row = _locked(Ledger.free_without_row)
-    trust_rows = _locked(Ledger.trust_rows)
-    has_claim_of_rows = _locked(Ledger.has_claim_of_rows)
-    has_claim_of_this_process = _locked(Ledger.has_claim_of_this_process)
-    counted_now = _locked(Ledger.counted_now)
-    read_parents = _locked(Ledger.read_parents)
-    unproven = _locked(Ledger.unproven)
-    proven = _locked(Ledger.proven)
-    withheld = _locked(Ledger.withheld)
-    reasons = _locked(Ledger.reasons)
-    device = _locked(Ledger.device)
-    devices = _locked(Ledger.devices)
-    parents = _locked(Ledger.parents)
-    counted_classes = _locked(Ledger.counted_classes)
-    available = _locked(Ledger.available)
-    shortages = _locked(Ledger.shortages)
+    take = _asking(Ledger.take)
+    exchange = _asking(Ledger.exchange)
+    name = _asking(Ledger.name)
+    put_back = _noting(Ledger.put_back)
+    realized = _noting(Ledger.realized)
+    releasing = _noting(Ledger.releasing)
+    free_of = _noting(Ledger.free_of)
+    let_go_of = _noting(Ledger.let_go_of)
+    hold = _noting(Ledger.hold)
+    not_held = _asking(Ledger.not_held)
+    without_row = _asking(Ledger.without_row)
+    free_without_row = _noting(Ledger.free_without_row)
+    trust_rows = _noting(Ledger.trust_rows)
+    has_claim_of_rows = _asking(Ledger.has_claim_of_rows)
+    has_claim_of_this_process = _asking(Ledger.has_claim_of_this_process)
+    counted_now = _asking(Ledger.counted_now)
+    read_parents = _noting(Ledger.read_parents)
+    unproven = _asking(Ledger.unproven)
+    proven = _noting(Ledger.proven)
+    withheld = _asking(Ledger.withheld)
+    reasons = _asking(Ledger.reasons)
+    device = _asking(Ledger.device)
+    devices = _asking(Ledger.devices)
+    parents = _asking(Ledger.parents)
+    counted_classes = _asking(Ledger.counted_classes)
+    available = _asking(Ledger.available)
+    shortages = _asking(Ledger.shortages)
 
     # -- several steps in one moment ----------------------------------------------------------------------------------
 
-    def open(self, views: Views, marks: Marks) -> None:
-        """Replace the ledger by the one that views and operators' reasons make."""
-        ledger = opening.open_ledger(self._policy, self._provider_uuid_of, views, marks)
-        with self._lock:
-            self._ledger = ledger
+    def open(self, views: Views, marks: Marks, in_doubt: Sequence[Record] = ()) -> None:
+        """Replace the ledger by the one that views and operators' reasons make.
+
+        :param in_doubt: rows that are not in the views, of commits whose outcome nobody knows; they are held
+        """
+        ledger = opening.open_ledger(self._policy, self._provider_uuid_of, views, marks, self._numbers)
+        for records in by_instance(ledger.not_held(in_doubt)):
+            ledger.hold(records)
+        with self._lock.held():
+            self._ledger, self.build = ledger, object()
+
+    def discard(self) -> None:
+        """Drop the ledger, of which nobody knows what an exception left undone: the rows are what counts.
+
+        Until :meth:`open`, changes are not noted, for rows and host will tell of them, and whoever asks hears
+        LedgerDiscarded.
+        """
+        self._ledger, self.build = None, object()
+
+    @property
+    def is_discarded(self) -> bool:
+        return self._ledger is None
 
     @contextlib.contextmanager
     def put_back_on_error(self, hold: Hold) -> Iterator[None]:
@@ -136,76 +256,36 @@ class LockedLedger:
             self.put_back(hold)
             raise
 
-    def distrust(self, hold: Hold, owned: Iterable[DeviceKey]) -> None:
-        """Put a hold back and withhold the devices that have owners by the store."""
-        with self._lock:
-            self._ledger.put_back(hold)
-            self._ledger.withhold_free(owned, vocabulary.IN_DOUBT)
+    distrust = _noting(_distrust)
 
-    def forget(self, key: DeviceKey) -> None:
-        """Free a device that the host does not have any more."""
-        with self._lock:
-            self._ledger.withhold(key, GONE)
-            self._ledger.free((key,))
+    forget = _noting(_forget)
 
-    def hold_unless_taken(self, records: Sequence[Record], owners: Mapping[DeviceKey, str | None]) -> DeviceKey | None:
-        """Hold devices for new rows of one instance, or nothing when one of them is held for somebody else.
+    hold_unless_taken = _asking(_hold_unless_taken)
 
-        :param owners: by device, the instance that the rows have it for until now
-        :returns: the device that is being taken or given back just now
-        """
-        with self._lock:
-            for record in records:
-                device = self._ledger.device(record.key)
-                if device is not None and device.instance_uuid not in (None, owners[record.key]):
-                    return record.key
-            self._ledger.hold(records)
-            return None
-
-    def hold_missing(self, records: Sequence[Record]) -> None:
-        """Hold those of an instance's rows that are not held for it."""
-        with self._lock:
-            missing = self._ledger.not_held(records)
-            if missing:
-                self._ledger.hold(missing)
+    hold_missing = _noting(_hold_missing)
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[int]:
-        """Have the ledger note what changes while the host is read."""
-        with self._lock:
-            watch = self._ledger.watch()
+        """Have the ledger note what changes while the host is read.
+
+        :raises LedgerDiscarded: it must be built anew before
+        """
+        watch = -1
         try:
+            watch = self._watch()
             yield watch
         finally:
-            with self._lock:
-                self._ledger.unwatch(watch)
+            self._unwatch(watch)
 
-    def read_inventory(self, looks: Sequence[Views], watch: int) -> None:
-        """Take over the last of an audit's looks, and withhold what all of them show in use without a row."""
-        with self._lock:
-            self._ledger.read_inventory(looks[-1].inventory, watch)
-            opening.withhold_by_sight(self._ledger, looks)
+    _watch = _asking(Ledger.watch)
+    _unwatch = _noting(Ledger.unwatch)
 
-    def admit(self, keys: Iterable[DeviceKey], reason: str) -> None:
-        """End one reason of several devices."""
-        with self._lock:
-            for key in keys:
-                self._ledger.admit(key, reason)
+    read_inventory = _asking(_read_inventory)
 
-    def stand(self, target: Target, reason: str) -> None:
-        """Withhold a device or a parent until :meth:`stand_down`."""
-        with self._lock:
-            opening.stand(self._ledger, target, reason)
+    admit = _noting(_admit)
 
-    def stand_down(self, target: Target, reason: str, stays: bool = False) -> None:
-        """End what :meth:`stand` began; a device that ``stays`` is withheld still, until an audit admits it."""
-        with self._lock:
-            opening.stand_down(self._ledger, target, reason)
-            if stays:
-                self._ledger.withhold(DeviceKey(target.kind, target.name), reason)
+    stand = _noting(_stand)
 
-    def pools_and_devices(self, keys: Iterable[DeviceKey]) -> tuple[list[PoolState], list[DeviceState]]:
-        """Every pool, and of these devices those that are known."""
-        with self._lock:
-            devices = [self._ledger.device(key) for key in keys]
-            return self._ledger.pools(), [device for device in devices if device is not None]
+    stand_down = _noting(_stand_down)
+
+    pools_and_devices = _asking(_pools_and_devices)

@@ -7,21 +7,26 @@ A thread may wait for a lock while it holds those that :data:`MAY_HOLD` lists fo
     auditing -> marking -> ledger
 
 No audit waits for an instance: it takes the lock of one that is idle and passes over the others. A lock that nobody
-waits for cannot close a circle, so that is allowed in every place.
+waits for cannot close a circle, so that is allowed in every place. Whoever finds the lock of an instance waits for
+nothing else meanwhile, so ``finding`` may be asked for in every place too.
 """
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Iterator
 import contextlib
+import queue
 import threading
 from typing import Final
+import weakref
 
 AUDITING: Final = 'auditing'
 INSTANCE: Final = 'instance'
 READING: Final = 'reading'
 MARKING: Final = 'marking'
 LEDGER: Final = 'ledger'
+FINDING: Final = 'finding'
 
 MAY_HOLD: Final = {
     AUDITING: frozenset[str](),
@@ -29,6 +34,7 @@ MAY_HOLD: Final = {
     READING: frozenset((AUDITING, INSTANCE)),
     MARKING: frozenset((AUDITING, INSTANCE)),
     LEDGER: frozenset((AUDITING, INSTANCE, READING, MARKING)),
+    FINDING: frozenset((AUDITING, INSTANCE, READING, MARKING)),
 }
 
 
@@ -87,21 +93,113 @@ def ledger_is_held() -> bool:
     return LEDGER in TRACE.held
 
 
-class OrderedLock:
-    """A lock between threads that has its place in the order."""
+class FairLock:
+    """A lock between threads that has its place in the order; whoever has waited for longest is next.
+
+    Whoever stands first in the line has the lock, so that one indivisible step both joins the line and takes a lock
+    that is free. An exception may reach a thread between any two steps (a signal, no memory left). However a ``with``
+    block is left, the line loses its turn: it keeps turns by weak references, and a turn that nobody refers to any more
+    is over. So is one whose thread asks for the same lock again. Fair locks of
+    oslo.concurrency keep a waiter that was interrupted for ever.
+    """
+
+    __slots__ = ('name', '_line', '__weakref__')
 
     def __init__(self, name: str) -> None:
-        self._name = name
-        self._lock = threading.Lock()
+        self.name = name
+        self._line: collections.deque[_Place] = collections.deque()
 
-    def __enter__(self) -> None:
+    def turn(self, wait: bool = True) -> Turn:
+        """One thread's turn, for one ``with`` block, after which it is ended once more: see :meth:`held`.
+
+        :param wait: without it the block may be entered without the lock; ``as`` says whether it has it
+        """
+        return Turn(self, wait)
+
+    @contextlib.contextmanager
+    def held(self, wait: bool = True) -> Iterator[bool]:
+        """Hold the lock during a block; the same as :meth:`turn` for whom a microsecond does not count."""
+        turn = self.turn(wait)
+        try:
+            with turn as has_it:
+                yield has_it
+        finally:
+            turn.end()                          # for an exception that came while it ended
+
+    def leave(self, place: _Place) -> None:
+        """End a turn, or end waiting for it. Idempotent: an exception may make somebody ask again."""
+        if place.is_traced:
+            TRACE.gives_back(self.name)
+        with contextlib.suppress(ValueError):
+            self._line.remove(place)
+        # Also when it had left already: perhaps nobody was woken then. Who is woken looks whether it is first.
+        if self._line:
+            with contextlib.suppress(IndexError):
+                self._line[0].wake.put(None)
+
+
+class _Place(weakref.ref['Turn']):
+    """Where a turn stands in the line of its lock."""
+
+    __slots__ = ('lock', 'thread', 'wake', 'is_traced')
+
+    lock: FairLock
+    thread: int
+    wake: queue.SimpleQueue[None]
+    is_traced: bool
+
+
+class Turn:
+    """Waits for a lock when its block is entered, and gives it back when the block is left."""
+
+    __slots__ = ('_lock', '_wait', '_place', '__weakref__')
+
+    def __init__(self, lock: FairLock, wait: bool) -> None:
+        self._lock, self._wait = lock, wait
+        self._place: _Place | None = None
+
+    def __enter__(self) -> bool:
+        """Say whether the block has the lock.
+
+        :raises WrongOrder: the calling thread must not wait for it now
+        """
+        lock = self._lock
         if TRACE.wanted:
-            TRACE.asks(self._name)
-        self._lock.acquire()
-        if TRACE.wanted:
-            TRACE.held.append(self._name)
+            TRACE.asks(lock.name, self._wait)
+        place = _Place(self, _left_behind)
+        place.lock, place.wake, place.is_traced = lock, queue.SimpleQueue(), False
+        place.thread = threading.get_ident()
+        self._place = place
+        line = lock._line
+        try:
+            line.append(place)
+            if not self._wait and line[0] is not place:
+                self.end()
+                return False
+            while (first := line[0]) is not place:
+                if first.thread == place.thread:    # nothing here asks twice, so an exception kept it from ending
+                    lock.leave(first)
+                else:
+                    place.wake.get()
+            if TRACE.wanted:
+                place.is_traced = True
+                TRACE.held.append(lock.name)
+            return True
+        except BaseException:
+            self.end()
+            raise
 
     def __exit__(self, *_error: object) -> None:
-        self._lock.release()
-        if TRACE.wanted:
-            TRACE.gives_back(self._name)
+        self.end()
+
+    def end(self) -> None:
+        """Leave the line, once more after an exception that came while this was leaving it. Idempotent."""
+        place = self._place
+        if place is not None:
+            place.lock.leave(place)
+            self._place = None
+
+
+def _left_behind(place: _Place) -> None:
+    """The block of a turn was left by an exception before it could give the lock back."""
+    place.lock.leave(place)

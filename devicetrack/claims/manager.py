@@ -107,6 +107,16 @@ class ClaimManager:
             raise exception.ForkedManager(self.host, self._pid)
 
     def _started(self) -> Running:
+        """The host as it runs, with a ledger, for a call about all of it.
+
+        :raises HypervisorUnreachable, StoreError: an interrupt left no ledger, and it cannot be built anew
+        :raises NotReady, ForkedManager: as :meth:`_ready`
+        """
+        host = self._ready()
+        host.rebuild.ensure()
+        return host
+
+    def _ready(self) -> Running:
         """The host as it runs: the one place where calls are refused that come too early or from another process.
 
         :raises NotReady: ``init_host`` has not succeeded
@@ -124,9 +134,9 @@ class ClaimManager:
         """The host as it runs, for a call about an instance and these migrations.
 
         :raises BadRequest: one of them has no UUID
-        :raises NotReady, ForkedManager: as :meth:`_started`
+        :raises NotReady, ForkedManager: as :meth:`_ready`
         """
-        host = self._started()
+        host = self._ready()
         arguments.instance_uuid(instance)
         for migration in migrations:
             arguments.migration_uuid(migration)
@@ -137,9 +147,11 @@ class ClaimManager:
 
         :raises NodeUnavailable: the node is not of this host, or takes no claims at the moment
         :raises BadRequest, NotReady, ForkedManager: as :meth:`_started_for`
+        :raises HypervisorUnreachable, StoreError: as :meth:`_started`
         """
         host = self._started_for(instance) if migration is None else self._started_for(instance, migration)
         host.gate.check(nodename)
+        host.rebuild.ensure()
         return host
 
     # -- taking -------------------------------------------------------------------------------------------------------
@@ -176,14 +188,14 @@ class ClaimManager:
 
         :raises NodeUnavailable: the node is not of this host
         """
-        self._started().gate.disable(nodename, reason)
+        self._ready().gate.disable(nodename, reason)
 
     def enable_node(self, nodename: str) -> None:
         """Take claims on a node again.
 
         :raises NodeUnavailable: the node is not of this host
         """
-        self._started().gate.enable(nodename)
+        self._ready().gate.enable(nodename)
 
     def explain(self, allocations: Mapping[str, Any] | DeviceRequest | None, instance: Any = None) -> list[Shortage]:
         """Say for each part of a request what there is and why the rest cannot be had. Claims nothing.
@@ -563,19 +575,19 @@ class ClaimManager:
     @property
     def complete(self) -> bool:
         """Whether all of the host could be read when it was last read."""
-        return self._started().views.providers.complete
+        return self._ready().views.providers.complete
 
     @property
     def classes(self) -> frozenset[str]:
         """The resource classes that count devices of this host."""
-        return self._started().views.providers.classes
+        return self._ready().views.providers.classes
 
     @property
     def rules(self) -> Rules:
         """What the deployment decides about devices of guests that move while they run."""
-        return self._started().declarations.deployment_rules
+        return self._ready().declarations.deployment_rules
 
     @property
     def host_uuid(self) -> str:
         """The host's UUID in the store."""
-        return self._started().host_uuid
+        return self._ready().host_uuid

@@ -210,7 +210,8 @@ class Repairs:
                 if one.before is not None:
                     self._ledger.hold([one.before])
                 else:
-                    self._ledger.let_go((row.key,))         # a device that a domain names is withheld still
+                    # A device that a domain names is withheld still.
+                    self._ledger.let_go_of(row.instance_uuid, (row.key,))
             raise
         return dict.fromkeys(repairs)
 

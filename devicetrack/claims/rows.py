@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 import contextlib
 import itertools
+import operator
 from typing import NamedTuple
-
-from oslo_concurrency import lockutils
+import weakref
 
 from devicetrack import exception
 from devicetrack import log
@@ -50,7 +50,9 @@ class Rows:
 
     def __init__(self, store: Store, ledger: LockedLedger, host_uuid: str) -> None:
         self._store, self._ledger, self._host_uuid = store, ledger, host_uuid
-        self._working = lockutils.Semaphores()
+        # By instance; a lock that nobody has or waits for goes away.
+        self._working: weakref.WeakValueDictionary[str, locks.FairLock] = weakref.WeakValueDictionary()
+        self._finding = locks.FairLock(locks.FINDING)
         self._doubts: dict[int, Doubt] = {}     # each step on it is one operation of a dict, which threads may share
         self._numbers = itertools.count()
 
@@ -107,6 +109,7 @@ class Rows:
         except BaseException:
             # Whatever interrupted the commit, its outcome is for the store to say.
             self._doubt(hold.instance_uuid, changes, undo=True)
+            self._ledger.hold_missing(changes.insert)       # in a ledger that was built while nobody doubted it yet
             raise
 
     def write(self, changes: Changes) -> None:
@@ -116,7 +119,7 @@ class Rows:
         except exception.NothingWritten:
             raise
         except BaseException:
-            records = (*changes.insert, *(update.after for update in changes.update), *changes.delete)
+            records = _touched(changes)
             if records:
                 self._doubt(records[0].instance_uuid, changes, undo=False)
             raise
@@ -135,6 +138,11 @@ class Rows:
     def doubts(self) -> tuple[Doubt, ...]:
         """Commits whose outcome the store has not said yet, oldest first."""
         return tuple(self._doubts.values())
+
+    def in_doubt(self) -> list[Record]:
+        """The rows that there may be by commits whose outcome nobody knows, those of one instance together."""
+        return sorted((record for doubt in self.doubts for record in _touched(doubt.changes)),
+                      key=operator.attrgetter('instance_uuid'))
 
     def doubts_of(self, instance_uuid: str) -> list[Doubt]:
         return [doubt for doubt in self.doubts if doubt.instance_uuid == instance_uuid]
@@ -183,19 +191,14 @@ class Rows:
     @contextlib.contextmanager
     def working(self, instance_uuid: str) -> Iterator[None]:
         """Wait for other operations on an instance's devices, and keep them out during the block."""
-        with self._lock_of(instance_uuid, wait=True):
+        with self._lock_of(instance_uuid).held():
             yield
 
     @contextlib.contextmanager
     def if_idle(self, instance_uuid: str) -> Iterator[bool]:
         """Say whether nothing works on an instance's devices, and if so let nothing begin during the block."""
-        with contextlib.ExitStack() as stack:
-            try:
-                stack.enter_context(self._lock_of(instance_uuid, wait=False))
-            except lockutils.AcquireLockFailedException:
-                yield False
-                return
-            yield True
+        with self._lock_of(instance_uuid).held(wait=False) as idle:
+            yield idle
 
     @contextlib.contextmanager
     def all_if_idle(self, instance_uuids: Collection[str]) -> Iterator[bool]:
@@ -203,15 +206,13 @@ class Rows:
         with contextlib.ExitStack() as stack:
             yield all(stack.enter_context(self.if_idle(uuid)) for uuid in sorted(instance_uuids))
 
-    @contextlib.contextmanager
-    def _lock_of(self, instance_uuid: str, wait: bool) -> Iterator[None]:
-        if locks.TRACE.wanted:
-            locks.TRACE.asks(locks.INSTANCE, wait)
-        with lockutils.lock(instance_uuid, semaphores=self._working, do_log=False, blocking=wait):
-            if locks.TRACE.wanted:
-                locks.TRACE.held.append(locks.INSTANCE)
-            try:
-                yield
-            finally:
-                if locks.TRACE.wanted:
-                    locks.TRACE.gives_back(locks.INSTANCE)
+    def _lock_of(self, instance_uuid: str) -> locks.FairLock:
+        with self._finding.held():
+            lock = self._working.get(instance_uuid)
+            if lock is None:
+                lock = self._working[instance_uuid] = locks.FairLock(locks.INSTANCE)
+            return lock
+
+
+def _touched(changes: Changes) -> list[Record]:
+    return [*changes.insert, *(update.after for update in changes.update), *changes.delete]

@@ -21,6 +21,7 @@ from devicetrack.claims.gate import Gate
 from devicetrack.claims.given_up import GivenUpClaims
 from devicetrack.claims.host import HostLock
 from devicetrack.claims.host import identify
+from devicetrack.claims.ledger_rebuild import LedgerRebuild
 from devicetrack.claims.life import Life
 from devicetrack.claims.live import LiveMigrations
 from devicetrack.claims.locked_ledger import LockedLedger
@@ -69,7 +70,7 @@ class Running:
     def __init__(self, host: Host, parts: Parts) -> None:
         here, driver, conf = parts.here, parts.driver, parts.conf[options.GROUP]
         self._store = store = parts.store.at_epoch(host)
-        self.service = service = ServiceView(parts.service)
+        self.service = service = ServiceView(parts.service, conf.service_late_s)
         known = KnownProviders(parts.resolver or DerivedProviders(host.uuid))
         boot = Boot(driver, store, host.uuid, host.boot_id)
         self.host_uuid, self.boot, self._driver, self._nodename = host.uuid, boot, driver, here.node
@@ -79,8 +80,9 @@ class Running:
         self.views = HostViews(HostReader(driver, store, host.uuid, here, boot, service), driver, self.ledger, known)
         self.declarations = Declarations(driver, store, host.uuid, Declarer(parts.conf, here.host))
         self.withheld = WithheldDevices(here.host, host.uuid, store, self.ledger, self.rows, driver)
+        self.rebuild = LedgerRebuild(self.ledger, self.rows, self.views, self.withheld)
         self.life = Life(host.uuid, self.ledger, self.rows, driver, self.views, self.declarations,
-                         GivenUpClaims(conf.state_path), conf.claim_attempts)
+                         GivenUpClaims(conf.state_path), self.rebuild, conf.claim_attempts)
         self.definitions = Definitions(driver, self.rows, self.life, boot)
         self.moves = Moves(here, service, self.rows, self.life, self.views, conf.claim_attempts)
         self.live = LiveMigrations(here.host, driver, self.rows, self.ledger, self.declarations, self.moves)
@@ -92,7 +94,7 @@ class Running:
                             self.unproven, self.declarations, self.life, Resume(
                                 here, driver, service, self.ledger, self.rows, self.gate, boot, self.life,
                                 self.definitions, self.moves))
-        self._auditing = locks.OrderedLock(locks.AUDITING)
+        self._auditing = locks.FairLock(locks.AUDITING)
         self._held = contextlib.ExitStack()
 
     @classmethod
@@ -131,7 +133,7 @@ class Running:
         :raises HostTakenOver: another manager of this host has started; nothing was read
         """
         self._store.check_epoch()
-        with self._auditing:
+        with self._auditing.held():
             findings = self._audit.run()
             if self.orders.answer_waiting():            # first the orders; then the audit sees what they changed
                 findings = self._audit.run()

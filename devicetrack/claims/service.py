@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
+import contextlib
+import time
 from typing import Any
 from typing import Protocol
 
 from devicetrack import exception
 from devicetrack import log
 from devicetrack import vocabulary
+from devicetrack import watchdog
 from devicetrack.claims import arguments
 from devicetrack.engine.migrations import Move
 
@@ -69,11 +73,15 @@ class MovingService(ComputeService, Protocol):
 class ServiceView:
     """The service's answers. Whatever it cannot tell is None here, and never empty.
 
+    The service's code runs in the thread that asks: nobody can end it, and its own deadlines are its own business. An
+    answer that is late is reported, while it is waited for.
+
     :param service: None when none was handed in; then nothing is concluded about instances
+    :param late_s: after how many seconds an answer is late
     """
 
-    def __init__(self, service: Any) -> None:
-        self._service = service
+    def __init__(self, service: Any, late_s: float = 30) -> None:
+        self._service, self._late_s = service, late_s
 
     @property
     def ends_moves_by_calls(self) -> bool:
@@ -121,7 +129,8 @@ class ServiceView:
         if create is None:
             raise exception.BadRequest('migration', None,
                                        'the compute service that was handed in creates none: name one')
-        return create(context, instance, nodename, move_type)
+        with self._waiting('create_migration'):
+            return create(context, instance, nodename, move_type)
 
     def fail_migration(self, migration_uuid: str) -> None:
         """Tell the service that a newer migration took the place of this one."""
@@ -142,9 +151,24 @@ class ServiceView:
         if ask is None:
             return None
         try:
-            return ask(*arguments)
+            with self._waiting(question):
+                return ask(*arguments)
         except Exception as error:
             # Whatever goes wrong in the service's own code means the same here: it cannot tell.
             LOG.warning('The compute service does not answer %(question)s: %(error)s',
                         {'question': question, 'error': type(error).__name__})
             return None
+
+    @contextlib.contextmanager
+    def _waiting(self, question: str) -> Iterator[None]:
+        began = time.monotonic()
+
+        def late() -> None:
+            LOG.warning('The compute service has not answered %(question)s for %(seconds)s s, and is still waited for: '
+                        'see what keeps it', {'question': question, 'seconds': self._late_s})
+
+        with watchdog.watch(self._late_s, late):
+            yield
+        if time.monotonic() - began > self._late_s:
+            LOG.warning('The compute service took %(seconds).0f s to answer %(question)s',
+                        {'question': question, 'seconds': time.monotonic() - began})

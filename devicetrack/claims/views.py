@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from collections.abc import Mapping
+from collections.abc import Sequence
 import contextlib
 from typing import Any
 from typing import NamedTuple
@@ -102,7 +103,7 @@ class HostViews:
     def __init__(self, reader: HostReader, driver: VirtDriver, ledger: LockedLedger, known: KnownProviders) -> None:
         self.read, self.read_for = reader.read, reader.read_for
         self._driver, self._ledger, self._known = driver, ledger, known
-        self._reading = locks.OrderedLock(locks.READING)
+        self._reading = locks.FairLock(locks.READING)
         self.providers = Providers()
 
     @contextlib.contextmanager
@@ -111,13 +112,20 @@ class HostViews:
 
         Yields the watch by which the ledger knows what changed meanwhile.
         """
-        with self._reading, self._ledger.watching() as watch:
+        with self._reading.held(), self._ledger.watching() as watch:
             yield watch
 
-    def open(self, views: Views, marks: Marks) -> None:
-        """Open the ledger of a host that starts, and let requests go by it. Resolves providers, which may block."""
+    def alone(self) -> contextlib.AbstractContextManager[bool]:
+        """Let nobody read the host and take it over during the block."""
+        return self._reading.held()
+
+    def open(self, views: Views, marks: Marks, in_doubt: Sequence[Record] = ()) -> None:
+        """Open the ledger of a host, and let requests go by it. Resolves providers, which may block.
+
+        :param in_doubt: as :meth:`.locked_ledger.LockedLedger.open`
+        """
         self._known.resolve(views.inventory.providers | {''})
-        self._ledger.open(views, marks)
+        self._ledger.open(views, marks, in_doubt)
         self._refresh(views.inventory)
 
     def take_over(self, looks: list[Views], watch: int) -> None:

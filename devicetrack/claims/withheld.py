@@ -162,7 +162,7 @@ class WithheldDevices:
                  driver: VirtDriver) -> None:
         self._host, self._host_uuid, self._store = host, host_uuid, store
         self._ledger, self._rows, self._driver = ledger, rows, driver
-        self._marking = locks.OrderedLock(locks.MARKING)        # held while what is withheld changes
+        self._marking = locks.FairLock(locks.MARKING)        # held while what is withheld changes
         self._stored: _Stored | None = _by_target(store.withheld(host_uuid))        # None while nobody knows
         self.marks: Marks = _marks(self._stored)
 
@@ -174,7 +174,7 @@ class WithheldDevices:
         :param unproven: why each unproven device is not proven clean
         A store that refuses is asked again by the next audit; what is withheld stays so meanwhile.
         """
-        with self._marking:
+        with self._marking.held():
             reasons = self._ledger.reasons()
             if not reasons and not self.marks and self._stored == {}:
                 return
@@ -226,7 +226,7 @@ class WithheldDevices:
         """
         _check_name(target)
         arguments.check_reason(detail)
-        with self._marking:
+        with self._marking.held():
             before = self.marks.get(target, {}).get(vocabulary.DRAINED)
             if before is None:
                 self._check_known(target)
@@ -243,7 +243,7 @@ class WithheldDevices:
         :raises StoreError: it stays drained; after OutcomeUnknown too
         """
         _check_name(target)
-        with self._marking:
+        with self._marking.held():
             drained = vocabulary.DRAINED in self.marks.get(target, {})
             if drained:
                 self._take_back(target, vocabulary.DRAINED)
@@ -281,7 +281,7 @@ class WithheldDevices:
         """
         target = Target.of(key)
         _check_name(target)
-        with self._marking:
+        with self._marking.held():
             cause = self.marks.get(target, {}).get(vocabulary.IN_DOUBT)
             if cause is None or not cause.stands:
                 known = self._ledger.device(key)
@@ -321,7 +321,7 @@ class WithheldDevices:
 
         A store that refuses is asked again by the next audit for the former. A forgotten device stays withheld then.
         """
-        with self._marking:
+        with self._marking.held():
             over = {target: frozenset((vocabulary.UNPROVEN, vocabulary.IN_DOUBT)).intersection(self.marks[target])
                     for target in map(Target.of, keys) if target in self.marks}
             if not any(over.values()):
@@ -370,7 +370,7 @@ class WithheldDevices:
 
         :raises StoreError: it is not noted
         """
-        with self._marking:
+        with self._marking.held():
             self._say(Target.of(key), vocabulary.IN_DOUBT, FORGOTTEN.format(instance_uuid), int(time.time()))
 
     def _say(self, target: Target, reason: str, detail: str, since: int) -> None:

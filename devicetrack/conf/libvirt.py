@@ -10,6 +10,7 @@ from oslo_config import cfg
 from devicetrack import conf as registry
 
 LIBVIRT_GROUP = 'libvirt'
+DEADLINES_GROUP = 'devicetrack_libvirt'
 DEVICES_GROUP = 'devices'
 MDEV_GROUP = 'devicetrack_mdev'
 VF_GROUP = 'devicetrack_vf'
@@ -23,6 +24,15 @@ libvirt URI of the hypervisor. Empty means ``qemu:///system``.
 Persistent-memory namespaces that guests may get, by label: ``LABEL:NAME[|NAME…][,LABEL:…]``, for example
 ``4GB:ns0,SMALL:ns1|ns2``. Placement counts them as ``CUSTOM_PMEM_NAMESPACE_<LABEL>``. A namespace has exactly one
 label.
+"""),
+]
+
+DEADLINES_OPTIONS: list[cfg.Opt] = [
+    cfg.IntOpt('call_timeout_s', default=120, min=1, help="""
+Seconds that libvirt may take to answer a call. After this time the call counts as one whose outcome is unknown, nothing
+is freed because of it, and the next audit looks again. libvirt works on one device after the other, so with less than a
+minute a busy host may give calls up that would be answered. A process that runs libvirt's event loop gives up the
+connection too.
 """),
 ]
 
@@ -103,6 +113,9 @@ Absolute path of the ndctl program. It runs as root, so nobody but root may be a
 it. A service that does not run as root has no say in it: its privileged daemon reads this option in the files that
 ``[devicetrack_privileged] helper_command`` names.
 """),
+    cfg.IntOpt('ndctl_timeout_s', default=60, min=1, help="""
+Seconds that ndctl may take to list the namespaces. After this time the namespaces are unknown until the next audit.
+"""),
     registry.PathOpt('directory', default='', help="""
 Directory whose regular files stand for persistent-memory namespaces, each with the name and size of its file. When it
 is set, ndctl is not called. For development and tests on hosts without persistent memory.
@@ -129,6 +142,7 @@ def vf_group(vgpu_type: str) -> str:
 
 def register(conf: cfg.ConfigOpts) -> None:
     registry.register(conf, LIBVIRT_GROUP, LIBVIRT_OPTIONS)
+    registry.register(conf, DEADLINES_GROUP, DEADLINES_OPTIONS)
     registry.register(conf, DEVICES_GROUP, DEVICES_OPTIONS)
     registry.register(conf, MDEV_GROUP, MDEV_OPTIONS)
     registry.register(conf, VF_GROUP, VF_OPTIONS)

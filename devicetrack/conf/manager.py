@@ -46,6 +46,10 @@ wrote; it is for tests.
 Maximum number of attempts of a claim to choose devices, when the store refuses them because other writers own them.
 Each further attempt costs one read and one transaction. Raise it only when another service writes to the same rows.
 """),
+    cfg.IntOpt('service_late_s', default=30, min=1, help="""
+Seconds after which a log says that the compute service has not answered a question of the manager yet. A start, an
+audit or a move goes on waiting: nobody but the service can end its own code.
+"""),
     registry.PathOpt('machine_id_path', default='/etc/machine-id', help="""
 File with this machine's id (machine-id(5)). The store keeps a digest of the id with the host's row. With it the service
 refuses a second machine with the same host name, and this machine under a second name while the first has devices.

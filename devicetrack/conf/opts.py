@@ -16,6 +16,7 @@ def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
         (manager.GROUP, manager.OPTIONS),
         (store.GROUP, store.OPTIONS),
         (libvirt.LIBVIRT_GROUP, libvirt.LIBVIRT_OPTIONS),
+        (libvirt.DEADLINES_GROUP, libvirt.DEADLINES_OPTIONS),
         (libvirt.DEVICES_GROUP, libvirt.DEVICES_OPTIONS),
         (libvirt.mdev_group('nvidia-35'), libvirt.MDEV_TYPE_OPTIONS),
         (libvirt.MDEV_GROUP, libvirt.MDEV_OPTIONS),

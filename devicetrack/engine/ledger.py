@@ -55,6 +55,10 @@ _OF_THE_HOST: Final = frozenset((vocabulary.UNHEALTHY, vocabulary.NOT_ADOPTED, v
                                  GONE))
 
 
+class Inconsistent(Exception):
+    """The ledger contradicts itself: what did this is a mistake, or an exception in the middle of a change."""
+
+
 class Hold(NamedTuple):
     """What one take holds for an instance, in the order of the guest.
 
@@ -127,9 +131,11 @@ class Ledger:
 
     :param policy: ``pack`` or ``spread``
     :param provider_uuid_of: the UUID of the provider with this stable name ('' is the node)
+    :param numbers: for its own names of devices and watches; ledgers that follow one another share them
     """
 
-    def __init__(self, policy: str, provider_uuid_of: Callable[[str], str]) -> None:
+    def __init__(self, policy: str, provider_uuid_of: Callable[[str], str],
+                 numbers: Iterator[int] | None = None) -> None:
         self._provider_uuid_of = provider_uuid_of
         self._pools = Pools(policy)
         self._units: dict[str, dict[str, Unit]] = {}
@@ -138,7 +144,7 @@ class Ledger:
         self._beside: dict[str, tuple[Holding, ...]] = {}
         # Devices that are claimed and not named yet, by the ledger's own names for them.
         self._unnamed: dict[str, Unit] = {}
-        self._numbers = itertools.count()
+        self._numbers = itertools.count() if numbers is None else numbers
         # What was made or given back while somebody reads the host: by watch and device, the pool that it counted in.
         self._watches: dict[int, dict[DeviceKey, Pool]] = {}
         self._standing = Standing()
@@ -302,7 +308,12 @@ class Ledger:
         return unit
 
     def _make(self, pool: Pool) -> Unit:
-        """Take one that will be made."""
+        """Take one that will be made.
+
+        :raises Inconsistent: this pool makes none, or no more
+        """
+        if not pool.makes() or pool.parent.drained:
+            raise Inconsistent(pool.kind, pool.parent_name, pool.free_count)
         # No device of any kind has such a name.
         unit = Unit(pool, f'(unnamed {next(self._numbers)})', pool.details)
         self._unnamed[unit.identifier] = unit
@@ -326,8 +337,8 @@ class Ledger:
         return number
 
     def unwatch(self, watch: int) -> None:
-        """End what :meth:`watch` began."""
-        del self._watches[watch]
+        """End what :meth:`watch` began, if it began here and goes on."""
+        self._watches.pop(watch, None)
 
     def _touch(self, unit: Unit) -> None:
         for watch in self._watches.values():
@@ -403,12 +414,23 @@ class Ledger:
                 unit.unproven = False
                 self._free(unit, key in removed)
 
-    def let_go(self, keys: Iterable[DeviceKey]) -> None:
-        """Devices that are held have no row any more, and nobody took them back from a guest."""
-        for key in keys:
+    def free_of(self, instance_uuid: str, keys: Iterable[DeviceKey], removed: Collection[DeviceKey] = ()) -> None:
+        """The same for those of the devices that are still held for this instance.
+
+        Between its last row's end and this call the ledger may have been built anew and have given a device away.
+        """
+        self.free(self._held_of(instance_uuid, keys), removed)
+
+    def let_go_of(self, instance_uuid: str, keys: Iterable[DeviceKey]) -> None:
+        """Devices that are held for this instance have no row any more, and nobody took them back from a guest."""
+        for key in self._held_of(instance_uuid, keys):
             unit = self._find(key)
             if unit is not None:
                 self._free(unit)
+
+    def _held_of(self, instance_uuid: str, keys: Iterable[DeviceKey]) -> list[DeviceKey]:
+        ours = {unit.key for holding in self._holdings_of(instance_uuid) for unit in holding.units}
+        return [key for key in keys if key in ours]
 
     def _free(self, unit: Unit, removed: bool = False) -> None:
         if unit.state == FREE:
@@ -502,7 +524,7 @@ class Ledger:
             unit.unborn = False
             parent.pending -= 1
             self._pools.use_up(parent)
-        if watch is not None and parent.pending == 0 and not any(
+        if watch in self._watches and parent.pending == 0 and not any(
                 pool.releasing_count for pool in self._pools.of_parent(parent)) and not any(
                 pool.parent is parent for key, pool in self._watches[watch].items() if key != unit.key):
             self.read_capacities(capacities)

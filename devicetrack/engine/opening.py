@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Final
 
@@ -18,14 +19,16 @@ from devicetrack.objects.values import DeviceKey
 _OF_THE_INVENTORY: Final = (vocabulary.UNHEALTHY, vocabulary.UNPROVEN)
 
 
-def open_ledger(policy: str, provider_uuid_of: Callable[[str], str], views: Views, marks: Marks) -> Ledger:
+def open_ledger(policy: str, provider_uuid_of: Callable[[str], str], views: Views, marks: Marks,
+                numbers: Iterator[int] | None = None) -> Ledger:
     """The ledger of a host, from one look at it.
 
     :param policy: ``pack`` or ``spread``
     :param provider_uuid_of: as :class:`~devicetrack.engine.ledger.Ledger` takes it, for every provider of the inventory
     :param marks: the reasons for withholding, from the store
+    :param numbers: as :class:`~devicetrack.engine.ledger.Ledger` takes them
     """
-    ledger, inventory = Ledger(policy, provider_uuid_of), views.inventory
+    ledger, inventory = Ledger(policy, provider_uuid_of, numbers), views.inventory
     for target, causes in marks.items():
         for reason, cause in causes.items():
             if cause.stands:

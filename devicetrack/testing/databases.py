@@ -26,6 +26,8 @@ from __future__ import annotations
 import abc
 import atexit
 import collections
+from collections.abc import Iterator
+import contextlib
 import functools
 import glob
 import os
@@ -224,6 +226,19 @@ class Server(fixtures.Fixture, abc.ABC):
         """Stop the server like a crash."""
         self._end(signal.SIGKILL)
 
+    @contextlib.contextmanager
+    def hanging(self) -> Iterator[None]:
+        """Let no process of the server run during the block: connections stay, and nothing is answered."""
+        assert self._process is not None
+        stopped = [self._process.pid, *_below(self._process.pid)]
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in stopped:
+                os.kill(pid, signal.SIGCONT)
+
     def _end(self, number: signal.Signals) -> None:
         process, self._process = self._process, None
         if process is None:
@@ -259,6 +274,16 @@ class Server(fixtures.Fixture, abc.ABC):
 
     def _advice(self, what: str) -> str:
         return f'{self.kind} is not installed ({what}): run "make setup", or "apt-get install {self.package}"'
+
+
+def _below(pid: int) -> list[int]:
+    """The processes that a process started, and those that they started."""
+    found = []
+    for task in os.listdir(f'/proc/{pid}/task'):
+        with open(f'/proc/{pid}/task/{task}/children', encoding='ascii') as file:
+            for child in map(int, file.read().split()):
+                found += [child, *_below(child)]
+    return found
 
 
 class PostgreSQLServer(Server):

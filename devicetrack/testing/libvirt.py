@@ -15,6 +15,7 @@ Neither touches the machine's own libvirt::
 from __future__ import annotations
 
 import atexit
+from collections.abc import Iterator
 from collections.abc import Mapping
 import contextlib
 import functools
@@ -187,6 +188,16 @@ class Libvirtd(fixtures.Fixture):
                 self._process.send_signal(how)
             self._process.wait()
             self._process = None
+
+    @contextlib.contextmanager
+    def hanging(self) -> Iterator[None]:
+        """Let the daemon answer nothing during the block; connections to it stay."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
 
     def connect(self) -> Any:
         """A new connection."""

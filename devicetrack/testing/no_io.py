@@ -156,6 +156,8 @@ def _wrap_libvirt() -> None:
     with contextlib.suppress(ImportError):
         module = importlib.import_module('libvirtmod')
         _wrap(module, tuple(name for name in vars(module) if name.startswith('vir')), 'libvirt')
+        # The driver's calls are made by other threads, which hold no lock.
+        _wrap(importlib.import_module('devicetrack.virt.libvirt.bounded').Calls, ('call',), 'libvirt')
 
 
 def _wrap_requests() -> None:

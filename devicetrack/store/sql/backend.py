@@ -13,6 +13,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable
 from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
 import enum
 import functools
@@ -51,8 +52,27 @@ class Cause(enum.Enum):
     FULL = 'it is full'
     NO_SCHEMA = 'a table or column is missing'
     NOT_A_STORE = 'it is not a database'
+    TOO_SLOW = 'a statement took longer than it may'
     IN_DOUBT = 'the database cannot say what it did'
     OTHER = 'the database refused the statement'
+
+
+class Patience(NamedTuple):
+    """How long a transaction waits for another one's lock, and how long a statement may take with that, in seconds.
+
+    The server ends a statement that takes longer. A server that does not even do that a little later is lost.
+    """
+
+    busy_s: int
+    statement_s: int
+
+    @property
+    def silence_s(self) -> int:
+        return self.statement_s + _GRACE_S
+
+
+# For the answer of a server that ends a statement in time.
+_GRACE_S: Final = 5
 
 
 class Fault(NamedTuple):
@@ -137,15 +157,15 @@ class Backend(abc.ABC):
     """One database, by its driver.
 
     :param engine: the store's engine; its dialect compiles the statements and names the driver's module
-    :param busy_timeout_s: how long a transaction waits for another one's lock
+    :param patience: how long its server may take
     """
 
     kind: ClassVar[str]                     # the database, for messages
     paramstyle: ClassVar[interfaces._ParamStyle]
     locks_whole_store: ClassVar[bool] = False
 
-    def __init__(self, engine: sa.Engine, busy_timeout_s: int) -> None:
-        self.busy_timeout_s = busy_timeout_s
+    def __init__(self, engine: sa.Engine, patience: Patience) -> None:
+        self.patience = patience
         self._account = _account_in(engine.url)
         self.Error: type[Exception] = engine.dialect.loaded_dbapi.Error
         make_dialect: Callable[..., sa.Dialect] = type(engine.dialect)
@@ -203,6 +223,10 @@ class Backend(abc.ABC):
                 for change in contexts]
 
     # -- one connection ------------------------------------------------------------------------------------------------
+
+    def connect_arguments(self) -> Mapping[str, Any]:
+        """Further arguments for the driver's ``connect``."""
+        return {}
 
     @abc.abstractmethod
     def prepare(self, connection: Any) -> None:

@@ -1,8 +1,8 @@
 """Group commit: changes that wait at the same time are committed in one transaction.
 
-Every commit waits for the disk, however little it holds. So callers queue their changes, and the caller that has the
-turn carries out everything that waits in one transaction, and answers all. No thread does it, and a single caller pays
-next to nothing: nobody waits before it, so it has the turn and commits.
+Every commit waits for the disk, however little it holds. So callers stand in a line with their changes, and the first
+of them carries out everything that waits in one transaction, and answers all. No thread does it, and a single caller
+pays next to nothing: nobody stands before it, so it commits.
 
 The committer has a connection of its own. Every transaction is explicit: statements, their answers, then COMMIT. So the
 outcome is unknown in one case alone: when the answer to COMMIT is lost.
@@ -14,7 +14,7 @@ import collections
 from collections.abc import Callable
 from collections.abc import Sequence
 import contextlib
-import threading
+import queue
 import time
 from typing import Any
 from typing import Final
@@ -42,28 +42,41 @@ class Refused(Exception):
         self.fault = fault
 
 
-# The places of a ticket. A ticket changes its place under the mutex alone.
-_WAITING: Final = 'waiting'
-_LEADS: Final = 'leads'                     # has the turn
-_CARRIED: Final = 'carried'                 # another thread has it in its transaction
-_ANSWERED: Final = 'answered'
-
-
 class _Ticket:
-    """One caller's changes on their way through the committer."""
+    """One caller's changes on their way through the committer.
 
-    __slots__ = ('changes', 'error', 'fence', 'place', 'wake')
+    ``right`` is the right to decide about them: whoever takes the one thing out of it carries them out, or takes them
+    back. An interrupted leader returns the right of members that it has not answered.
+    """
 
-    def __init__(self, changes: api.Changes, fence: api.Fence | None) -> None:
-        self.changes = changes
+    __slots__ = ('changes', 'fence', 'error', 'answered', 'right', 'wake', 'batch')
+
+    def __init__(self, changes: api.Changes | None, fence: api.Fence | None = None) -> None:
+        self.changes = changes              # None for one that only closes the connection
         self.fence = fence
-        self.place = _WAITING
         self.error: BaseException | None = None
-        self.wake: Any = None               # a lock that is released when the ticket is answered or has the turn
+        self.answered = False
+        self.right = [None]                 # to take the one thing out of a list is one indivisible step
+        self.wake: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self.batch: list[_Ticket] = []      # what this one carries, when it leads
+
+    def take(self) -> bool:
+        """Take the right to decide about the changes; of several who try at once one succeeds."""
+        try:
+            self.right.pop()
+        except IndexError:
+            return False
+        return True
 
 
 class Committer:
     """The writing half of a store.
+
+    The callers stand in a line, and whoever is first leads: it carries out what stands behind it too. One indivisible
+    step joins the line and takes a turn that is free, and no other state says who leads. So an exception that reaches a
+    thread between any two steps (a signal, no memory left) leaves nothing that the next caller could wait for in vain:
+    whatever happens, the caller leaves the line, and what it carried goes to the next one. The connection that it used
+    is dropped, for an answer may be on its way.
 
     :param name: the store, for messages
     :param connect: opens a connection of the driver, prepared for writing
@@ -85,15 +98,14 @@ class Committer:
         self._start_anew()
 
     def _start_anew(self) -> None:
-        self._mutex = threading.Lock()
-        self._waiting: collections.deque[_Ticket] = collections.deque()
-        self._busy = False                  # somebody has the turn
-        self._closing = False
+        self._line: collections.deque[_Ticket] = collections.deque()
+        self._closing: list[None] = []      # a request to close the connection, for who leads
         self._connection: Any = None
         self._used = 0.0
+        self._sent: Sequence[_Ticket] = ()  # whose COMMIT was sent, or is about to be; maybe nobody knows its outcome
 
     def abandon(self) -> Any:
-        """In a forked child, forget the connection and the queue without touching them: they belong to the parent.
+        """In a forked child, forget the connection and the line without touching them: they belong to the parent.
 
         :returns: the connection, which the caller must keep from the garbage collector
         """
@@ -102,15 +114,18 @@ class Committer:
         return connection
 
     def close(self) -> None:
-        """Close the connection, now or when the caller that has the turn is done. The next write opens another."""
-        with self._mutex:
-            self._closing = True
-            if self._busy:
-                return
-            self._busy = True
-        self._hand_over(())
+        """Close the connection, now or when the caller that leads is done. The next write opens another."""
+        self._closing.append(None)
+        self._close_if_free()
 
-    # -- the queue -----------------------------------------------------------------------------------------------------
+    def _close_if_free(self) -> None:
+        ticket = _Ticket(None)
+        try:
+            self._line.append(ticket)
+        finally:
+            self._leave(ticket)
+
+    # -- the line ------------------------------------------------------------------------------------------------------
 
     def commit(self, changes: api.Changes, fence: api.Fence | None = None) -> None:
         """Carry out changes in one transaction, maybe together with those of other callers.
@@ -118,96 +133,82 @@ class Committer:
         :param fence: the epoch of their writer; None for a writer that has none
         :raises Refused: a key exists, a row moved on, or the epoch is over; nothing was written
         :raises StoreUnavailable, SchemaMismatch: nothing was written
-        :raises OutcomeUnknown: the COMMIT that carried them was not answered, or the caller was interrupted
-            (KeyboardInterrupt) when it was too late to take them back
+        :raises OutcomeUnknown: the COMMIT that carried them was not answered
+        :raises BaseException: what interrupted the caller (KeyboardInterrupt); nobody knows what was written
         """
-        ticket = _Ticket(changes, fence)
+        ticket, line = _Ticket(changes, fence), self._line
         try:
-            with self._mutex:
-                leads = not self._busy
-                if leads:
-                    self._busy = True
-                    ticket.place = _LEADS
-                else:
-                    ticket.wake = threading.Lock()
-                    ticket.wake.acquire()
-                    self._waiting.append(ticket)
-            if not leads:
-                ticket.wake.acquire()
-                leads = ticket.place is _LEADS
-            if leads:
-                self._lead(ticket)
-        except BaseException as interrupt:
-            self._interrupted(ticket, interrupt)
+            line.append(ticket)
+            while not ticket.answered:
+                if line[0] is ticket:
+                    self._lead(ticket)
+                    self._leave(ticket)
+                    if self._closing:
+                        self._close_if_free()
+                    break
+                ticket.wake.get()
+        except BaseException:
+            self._interrupted(ticket)
+            raise
         if ticket.error is not None:
             raise ticket.error
 
     def _lead(self, own: _Ticket) -> None:
-        batch = [own]
-        try:
-            if self._waiting:
-                with self._mutex:
-                    while self._waiting and len(batch) < MEMBERS_A_BATCH:
-                        ticket = self._waiting.popleft()
-                        ticket.place = _CARRIED
-                        batch.append(ticket)
-            self._carry(batch)
-        except BaseException as interrupt:
-            if own.place is not _ANSWERED:
-                own.error = interrupt       # undone
-                own.place = _ANSWERED
-            raise
-        finally:
-            self._hand_over(batch)
+        """Carry out own changes and those that wait behind them. For who stands first."""
+        if self._closing:
+            self._close()
+        self._sent = ()
+        own.batch.append(own)
+        own.take()
+        # Others may join and leave meanwhile, so there is no iterating over the line.
+        with contextlib.suppress(IndexError):
+            while len(own.batch) < MEMBERS_A_BATCH:
+                ticket = self._line[len(own.batch)]
+                if ticket.changes is None or not ticket.take():
+                    break                   # it is about to leave the line
+                own.batch.append(ticket)
+        self._carry(own.batch)
 
-    def _hand_over(self, batch: Sequence[_Ticket]) -> None:
-        """Answer the batch, and give the turn to the caller that has waited longest.
+    def _leave(self, own: _Ticket) -> None:
+        """Leave the line with all that this one carried and answered. Idempotent: an interrupt may have it repeated."""
+        line = self._line
+        if self._closing and line and line[0] is own:
+            self._close()
+        for ticket in own.batch or (own,):
+            if ticket is own or ticket.answered:
+                with contextlib.suppress(ValueError):
+                    line.remove(ticket)
+        # The next leader first, then those that need only return. Who is woken looks itself.
+        if line:
+            with contextlib.suppress(IndexError):
+                line[0].wake.put(None)
+        for ticket in own.batch:
+            if ticket.answered:
+                ticket.wake.put(None)
 
-        Members without an answer (the leader was interrupted) go back to the head of the queue.
-        """
-        unanswered = [ticket for ticket in batch if ticket.place is _CARRIED]
-        answered = [ticket for ticket in batch if ticket.place is _ANSWERED and ticket.wake is not None]
-        successor = None
-        with self._mutex:
-            for ticket in reversed(unanswered):
-                ticket.place = _WAITING
-                self._waiting.appendleft(ticket)
-            if self._closing:
-                self._closing = False
-                self._drop()
-            if self._waiting:
-                successor = self._waiting.popleft()
-                successor.place = _LEADS
-            else:
-                self._busy = False
-        if successor is not None:
-            successor.wake.release()
-        for ticket in answered:
-            if ticket is not batch[0]:
-                ticket.wake.release()
+    def _close(self) -> None:
+        self._closing.clear()
+        self._drop()
 
-    def _interrupted(self, ticket: _Ticket, interrupt: BaseException) -> None:
-        """Leave the queue after an interrupt (KeyboardInterrupt), with an outcome that the caller can rely on.
-
-        Raises the interrupt when nothing was written, and OutcomeUnknown because of it when something may have been.
-        """
-        while ticket.place is not _ANSWERED:
-            with self._mutex:
-                if ticket.place is _WAITING:
-                    if ticket in self._waiting:
-                        self._waiting.remove(ticket)
-                    raise interrupt
-                leads = ticket.place is _LEADS
-            if leads:                       # it was given the turn and has not used it
-                self._hand_over((ticket,))
-                raise interrupt
-            try:
-                ticket.wake.acquire()       # it is being committed; the answer comes within the database's timeouts
-            except BaseException:
-                continue
-        if ticket.error is None or isinstance(ticket.error, exception.OutcomeUnknown):
-            raise exception.OutcomeUnknown(self._name) from interrupt
-        raise interrupt
+    def _interrupted(self, own: _Ticket) -> None:
+        """Leave the line after an exception that came from anywhere. What was not sent stays for the next leader."""
+        line = self._line
+        if own.batch:
+            if line and line[0] is own:
+                self._drop()                # an answer may be on its way
+                for ticket in own.batch:
+                    if ticket in self._sent and not ticket.answered:
+                        self._answer((ticket,), Fault(Cause.IN_DOUBT, Cause.IN_DOUBT.value))
+                    elif not ticket.answered and not ticket.right:
+                        ticket.right.append(None)
+        elif not own.take():
+            # Somebody has it in a transaction, and answers within the database's timeouts.
+            while not own.answered and own in line and line[0] is not own:
+                try:
+                    own.wake.get()
+                except BaseException:
+                    continue
+        self._leave(own)
 
     # -- the transaction -----------------------------------------------------------------------------------------------
 
@@ -234,19 +235,18 @@ class Committer:
         return fault
 
     def _attempt(self, batch: Sequence[_Ticket]) -> Fault | None:
-        backend = self._backend
+        backend, self._sent = self._backend, ()
         try:
             connection = self._ready()
         except Exception as error:
             return backend.fault(error)
-        committing = committed = False
         try:
             # Sorted, as all that locks rows.
             fences = sorted({ticket.fence for ticket in batch if ticket.fence is not None})
-            backend.carry_out(connection, backends.Merged.of([ticket.changes for ticket in batch]), fences)
-            committing = True
+            backend.carry_out(connection, backends.Merged.of(
+                [ticket.changes for ticket in batch if ticket.changes is not None]), fences)
+            self._sent = batch
             backend.commit(connection)
-            committed = True
             self._used = time.monotonic()
             return None
         except (backends.StaleRows, backends.OldEpoch) as refusal:
@@ -254,21 +254,17 @@ class Committer:
             cause = Cause.STALE if isinstance(refusal, backends.StaleRows) else Cause.TAKEN_OVER
             return Fault(cause, cause.value)
         except Exception as error:
-            fault = backend.fault(error)
-            if committing and not backend.undone_in_commit(backends.origin_of(error)):
+            fault, origin = backend.fault(error), backends.origin_of(error)
+            if self._sent and not backend.undone_in_commit(origin):
                 self._drop()
                 return Fault(Cause.IN_DOUBT, Cause.IN_DOUBT.value, error)
-            if fault.cause is Cause.GONE:
+            self._sent = ()
+            # After an error that is not the driver's an answer may be on its way.
+            if fault.cause is Cause.GONE or not isinstance(origin, backend.Error):
                 self._drop()
             else:
                 self._undo()
             return fault
-        except BaseException as interrupt:
-            # The driver may have been in the middle of an answer, so the connection cannot be used any more.
-            self._drop()
-            if committing:
-                self._answer(batch, None if committed else Fault(Cause.IN_DOUBT, Cause.IN_DOUBT.value, interrupt))
-            raise
 
     def _ready(self) -> Any:
         """The connection, tried when it was idle, opened when there is none."""
@@ -306,7 +302,7 @@ class Committer:
         for ticket in batch:
             if fault is not None:
                 ticket.error = self._error(fault)
-            ticket.place = _ANSWERED
+            ticket.answered = True
 
     def _error(self, fault: Fault) -> BaseException:
         error: BaseException
@@ -322,4 +318,4 @@ class Committer:
 
 # Faults of the store, and not of one member's changes.
 _OF_ALL: Final = frozenset((Cause.GONE, Cause.READ_ONLY, Cause.FULL, Cause.NO_SCHEMA, Cause.NOT_A_STORE,
-                            Cause.IN_DOUBT))
+                            Cause.TOO_SLOW, Cause.IN_DOUBT))

@@ -35,6 +35,7 @@ _REMEDIES: Final = {
     Cause.FULL: 'make room for it',
     Cause.LOCKED: 'look for the transaction that stays open, or raise [devicetrack_database] busy_timeout_s',
     Cause.CONFLICT: 'try again',
+    Cause.TOO_SLOW: 'see what keeps the database busy, or raise [devicetrack_database] statement_timeout_s',
 }
 
 # A forked child must not even close its parent's connections: that would end the parent's sessions. It keeps them here.
@@ -139,6 +140,9 @@ class Database:
         # Not by way of the pool's wrapper: that would first say ROLLBACK, to a server that may be gone.
         if self.path is not None:
             engines.file_closed(self.path)
+            # SQLite keeps the transaction of a closed connection while anybody has a cursor of it, as a traceback may.
+            with contextlib.suppress(self.backend.Error):
+                connection.rollback()
         connection.close()
 
     def notice_fork(self) -> None:

@@ -35,8 +35,7 @@ FILE_NAME: Final = 'devicetrack.sqlite'
 # An execution option of connections whose transactions will write.
 WRITES: Final = 'devicetrack_writes'
 
-# A thread must not wait for ever for a server that has lost its power or its network.
-_CONNECT_TIMEOUT_S: Final = 10
+# When the kernel begins to ask a silent server's host whether it is there.
 _SILENCE_S: Final = 30
 
 
@@ -78,7 +77,7 @@ def place(conf: cfg.ConfigOpts) -> Place:
                                                                 'directory')
         return _file(url.database, conf)
     if driver in ('postgresql', 'postgresql+psycopg2'):
-        return Place(_postgresql_url(url), _server_name('PostgreSQL', url), None)
+        return Place(_postgresql_url(url, conf), _server_name('PostgreSQL', url), None)
     if driver in ('mysql+pymysql', 'mariadb+pymysql'):
         return Place(_mariadb_url(url, conf), _server_name('MariaDB', url), None)
     raise exception.InvalidConfiguration(
@@ -99,20 +98,25 @@ def _file(path: str, conf: cfg.ConfigOpts) -> Place:
     return Place(url, f'SQLite file {path}', path)
 
 
-def _postgresql_url(url: sa.URL) -> sa.URL:
-    defaults = {'connect_timeout': str(_CONNECT_TIMEOUT_S), 'keepalives_idle': str(_SILENCE_S),
+def _postgresql_url(url: sa.URL, conf: cfg.ConfigOpts) -> sa.URL:
+    # For a server that has lost its power or its network. One that hangs is the backend's business.
+    defaults = {'connect_timeout': str(conf[store_conf.GROUP].connect_timeout_s), 'keepalives_idle': str(_SILENCE_S),
                 'keepalives_interval': '10', 'keepalives_count': '3',
                 'tcp_user_timeout': str(2 * _SILENCE_S * 1000)}
     return url.set(drivername='postgresql+psycopg2', query={**defaults, **url.query})
 
 
 def _mariadb_url(url: sa.URL, conf: cfg.ConfigOpts) -> sa.URL:
-    # A server that waits for a lock is silent and well.
-    patience = str(conf[store_conf.GROUP].busy_timeout_s + _SILENCE_S)
-    defaults = {'charset': 'utf8mb4', 'connect_timeout': str(_CONNECT_TIMEOUT_S), 'read_timeout': patience,
-                'write_timeout': patience}
+    patience = str(_patience(conf).silence_s)
+    defaults = {'charset': 'utf8mb4', 'connect_timeout': str(conf[store_conf.GROUP].connect_timeout_s),
+                'read_timeout': patience, 'write_timeout': patience}
     # SQLAlchemy and oslo.db tell MariaDB from MySQL by the server; their dialect for both is called mysql.
     return url.set(drivername='mysql+pymysql', query={**defaults, **url.query})
+
+
+def _patience(conf: cfg.ConfigOpts) -> backends.Patience:
+    options = conf[store_conf.GROUP]
+    return backends.Patience(options.busy_timeout_s, options.busy_timeout_s + options.statement_timeout_s)
 
 
 def _server_name(kind: str, url: sa.URL) -> str:
@@ -145,7 +149,12 @@ def create(at: Place, conf: cfg.ConfigOpts) -> tuple[sa.Engine, backends.Backend
             OPTION, at.name, f'its driver is not installed: pip install devicetrack[{extra}]') from error
     # Errors go to logs; values of rows need not.
     made.hide_parameters = True
-    backend = _BACKENDS[made.dialect.name](made, options.busy_timeout_s)
+    backend = _BACKENDS[made.dialect.name](made, _patience(conf))
+    arguments = backend.connect_arguments()
+
+    @sa.event.listens_for(made, 'do_connect')
+    def with_arguments(_dialect: Any, _record: Any, _args: Any, named: dict[str, Any]) -> None:
+        named.update(arguments)
 
     @sa.event.listens_for(made, 'connect')
     def prepare(connection: Any, record: Any) -> None:
@@ -162,13 +171,13 @@ def create(at: Place, conf: cfg.ConfigOpts) -> tuple[sa.Engine, backends.Backend
     return made, backend
 
 
-def _postgresql(made: sa.Engine, busy_timeout_s: int) -> backends.Backend:
+def _postgresql(made: sa.Engine, patience: backends.Patience) -> backends.Backend:
     # SQLAlchemy's dialect loads all of its drivers, which takes as long as half of this library.
     from devicetrack.store.sql import postgresql
-    return postgresql.PostgreSQL(made, busy_timeout_s)
+    return postgresql.PostgreSQL(made, patience)
 
 
-_BACKENDS: Final[dict[str, Callable[[sa.Engine, int], backends.Backend]]] = {
+_BACKENDS: Final[dict[str, Callable[[sa.Engine, backends.Patience], backends.Backend]]] = {
     'sqlite': sqlite.SQLite, 'postgresql': _postgresql, 'mysql': mariadb.MariaDB}
 
 

@@ -44,7 +44,7 @@ _CAUSES: Final = {
     1203: Cause.GONE,
     1317: Cause.GONE,
     1927: Cause.GONE,
-    1969: Cause.GONE,
+    1969: Cause.TOO_SLOW,
 }
 
 # With these a server refuses a COMMIT and undoes the transaction. After any other error of COMMIT we do not know.
@@ -57,8 +57,8 @@ class MariaDB(backend.Backend):
     kind = 'MariaDB'
     paramstyle = 'format'
 
-    def __init__(self, engine: sa.Engine, busy_timeout_s: int) -> None:
-        super().__init__(engine, busy_timeout_s)
+    def __init__(self, engine: sa.Engine, patience: backend.Patience) -> None:
+        super().__init__(engine, patience)
         prefix, self._insert_row = self.insert_one.split(' VALUES ')
         self._insert_rows = prefix + ' VALUES '
 
@@ -71,8 +71,9 @@ class MariaDB(backend.Backend):
         with connection.cursor() as cursor:
             # READ COMMITTED locks the rows that are written, and no gaps between them. A wait for a lock that ends with
             # an error leaves half of a transaction behind, which we always undo.
-            cursor.execute(f'SET SESSION innodb_lock_wait_timeout = {self.busy_timeout_s},'
-                           f' lock_wait_timeout = {self.busy_timeout_s}')
+            cursor.execute(f'SET SESSION innodb_lock_wait_timeout = {self.patience.busy_s},'
+                           f' lock_wait_timeout = {self.patience.busy_s},'
+                           f' max_statement_time = {self.patience.statement_s}')
             cursor.execute('SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED')
 
     def prepare_to_write(self, connection: Any) -> None:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Mapping
 from collections.abc import Sequence
+import contextlib
+import functools
 import itertools
+import os
+import socket
 from typing import Any
 from typing import Final
 
+from psycopg2 import extensions  # type: ignore[import-untyped]
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
+from devicetrack import watchdog
 from devicetrack.store import api
 from devicetrack.store.sql import backend
 from devicetrack.store.sql import convert
@@ -32,6 +39,7 @@ _CAUSES: Final = {
     '3D000': Cause.GONE,
     '53100': Cause.FULL,
     '40003': Cause.IN_DOUBT,
+    '57014': Cause.TOO_SLOW,
 }
 _CAUSES_OF_CLASSES: Final = {
     '08': Cause.GONE,
@@ -53,8 +61,8 @@ class PostgreSQL(backend.Backend):
     kind = 'PostgreSQL'
     paramstyle = 'format'
 
-    def __init__(self, engine: sa.Engine, busy_timeout_s: int) -> None:
-        super().__init__(engine, busy_timeout_s)
+    def __init__(self, engine: sa.Engine, patience: backend.Patience) -> None:
+        super().__init__(engine, patience)
         # The server runs what comes after it in the same round trip only if this raised no error, and it tells of the
         # last statement alone. So a fence that meets no row is an error.
         self._check_fence = f'SELECT 1 / (SELECT count(*) FROM ({self.check_epoch}) AS fence);'
@@ -79,9 +87,13 @@ class PostgreSQL(backend.Backend):
         insert = postgresql.insert(table)
         return insert.on_conflict_do_update(index_elements=key, set_={name: insert.excluded[name] for name in others})
 
+    def connect_arguments(self) -> Mapping[str, Any]:
+        return {'connection_factory': functools.partial(_connect, self.patience.silence_s)}
+
     def prepare(self, connection: Any) -> None:
         with connection.cursor() as cursor:
-            cursor.execute(f"SET lock_timeout = '{self.busy_timeout_s}s'")
+            cursor.execute(f"SET lock_timeout = '{self.patience.busy_s}s'")
+            cursor.execute(f"SET statement_timeout = '{self.patience.statement_s}s'")
             # Set whatever the database's default is: a stricter level refuses more and gains nothing here.
             cursor.execute('SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED')
         connection.commit()
@@ -155,7 +167,48 @@ class PostgreSQL(backend.Backend):
 
     def undone_in_commit(self, error: BaseException) -> bool:
         # A server that answers with an error, and goes on, has undone the transaction.
-        return getattr(error, 'pgcode', None) is not None and self.cause_of(error) not in (Cause.GONE, Cause.IN_DOUBT)
+        return getattr(error, 'pgcode', None) is not None and self.cause_of(error) not in (
+            Cause.GONE, Cause.IN_DOUBT, Cause.TOO_SLOW)
+
+
+class _Cursor(extensions.cursor):         # type: ignore[misc] # psycopg2 has no types
+    """Waits for the answer to a statement no longer than its connection does."""
+
+    def execute(self, query: Any, vars: Any = None) -> None:
+        with self.connection.waiting():
+            super().execute(query, vars)
+
+    def executemany(self, query: Any, vars_list: Any) -> None:
+        with self.connection.waiting():
+            super().executemany(query, vars_list)
+
+
+class _Connection(extensions.connection):     # type: ignore[misc]
+    """Ends by itself when its server is silent for too long: libpq would wait for ever for a server that hangs."""
+
+    silence_s: float
+
+    def waiting(self) -> contextlib.AbstractContextManager[None]:
+        return watchdog.watch(self.silence_s, self._cut)
+
+    def _cut(self) -> None:
+        """Have the thread that waits read the end of the connection."""
+        with socket.socket(fileno=os.dup(self.fileno())) as server:
+            server.shutdown(socket.SHUT_RDWR)
+
+    def commit(self) -> None:
+        with self.waiting():
+            super().commit()
+
+    def rollback(self) -> None:
+        with self.waiting():
+            super().rollback()
+
+
+def _connect(silence_s: float, *arguments: Any, **named: Any) -> _Connection:
+    connection = _Connection(*arguments, **named)
+    connection.silence_s, connection.cursor_factory = silence_s, _Cursor
+    return connection
 
 
 def _rows(row: str, rows: Sequence[Any]) -> str:

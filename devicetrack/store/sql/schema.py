@@ -126,7 +126,7 @@ def _upgrade(store: Database, connection: sa.Connection) -> None:
         # The session holds the lock, because DDL ends transactions here. The lock is the server's, so its name has the
         # database's.
         lock = f'{_LOCK_NAME} {connection.engine.url.database}'[:64]
-        if not connection.execute(sa.select(sa.func.get_lock(lock, store.backend.busy_timeout_s))).scalar():
+        if not connection.execute(sa.select(sa.func.get_lock(lock, store.backend.patience.busy_s))).scalar():
             raise exception.StoreUnavailable(store.name, 'another process brings its schema up to date: wait for it')
     try:
         with _alembic:

@@ -56,8 +56,8 @@ class SQLite(backend.Backend):
     def prepare(self, connection: Any) -> None:
         connection.execute('PRAGMA synchronous = FULL')
 
-    def __init__(self, engine: sa.Engine, busy_timeout_s: int) -> None:
-        super().__init__(engine, busy_timeout_s)
+    def __init__(self, engine: sa.Engine, patience: backend.Patience) -> None:
+        super().__init__(engine, patience)
         self._path = urllib.parse.unquote((engine.url.database or '').removeprefix('file:'))
         self._file: tuple[int, int] | None = None
 

@@ -122,10 +122,11 @@ def wipes_before_the_mark() -> Iterator[None]:
 @mutant('wipe, proven → delete the row', 'it deletes the row and wipes then')
 def deletes_before_the_wipe() -> Iterator[None]:
     def give_back(original: Any, life: Life, leaving: Sequence[Record]) -> None:
-        if leaving:
-            vars(life)['_rows'].write(Changes(delete=tuple(leaving)))
+        if not leaving:
+            return
+        vars(life)['_rows'].write(Changes(delete=tuple(leaving)))
         vars(life)['_driver'].unclaim([DeviceAssignment.from_record(record) for record in leaving])
-        vars(life)['_ledger'].free([record.key for record in leaving])
+        vars(life)['_ledger'].free_of(leaving[0].instance_uuid, [record.key for record in leaving])
 
     with _in_place_of(Life, 'give_back', give_back):
         yield

@@ -13,7 +13,7 @@ import devicetrack
 
 ROOT = pathlib.Path(devicetrack.__file__).parent
 
-FOUNDATION = {'exception', 'vocabulary', 'conf', 'filelock', 'log', 'ownfiles'}
+FOUNDATION = {'exception', 'vocabulary', 'conf', 'filelock', 'log', 'ownfiles', 'watchdog'}
 
 # For each part of the package, the parts that it may import; itself it may always.
 MAY_IMPORT = {
@@ -21,6 +21,7 @@ MAY_IMPORT = {
     'exception': {'vocabulary'},
     'conf': {'exception', 'vocabulary'},
     'log': set(),
+    'watchdog': {'log'},
     'ownfiles': set(),
     'filelock': {'exception', 'vocabulary', 'ownfiles'},
     'objects': FOUNDATION,

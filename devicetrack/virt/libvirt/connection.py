@@ -3,13 +3,15 @@
 This module translates libvirt's errors, with the cause chained. Without a connection it raises
 :class:`~devicetrack.exception.HypervisorUnreachable`, and :class:`~devicetrack.exception.DomainGone` if the domain went
 away. Every other error is a :class:`Refused`, with a meaning if that is known. If the connection was lost, the next
-call opens another one. Calls block, release the interpreter's lock, and may come from any thread.
+call opens another one. Calls may come from any thread, and block until libvirt answers, at most for a time that an
+option sets. After that it is unknown whether libvirt carries a call out, as when the connection breaks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Collection
+from collections.abc import Iterable
 from collections.abc import Iterator
 import contextlib
 import enum
@@ -25,12 +27,15 @@ import libvirt
 
 from devicetrack import exception
 from devicetrack import log
+from devicetrack.virt.libvirt import bounded
 from devicetrack.virt.libvirt import side_by_side
 from devicetrack.virt.libvirt import vfio_migration
 
 LOG = log.logger(__name__)
 
 DEFAULT_URI = 'qemu:///system'
+TIMEOUT = '[devicetrack_libvirt] call_timeout_s'
+_KEEPALIVE_S = 5
 # The user's name, and perhaps a password, of a URI.
 _ACCOUNT = re.compile('//[^/]*@')
 
@@ -121,13 +126,11 @@ class NodeDevice:
 
     def is_active(self) -> bool:
         """Whether it exists in the kernel. All devices of a hypervisor that cannot say are active."""
-        with self._connection.calling('virNodeDeviceIsActive'):
-            return bool(_if_supported(self._device.isActive, True))
+        return bool(self._connection.call('virNodeDeviceIsActive', _if_supported, self._device.isActive, True))
 
     def is_persistent(self) -> bool:
         """Whether it is defined, so that it can be there again after the host boots."""
-        with self._connection.calling('virNodeDeviceIsPersistent'):
-            return bool(_if_supported(self._device.isPersistent, False))
+        return bool(self._connection.call('virNodeDeviceIsPersistent', _if_supported, self._device.isPersistent, False))
 
     def start(self) -> None:
         self._connection.call('virNodeDeviceCreate', self._device.create)
@@ -161,9 +164,9 @@ class Domain:
 
     def saved(self) -> str | None:
         """Return the definition in the saved state that the guest will start from; None without such a state."""
-        with self._connection.calling('virDomainHasManagedSaveImage', self.uuid):
-            if not _if_supported(functools.partial(self._domain.hasManagedSaveImage, 0), False):
-                return None
+        if not self._connection.call('virDomainHasManagedSaveImage', _if_supported,
+                                     functools.partial(self._domain.hasManagedSaveImage, 0), False, uuid=self.uuid):
+            return None
         return str(self._connection.call('virDomainManagedSaveGetXMLDesc', self._domain.managedSaveGetXMLDesc,
                                          libvirt.VIR_DOMAIN_SAVE_IMAGE_XML_SECURE, uuid=self.uuid))
 
@@ -174,9 +177,8 @@ class Domain:
 
     def state(self) -> tuple[int, int]:
         """Return its state and the reason for it, by libvirt's numbers."""
-        with self._connection.calling('virDomainGetState', self.uuid):
-            state, reason = self._domain.state()
-            return state, reason
+        state, reason = self._connection.call('virDomainGetState', self._domain.state, uuid=self.uuid)
+        return state, reason
 
     def destroy(self) -> None:
         self._connection.call('virDomainDestroy', self._domain.destroy, uuid=self.uuid)
@@ -191,13 +193,15 @@ class Connection:
     :param uri: as libvirt takes it; empty means ``qemu:///system``
     :param connect: opens the connection instead of ``libvirt.open``. The connection stays the caller's: :meth:`close`
         does not close it, and ``uri`` only names it in messages.
+    :param timeout_s: how long libvirt may take for an answer; after that a call may still be carried out
     """
 
-    def __init__(self, uri: str = '', connect: Callable[[], Any] | None = None) -> None:
+    def __init__(self, uri: str = '', connect: Callable[[], Any] | None = None, timeout_s: int = 120) -> None:
         self.uri = uri or DEFAULT_URI
         self._name = _ACCOUNT.sub('//', self.uri)       # for messages
         self._connect = connect or self._open
         self._shared = connect is not None
+        self._calls = bounded.Calls(timeout_s)
         self._lock = threading.Lock()
         self._raw: Any = None
 
@@ -212,7 +216,9 @@ class Connection:
                 # and services of this kind set a quiet one too.
                 libvirt.registerErrorHandler(_quiet, None)
                 try:
-                    self._raw = self._connect()
+                    self._raw = self._calls.call(self._connect)
+                except bounded.Late as error:
+                    raise self._unreachable(error) from error
                 except libvirt.libvirtError as error:
                     raise exception.HypervisorUnreachable(
                         self._name, f'{_code_of(error)}; see that its daemon runs, and that [libvirt] connection_uri '
@@ -224,8 +230,8 @@ class Connection:
         with self._lock:
             raw, self._raw = self._raw, None
         if raw is not None and not self._shared:
-            with contextlib.suppress(libvirt.libvirtError):
-                raw.close()
+            with contextlib.suppress(libvirt.libvirtError, bounded.Late):
+                self._calls.call(raw.close)
 
     def definitions(self, read: Callable[[Definitions | Unreadable], _Answer]) -> list[_Answer]:
         """Read every domain's definitions. Only a few of them are in memory at a time.
@@ -245,7 +251,19 @@ class Connection:
             found = self._definitions_of(domain, transient)
             return None if found is None else read(found)
 
-        return [answer for answer in side_by_side.ask(domains, fetch) if answer is not None]
+        return self._side_by_side(domains, fetch)
+
+    def _side_by_side(self, domains: Iterable[Any], fetch: Callable[[Any], _Answer | None]) -> list[_Answer]:
+        """Ask about several domains at a time; returns the answers that are some.
+
+        :raises HypervisorUnreachable: no answer for too long
+        """
+        try:
+            answers = side_by_side.ask(domains, fetch, self._calls.timeout_s)
+        except bounded.Late as error:
+            self._drop(self._raw)
+            raise self._unreachable(error) from error
+        return [answer for answer in answers if answer is not None]
 
     def saved(self, read: Callable[[Definitions | Unreadable], _Answer]) -> list[_Answer]:
         """Read the definition in the saved state of every guest that has one (managed save).
@@ -268,8 +286,8 @@ class Connection:
                 return read(Unreadable(domain.uuid, f'its saved state: {error}'))
             return None if text is None else read(Definitions(domain.uuid, False, text, None))
 
-        found = self._asked('virConnectListAllDomains', lambda raw: raw.listAllDomains(flags))
-        return [answer for answer in side_by_side.ask(found, fetch) if answer is not None]
+        return self._side_by_side(
+            self._asked('virConnectListAllDomains', lambda raw: raw.listAllDomains(flags)), fetch)
 
     def _definitions_of(self, domain: Any, transient: Collection[str]) -> Definitions | Unreadable | None:
         """Read the definitions of a domain; None if it is gone."""
@@ -303,8 +321,7 @@ class Connection:
 
     def define_domain(self, definition: str, uuid: str) -> None:
         """Replace the inactive definition of a domain."""
-        with self.calling('virDomainDefineXML', uuid):
-            self.raw().defineXML(definition)
+        self.call('virDomainDefineXML', self.raw().defineXML, definition, uuid=uuid)
 
     def versions(self) -> vfio_migration.Versions | None:
         """Read the versions of this host's software; None if the hypervisor is not QEMU."""
@@ -339,23 +356,27 @@ class Connection:
 
     def define_node_device(self, document: str) -> NodeDevice:
         """Define a node device, without starting it."""
-        with self.calling('virNodeDeviceDefineXML'):
-            return NodeDevice(self, self.raw().nodeDeviceDefineXML(document, 0))
+        return NodeDevice(self, self.call('virNodeDeviceDefineXML', self.raw().nodeDeviceDefineXML, document, 0))
 
     def _asked(self, command: str, call: Callable[[Any], _Answer], domain_uuid: str | None = None) -> _Answer:
         """List or look up. That changes nothing, so the call is repeated once if the connection was lost."""
         try:
-            with self.calling(command, domain_uuid):
-                return call(self.raw())
+            return self._ask(command, call, domain_uuid)
         except exception.HypervisorUnreachable as error:
+            if isinstance(error.__cause__, bounded.Late):
+                raise
             LOG.info('%s; asking once more.', error)
+        return self._ask(command, call, domain_uuid)
+
+    def _ask(self, command: str, call: Callable[[Any], _Answer], domain_uuid: str | None) -> _Answer:
+        raw = self.raw()
         with self.calling(command, domain_uuid):
-            return call(self.raw())
+            return self._calls.call(lambda: call(raw))
 
     def call(self, command: str, call: Callable[..., Any], *arguments: Any, uuid: str | None = None) -> Any:
-        """Call libvirt. See :meth:`calling`."""
+        """Call libvirt, and wait for its answer no longer than it may take. See :meth:`calling`."""
         with self.calling(command, uuid):
-            return call(*arguments)
+            return self._calls.call(functools.partial(call, *arguments))
 
     @contextlib.contextmanager
     def calling(self, command: str, domain_uuid: str | None = None) -> Iterator[None]:
@@ -367,6 +388,9 @@ class Connection:
         used = self._raw
         try:
             yield
+        except bounded.Late as error:
+            self._drop(used)
+            raise self._unreachable(error) from error
         except libvirt.libvirtError as error:
             code = error.get_error_code()
             if code == libvirt.VIR_ERR_NO_DOMAIN and domain_uuid is not None:
@@ -381,6 +405,10 @@ class Connection:
             else:
                 reason = meaning.value if meaning in (Meaning.UNSUPPORTED, Meaning.UNTOLD) else text.strip()
             raise Refused(command, reason, meaning) from error
+
+    def _unreachable(self, error: bounded.Late) -> exception.HypervisorUnreachable:
+        return exception.HypervisorUnreachable(
+            self._name, f'{error}; see whether its daemon hangs, or raise {TIMEOUT}')
 
     def _drop(self, lost: Any) -> None:
         """Let the next call open another connection, unless another thread did so."""
@@ -398,7 +426,12 @@ class Connection:
             return True
 
     def _open(self) -> Any:
-        return libvirt.open(self.uri)
+        raw = libvirt.open(self.uri)
+        # In a process with libvirt's event loop, a connection whose other end is gone without a word ends by itself,
+        # and with it the calls that wait for it.
+        with contextlib.suppress(libvirt.libvirtError):
+            raw.setKeepAlive(_KEEPALIVE_S, max(1, int(self._calls.timeout_s) // _KEEPALIVE_S))
+        return raw
 
 
 def _if_supported(call: Callable[[], Any], otherwise: bool) -> Any:

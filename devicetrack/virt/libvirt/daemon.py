@@ -103,7 +103,8 @@ context = _Context(
 @context.entrypoint
 def run_ndctl() -> tuple[int, str]:
     options.register(cfg.CONF)
-    return root.run_ndctl(cfg.CONF[options.VPMEM_GROUP].ndctl_command)
+    read = cfg.CONF[options.VPMEM_GROUP]
+    return root.run_ndctl(read.ndctl_command, read.ndctl_timeout_s)
 
 
 @context.entrypoint
@@ -148,6 +149,16 @@ def is_vfio_group_open(number: int) -> bool:
 @context.entrypoint
 def remove_lost_definitions() -> None:
     root.remove_lost_definitions()
+
+
+@context.entrypoint
+def remove_mdev(uuid: str) -> None:
+    root.remove_mdev(uuid)
+
+
+@context.entrypoint
+def remove_mdev_definition(parent: str, uuid: str) -> None:
+    root.remove_mdev_definition(parent, uuid)
 
 
 @context.entrypoint

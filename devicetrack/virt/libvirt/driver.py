@@ -98,7 +98,8 @@ class LibvirtDriver(driver.VirtDriver):
                  connect: Callable[[], Any] | None = None) -> None:
         super().__init__(host, conf, state_path)
         options.register(conf)
-        self.hypervisor = connection.Connection(conf[options.LIBVIRT_GROUP].connection_uri, connect)
+        self.hypervisor = connection.Connection(conf[options.LIBVIRT_GROUP].connection_uri, connect,
+                                                conf[options.DEADLINES_GROUP].call_timeout_s)
         self._kinds = installed.make(installed.classes(conf) if kinds is None else kinds, conf, self.hypervisor)
         self._hints = tuple(hint for kind in self._kinds.values() for hint in kind.path_hints)
         self._guests = guests.Guests(self.hypervisor, self._kinds, self.boot_id)

@@ -19,6 +19,17 @@ def parents_of(uuid: str) -> frozenset[str]:
     return frozenset(os.path.basename(os.path.dirname(path)) for path in _files() if os.path.basename(path) == uuid)
 
 
+def lacks(uuid: str) -> bool:
+    """Whether no parent has a definition with this UUID. False, too, if this process cannot see them all."""
+    try:
+        for directory in os.scandir(DIRECTORY):
+            if directory.is_dir() and uuid in os.listdir(directory.path):
+                return False
+    except OSError:
+        return False
+    return True
+
+
 def lost() -> list[str]:
     """Find definitions that a power cut destroyed: their files have been empty since before the host booted.
 

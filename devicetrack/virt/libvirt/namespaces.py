@@ -105,8 +105,8 @@ class NdctlSource(Source):
 
     beginning = '/dev/dax'
 
-    def __init__(self, command: str) -> None:
-        self._command = command
+    def __init__(self, command: str, timeout_s: int = root.NDCTL_TIMEOUT_S) -> None:
+        self._command, self._timeout_s = command, timeout_s
 
     def each(self) -> Iterator[Namespace]:
         everything = self._list()
@@ -130,7 +130,7 @@ class NdctlSource(Source):
 
     def _list(self) -> list[ndctl.Listed]:
         try:
-            status, output = privileged.run_ndctl(self._command)
+            status, output = privileged.run_ndctl(self._command, self._timeout_s)
         except OSError as error:
             raise exception.CommandFailed(self._command, f'cannot be run: {error.strerror}') from error
         if status != 0:

@@ -1,10 +1,10 @@
 """All work of the library that needs root.
 
-It lists namespaces, opens their devices or a VFIO group, removes lost definitions of mediated devices, and sets the
-vGPU type of a virtual function. A service that runs as root does it itself. Any other service uses oslo.privsep, whose
-daemon runs these functions and no others. The daemon opens a device and sends the descriptor through a unix socket of
-the caller (SCM_RIGHTS, unix(7)). So a child of the service can wipe the device: it outlives the service and the daemon
-if need be, and its only right is the descriptor.
+It lists namespaces, opens their devices or a VFIO group, removes mediated devices that nobody has open, their
+definitions and lost ones, and sets the vGPU type of a virtual function. A service that runs as root does it itself. Any
+other service uses oslo.privsep, whose daemon runs these functions and no others. The daemon opens a device and sends
+the descriptor through a unix socket of the caller (SCM_RIGHTS, unix(7)). So a child of the service can wipe the device:
+it outlives the service and the daemon if need be, and its only right is the descriptor.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from devicetrack import exception
 from devicetrack.virt.libvirt import root
 
 
-def run_ndctl(command: str) -> tuple[int, str]:
+def run_ndctl(command: str, timeout_s: int = root.NDCTL_TIMEOUT_S) -> tuple[int, str]:
     """Run ndctl to list namespaces.
 
     :param command: the program for a service that runs as root. The daemon reads the option in its own configuration,
         since a program that a caller names would run with the daemon's rights
+    :param timeout_s: how long it may take; the daemon reads that option too
     :returns: its exit status and what it printed
     :raises OSError: it cannot be run, others than root can change it, or there is no privileged daemon
     :raises CommandFailed: it does not end
     """
-    status, output = root.run_ndctl(command) if os.geteuid() == 0 else _ask_daemon('run_ndctl')
+    status, output = root.run_ndctl(command, timeout_s) if os.geteuid() == 0 else _ask_daemon('run_ndctl')
     return status, output
 
 
@@ -82,6 +83,25 @@ def remove_lost_definitions() -> None:
     :raises OSError: they cannot be removed, or there is no privileged daemon
     """
     _run('remove_lost_definitions')
+
+
+def remove_mdev(uuid: str) -> None:
+    """Have the kernel remove a mediated device, as mdevctl does.
+
+    :raises OSError: a process has it open (EBUSY), it is not there, it cannot be removed, or there is no privileged
+        daemon
+    """
+    _run('remove_mdev', uuid)
+
+
+def remove_mdev_definition(parent: str, uuid: str) -> None:
+    """Remove the file in which mdevctl keeps the definition of a mediated device that does not exist.
+
+    :param parent: the parent's address
+    :raises OSError: the device exists (EBUSY), there is no definition, it cannot be removed, or there is no privileged
+        daemon
+    """
+    _run('remove_mdev_definition', parent, uuid)
 
 
 def set_vgpu_type(sysfs: str, address: str, number: int) -> None:

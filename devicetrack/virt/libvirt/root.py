@@ -26,16 +26,18 @@ PROCESSES = '/proc'
 
 _DAX = re.compile(r'dax[0-9]+\.[0-9]+')
 _PCI_ADDRESS = re.compile(r'[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]')
+_UUID = re.compile(r'[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}')
+_PARENT = re.compile(r'[0-9a-zA-Z][0-9a-zA-Z:._-]{0,63}')
 _MAX_NUMBER = 2**31 - 1
 
 
-def run_ndctl(command: str) -> tuple[int, str]:
+def run_ndctl(command: str, timeout_s: int = NDCTL_TIMEOUT_S) -> tuple[int, str]:
     try:
         done = subprocess.run((_program(command), *ndctl.ARGUMENTS), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.DEVNULL, timeout=NDCTL_TIMEOUT_S, check=False, env={}, cwd='/',
+                              stderr=subprocess.DEVNULL, timeout=timeout_s, check=False, env={}, cwd='/',
                               umask=0o077)
     except subprocess.TimeoutExpired as error:
-        raise exception.CommandFailed(command, f'did not end in {NDCTL_TIMEOUT_S} s') from error
+        raise exception.CommandFailed(command, f'did not end in {timeout_s} s') from error
     return done.returncode, done.stdout.decode(errors='replace')
 
 
@@ -193,6 +195,36 @@ def is_vfio_group_open(number: int) -> bool:
 def remove_lost_definitions() -> None:
     for path in mdevctl.lost():
         os.unlink(path)
+
+
+def remove_mdev(uuid: str) -> None:
+    device = _mdev(uuid)
+    group = os.path.basename(os.readlink(os.path.join(device, 'iommu_group')))
+    # The kernel would wait for whoever has it open.
+    if is_vfio_group_open(int(group)):
+        raise OSError(errno.EBUSY, 'a process has it open')
+    fd = os.open(os.path.join(device, 'remove'), os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.write(fd, b'1\n')
+    finally:
+        os.close(fd)
+
+
+def remove_mdev_definition(parent: str, uuid: str) -> None:
+    if os.path.lexists(_mdev(uuid)):
+        raise OSError(errno.EBUSY, 'the device is there')
+    if not _PARENT.fullmatch(parent):
+        raise OSError(errno.EINVAL, 'not the name of a parent')
+    path = os.path.join(mdevctl.DIRECTORY, parent, uuid)
+    if not stat.S_ISREG(os.lstat(path).st_mode):
+        raise OSError(errno.EINVAL, 'not a definition')
+    os.unlink(path)
+
+
+def _mdev(uuid: str) -> str:
+    if not isinstance(uuid, str) or not _UUID.fullmatch(uuid):
+        raise OSError(errno.EINVAL, 'not a UUID')
+    return os.path.join(SYSFS, 'bus/mdev/devices', uuid)
 
 
 def set_vgpu_type(sysfs: str, address: str, number: int) -> None:

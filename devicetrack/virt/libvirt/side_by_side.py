@@ -5,9 +5,12 @@ from __future__ import annotations
 import collections
 from collections.abc import Callable
 from collections.abc import Iterable
+import queue
 import threading
 from typing import Final
 from typing import TypeVar
+
+from devicetrack.virt.libvirt import bounded
 
 # A libvirtd works on five requests of a client at a time (``max_client_requests``). This leaves one of them to others.
 THREADS: Final = 4
@@ -16,14 +19,19 @@ Name = TypeVar('Name')
 Answer = TypeVar('Answer')
 
 
-def ask(names: Iterable[Name], question: Callable[[Name], Answer]) -> list[Answer]:
-    """Return ``question(name)`` for each of the names, in their order. The caller's thread is one of those that ask.
+def ask(names: Iterable[Name], question: Callable[[Name], Answer], timeout_s: float) -> list[Answer]:
+    """Return ``question(name)`` for each of the names, in their order. Other threads ask; the caller's waits.
 
     The first error ends the asking and is raised once no thread works any more.
+
+    :raises Late: no thread had an answer for so long; they end when theirs have come
     """
     todo = collections.deque(enumerate(names))
+    if not todo:
+        return []
     answers: dict[int, Answer] = {}
     errors: list[BaseException] = []
+    ended: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def work() -> None:
         try:
@@ -36,18 +44,26 @@ def ask(names: Iterable[Name], question: Callable[[Name], Answer]) -> list[Answe
         except BaseException as error:
             errors.append(error)
             todo.clear()
+        finally:
+            ended.put(None)
 
     threads = [threading.Thread(target=work, name='devicetrack-ask', daemon=True)
-               for _ in range(min(THREADS, len(todo)) - 1)]
+               for _ in range(min(THREADS, len(todo)))]
     try:
         for thread in threads:
             thread.start()
-        work()
+        for _thread in threads:
+            had = -1
+            while True:
+                try:
+                    ended.get(timeout=timeout_s)
+                    break
+                except queue.Empty:
+                    if len(answers) == had:
+                        raise bounded.Late(f'no answer within {timeout_s} s') from None
+                    had = len(answers)
     finally:
         todo.clear()
-        for thread in threads:
-            if thread.ident is not None:
-                thread.join()
     if errors:
         raise errors[0]
     return [answers[number] for number in range(len(answers))]

@@ -97,6 +97,11 @@ HOSTILE = SERVICE + textwrap.dedent("""
         ('../0000:3d:00.4', 1), ('0000:3d:00.4/../0000:3d:00.4', 1), ('0000:3d:00.4' + chr(10), 1), (None, 1),
         ('0000:3d:00.4', '1'), ('0000:3d:00.4', -1), ('0000:3d:00.4', 2**40), ('0000:3d:00.4', True),
         ('/tmp', '0000:3d:00.4', 1))]
+    one = '3f4f6c1e-0000-4000-8000-000000000001'
+    said['mdev'] = [told(of_daemon, 'remove_mdev', uuid) for uuid in (
+        '../secret', one + chr(10), one.upper().replace('0', 'G'), None, 7, one + '/..', '')]
+    said['definition'] = [told(of_daemon, 'remove_mdev_definition', parent, uuid) for parent, uuid in (
+        ('..', one), ('a/b', one), ('', one), (None, one), ('mtty', '../../secret'), ('mtty', one), ('mtty', 'whole'))]
     home = os.path.join(directory, 'home')
     mine = os.path.join(home, 'devicetrack-mine')
     os.mkdir(mine, 0o700)
@@ -220,6 +225,11 @@ class PrivilegedTestCase(base.TestCase):
         self.assertEqual(['OSError: not a PCI address'] * 3, said['type'][:3])
         self.assertEqual([invalid] * 4, said['type'][4:8])
         self.assertEqual(['TypeError'] * 2, [said['type'][number].partition(':')[0] for number in (3, 8)])
+        self.assertEqual(['OSError: not a UUID'] * 7, said['mdev'])
+        self.assertEqual(['OSError: not the name of a parent'] * 3, said['definition'][:3])
+        self.assertEqual('TypeError', said['definition'][3].partition(':')[0])
+        self.assertEqual(['OSError: not a UUID', 'FileNotFoundError: No such file or directory', 'OSError: not a UUID'],
+                         said['definition'][4:])
         self.assertEqual([no_device] * 5, said['device'][:5])
         self.assertEqual(['TypeError'] * 2, [text.partition(':')[0] for text in said['device'][5:7]])
         self.assertEqual(['OSError: Too many levels of symbolic links', 'OSError: not a character device',

@@ -47,7 +47,7 @@ class LockTestCase(base.TestCase):
         with locks.traced():
             locks.TRACE.held.append('a lock that comes later')
             try:
-                self.assertRaises(locks.WrongOrder, LedgerLock().__enter__)
+                self.assertRaises(locks.WrongOrder, LedgerLock().turn().__enter__)
             finally:
                 locks.TRACE.held.remove('a lock that comes later')
 

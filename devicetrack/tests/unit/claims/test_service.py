@@ -1,6 +1,9 @@
 """Whatever the compute service answers where a mapping is meant: what means nothing is unknown."""
 
+import threading
 import types
+
+import fixtures as fixtures_of_tests
 
 from devicetrack import exception
 from devicetrack.claims.service import ServiceView
@@ -38,6 +41,27 @@ class AnswerTestCase(base.TestCase):
         host.audit()
         host.restart()
         self.assertEqual(before, host.records())
+
+
+class LateTestCase(base.TestCase):
+
+    def test_an_answer_that_is_late_is_reported_while_it_is_waited_for(self):
+        logged = self.useFixture(fixtures_of_tests.FakeLogger())
+        reported = threading.Event()
+
+        def answer():
+            while 'has not answered instances' not in logged.output:
+                reported.wait(0.01)
+            return {INSTANCE: 'here'}
+
+        view = ServiceView(types.SimpleNamespace(instances=answer), late_s=0.05)
+        self.assertEqual({INSTANCE: 'here'}, view.instances())
+        self.assertIn('s to answer instances', logged.output)
+
+    def test_one_in_time_is_not(self):
+        logged = self.useFixture(fixtures_of_tests.FakeLogger())
+        ServiceView(types.SimpleNamespace(instances=dict), late_s=base.HANGS_S).instances()
+        self.assertEqual('', logged.output)
 
 
 class ListTestCase(base.TestCase):

@@ -76,7 +76,8 @@ class HastyLife(Life):
     """Frees devices before their rows are deleted."""
 
     def give_back(self, leaving):
-        vars(self)['_ledger'].free([record.key for record in leaving])
+        if leaving:
+            vars(self)['_ledger'].free_of(leaving[0].instance_uuid, [record.key for record in leaving])
         super().give_back(leaving)
 
 
@@ -92,7 +93,7 @@ class TrustfulLife(Life):
     def give(self, records):
         if records:
             vars(self)['_rows'].write(Changes(delete=tuple(records)))
-            vars(self)['_ledger'].free([record.key for record in records])
+            vars(self)['_ledger'].free_of(records[0].instance_uuid, [record.key for record in records])
 
 
 class WithTrustfulLife(service.Compute):
@@ -176,7 +177,7 @@ class FailureTestCase(CrashTestCase):
         self.assertEqual({'none': 1}, report.failures)
 
     def test_a_device_that_is_free_before_its_row_is_deleted(self):
-        self.assert_found(on(WithHastyLife, Delete), 'at the moment [a: ledger.free, after]',
+        self.assert_found(on(WithHastyLife, Delete), 'at the moment [a: ledger.free_of, after]',
                           'd0 has a row for', 'and is held for None')
 
     def test_a_device_that_is_free_and_not_wiped_after_a_crash(self):

@@ -135,7 +135,16 @@ class UnclaimTestCase(MdevTestCase):
         error = self.assertRaises(exception.UnclaimFailed, self.kind.unclaim, wanted, 0)
         self.assertEqual('it is still there after its removal', error.reason)
 
+    def may_remove_nothing(self) -> None:
+        """Let this process have no rights to remove anything without libvirt."""
+        def refuse(*_arguments: Any) -> None:
+            raise PermissionError(13, 'Permission denied')
+
+        self.patch(privileged, 'remove_mdev', refuse)
+        self.patch(privileged, 'remove_mdev_definition', refuse)
+
     def test_what_libvirt_has_not_heard_of_is_removed_when_it_has(self) -> None:
+        self.may_remove_nothing()
         for active in (True, False):
             wanted = self.created()
             device, = self.node.existing.values()
@@ -150,6 +159,7 @@ class UnclaimTestCase(MdevTestCase):
             self.kind.settle_s = 0
 
     def test_what_libvirt_does_not_know_to_be_as_it_is_is_asked_for_again(self) -> None:
+        self.may_remove_nothing()
         for call, text in (('destroy', 'is not active'), ('undefine', 'is not defined')):
             wanted = self.created()
             self.node.fail = {call: connection.Refused(call, text, connection.Meaning.BEHIND)}
@@ -160,6 +170,61 @@ class UnclaimTestCase(MdevTestCase):
             self.kind.unclaim(wanted, 0)
             self.assertEqual({}, self.node.existing)
             self.kind.settle_s = 0
+
+    def kernel_removes(self) -> list[str]:
+        """Let this process have the rights to remove devices and definitions without libvirt.
+
+        :returns: what it removes
+        """
+        removed: list[str] = []
+
+        def remove(uuid: str, **facts: bool) -> None:
+            device, = (one for one in self.node.existing.values() if one.identifier == uuid)
+            removed.append(uuid)
+            device.change(**facts)
+
+        self.patch(privileged, 'remove_mdev', lambda uuid: remove(uuid, active=False))
+        self.patch(privileged, 'remove_mdev_definition', lambda _parent, uuid: remove(uuid, persistent=False))
+        return removed
+
+    def test_a_libvirt_that_is_behind_the_kernel_keeps_nothing_held(self) -> None:
+        for call, text in (('destroy', 'is not active'), ('undefine', 'is not defined')):
+            wanted = self.created()
+            self.open_says(False)
+            removed = self.kernel_removes()
+            self.node.fail = {call: connection.Refused(call, text, connection.Meaning.BEHIND)}
+            self.kind.unclaim(wanted, 0)
+            self.assertEqual([wanted.identifier], removed)
+            self.assertEqual({}, self.node.existing)
+            self.node.fail.clear()
+
+    def test_what_libvirt_has_not_heard_of_is_removed_without_it(self) -> None:
+        wanted = self.created()
+        device, = self.node.existing.values()
+        device.change(heard_of=False)
+        self.open_says(False)
+        removed = self.kernel_removes()
+        self.kind.unclaim(wanted, 0)
+        self.assertEqual(([], {}), (self.node.done, self.node.existing))
+        self.assertEqual([wanted.identifier] * 2, removed)
+
+    def test_one_that_is_open_is_not_removed_without_libvirt(self) -> None:
+        wanted = self.created()
+        device, = self.node.existing.values()
+        device.change(heard_of=False)
+        self.open_says(True)
+        removed = self.kernel_removes()
+        self.assertRaises(exception.DeviceInUse, self.kind.unclaim, wanted, 0)
+        self.assertEqual(([], True), (removed, device.active))
+
+    def test_one_that_libvirt_believes_in_after_its_end_is_gone(self) -> None:
+        wanted = self.created()
+        device, = self.node.existing.values()
+        device.change(active=False, persistent=False)
+        device.persistent = True                # by libvirt alone
+        self.node.existing[device.name] = device
+        self.kind.unclaim(wanted, 0)
+        self.assertEqual([], list(self.kind.stock().devices))
 
     def test_what_somebody_else_removed_meanwhile_is_gone(self) -> None:
         wanted = self.created()

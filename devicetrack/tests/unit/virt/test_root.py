@@ -2,10 +2,49 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 from devicetrack.tests import base
+from devicetrack.virt.libvirt import mdevctl
 from devicetrack.virt.libvirt import root
+
+UUID = '3f4f6c1e-0000-4000-8000-000000000001'
+
+
+class MdevTestCase(base.TestCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+        directory = self.temp_dir()
+        self.device = os.path.join(directory, 'bus/mdev/devices', UUID)
+        os.makedirs(self.device)
+        os.symlink('../../iommu_groups/7', os.path.join(self.device, 'iommu_group'))
+        self.remove = os.path.join(self.device, 'remove')
+        self.definition = os.path.join(directory, 'definitions', 'mtty', UUID)
+        os.makedirs(os.path.dirname(self.definition))
+        for path in (self.remove, self.definition, os.path.join(directory, '7')):
+            open(path, 'w').close()
+        self.patch(root, 'SYSFS', directory)
+        self.patch(root, 'VFIO', directory)
+        self.patch(mdevctl, 'DIRECTORY', os.path.join(directory, 'definitions'))
+
+    def test_the_kernel_is_told_to_remove_it(self) -> None:
+        root.remove_mdev(UUID)
+        with open(self.remove) as file:
+            self.assertEqual('1\n', file.read())
+
+    def test_one_that_is_open_is_not_removed(self) -> None:
+        self.patch(root, 'is_vfio_group_open', lambda _number: True)
+        error = self.assertRaises(OSError, root.remove_mdev, UUID)
+        self.assertEqual((errno.EBUSY, 0), (error.errno, os.path.getsize(self.remove)))
+
+    def test_the_definition_of_one_that_is_there_stays(self) -> None:
+        error = self.assertRaises(OSError, root.remove_mdev_definition, 'mtty', UUID)
+        self.assertEqual((errno.EBUSY, True), (error.errno, os.path.exists(self.definition)))
+        os.rename(self.device, self.device + '-gone')
+        root.remove_mdev_definition('mtty', UUID)
+        self.assertFalse(os.path.exists(self.definition))
 
 
 class ProgramTestCase(base.TestCase):

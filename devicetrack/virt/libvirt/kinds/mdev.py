@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
+import errno
 import os
 import re
 import time
@@ -57,9 +58,20 @@ _UUID_IN_SYSFS = re.compile(r'/sys/[^\s,"\']*/([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0
 # How long libvirt may take to notice a change. It reads one event after the other, and runs mdevctl for each.
 SETTLE_S = 60.0
 
+# After this time the kernel is asked itself, where this process may.
+BEHIND_S = 5.0
+
 _AGAIN = (connection.Meaning.NO_SUCH_DEVICE, connection.Meaning.BEHIND, connection.Meaning.UNTOLD)
 
 _Answer = TypeVar('_Answer')
+
+
+class _Behind(Exception):
+    """libvirt does not know yet what the kernel does; ``error`` says so to a caller."""
+
+    def __init__(self, error: exception.DriverError) -> None:
+        super().__init__(error)
+        self.error = error
 
 
 class Mdev(api.DeviceKind):
@@ -76,7 +88,7 @@ class Mdev(api.DeviceKind):
         self._idle: set[str] = set()            # types with a warning that no parent makes them
         self._in_vain: set[str] = set()         # devices for which a release waited in vain; the next one does not wait
         self.devices = mdev_devices.Devices(hypervisor, mdev_sysfs.Kernel())
-        self.settle_s = SETTLE_S
+        self.settle_s, self.behind_s = SETTLE_S, BEHIND_S
         self._attributes = attributes.paths(conf)
 
     @property
@@ -409,7 +421,23 @@ class Mdev(api.DeviceKind):
         return own
 
     def _destroy(self, assignment: DeviceAssignment, again: bool) -> None:
+        """Remove a device from the kernel: by libvirt, and where libvirt is behind the kernel, by the kernel itself."""
         settle_s = 0.0 if again else self.settle_s
+        first_s = min(settle_s, self.behind_s)
+        for wait_s in (first_s, settle_s - first_s):
+            try:
+                return self._destroy_by_libvirt(assignment, again, wait_s)
+            except _Behind as error:
+                behind = error
+            if self._remove_by_kernel(assignment, again):
+                return None
+        raise behind.error from behind.error.__cause__
+
+    def _destroy_by_libvirt(self, assignment: DeviceAssignment, again: bool, wait_s: float) -> None:
+        """Remove a device from the kernel by libvirt.
+
+        :raises _Behind: libvirt does not know that the device is there
+        """
         device: Device | None = None
 
         def libvirt_knows() -> bool:
@@ -417,22 +445,50 @@ class Mdev(api.DeviceKind):
             device = self._own(assignment)
             return device is None or not device.active or device.handle is not None
 
-        if not self._wait_for(libvirt_knows, settle_s):
-            raise exception.UnclaimFailed(self.name, assignment.identifier, 'libvirt does not know that it is there')
+        if not self._wait_for(libvirt_knows, wait_s):
+            raise _Behind(exception.UnclaimFailed(self.name, assignment.identifier,
+                                                  'libvirt does not know that it is there'))
         if device is None or not device.active or device.handle is None:
             return
         destroy = device.handle.destroy
 
         def destroyed() -> bool:
             try:
-                self._settled(destroy, lambda: not self.devices.kernel.has(assignment.identifier), settle_s)
+                self._settled(destroy, lambda: not self.devices.kernel.has(assignment.identifier), wait_s)
             except connection.Refused as error:
+                if error.meaning in _AGAIN:
+                    raise _Behind(error) from error
                 if not self._means_in_use(assignment, error):
                     raise
                 return False
             return True
 
         self._while_in_use(assignment, destroyed, again)
+
+    def _remove_by_kernel(self, assignment: DeviceAssignment, again: bool) -> bool:
+        """Remove a device without libvirt, which was told that it is ours and that nothing else has its UUID.
+
+        :returns: whether it is gone; False without the rights to do that
+        """
+        kernel = self.devices.kernel
+
+        def removed() -> bool:
+            if not kernel.is_open(assignment.identifier):
+                try:
+                    privileged.remove_mdev(assignment.identifier)
+                except OSError as error:
+                    if error.errno != errno.EBUSY:
+                        raise
+            return not kernel.has(assignment.identifier)
+
+        try:
+            self._while_in_use(assignment, removed, again)
+        except OSError as error:
+            LOG.info('mdev %(identifier)s cannot be removed without libvirt: %(error)s',
+                     {'identifier': assignment.identifier, 'error': error})
+            return not kernel.has(assignment.identifier) and kernel.answers
+        LOG.warning('libvirt takes long to notice mdev %s, which was removed without it', assignment.identifier)
+        return True
 
     def _means_in_use(self, assignment: DeviceAssignment, error: connection.Refused) -> bool:
         if error.meaning is connection.Meaning.OTHER:
@@ -453,12 +509,40 @@ class Mdev(api.DeviceKind):
 
         handle = self._definition(assignment, self.devices.parents())
         if handle is None and not undefined():
-            handle = self._wait_for(lambda: self._definition(assignment, self.devices.parents()))
-        if handle is not None:
-            self._settled(handle.undefine, undefined)
+            handle = self._wait_for(lambda: self._definition(assignment, self.devices.parents()), self._behind_s())
+            if handle is None and not self._remove_definitions(assignment):
+                handle = self._wait_for(lambda: self._definition(assignment, self.devices.parents()))
+        if handle is None:
+            return
+        try:
+            self._settled(handle.undefine, undefined, self._behind_s())
+        except connection.Refused as error:
+            if error.meaning not in _AGAIN:
+                raise
+            if not self._remove_definitions(assignment):
+                self._settled(handle.undefine, undefined)
+
+    def _behind_s(self) -> float:
+        return min(self.settle_s, self.behind_s)
+
+    def _remove_definitions(self, assignment: DeviceAssignment) -> bool:
+        """Remove what mdevctl has of a device that is gone, without libvirt, which does not know of it.
+
+        :returns: whether nothing is left; False without the rights to do that
+        """
+        try:
+            for parent in mdevctl.parents_of(assignment.identifier):
+                privileged.remove_mdev_definition(parent, assignment.identifier)
+        except OSError as error:
+            LOG.info('The definition of mdev %(identifier)s cannot be removed without libvirt: %(error)s',
+                     {'identifier': assignment.identifier, 'error': error})
+        return mdevctl.lacks(assignment.identifier)
 
     def _is_gone(self, assignment: DeviceAssignment) -> bool:
-        """Whether libvirt, mdevctl and the kernel all say so."""
+        """Whether the kernel and mdevctl say so, and libvirt too where mdevctl's definitions cannot be seen.
+
+        What libvirt believes may be older than what it was told; another device with the UUID would be an error.
+        """
         return (self._own(assignment) is None and not self.devices.kernel.has(assignment.identifier)
                 and not mdevctl.parents_of(assignment.identifier))
 

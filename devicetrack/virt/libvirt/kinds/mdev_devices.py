@@ -15,6 +15,7 @@ from typing import NamedTuple
 from devicetrack import exception
 from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import mdev_sysfs
+from devicetrack.virt.libvirt import mdevctl
 from devicetrack.virt.libvirt import nodedev_xml
 from devicetrack.virt.libvirt.kinds import mdev_options
 
@@ -133,7 +134,8 @@ class Devices:
                 return Device(mdev.uuid, made.type, parents.of(mdev.parent, made.parent_address), made.iommu_group,
                               True, handle)
             if self.kernel.answers:
-                if not handle.is_persistent():
+                # libvirt may believe in a definition for some time after it was removed.
+                if not handle.is_persistent() or mdevctl.lacks(mdev.uuid):
                     return None
                 active = False
             else:

@@ -26,6 +26,7 @@ from xml.sax import saxutils
 
 from devicetrack import exception
 from devicetrack import vocabulary
+from devicetrack.conf import libvirt as options
 from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import VPMEMDetails
@@ -66,7 +67,7 @@ class VPMEM(api.DeviceKind):
         self.options = vpmem_options.read(conf)
         self._source: namespaces.Source = (
             namespaces.DirectorySource(self.options.directory) if self.options.directory
-            else namespaces.NdctlSource(self.options.ndctl_command))
+            else namespaces.NdctlSource(self.options.ndctl_command, conf[options.VPMEM_GROUP].ndctl_timeout_s))
 
     @property
     def configured(self) -> bool:

@@ -1,0 +1,80 @@
+"""A libvirtd that hangs: it keeps its connections and answers nothing, for as long as the test likes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterator
+import contextlib
+import threading
+import time
+from typing import Any
+
+from devicetrack import exception
+from devicetrack.testing import libvirt as libvirt_fixtures
+from devicetrack.testing.fixtures import FREE
+from devicetrack.testing.fixtures import Instance
+from devicetrack.tests import base
+from devicetrack.tests.functional.claims import libvirt_hosts
+from devicetrack.virt.libvirt import bounded
+
+ENDS_S = 60
+
+
+class HangingLibvirtdTestCase(base.TestCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.daemon = self.useFixture(libvirt_fixtures.Libvirtd())
+        self.configuration.set('devicetrack_libvirt', call_timeout_s=base.HANGS_S)
+        self.host = self.useFixture(libvirt_hosts.LibvirtHost(
+            self.daemon.connect, {'4GB': ['ns0', 'ns1']}, self.temp_dir(), libvirt_hosts.QEMU,
+            configuration=self.configuration))
+
+    @contextlib.contextmanager
+    def hanging(self) -> Iterator[bounded.Calls]:
+        """Let libvirtd hang, and the driver wait for it no longer than a second."""
+        calls = self.host.machine.driver.hypervisor._calls
+        with self.daemon.hanging():
+            calls.timeout_s = 1
+            yield calls
+        calls.timeout_s = base.HANGS_S
+
+    def ends(self, call: Callable[..., Any], *arguments: Any) -> None:
+        began = time.monotonic()
+        error = self.assertRaises(exception.HypervisorUnreachable, call, *arguments)
+        self.assertLess(time.monotonic() - began, ENDS_S)
+        self.assertIn('see whether its daemon hangs', str(error))
+
+    def test_releases_and_audits_end_and_go_on_when_it_answers(self) -> None:
+        host, first, second = self.host, Instance(), Instance()
+        host.claim(first, pmem=1)
+        with self.hanging():
+            host.claim(second, pmem=1)          # asks nobody but the store
+            self.ends(host.manager.release, host.context, first)
+            self.ends(host.audit)
+            self.ends(host.audit)
+        self.assertEqual([], host.audit())
+        self.assertEqual([second.uuid], list(host.owners().values()))
+        host.manager.release(host.context, second)
+        self.assertEqual([FREE, FREE], list(host.states().values()))
+
+    def test_a_start_ends_and_is_made_again(self) -> None:
+        self.host.manager.close()
+        self.host.manager = self.host.another_manager()
+        with self.hanging():
+            self.ends(self.host.manager.init_host, self.host.context)
+        self.assertEqual([], self.host.manager.init_host(self.host.context))
+
+    def test_whoever_asks_on_and_on_is_refused_at_once(self) -> None:
+        self.patch(bounded, 'MOST_UNANSWERED', 4)
+        driver = self.host.machine.driver
+        with self.hanging() as calls:
+            while len(calls._unanswered) < bounded.MOST_UNANSWERED:
+                self.together(*[driver.get_usage] * 4)
+            began, threads = time.monotonic(), threading.active_count()
+            self.assertRaises(exception.HypervisorUnreachable, driver.get_usage)
+            self.assertLess(time.monotonic() - began, 1)
+            self.assertEqual(threads, threading.active_count())
+        while calls._unanswered:
+            time.sleep(0.05)
+        driver.get_usage()

@@ -1,0 +1,82 @@
+"""Interrupts at every line: an exception as a signal, or the lack of memory, raises it between any two steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterator
+import os
+import pathlib
+import sys
+import types
+from typing import Any
+from typing import Final
+
+import devicetrack
+
+# By hand, at every line; otherwise at so many of them, other ones for each test.
+ALL: Final = 'DEVICETRACK_EVERY_INTERRUPT'
+SAMPLES: Final = 12
+
+_ROOT: Final = str(pathlib.Path(devicetrack.__file__).parent) + os.sep
+_TESTS: Final = tuple(_ROOT + part + os.sep for part in ('testing', 'tests'))
+# It stands for the world, which is not interrupted, nor what it calls.
+_WORLD: Final = _ROOT + os.path.join('virt', 'fake')
+
+
+class Interrupt(BaseException):
+    """Nothing in the library expects it."""
+
+
+class Lines:
+    """Counts the lines of the library that the calling thread runs in a call, and interrupts it at one of them.
+
+    :param at: the number of the line, from 0; None only counts
+    :param error: what interrupts it
+    """
+
+    def __init__(self, at: int | None = None, error: type[BaseException] = Interrupt) -> None:
+        self.count, self.where = 0, ''
+        self._at, self._error = at, error
+
+    def run(self, call: Callable[[], Any]) -> bool:
+        """:returns: whether the interrupt, or what was made of it, came out of the call"""
+        before = sys.gettrace()
+        sys.settrace(self._calls)
+        try:
+            call()
+        except BaseException:
+            if not self.where:
+                raise
+            return True
+        finally:
+            sys.settrace(before)
+        return False
+
+    def _calls(self, frame: types.FrameType, event: str, argument: Any) -> Any:
+        name = frame.f_code.co_filename
+        if not name.startswith(_ROOT) or name.startswith(_TESTS):
+            return None
+        caller: types.FrameType | None = frame
+        while caller is not None and caller.f_code.co_filename.startswith(_ROOT):
+            if caller.f_code.co_filename.startswith(_WORLD):
+                return None
+            caller = caller.f_back
+        return self._lines
+
+    def _lines(self, frame: types.FrameType, event: str, argument: Any) -> Any:
+        if event == 'line':
+            self.count += 1
+            if self.count - 1 == self._at:
+                self.where = f'{frame.f_code.co_filename.removeprefix(_ROOT)}:{frame.f_lineno}'
+                sys.settrace(None)
+                raise self._error
+        return self._lines
+
+
+def chosen(count: int, seed: int) -> Iterator[int]:
+    """The lines of ``count`` to interrupt at."""
+    if os.environ.get(ALL):
+        yield from range(count)
+        return
+    step = max(1, count // SAMPLES)
+    yield from range(seed % step, count, step)

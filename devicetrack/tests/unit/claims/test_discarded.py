@@ -1,0 +1,200 @@
+"""An interrupted ledger is discarded and built anew, by rows and host; locks and commits survive interrupts."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from typing import Any
+
+from devicetrack import exception
+from devicetrack.claims import locks
+from devicetrack.engine.ledger import Inconsistent
+from devicetrack.engine.ledger import Ledger
+from devicetrack.testing import fixtures
+from devicetrack.testing.fixtures import FREE
+from devicetrack.testing.fixtures import HELD
+from devicetrack.testing.fixtures import Instance
+from devicetrack.tests import base
+from devicetrack.tests.interrupts import Interrupt
+
+
+class DiscardedLedgerTestCase(base.TestCase):
+
+    def host(self, **facts: Any) -> fixtures.Host:
+        return self.useFixture(fixtures.Host(**facts))
+
+    def interrupt_in(self, name: str, error: BaseException) -> None:
+        """Let the next call of a method of the ledger do its work, and then be interrupted."""
+        plain = getattr(Ledger, name)
+
+        def interrupted(*arguments: Any, **named: Any) -> Any:
+            setattr(Ledger, name, plain)
+            plain(*arguments, **named)
+            raise error
+
+        self.patch(Ledger, name, interrupted)
+
+    def test_a_take_that_is_interrupted_holds_nothing(self) -> None:
+        host = self.host(devices=1)
+        for error in (KeyboardInterrupt(), SystemExit(), MemoryError()):
+            self.interrupt_in('_take_from', error)
+            self.assertRaises(type(error), host.claim, Instance(), pmem=1)
+            self.assertTrue(host.manager._ready().ledger.is_discarded)
+            instance = Instance()
+            host.claim(instance, pmem=1)
+            self.assertEqual({'d0': instance.uuid}, host.held())
+            host.manager.release(host.context, instance)
+
+    def test_a_word_of_the_ledger_keeps_it(self) -> None:
+        host = self.host(devices=1)
+        build = host.running.ledger.build
+        self.assertRaises(exception.NoFit, host.claim, Instance(), pmem=2)
+        self.assertIs(build, host.running.ledger.build)
+
+    def test_a_pool_that_cannot_make_devices_makes_none(self) -> None:
+        host = self.host(devices=1)
+        ledger = vars(host.running.ledger)['_ledger']
+        [pool] = ledger._pools
+        pool.free_count = 2                     # as an interrupt between two counters leaves it
+        first, second = Instance(), Instance()
+        host.claim(first, pmem=1)
+        self.assertRaises(Inconsistent, host.claim, second, pmem=1)
+        self.assertRaises(exception.NoFit, host.claim, second, pmem=1)
+        self.assertEqual(({'d0': first.uuid}, []), (host.held(), host.audit()))
+
+    def test_what_is_in_doubt_stays_held_in_the_new_ledger(self) -> None:
+        host = self.host(devices=2)
+        instance = Instance()
+        host.store.lose_commit()
+        self.assertRaises(exception.OutcomeUnknown, host.claim, instance, pmem=1)
+        host.running.ledger.discard()
+        self.assertEqual({'d0': HELD, 'd1': FREE}, host.states())
+        host.audit()
+        self.assertEqual({'d0': FREE, 'd1': FREE}, host.states())
+
+    def test_what_was_withheld_and_is_being_given_back_is_so_in_the_new_ledger(self) -> None:
+        host = self.host(devices=2)
+        instance = host.spawn(pmem=1)
+        self.assertRaises(exception.DeviceInUse, host.manager.release, host.context, instance)
+        host.manager.drain('vpmem', 'd1')
+        before = host.running.ledger.devices()
+        host.running.ledger.discard()
+        self.assertEqual(before, host.running.ledger.devices())
+
+    def test_a_claim_that_was_recorded_meanwhile_is_held_in_the_new_ledger(self) -> None:
+        host = self.host(devices=2)
+        instance = Instance()
+
+        def discard_and_build() -> None:
+            host.manager._ready().ledger.discard()
+            self.assertEqual({}, host.held())
+
+        host.store.before('write', discard_and_build)
+        host.claim(instance, pmem=1)
+        self.assertEqual({'d0': instance.uuid}, host.held())
+
+    def test_a_release_that_ends_after_its_device_was_given_away_frees_nothing(self) -> None:
+        host = self.host(devices=1)
+        first, second = Instance(), Instance()
+        host.claim(first, pmem=1)
+
+        def discard_and_claim() -> None:
+            host.manager._ready().ledger.discard()
+            host.claim(second, pmem=1)
+
+        host.store.after('write', discard_and_claim, skip=1)
+        host.manager.release(host.context, first)
+        self.assertEqual({'d0': second.uuid}, host.held())
+
+    def test_a_release_needs_no_ledger(self) -> None:
+        host = self.host(devices=1)
+        instance = Instance()
+        host.claim(instance, pmem=1)
+        host.running.ledger.discard()
+        host.manager.release(host.context, instance)
+        self.assertEqual({'d0': FREE}, host.states())
+
+    def test_without_an_answer_of_the_host_there_is_no_ledger_yet(self) -> None:
+        host = self.host(devices=1)
+        host.running.ledger.discard()
+        host.machine.disconnected = 'it is stopped'
+        self.assertRaises(exception.HypervisorUnreachable, host.claim, Instance(), pmem=1)
+        self.assertRaises(exception.HypervisorUnreachable, host.manager.providers)
+        host.machine.disconnected = None
+        host.claim(Instance(), pmem=1)
+
+    def test_who_asks_one_that_is_gone_just_now_is_told_to_call_again(self) -> None:
+        host = self.host(devices=1)
+        ledger = host.running.ledger
+        ledger.discard()
+        self.assertRaises(exception.LedgerDiscarded, ledger.devices)
+
+    def test_a_signal_in_the_commit_ends_the_process_as_it_was_told(self) -> None:
+        host = self.host(devices=1)
+        instance = Instance()
+        host.store.after('write', SystemExit(3))
+        error = self.assertRaises(SystemExit, host.claim, instance, pmem=1)
+        self.assertEqual(3, error.code)
+        self.assertEqual([instance.uuid], [doubt.instance_uuid for doubt in host.running.rows.doubts])
+        host.audit()
+        self.assertEqual(([], {'d0': FREE}), (host.audit(), host.states()))
+
+
+class FairLockTestCase(base.TestCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.lock = locks.FairLock(locks.READING)
+
+    def has_it(self) -> bool:
+        with self.lock.held(wait=False) as has_it:
+            return has_it
+
+    def test_one_at_a_time_in_the_order_of_arrival(self) -> None:
+        order: list[int] = []
+
+        def take(number: int) -> None:
+            with self.lock.held():
+                order.append(number)
+
+        threads = [threading.Thread(target=take, args=(number,)) for number in range(5)]
+        with self.lock.held():
+            self.assertEqual([False], self.together(self.has_it))
+            for number, thread in enumerate(threads, 1):
+                thread.start()
+                while len(self.lock._line) <= number:
+                    pass
+        for thread in threads:
+            thread.join()
+        self.assertEqual([0, 1, 2, 3, 4], order)
+
+    def test_a_waiter_that_is_interrupted_leaves_the_line(self) -> None:
+        turn = self.lock.turn()
+
+        class Interrupted:
+            def get(self) -> None:
+                raise Interrupt
+
+        with self.lock.held():
+            line = self.lock._line
+            self.patch(queue, 'SimpleQueue', Interrupted)
+            self.assertEqual([Interrupt], list(map(type, self.together(turn.__enter__))))
+            self.assertEqual(1, len(line))
+        self.assertTrue(self.has_it())
+
+    def test_a_turn_that_nobody_refers_to_is_over(self) -> None:
+        turn = self.lock.turn()
+        turn.__enter__()
+        self.assertEqual([False], self.together(self.has_it))
+        del turn
+        self.assertEqual([True], self.together(self.has_it))
+        locks.TRACE.held.clear()
+
+    def test_a_turn_that_its_thread_lost_is_over_when_it_asks_again(self) -> None:
+        self.patch(locks.TRACE, 'wanted', 0)
+        lost = self.lock.turn()
+        lost.__enter__()
+        with self.lock.held():
+            self.assertEqual([False], self.together(self.has_it))
+        lost.end()
+        self.assertEqual([True], self.together(self.has_it))

@@ -1,0 +1,121 @@
+"""Whatever line an exception from outside interrupts: without a restart, every device has a row or is free."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from devicetrack import exception
+from devicetrack.claims.claim import Claim
+from devicetrack.testing import fixtures
+from devicetrack.testing.fixtures import HELD
+from devicetrack.testing.fixtures import Instance
+from devicetrack.tests import base
+from devicetrack.tests import interrupts
+
+
+class EveryLineTestCase(base.TestCase):
+    """Runs an operation again and again, each time interrupted at another line."""
+
+    scenarios = base.table(
+        ('interrupt', interrupts.Interrupt), ('no memory', MemoryError), names=('error',))
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.host = self.useFixture(fixtures.Host(devices=2, parents={'card': 1}))
+        self.instance = Instance()
+
+    def check(self, where: str) -> None:
+        """Nothing is wedged, and nobody needs a restart."""
+        host = self.host
+        host.audit()
+        self.assertEqual([], host.audit(), where)
+        self.assertEqual((), host.running.rows.doubts, where)
+        self.assertNotIn(HELD, host.states().values(), where)
+        self.assertEqual(host.owners(), host.held(), where)
+        self.assertEqual([], host.disagreements(), where)
+        host.manager.release(host.context, self.instance)
+        host.audit()
+        self.assertEqual(({}, {}, 3), (host.owners(), host.held(), host.free()), where)
+        with self.host.claim(other := Instance(), pmem=2, vgpu=1):
+            host.manager.realize(host.context, other)
+        host.manager.release(host.context, other)
+        self.assertEqual(({}, {}, 3), (host.owners(), host.held(), host.free()), where)
+
+    def interrupt(self, operation: Callable[[], Any], prepare: Callable[[], Any] = lambda: None,
+                  check: Callable[[str], None] | None = None) -> None:
+        lines = interrupts.Lines()
+        for _warm in range(2):                  # the first time, statements are compiled and modules are loaded
+            prepare()
+            lines = interrupts.Lines()
+            lines.run(operation)
+            self.check('nowhere')
+        self.assertLess(50, lines.count)
+        interrupted = 0
+        for number in interrupts.chosen(lines.count, len(self.id())):
+            self.instance = Instance()
+            prepare()
+            lines = interrupts.Lines(number, self.error)
+            came_out = lines.run(operation)
+            interrupted += came_out
+            where = f'{lines.where}, line {number} of {lines.count}'
+            try:
+                (check or self.check)(where)
+            except exception.DeviceTrackError as error:
+                raise AssertionError(where) from error
+        self.assertLess(0, interrupted)
+
+    def claim(self) -> Claim:
+        return self.host.claim(self.instance, pmem=1, vgpu=1)
+
+    def release(self) -> None:
+        self.host.manager.release(self.host.context, self.instance)
+
+    def test_of_a_claim(self) -> None:
+        self.interrupt(self.claim)
+
+    def test_of_a_release(self) -> None:
+        def prepare() -> None:
+            self.host.spawn(self.instance, pmem=1, vgpu=1)
+            self.host.delete_guest(self.instance.uuid)
+
+        self.interrupt(self.release, prepare)
+
+    def test_of_a_claim_whose_block_fails(self) -> None:
+        def fail() -> None:
+            try:
+                with self.claim():
+                    self.host.manager.realize(self.host.context, self.instance)
+                    raise RuntimeError
+            except RuntimeError:
+                pass
+
+        self.interrupt(fail)
+
+    def test_of_a_boot(self) -> None:
+        def boot() -> None:
+            with self.claim():
+                self.host.manager.realize(self.host.context, self.instance)
+                self.host.manager.guest_config(self.instance)
+                self.host.manager.started(self.host.context, self.instance)
+
+        self.interrupt(boot)
+
+    def test_of_an_audit(self) -> None:
+        self.interrupt(self.host.audit, lambda: self.host.claim(self.instance, pmem=1))
+
+    def test_of_a_start(self) -> None:
+        def prepare() -> None:
+            self.host.spawn(self.instance, pmem=1, vgpu=1)
+            self.host.delete_guest(self.instance.uuid)
+            self.host.manager.close()
+            self.host.manager = self.host.another_manager()
+
+        def start() -> None:
+            self.host.manager.init_host(self.host.context)
+
+        def check(where: str) -> None:
+            start()
+            self.check(where)
+
+        self.interrupt(start, prepare, check)

@@ -1,0 +1,45 @@
+"""Calls have an end, whatever becomes of what they call."""
+
+import threading
+
+from devicetrack.claims.locked_ledger import LedgerLock
+from devicetrack.testing import no_io
+from devicetrack.tests import base
+from devicetrack.virt.libvirt import bounded
+
+
+class CallsTestCase(base.TestCase):
+
+    def test_answers_and_errors_are_those_of_the_call(self):
+        calls = bounded.Calls(base.HANGS_S)
+        self.assertEqual(7, calls.call(lambda: 7))
+        self.assertRaises(KeyError, calls.call, lambda: {'a': 1}['gone'])
+
+    def test_threads_are_used_again(self):
+        calls = bounded.Calls(base.HANGS_S)
+        self.assertEqual(1, len({calls.call(threading.get_ident) for _number in range(5)}))
+
+    def test_one_that_hangs_is_given_up_and_its_thread_used_again(self):
+        calls, goes_on = bounded.Calls(0.01), threading.Event()
+        self.assertRaises(bounded.Late, calls.call, goes_on.wait)
+        goes_on.set()
+        while calls._unanswered:
+            pass
+        calls.timeout_s = base.HANGS_S
+        self.assertEqual(7, calls.call(lambda: 7))
+
+    def test_while_many_hang_no_other_is_made(self):
+        self.patch(bounded, 'MOST_UNANSWERED', 2)
+        calls, goes_on = bounded.Calls(0.01), threading.Event()
+        for _number in range(2):
+            self.assertRaises(bounded.Late, calls.call, goes_on.wait)
+        self.assertRaises(bounded.Late, calls.call, self.fail)
+        goes_on.set()
+
+    def test_one_under_the_lock_of_the_ledger_is_seen(self):
+        def call():
+            with LedgerLock().turn():
+                bounded.Calls(base.HANGS_S).call(lambda: None)
+
+        self.assertRaises(no_io.IOUnderTheLock, call)
+        self.assertNotEqual([], self.no_io.expect())
