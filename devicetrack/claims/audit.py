@@ -80,18 +80,20 @@ class Audit:
             self._life.give_back_claims()
         with self._views.reading() as watch:
             looks = [self._views.read()]
-            found = reconcile.compare(looks[0])
-            if found or self._ledger.withheld(vocabulary.FOREIGN) or self._ledger.withheld(vocabulary.IN_DOUBT):
+            found, left = reconcile.compare(looks[0]), reconcile.left_without_migration(looks[0])
+            if (found or left or self._ledger.withheld(vocabulary.FOREIGN)
+                    or self._ledger.withheld(vocabulary.IN_DOUBT)):
                 found = self._of_idle(found)
                 looks.append(self._views.read())
                 found = reconcile.confirmed(found, reconcile.compare(looks[1]))
+                left &= reconcile.left_without_migration(looks[1])
             views = looks[-1]
             self._views.take_over(looks, watch)
         self._declarations.refresh(views.inventory)
         self._rows.follow(views.records)
         self._judge(views)
         self._note(views)
-        if self._resume.go_on(views, reconcile.left_without_migration(found)):
+        if self._resume.go_on(views, left):
             found = self._still_there(found)
         return self._dated(found + [_in_doubt(doubt) for doubt in self._rows.doubts])
 

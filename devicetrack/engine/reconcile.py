@@ -18,6 +18,7 @@ from typing import NamedTuple
 from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.engine import migrations
+from devicetrack.engine.views import used
 from devicetrack.engine.views import Views
 from devicetrack.objects import details
 from devicetrack.objects import identity
@@ -107,10 +108,25 @@ def compare(views: Views) -> list[Finding]:
     return sorted(found, key=lambda finding: (SEVERITIES.index(finding.severity), finding.kind, finding.device))
 
 
-def left_without_migration(findings: Iterable[Finding]) -> frozenset[str]:
-    """The instances among the owners of findings that live elsewhere though no migration took them there."""
-    return frozenset(finding.recorded_owner for finding in findings if finding.recorded_owner is not None
-                     and finding.kind == ABANDONED and finding.service == INSTANCE_ELSEWHERE)
+def left_without_migration(views: Views) -> frozenset[str]:
+    """The instances with rows that live elsewhere by the service, which no migration took there or may bring back.
+
+    They were shelved, or deleted and made anew, while nobody told this host. Nothing here is a part of them: they have
+    no domain, and no domain names a device of theirs.
+    """
+    if views.migrations is None or views.usage.unknown:
+        return frozenset()
+    elsewhere = {uuid for uuid, state in (views.instances or {}).items()
+                 if state == INSTANCE_ELSEWHERE} - views.usage.domains
+    rows = [record for record in views.records if record.instance_uuid in elsewhere]
+    if not rows:
+        return frozenset()
+    here = migrations.Endpoint(views.host, views.node or views.host)
+    moving = {move.instance_uuid for move in views.migrations.values()
+              if move.outcome in (migrations.PENDING, migrations.UNKNOWN) or here.is_at(move.source)}
+    named = used(views.usage)
+    moving |= {record.instance_uuid for record in rows if record.migration_uuid is not None or record.key in named}
+    return frozenset({record.instance_uuid for record in rows} - moving)
 
 
 def confirmed(first: Collection[Finding], second: Collection[Finding]) -> list[Finding]:
@@ -334,21 +350,7 @@ class _Comparison:
 
     @functools.cached_property
     def _left(self) -> frozenset[str]:
-        """Instances that live elsewhere by the service, which no migration took there or may bring back.
-
-        They were shelved or deleted and made anew while nobody told this host. Nothing here is a part of them: they
-        have no domain, and no domain names a device of theirs.
-        """
-        known, usage = self.views.migrations, self.usage
-        if known is None or usage.unknown:
-            return frozenset()
-        elsewhere = {uuid for uuid, state in self.states.items() if state == INSTANCE_ELSEWHERE} - usage.domains
-        here = migrations.Endpoint(self.views.host, self.views.node or self.views.host)
-        moving = {move.instance_uuid for move in known.values()
-                  if move.outcome in (migrations.PENDING, migrations.UNKNOWN) or here.is_at(move.source)}
-        moving |= {record.instance_uuid for key, record in self.owners.items() if record.instance_uuid in elsewhere
-                   and (record.migration_uuid is not None or key in self.named)}
-        return frozenset(elsewhere - moving)
+        return left_without_migration(self.views)
 
     def _row(self, key: _Key, record: Record, there: bool, same: bool) -> Iterable[Finding]:
         """The findings about one row.
@@ -375,11 +377,10 @@ class _Comparison:
             yield self._finding(ABANDONED, WARNING, key, f'instance {uuid} is {state}'
                                 + (', and its domain is still there' if uuid in usage.domains else ''),
                                 'give it back', repair=GIVE_BACK if may else None)
-        elif state == INSTANCE_ELSEWHERE and uuid in self._left:
-            may = free_of_guests and record.state != vocabulary.CLAIMED
+        elif state == INSTANCE_ELSEWHERE and record.state != vocabulary.CLAIMED and uuid in self._left:
             yield self._finding(ABANDONED, WARNING, key, f'the compute service says that {uuid} lives elsewhere; no '
                                 'migration took it there, and nothing here is its guest', 'give it back',
-                                repair=GIVE_BACK if may else None)
+                                repair=GIVE_BACK if free_of_guests else None)
         elif (record.state == vocabulary.ACTIVE and record.migration_uuid is None and not used and not usage.unknown
                 and uuid in usage.domains and uuid not in self._waits_for_its_definition
                 and (there or not self._missed(key, record))):

@@ -237,7 +237,8 @@ class Server(fixtures.Fixture, abc.ABC):
             yield
         finally:
             for pid in stopped:
-                os.kill(pid, signal.SIGCONT)
+                with contextlib.suppress(ProcessLookupError):       # one that was ended meanwhile
+                    os.kill(pid, signal.SIGCONT)
 
     def _end(self, number: signal.Signals) -> None:
         process, self._process = self._process, None

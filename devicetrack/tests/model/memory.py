@@ -17,7 +17,9 @@ from devicetrack.engine.ledger import Ledger
 # What each room remembers. All else was handed in, is the same at every start, or is a lock that nobody holds between
 # two calls.
 _REMEMBERED: Final = {
-    'ledger._ledger': ('_pools', '_units', '_holdings', '_beside', '_unnamed', '_numbers', '_watches', '_standing'),
+    'ledger._ledger': ('_pools', '_units', '_holdings', '_beside', '_unnamed', '_numbers', '_watches', '_standing',
+                       '_keeping'),
+    '_store.store': ('_fence', '_is_taken_over'),
     'rows': ('_doubts',),
     'gate': ('_disabled', '_behind'),
     'boot': ('_recorded', '_ready'),

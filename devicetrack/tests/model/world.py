@@ -37,7 +37,7 @@ from devicetrack.virt import fake
 TABLES: Final = ('hosts', 'assignments', 'migration_contexts', 'withheld', 'declarations')
 
 # Calls that change nothing that outlives the process.
-_READS: Final = frozenset(('check', 'host', 'hosts', 'records', 'records_of_host', 'records_of_instance',
+_READS: Final = frozenset(('check', 'check_epoch', 'host', 'hosts', 'records', 'records_of_host', 'records_of_instance',
                            'records_everywhere', 'records_of_devices', 'contexts', 'context', 'orders',
                            'orders_of_host', 'withheld', 'declarations', 'declarations_of_host', 'get_inventory',
                            'get_usage', 'guest_config', 'guest_records', 'realize', 'unclaim', 'wipe', 'create',

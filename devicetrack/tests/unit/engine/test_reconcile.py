@@ -261,11 +261,11 @@ class MovingTestCase(base.TestCase):
         ('elsewhere, and on its way there by the service', views(rows=[row()], instances=ELSEWHERE,
                                                                  migrations=move('completed')), []),
         ('elsewhere, and nothing says how it got there', views(rows=[row()], instances=ELSEWHERE, migrations={}),
-         [('recorded but unused', 'warning')]),
+         [('owned by an instance that is over', 'warning')]),
         ('the same beside one on its way back', views(rows=[hosts.row(namespace('b'), 'i', 'releasing'), row()],
                                                       there=[namespace('b'), DEVICE], instances=ELSEWHERE,
                                                       migrations={}),
-         [('recorded but unused', 'warning'), ('release pending', 'note')]),
+         [('owned by an instance that is over', 'warning'), ('release pending', 'note')]),
         ('the same beside one that a migration left', views(
             rows=[row(), moving(namespace('b'))], there=[namespace('b'), DEVICE], instances=ELSEWHERE, migrations={}),
          [('recorded but unused', 'warning'), *STALE]),

@@ -70,12 +70,12 @@ class UnprovenTestCase(base.TestCase):
     def test_one_whose_row_is_gone_is_before_anybody_looks(self):
         self.ledger.take('i', wants((PMEM, 1)))
         self.ledger.realized(A.key, A.details)
-        self.ledger.let_go([A.key])
+        self.ledger.let_go_of('i', [A.key])
         self.assertEqual((UNPROVEN, 0), (self.reasons(), self.room()))
 
     def test_one_that_no_guest_could_have_is_free_at_once(self):
         self.ledger.take('i', wants((PMEM, 1)))
-        self.ledger.let_go([A.key])
+        self.ledger.let_go_of('i', [A.key])
         self.assertEqual((frozenset(), 1), (self.reasons(), self.room()))
 
     def test_a_row_ends_it(self):
@@ -94,5 +94,5 @@ class UnprovenTestCase(base.TestCase):
         self.ledger.read_inventory(seen(devices=(A, device)))
         self.ledger.hold([hosts.row(device, 'i')])
         self.ledger.realized(device.key, device.details)
-        self.ledger.let_go([device.key])
+        self.ledger.let_go_of('i', [device.key])
         self.assertEqual({}, self.ledger.reasons())

@@ -42,8 +42,7 @@ class OtherPackageTestCase(base.TestCase):
 
     def findings(self, recorded: str, found: str, state: str = 'active') -> list[tuple[str, str, str | None]]:
         device = pmem()._replace(details=recorded)
-        self.seen = views(there=[device._replace(details=found)], rows=[hosts.row(device, 'i', state)],
-                          instances={'i': 'here'})
+        self.seen = views(there=[device._replace(details=found)], rows=[hosts.row(device, 'i', state)])
         return [(one.kind, one.severity, one.repair) for one in reconcile.compare(self.seen)]
 
     def test_a_disk_that_was_exchanged_behind_its_address_is_not_written_into_the_row(self) -> None:

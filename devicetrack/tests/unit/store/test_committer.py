@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 from collections.abc import Callable
 from collections.abc import Iterator
+from collections.abc import Sequence
 import functools
 import threading
 from typing import Any
@@ -63,7 +64,7 @@ class _Database:
         if not connection.open:
             raise _Error(Cause.GONE)
 
-    def carry_out(self, connection: _Connection, merged: backends.Merged) -> None:
+    def carry_out(self, connection: _Connection, merged: backends.Merged, fences: Sequence[api.Fence] = ()) -> None:
         if self._in_transaction:
             raise AssertionError('two transactions at once')
         self._in_transaction = True
