@@ -26,6 +26,7 @@ from __future__ import annotations
 import abc
 import atexit
 import collections
+from collections.abc import Iterable
 from collections.abc import Iterator
 import contextlib
 import functools
@@ -223,7 +224,11 @@ class Server(fixtures.Fixture, abc.ABC):
         self._end(self.stop_signal)
 
     def kill(self) -> None:
-        """Stop the server like a crash."""
+        """Stop the server like a crash, with its processes: none of them answers once more."""
+        assert self._process is not None
+        below = _below(self._process.pid)
+        self._process.send_signal(signal.SIGSTOP)               # it starts no others
+        _signal(below, signal.SIGKILL)
         self._end(signal.SIGKILL)
 
     @contextlib.contextmanager
@@ -231,14 +236,11 @@ class Server(fixtures.Fixture, abc.ABC):
         """Let no process of the server run during the block: connections stay, and nothing is answered."""
         assert self._process is not None
         stopped = [self._process.pid, *_below(self._process.pid)]
-        for pid in stopped:
-            os.kill(pid, signal.SIGSTOP)
+        _signal(stopped, signal.SIGSTOP)
         try:
             yield
         finally:
-            for pid in stopped:
-                with contextlib.suppress(ProcessLookupError):       # one that was ended meanwhile
-                    os.kill(pid, signal.SIGCONT)
+            _signal(stopped, signal.SIGCONT)
 
     def _end(self, number: signal.Signals) -> None:
         process, self._process = self._process, None
@@ -277,13 +279,20 @@ class Server(fixtures.Fixture, abc.ABC):
         return f'{self.kind} is not installed ({what}): run "make setup", or "apt-get install {self.package}"'
 
 
+def _signal(pids: Iterable[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):           # it has ended
+            os.kill(pid, number)
+
+
 def _below(pid: int) -> list[int]:
     """The processes that a process started, and those that they started."""
     found = []
-    for task in os.listdir(f'/proc/{pid}/task'):
-        with open(f'/proc/{pid}/task/{task}/children', encoding='ascii') as file:
-            for child in map(int, file.read().split()):
-                found += [child, *_below(child)]
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):        # it has ended
+        for task in os.listdir(f'/proc/{pid}/task'):
+            with open(f'/proc/{pid}/task/{task}/children', encoding='ascii') as file:
+                for child in map(int, file.read().split()):
+                    found += [child, *_below(child)]
     return found
 
 

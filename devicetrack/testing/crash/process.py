@@ -247,19 +247,18 @@ def remote_driver(line: Line, host: str, conf: cfg.ConfigOpts) -> virt_driver.Vi
 
 
 class _Watched:
-    """Calls of a store, which may be cut off from its process."""
+    """Calls of a store and its views, which may be cut off from their process."""
 
     line: Line
-    store: Any
     is_cut = False
 
-    def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
+    def call(self, store: Any, name: str, *args: Any, **kwargs: Any) -> Any:
         if self.line.reach(moments.STORE, name, moments.BEFORE) in _CUTS:
             self.is_cut = True
         try:
             if self.is_cut:
-                raise exception.StoreUnavailable(self.store.name, 'the server is gone')
-            answer = getattr(self.store, name)(*args, **kwargs)
+                raise exception.StoreUnavailable(store.name, 'the server is gone')
+            answer = getattr(store, name)(*args, **kwargs)
         except BaseException:
             self.line.reach(moments.STORE, name, moments.AFTER)
             raise
@@ -267,7 +266,7 @@ class _Watched:
         if action in _CUTS:
             self.is_cut = True
         if action in (moments.LOST, *_CUTS):
-            raise exception.OutcomeUnknown(self.store.name)
+            raise exception.OutcomeUnknown(store.name)
         return answer
 
 
@@ -278,7 +277,7 @@ def watched_store(line: Line, store: api.Store) -> Any:
     """A store that is asked by way of the line, with every method of the interface and of the store itself."""
 
     def forward(name: str) -> Callable[..., Any]:
-        return lambda self, *args, **kwargs: self.calls.call(name, *args, **kwargs)
+        return lambda self, *args, **kwargs: self.calls.call(self.store, name, *args, **kwargs)
 
     def read(name: str) -> property:
         return property(lambda self: getattr(self.store, name))
@@ -286,13 +285,18 @@ def watched_store(line: Line, store: api.Store) -> Any:
     members: dict[str, Any] = {name: read(name) if isinstance(member, property) else forward(name)
                                for name, member in _public(api.Store).items() if name != 'close'}
     members['close'] = lambda self: self.store.close()
+    members['at_epoch'] = lambda self, host: made_of(self.store.at_epoch(host))
     members['__getattr__'] = lambda self, name: getattr(vars(self)['store'], name)
-    made: Any = abc.ABCMeta('WatchedStore', (api.Store,), members)
-    made = made()
-    made.store = store
-    made.calls = _Watched()
-    made.calls.line, made.calls.store = line, store
-    return made
+    watched: Any = abc.ABCMeta('WatchedStore', (api.Store,), members)
+    calls = _Watched()
+    calls.line = line
+
+    def made_of(store: api.Store) -> Any:
+        made = watched()
+        made.store, made.calls = store, calls
+        return made
+
+    return made_of(store)
 
 
 def _state_of(ledger: ledgers.Ledger) -> bytes:
