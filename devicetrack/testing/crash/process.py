@@ -10,6 +10,7 @@ import abc
 import collections
 from collections.abc import Callable
 from collections.abc import Iterator
+from collections.abc import Sequence
 import contextlib
 import functools
 import inspect
@@ -30,6 +31,7 @@ from devicetrack.claims.manager import ClaimManager
 from devicetrack.engine import ledger as ledgers
 from devicetrack.engine import selection
 from devicetrack.engine import withholding
+from devicetrack.objects import DeviceAssignment
 from devicetrack.store import api
 from devicetrack.testing.crash import moments
 from devicetrack.virt import driver as virt_driver
@@ -240,7 +242,14 @@ def remote_driver(line: Line, host: str, conf: cfg.ConfigOpts) -> virt_driver.Vi
     def forward(name: str) -> Callable[..., Any]:
         return lambda _self, *args, **kwargs: line.call(moments.DRIVER, name, *args, **kwargs)
 
-    members = {name: forward(name) for name in _public(virt_driver.VirtDriver)}
+    def unclaim(_self: Any, assignments: Sequence[DeviceAssignment], confirm: virt_driver.Confirm | None = None) -> Any:
+        # The question is for this process, and the driver, which would ask it, is in another one.
+        for assignment in assignments if confirm is not None else ():
+            assert confirm is not None
+            confirm(assignment)
+        return line.call(moments.DRIVER, 'unclaim', assignments)
+
+    members = {**{name: forward(name) for name in _public(virt_driver.VirtDriver)}, 'unclaim': unclaim}
     made: Any = abc.ABCMeta('RemoteDriver', (virt_driver.VirtDriver,), members)
     driver: virt_driver.VirtDriver = made(host, conf, conf.devicetrack.state_path)
     return driver

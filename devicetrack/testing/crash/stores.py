@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
+from devicetrack.store.api import Host
 from devicetrack.store.sql import models
 from devicetrack.store.sql import open_store
 from devicetrack.testing import databases
@@ -252,8 +253,12 @@ def server_of(database: Any) -> Server:
 
 
 def rows_of(contents: Contents) -> Iterable[tuple[str, str, tuple[Any, ...]]]:
-    """Every row with its store's and its table's name."""
+    """Every row with its store's and its table's name.
+
+    Hosts have no epoch: every start raises it, and nothing else comes of that while no older manager lives.
+    """
+    epoch = Host._fields.index('epoch')
     for store, tables in contents.items():
         for table, rows in tables.items():
             for row in rows:
-                yield store, table, row
+                yield store, table, row if table != 'hosts' else (*row[:epoch], *row[epoch + 1:])
