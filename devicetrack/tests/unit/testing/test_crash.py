@@ -45,6 +45,9 @@ class ForgetfulStore:
     def __getattr__(self, name):
         return getattr(self._store, name)
 
+    def at_epoch(self, host):
+        return type(self)(self._store.at_epoch(host))
+
     def write(self, changes):
         if changes.insert or changes.update or changes.contexts:
             self._store.write(changes._replace(delete=()))
