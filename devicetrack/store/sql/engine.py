@@ -234,7 +234,6 @@ class KeptConnections(sa_engine.CreateEnginePlugin):
 dialects.plugins.register(KeptConnections.name, __name__, KeptConnections.__name__)
 
 _FILE: Final = 'devicetrack_file'               # which file a kept connection has open
-_BEGUN: Final = 'in_transaction'                # oslo.db's mark of a connection that it need not begin
 
 
 def _file_at(path: str) -> tuple[int, int] | None:
@@ -265,8 +264,7 @@ def _watch_file(made: sa.Engine, path: str) -> None:
             raise sa_exc.DisconnectionError(f'{path} was removed or replaced')      # makes the pool connect again
 
     @sa.event.listens_for(made, 'connect')
-    def connected(_connection: Any, record: Any) -> None:
-        record.info[_BEGUN] = True
+    def connected(*_args: Any) -> None:
         with _open_files_lock:
             owners = _open_files.setdefault(path, {})
             owners[os.getpid()] = owners.get(os.getpid(), 0) + 1
@@ -275,16 +273,12 @@ def _watch_file(made: sa.Engine, path: str) -> None:
     def closed(*_args: Any) -> None:
         file_closed(path)
 
-    # A transaction that will write must take the lock at once: if it read first, SQLite would refuse its first write
-    # instead of waiting. BEGIN goes by the driver's connection, because SQLAlchemy takes half as long for it as for a
-    # read. oslo.db would begin first; it leaves alone what it has marked, so the mark stays on, also when it takes it
-    # off at the end of a transaction.
+    # oslo.db starts each transaction with a plain BEGIN, and marks it. A transaction that will write must take the lock
+    # at once: if it read first, SQLite would refuse its first write instead of waiting.
     @sa.event.listens_for(made, 'begin')
-    def begin(connection: sa.Connection) -> None:
-        driver_connection: Any = connection.connection.dbapi_connection
-        driver_connection.execute('BEGIN IMMEDIATE' if connection.get_execution_options().get(WRITES) else 'BEGIN')
-
-    @sa.event.listens_for(made, 'commit')
-    @sa.event.listens_for(made, 'rollback')
-    def ended(connection: sa.Connection) -> None:
-        connection.info[_BEGUN] = True
+    def begin_immediate(connection: sa.Connection) -> None:
+        if connection.get_execution_options().get(WRITES):
+            driver_connection: Any = connection.connection.dbapi_connection
+            driver_connection.rollback()        # of the plain BEGIN, after which nothing has happened
+            connection.exec_driver_sql('BEGIN IMMEDIATE')
+            connection.info['in_transaction'] = True
