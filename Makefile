@@ -5,6 +5,7 @@
 # make host-test   the library on real compute hosts: virtual machines with namespaces and mediated devices
 # make mutation-test  change the code in one place at a time, and see whether a test fails: what the tests prove
 # make model-check  every order of operations and crashes up to a depth (DEPTH=n), each mutant of it found
+# make corpus  other people's domain documents, read by us and by an independent reader (ARGS=DIRECTORY)
 # make bench   the table of speeds
 # make docs    the documentation, into doc/build/html and releasenotes/build/html
 # make lint    ruff, hacking, mypy
@@ -20,7 +21,7 @@ EXTRAS = libvirt,placement,test
 ARGS =
 DEPTH =
 
-.PHONY: help demo test quick crash-test host-test model-check mutation-test bench docs lint setup clean
+.PHONY: help demo test quick crash-test host-test model-check mutation-test corpus bench docs lint setup clean
 .NOTPARALLEL:
 
 help:
@@ -68,6 +69,9 @@ crash-test: $(VENV)/.installed $(VENV)/.packages-test
 
 host-test: $(VENV)/.installed $(VENV)/.packages-host
 	$(BIN)/python -m devicetrack.tests.host $(ARGS)
+
+corpus: $(VENV)/.installed
+	$(BIN)/python -m devicetrack.tests.corpus $(ARGS)
 
 bench: $(VENV)/.installed $(VENV)/.packages-test
 	$(BIN)/python -m benchmarks $(ARGS)
