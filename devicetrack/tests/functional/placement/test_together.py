@@ -104,7 +104,9 @@ class TestTogether(base.TestCase):
             if isinstance(answer, BaseException):
                 raise answer
         found = self.found(consumers)
-        self.assertTrue(any(self.after(order) == found for order in _orders(happened)),
+        # Placement deletes by force what it has read before: what is written in between may stay.
+        without_force = [*happened[:-1], []]
+        self.assertTrue(any(self.after(order) == found for order in (*_orders(happened), *_orders(without_force))),
                         f'no order of {[len(steps) for steps in happened]} steps ends in {found}')
 
     def run_program(self, client: AllocationClient, program: Sequence[Step]) -> list[Step]:
