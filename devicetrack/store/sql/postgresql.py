@@ -5,19 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
-import contextlib
 import functools
 import itertools
-import os
-import socket
 from typing import Any
 from typing import Final
 
-from psycopg2 import extensions  # type: ignore[import-untyped]
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
-from devicetrack import watchdog
 from devicetrack.store import api
 from devicetrack.store.sql import backend
 from devicetrack.store.sql import convert
@@ -88,7 +83,9 @@ class PostgreSQL(backend.Backend):
         return insert.on_conflict_do_update(index_elements=key, set_={name: insert.excluded[name] for name in others})
 
     def connect_arguments(self) -> Mapping[str, Any]:
-        return {'connection_factory': functools.partial(_connect, self.patience.silence_s)}
+        # Not at the top: without the driver the other stores work all the same.
+        from devicetrack.store.sql import psycopg2_connection
+        return {'connection_factory': functools.partial(psycopg2_connection.connect, self.patience.silence_s)}
 
     def prepare(self, connection: Any) -> None:
         with connection.cursor() as cursor:
@@ -169,46 +166,6 @@ class PostgreSQL(backend.Backend):
         # A server that answers with an error, and goes on, has undone the transaction.
         return getattr(error, 'pgcode', None) is not None and self.cause_of(error) not in (
             Cause.GONE, Cause.IN_DOUBT, Cause.TOO_SLOW)
-
-
-class _Cursor(extensions.cursor):         # type: ignore[misc] # psycopg2 has no types
-    """Waits for the answer to a statement no longer than its connection does."""
-
-    def execute(self, query: Any, vars: Any = None) -> None:
-        with self.connection.waiting():
-            super().execute(query, vars)
-
-    def executemany(self, query: Any, vars_list: Any) -> None:
-        with self.connection.waiting():
-            super().executemany(query, vars_list)
-
-
-class _Connection(extensions.connection):     # type: ignore[misc]
-    """Ends by itself when its server is silent for too long: libpq would wait for ever for a server that hangs."""
-
-    silence_s: float
-
-    def waiting(self) -> contextlib.AbstractContextManager[None]:
-        return watchdog.watch(self.silence_s, self._cut)
-
-    def _cut(self) -> None:
-        """Have the thread that waits read the end of the connection."""
-        with socket.socket(fileno=os.dup(self.fileno())) as server:
-            server.shutdown(socket.SHUT_RDWR)
-
-    def commit(self) -> None:
-        with self.waiting():
-            super().commit()
-
-    def rollback(self) -> None:
-        with self.waiting():
-            super().rollback()
-
-
-def _connect(silence_s: float, *arguments: Any, **named: Any) -> _Connection:
-    connection = _Connection(*arguments, **named)
-    connection.silence_s, connection.cursor_factory = silence_s, _Cursor
-    return connection
 
 
 def _rows(row: str, rows: Sequence[Any]) -> str:

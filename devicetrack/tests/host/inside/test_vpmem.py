@@ -18,6 +18,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+import time
 from typing import Any
 from typing import BinaryIO
 
@@ -25,6 +26,7 @@ import libvirt
 import libvirt_qemu
 
 from devicetrack import exception
+from devicetrack import vocabulary
 from devicetrack.claims.manager import ClaimManager
 from devicetrack.engine import reconcile
 from devicetrack.objects.values import DeviceKey
@@ -120,20 +122,24 @@ class Machine(libvirt_hosts.Machine):
 
 
 class Host(fixtures.Host):
-    """The compute host, with some of its namespaces under one label."""
+    """The compute host, with some of its namespaces under one label.
+
+    :param unproven: what to do with namespaces that nothing proves clean; each host has a state directory of its own
+    """
 
     machine: Any
 
-    def __init__(self, *names: str, rate_mib_s: int = 0) -> None:
+    def __init__(self, *names: str, rate_mib_s: int = 0, unproven: str = vocabulary.TRUST) -> None:
         super().__init__()
         self.machine = Machine()
-        self._names, self._rate = names, rate_mib_s
+        self._names, self._rate, self._unproven = names, rate_mib_s, unproven
 
     def _setUp(self) -> None:
         self._configuration = self.useFixture(fixtures.Configuration())
         self._configuration.set('libvirt', pmem_namespaces=[f'4GB:{"|".join(self._names)}'], connection_uri=URI)
         self._configuration.set('devicetrack_vpmem', wipe_rate_mib_s=self._rate, wipe_wait_s=0)
         self._configuration.set('devices', enabled_mdev_types=['mtty-2'])
+        self._configuration.set('devicetrack', unproven_devices=self._unproven)
         self.service.known = {}
         super()._setUp()
 
@@ -154,8 +160,8 @@ class Host(fixtures.Host):
 
 class VPMEMTestCase(base.TestCase):
 
-    def host(self, *names: str, rate_mib_s: int = 0) -> Any:
-        host = self.useFixture(Host(*names, rate_mib_s=rate_mib_s))
+    def host(self, *names: str, rate_mib_s: int = 0, unproven: str = vocabulary.TRUST) -> Any:
+        host = self.useFixture(Host(*names, rate_mib_s=rate_mib_s, unproven=unproven))
         self.machine = host.machine
         return host
 
@@ -275,6 +281,22 @@ class NamespaceTestCase(VPMEMTestCase):
                              [_line(f'{device}/{name}') for name in ('size', 'align', 'numa_node')])
             self.assertIsNone(namespace.problem)
             self.assertIn(f'/{namespace.region}/', os.path.realpath(device))
+
+    def test_what_nothing_proves_clean_is_read_before_it_is_handed_out(self) -> None:
+        Machine().write(SECOND, b'of a guest that no row knows')
+        self.addCleanup(Machine().write, SECOND, bytes(64))
+        host = self.host(FIRST, SECOND, unproven=vocabulary.VERIFY)
+        self.wait_for(lambda: host.states()[FIRST] == fixtures.FREE)
+        self.nobody_gets(host, 2)
+        self.assertEqual('withheld: unproven', host.states()[SECOND])
+        self.assertIn(b'of a guest', self.machine.read(SECOND))
+        host.manager.admit('vpmem', SECOND, wipe=True)
+        self.wait_for(lambda: host.states()[SECOND] == fixtures.FREE)
+        self.assertFalse(any(self.machine.read(SECOND)))
+
+    def wait_for(self, condition: Any) -> None:
+        while not condition():
+            time.sleep(0.1)
 
     def test_a_service_that_is_not_root_lists_opens_and_wipes_by_the_privileged_daemon(self) -> None:
         path = '/etc/sudoers.d/service'

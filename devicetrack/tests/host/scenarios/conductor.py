@@ -76,6 +76,7 @@ class Host:
 [devicetrack]
 virt_driver = libvirt
 state_path = /var/lib/compute
+unproven_devices = trust
 [libvirt]
 pmem_namespaces = SMALL:{'|'.join(pmem)}
 [devices]

@@ -1,0 +1,56 @@
+"""Connections of psycopg2 that wait for their server no longer than an option says."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from typing import Any
+
+from psycopg2 import extensions  # type: ignore[import-untyped]
+
+from devicetrack import watchdog
+
+
+class Cursor(extensions.cursor):         # type: ignore[misc] # psycopg2 has no types
+    """Waits for the answer to a statement no longer than its connection does."""
+
+    def execute(self, query: Any, vars: Any = None) -> None:
+        with self.connection.waiting():
+            super().execute(query, vars)
+
+    def executemany(self, query: Any, vars_list: Any) -> None:
+        with self.connection.waiting():
+            super().executemany(query, vars_list)
+
+
+class Connection(extensions.connection):     # type: ignore[misc]
+    """Ends by itself when its server is silent for too long: libpq would wait for ever for a server that hangs."""
+
+    silence_s: float
+
+    def waiting(self) -> contextlib.AbstractContextManager[None]:
+        return watchdog.watch(self.silence_s, self._cut)
+
+    def _cut(self) -> None:
+        """Have the thread that waits read the end of the connection."""
+        with socket.socket(fileno=os.dup(self.fileno())) as server:
+            server.shutdown(socket.SHUT_RDWR)
+
+    def commit(self) -> None:
+        with self.waiting():
+            super().commit()
+
+    def rollback(self) -> None:
+        with self.waiting():
+            super().rollback()
+
+
+def connect(silence_s: float, *arguments: Any, **named: Any) -> Connection:
+    """Connect as psycopg2 does.
+
+    :param silence_s: so many seconds the server may leave a statement without an answer
+    """
+    connection = Connection(*arguments, **named)
+    connection.silence_s, connection.cursor_factory = silence_s, Cursor
+    return connection
