@@ -52,6 +52,7 @@ from devicetrack.store import sql
 from devicetrack.store.sql import schema
 from devicetrack.store.sql.store import SQLStore
 from devicetrack.testing import scratch
+from devicetrack.testing import stopping
 
 # For hanging, not for slowness.
 _START_TIMEOUT_S: Final = 900
@@ -236,8 +237,9 @@ class Server(fixtures.Fixture, abc.ABC):
         """Let no process of the server run during the block: connections stay, and nothing is answered."""
         assert self._process is not None
         stopped = [self._process.pid, *_below(self._process.pid)]
-        _signal(stopped, signal.SIGSTOP)
         try:
+            for pid in stopped:
+                stopping.stop(pid)
             yield
         finally:
             _signal(stopped, signal.SIGCONT)

@@ -37,6 +37,7 @@ from lxml import etree
 from devicetrack.objects.values import GuestConfig
 from devicetrack.testing import private_libvirtd
 from devicetrack.testing import scratch
+from devicetrack.testing import stopping
 
 _HANGS_S: Final = 900
 
@@ -193,7 +194,7 @@ class Libvirtd(fixtures.Fixture):
     def hanging(self) -> Iterator[None]:
         """Let the daemon answer nothing during the block; connections to it stay."""
         assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
+        stopping.stop(self._process.pid)
         try:
             yield
         finally:

@@ -1,0 +1,28 @@
+"""Stops processes for a while, as a machine that hangs does."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+
+
+def stop(pid: int) -> None:
+    """Stop a process, and wait until none of its threads runs: they go on for a moment after the signal."""
+    with contextlib.suppress(ProcessLookupError):       # it has ended
+        os.kill(pid, signal.SIGSTOP)
+        while not _has_stopped(pid):
+            time.sleep(0.001)
+
+
+def _has_stopped(pid: int) -> bool:
+    """Whether no thread of a process runs: each is stopped, or it has ended (proc_pid_stat(5))."""
+    try:
+        for task in os.listdir(f'/proc/{pid}/task'):
+            with open(f'/proc/{pid}/task/{task}/stat', encoding='ascii', errors='replace') as file:
+                if file.read().rpartition(')')[2].split()[0] not in 'TtZX':
+                    return False
+    except (FileNotFoundError, ProcessLookupError):
+        pass
+    return True
