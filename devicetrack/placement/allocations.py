@@ -236,7 +236,8 @@ class AllocationClient:
 
         An instance that moves has two consumers: its own and the migration's.
 
-        :param force: do so without asking whether somebody changed them
+        :param force: do so without asking whether somebody changed them. What somebody writes at that very moment may
+            stay: placement deletes what it has read in a transaction before
         """
         operation = operations.Delete(consumer_uuid)
         if not force:

@@ -104,9 +104,10 @@ class TestTogether(base.TestCase):
             if isinstance(answer, BaseException):
                 raise answer
         found = self.found(consumers)
-        # Placement deletes by force what it has read before: what is written in between may stay.
-        without_force = [*happened[:-1], []]
-        self.assertTrue(any(self.after(order) == found for order in (*_orders(happened), *_orders(without_force))),
+        # Placement deletes the rows that it has read in a transaction before: what another one has written in between
+        # stays. So a forced delete may miss, but only where somebody else has written.
+        missed = [*happened[:-1], []] if any(happened[:-1]) else happened
+        self.assertTrue(any(self.after(order) == found for order in (*_orders(happened), *_orders(missed))),
                         f'no order of {[len(steps) for steps in happened]} steps ends in {found}')
 
     def run_program(self, client: AllocationClient, program: Sequence[Step]) -> list[Step]:
