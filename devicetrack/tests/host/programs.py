@@ -23,6 +23,10 @@ class Gone(Exception):
     """The machine does not run, or went down while something ran there."""
 
 
+class NoBoot(Gone):
+    """The machine went down while its kernel booted: nothing of the project had run there yet."""
+
+
 class Failed(Exception):
     """A program could not start, or ended otherwise than was expected."""
 
@@ -144,12 +148,16 @@ class Programs:
     def boot_id(self, timeout_s: float) -> str:
         """Wait for the host to be up; asked once.
 
-        :raises Gone: it went down instead, or took longer
+        :raises NoBoot: it went down instead
+        :raises Gone: it took longer
         """
-        with contextlib.suppress(queue.Empty):
-            if (boot_id := self._boot_id.get(timeout=timeout_s)) is not None:
-                return boot_id
-        raise Gone(f'{self.name} did not start')
+        try:
+            boot_id = self._boot_id.get(timeout=timeout_s)
+        except queue.Empty:
+            raise Gone(f'{self.name} did not start within {timeout_s} s') from None
+        if boot_id is None:
+            raise NoBoot(f'{self.name} went down while it booted')
+        return boot_id
 
     def close(self) -> None:
         """After the machine went down."""

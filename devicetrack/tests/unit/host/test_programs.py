@@ -66,7 +66,7 @@ class ProgramsTestCase(base.TestCase):
 
     def test_a_host_that_goes_down_was_never_up(self) -> None:
         self.hang_up()
-        self.assertRaises(programs.Gone, self.programs.boot_id, PROMPT_S)
+        self.assertRaises(programs.NoBoot, self.programs.boot_id, PROMPT_S)
 
     def test_status_and_both_streams_come_back(self) -> None:
         script = 'cat; echo "$WORD" >&2; exit 3'
