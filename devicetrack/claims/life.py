@@ -28,8 +28,8 @@ from devicetrack.claims.rows import Rows
 from devicetrack.claims.views import HostViews
 from devicetrack.engine import lifecycle
 from devicetrack.engine.demand import Demand
-from devicetrack.engine.ledger import Hold
 from devicetrack.engine.migrations import Settlement
+from devicetrack.engine.states import Hold
 from devicetrack.engine.views import used
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import InstanceResources

@@ -22,11 +22,11 @@ from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.claims import locks
 from devicetrack.engine import opening
-from devicetrack.engine.ledger import DeviceState
-from devicetrack.engine.ledger import GONE
-from devicetrack.engine.ledger import Hold
 from devicetrack.engine.ledger import Ledger
-from devicetrack.engine.ledger import PoolState
+from devicetrack.engine.states import DeviceState
+from devicetrack.engine.states import Hold
+from devicetrack.engine.states import PoolState
+from devicetrack.engine.stock import GONE
 from devicetrack.engine.views import by_instance
 from devicetrack.engine.views import Views
 from devicetrack.engine.withholding import Marks

@@ -35,6 +35,8 @@ from devicetrack.engine import demand as demands
 from devicetrack.engine import ledger as ledgers
 from devicetrack.engine import reconcile
 from devicetrack.engine import selection
+from devicetrack.engine import states
+from devicetrack.engine import stock
 from devicetrack.engine import withholding
 from devicetrack.engine.explanation import Shortage
 from devicetrack.engine.migrations import Endpoint
@@ -204,7 +206,7 @@ class Observer:
         for missing in views.inventory.missing:
             if missing.key not in listed:           # one that somebody owns stays held
                 causes = marks.get(Target.of(missing.key))
-                status, reason = (WITHHELD, withholding.text((*causes, ledgers.GONE))) if causes \
+                status, reason = (WITHHELD, withholding.text((*causes, stock.GONE))) if causes \
                     else (MISSING, f'{missing.option} names it: {missing.reason}')
                 lines.append(Line(*missing.key, status, 0, None, None, None, None, None, None, reason, ''))
         for unknown in (*views.usage.unknown, *views.inventory.unknown):
@@ -303,7 +305,7 @@ def _compare(views: Views, marks: Marks) -> list[Finding]:
         for missing in withheld.mistakes(views, marks)]
 
 
-def _line_of(device: ledgers.DeviceState, names: Mapping[str, str]) -> Line:
+def _line_of(device: states.DeviceState, names: Mapping[str, str]) -> Line:
     reasons = {NOT_MADE_YET, *device.withheld} if device.unborn else device.withheld
     status = {selection.HELD: HELD, selection.RELEASING: RELEASING}.get(
         device.state, WITHHELD if device.withheld else FREE)

@@ -17,7 +17,7 @@ from devicetrack import log
 from devicetrack import vocabulary
 from devicetrack.claims import locks
 from devicetrack.claims.locked_ledger import LockedLedger
-from devicetrack.engine.ledger import Hold
+from devicetrack.engine.states import Hold
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Record
 from devicetrack.store.api import Changes

@@ -17,9 +17,9 @@ from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.compatibility import traits as compatibility_traits
 from devicetrack.compatibility.facts import Declaration
-from devicetrack.engine.ledger import DeviceState
-from devicetrack.engine.ledger import PoolState
 from devicetrack.engine.selection import HELD
+from devicetrack.engine.states import DeviceState
+from devicetrack.engine.states import PoolState
 from devicetrack.objects import details as details_objects
 from devicetrack.objects import Provider
 from devicetrack.objects import traits

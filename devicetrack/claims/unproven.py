@@ -24,7 +24,7 @@ from devicetrack.claims.locked_ledger import LockedLedger
 from devicetrack.claims.rows import Rows
 from devicetrack.claims.withheld import Withheld
 from devicetrack.claims.withheld import WithheldDevices
-from devicetrack.engine.ledger import DeviceState
+from devicetrack.engine.states import DeviceState
 from devicetrack.engine.withholding import Cause
 from devicetrack.engine.withholding import Target
 from devicetrack.objects import DeviceAssignment

@@ -23,8 +23,9 @@ import mutants
 import yaml
 
 MODULES = tuple(f'devicetrack.{name}' for name in (
-    'engine.ledger', 'engine.pools', 'engine.selection', 'engine.migrations', 'engine.lifecycle', 'engine.reconcile',
-    'objects.identity', 'store.sql.committer', 'claims.life', 'claims.locked_ledger', 'claims.rows', 'claims.moves'))
+    'engine.stock', 'engine.intake', 'engine.ledger', 'engine.line', 'engine.pools', 'engine.selection',
+    'engine.migrations', 'engine.lifecycle', 'engine.reconcile', 'objects.identity', 'store.sql.committer',
+    'claims.life', 'claims.locked_ledger', 'claims.rows', 'claims.moves', 'claims.given_up'))
 # The packages of the tests that judge. Whatever of them needs a server is left out.
 TESTS = ('unit.engine', 'unit.store', 'unit.claims', 'functional.store')
 

@@ -20,8 +20,8 @@ from devicetrack.claims.life import Life
 from devicetrack.claims.rows import Rows
 from devicetrack.engine import migrations
 from devicetrack.engine import reconcile
-from devicetrack.engine.ledger import Hold
 from devicetrack.engine.ledger import Ledger
+from devicetrack.engine.states import Hold
 from devicetrack.engine.views import Views
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects.values import Record

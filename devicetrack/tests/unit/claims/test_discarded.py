@@ -8,8 +8,8 @@ from typing import Any
 
 from devicetrack import exception
 from devicetrack.claims import locks
-from devicetrack.engine.ledger import Inconsistent
 from devicetrack.engine.ledger import Ledger
+from devicetrack.engine.stock import Inconsistent
 from devicetrack.testing import fixtures
 from devicetrack.testing.fixtures import FREE
 from devicetrack.testing.fixtures import HELD

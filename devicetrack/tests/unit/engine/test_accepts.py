@@ -4,7 +4,7 @@ from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.engine import demand
 from devicetrack.engine import selection
-from devicetrack.engine.ledger import Available
+from devicetrack.engine.states import Available
 from devicetrack.tests import base
 from devicetrack.tests.unit.engine import hosts
 from devicetrack.tests.unit.engine.hosts import capacity

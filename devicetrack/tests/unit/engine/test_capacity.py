@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from devicetrack import exception
 from devicetrack.engine import ledger as ledgers
 from devicetrack.engine import selection
+from devicetrack.engine import stock
 from devicetrack.tests import base
 from devicetrack.tests.unit.engine import hosts
 from devicetrack.tests.unit.engine.hosts import capacity
@@ -116,7 +117,7 @@ class CapacityMachine(stateful.RuleBasedStateMachine):
         # What a reading showed to be gone takes no room, though it is held until its removal is proven.
         devices = self.ledger.devices()
         promised = {device.identifier for device in devices
-                    if device.state != selection.FREE and ledgers.GONE not in device.withheld}
+                    if device.state != selection.FREE and stock.GONE not in device.withheld}
         free = {device.identifier for device in devices if device.state == selection.FREE}
         room = sum(pool.room for pool in self.ledger.pools())
         assert room == UNITS - len(self.world | promised) + len(free)

@@ -2,8 +2,8 @@
 
 from devicetrack import exception
 from devicetrack import vocabulary
-from devicetrack.engine import ledger as ledgers
 from devicetrack.engine import selection
+from devicetrack.engine import stock
 from devicetrack.objects import values
 from devicetrack.tests import base
 from devicetrack.tests.unit.engine import hosts
@@ -254,7 +254,7 @@ class HoldingTestCase(base.TestCase):
         gone = namespace('gone')
         keys = hosts.hold_rows(self.ledger, hosts.row(gone, 'i'))
         [device] = hosts.held(self.ledger, 'i')
-        self.assertEqual(({ledgers.GONE}, selection.HELD), (device.withheld, device.state))
+        self.assertEqual(({stock.GONE}, selection.HELD), (device.withheld, device.state))
         self.ledger.free(keys)
         self.assertIsNone(self.ledger.device(gone.key))
 
@@ -630,7 +630,7 @@ class InventoryTestCase(base.TestCase):
         self.ledger.take('i', wants((PMEM, 1)))
         self.ledger.read_inventory(inventory(self.b))
         [device] = hosts.held(self.ledger, 'i')
-        self.assertEqual((self.a.key, selection.HELD, {ledgers.GONE}), (device.key, device.state, device.withheld))
+        self.assertEqual((self.a.key, selection.HELD, {stock.GONE}), (device.key, device.state, device.withheld))
 
     def test_nothing_vanishes_from_a_kind_that_could_not_be_read(self):
         self.ledger.read_inventory(inventory(known=('mdev',)))
@@ -846,7 +846,7 @@ class StandingTestCase(base.TestCase):
         key = values.DeviceKey('vpmem', 'b')
         self.ledger.stand(key, vocabulary.DRAINED)
         self.ledger.hold([hosts.row(namespace('b'), 'i')])
-        self.assertEqual({'drained', ledgers.GONE}, self.ledger.device(key).withheld)
+        self.assertEqual({'drained', stock.GONE}, self.ledger.device(key).withheld)
 
     def test_a_parent_makes_no_more_and_its_devices_are_withheld(self):
         self.assertEqual(3, self.room(VGPU))
@@ -955,7 +955,7 @@ class ReadParentsTestCase(base.TestCase):
         watch = ledger.watch()
         ledger.read_parents(inventory(capacity('p0', 2)), watch)
         self.assertEqual([held.identifier], [device.identifier for device in ledger.devices()])
-        self.assertEqual(frozenset((ledgers.GONE,)), ledger.reasons()[held])
+        self.assertEqual(frozenset((stock.GONE,)), ledger.reasons()[held])
 
     def test_what_a_claim_does_not_take_after_all_is_room_for_other_types_of_its_parent(self):
         ledger = hosts.ledger(capacity('p0', 1), capacity('p0', 1, VGPU_B, device_type='b'))

@@ -1,0 +1,203 @@
+"""Takes over what the host says of its devices and of their parents."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Collection
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Final
+
+from devicetrack import vocabulary
+from devicetrack.engine.selection import FREE
+from devicetrack.engine.selection import Pool
+from devicetrack.engine.selection import Unit
+from devicetrack.engine.stock import GONE
+from devicetrack.engine.stock import Stock
+from devicetrack.engine.withholding import NO_REASON
+from devicetrack.objects.values import Capacity
+from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import Inventory
+from devicetrack.objects.values import InventoryDevice
+
+_UNPROVEN: Final = frozenset((vocabulary.UNPROVEN,))
+
+# What is said of a device anew whenever the host says that it has it, and by which parent.
+_OF_THE_HOST: Final = frozenset((vocabulary.UNHEALTHY, vocabulary.NOT_ADOPTED, vocabulary.UNPROVEN, vocabulary.DRAINED,
+                                 GONE))
+
+
+class Intake(Stock):
+    """The stock of a host that is read again and again. Nothing here changes an owner."""
+
+    # -- one device ---------------------------------------------------------------------------------------------------
+
+    def realized(self, key: DeviceKey, details: str, capacities: Sequence[Capacity] = (),
+                 watch: int | None = None) -> None:
+        """A device exists now, with these details. Until its parent is read again it counts as one of every type.
+
+        ``capacities`` are what the parent said when the device was made, during ``watch``. They are taken over only
+        when nothing else was made or removed there: else nobody knows which of it they include.
+        """
+        unit = self._find(key)
+        if unit is not None:
+            self._realized(unit, details, capacities, watch)
+
+    def _realized(self, unit: Unit, details: str, capacities: Sequence[Capacity] = (),
+                  watch: int | None = None) -> None:
+        self._touch(unit)
+        unit.details = details
+        unit.unproven = unit.pool.kind in self._keeping
+        parent = unit.pool.parent
+        if unit.unborn:
+            unit.unborn = False
+            parent.pending -= 1
+            self._pools.use_up(parent)
+        if watch in self._watches and parent.pending == 0 and not any(
+                pool.releasing_count for pool in self._pools.of_parent(parent)) and not any(
+                pool.parent is parent for key, pool in self._watches[watch].items() if key != unit.key):
+            self.read_capacities(capacities)
+
+    # -- parents ------------------------------------------------------------------------------------------------------
+
+    def read_capacities(self, capacities: Iterable[Capacity]) -> None:
+        """Take over what parents said that they can still make."""
+        added = False
+        for capacity in capacities:
+            pool, new = self._pool(capacity.kind, self._provider_uuid_of(capacity.provider), capacity.resource_class,
+                                   capacity.parent, capacity.numa_node)
+            added = added or new
+            pool.available, pool.details, pool.creatable = capacity.available, capacity.details, True
+            if not new:
+                pool.grew()
+        if added:
+            self._pools.index()
+
+    def read_parents(self, inventory: Inventory, watch: int) -> None:
+        """Take over what parents can still make, and which of the devices that are known here exist.
+
+        No device becomes free by it: who may have it is for :meth:`read_inventory` and what follows it to say.
+        """
+        changed = self._watches[watch]
+        for device in inventory.devices:
+            unit = self._find(device.key)
+            if unit is None or unit.key in changed:
+                continue
+            if unit.unborn:
+                self._realized(unit, device.details)
+            elif unit.state == FREE:
+                self._withhold(unit, unit.withheld | self._reasons(device, unit))
+            elif GONE in unit.withheld:
+                self._withhold(unit, unit.withheld - {GONE})
+        self._miss(inventory, changed)
+        self._read_parents(inventory, changed)
+
+    def _miss(self, inventory: Inventory, changed: Collection[DeviceKey]) -> None:
+        """Forget devices that are free and not there; those that are held stay so, as gone."""
+        # Plain tuples, which hash as keys do: there are thousands, and nearly all of them are seen.
+        seen = {(device.kind, device.identifier) for device in inventory.devices}
+        for kind in inventory.known_kinds:
+            for identifier, unit in list(self._units.get(kind, {}).items()):
+                if (kind, identifier) not in seen and unit.key not in changed and not unit.unborn:
+                    if unit.state == FREE:
+                        self._unmake(unit)
+                    else:
+                        unit.withheld |= {GONE}
+
+    def _read_parents(self, inventory: Inventory, changed: Mapping[DeviceKey, Pool]) -> None:
+        """A parent counts what it had when it was read, ``changed`` what was made or removed since then."""
+        for pool in self._pools:
+            if pool.kind in inventory.known_kinds:
+                pool.available = 0
+        self.read_capacities(inventory.capacities)
+        if not changed:
+            return
+        seen = {(device.kind, device.identifier) for device in inventory.devices}
+        read = {(capacity.kind, capacity.parent) for capacity in inventory.capacities}
+        for (kind, identifier), pool in changed.items():
+            if (kind, pool.parent_name) in read:
+                unit = self._units.get(kind, {}).get(identifier)
+                there = unit is not None and not unit.unborn and GONE not in unit.withheld
+                if there and (kind, identifier) not in seen:
+                    self._pools.use_up(pool.parent)
+                elif not there and (kind, identifier) in seen:
+                    pool.available += 1
+                    pool.grew()
+
+    # -- everything ---------------------------------------------------------------------------------------------------
+
+    def read_inventory(self, inventory: Inventory, watch: int | None = None) -> None:
+        """Take over what the host has now.
+
+        New devices are free. Devices of a kind that was read in full and that are missing are forgotten when they
+        are free and withheld as gone when they are held. Nothing here changes an owner. What changed during ``watch``
+        stays as it is.
+        """
+        changed = self._watches[watch] if watch is not None else {}
+        new: list[InventoryDevice] = []
+        self._keeping, unproven = inventory.keeping, inventory.unproven
+        for device in inventory.devices:
+            unit = self._units.get(device.kind, {}).get(device.identifier)
+            if unit is None:
+                new.append(device)
+            elif not self._is_as_it_was(device, unit, unproven) and (not changed or device.key not in changed):
+                self._read_device(device, unit, unproven)
+        # What a pool is said to be is what the first device of it is: not one that somebody made otherwise.
+        for device in sorted(new, key=lambda device: (not device.adoptable, device.identifier)):
+            if not changed or device.key not in changed:
+                pool = self._pool_of(device)
+                unit = Unit(pool, device.identifier, device.details)
+                pool.total += 1
+                self._units.setdefault(device.kind, {})[device.identifier] = unit
+                unit.unproven = (device.kind, device.identifier) in unproven
+                unit.withheld = self._reasons(device, unit)
+                self._enqueue(unit)
+        there = collections.Counter(device.kind for device in inventory.devices)
+        # Each device that is there is known now. Where there are as many, none is missing.
+        if changed or any(len(self._units.get(kind, ())) != there[kind] for kind in inventory.known_kinds):
+            self._miss(inventory, changed)
+        self._read_parents(inventory, changed)
+        self._pools.index()
+
+    def _is_as_it_was(self, device: InventoryDevice, unit: Unit, unproven: Collection[tuple[str, str]]) -> bool:
+        """Whether the host says of a device what it said before, and that it is well: so it is with nearly all."""
+        pool = unit.pool
+        return (device.details == unit.details and device.unhealthy is None and device.adoptable and not unit.withheld
+                and not unit.unborn and not self._standing
+                and unit.unproven == (bool(unproven) and (device.kind, device.identifier) in unproven)
+                and pool.resource_class == device.resource_class
+                and pool.parent.name == device.parent and pool.numa_node == device.numa_node
+                and pool.provider_uuid == self._provider_uuid_of(device.provider))
+
+    def _pool_of(self, device: InventoryDevice) -> Pool:
+        pool, _new = self._pool(device.kind, self._provider_uuid_of(device.provider), device.resource_class,
+                                device.parent, device.numa_node)
+        pool.details = pool.details or device.details
+        return pool
+
+    def _read_device(self, device: InventoryDevice, unit: Unit, unproven: Collection[tuple[str, str]]) -> None:
+        """Take over what the host says of a device that is known here."""
+        if unit.unborn:
+            self._realized(unit, device.details)                # whoever made it did not say so yet
+        unit.details = device.details
+        unit.unproven = (device.kind, device.identifier) in unproven
+        self._move(unit, self._pool_of(device))
+        reasons = self._reasons(device, unit)
+        if reasons != unit.withheld:
+            self._withhold(unit, reasons)
+
+    def _reasons(self, device: InventoryDevice, unit: Unit) -> frozenset[str]:
+        """Why a device must not be handed out, once the host has said what it says now; whoever holds it keeps it."""
+        free_unproven = unit.unproven and unit.state == FREE
+        if device.unhealthy is None and device.adoptable and not unit.withheld and not self._standing:
+            return _UNPROVEN if free_unproven else NO_REASON    # nearly all of them
+        reasons = {*unit.withheld - _OF_THE_HOST, *self._standing.of(unit.key, unit.pool.parent_name)}
+        if device.unhealthy is not None:
+            reasons.add(vocabulary.UNHEALTHY)
+        # Somebody else made it, or its owner did: of a device that is held, its row knows.
+        if not device.adoptable and (unit.state == FREE or vocabulary.NOT_ADOPTED in unit.withheld):
+            reasons.add(vocabulary.NOT_ADOPTED)
+        if free_unproven:
+            reasons.add(vocabulary.UNPROVEN)
+        return frozenset(reasons)

@@ -1,0 +1,378 @@
+"""The devices of one host and their owners, in memory, and every change of one of them.
+
+A change here keeps the counts of its pool, the lines of free devices and the holdings in step. What makes a change is
+the subject of the modules above: the host's word (:mod:`~devicetrack.engine.intake`), a claim or a row
+(:mod:`~devicetrack.engine.ledger`). Why a device is withheld is said here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Sequence
+import itertools
+from typing import Final
+
+from devicetrack import vocabulary
+from devicetrack.engine.pools import Pools
+from devicetrack.engine.selection import FREE
+from devicetrack.engine.selection import HELD
+from devicetrack.engine.selection import Holding
+from devicetrack.engine.selection import Pool
+from devicetrack.engine.selection import RELEASING
+from devicetrack.engine.selection import Unit
+from devicetrack.engine.states import DeviceState
+from devicetrack.engine.states import PoolState
+from devicetrack.engine.withholding import NO_REASON
+from devicetrack.engine.withholding import Standing
+from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import Record
+
+# A reason of a device that is held: one that is free and not there is not known here.
+GONE: Final = 'gone from the host'
+_UNPROVEN: Final = frozenset((vocabulary.UNPROVEN,))
+
+
+class Inconsistent(Exception):
+    """The ledger contradicts itself: what did this is a mistake, or an exception in the middle of a change."""
+
+
+class Stock:
+    """The devices of one host, and what instances hold.
+
+    :param policy: ``pack`` or ``spread``
+    :param provider_uuid_of: the UUID of the provider with this stable name ('' is the node)
+    :param numbers: for its own names of devices and watches; ledgers that follow one another share them
+    """
+
+    def __init__(self, policy: str, provider_uuid_of: Callable[[str], str],
+                 numbers: Iterator[int] | None = None) -> None:
+        self._provider_uuid_of = provider_uuid_of
+        self._pools = Pools(policy)
+        self._units: dict[str, dict[str, Unit]] = {}
+        self._holdings: dict[str, Holding] = {}
+        # What an instance holds besides the above: it moves, or an earlier claim of it is still on its way back.
+        self._beside: dict[str, tuple[Holding, ...]] = {}
+        # Devices that are claimed and not named yet, by the ledger's own names for them.
+        self._unnamed: dict[str, Unit] = {}
+        self._numbers = itertools.count() if numbers is None else numbers
+        # What was made or given back while somebody reads the host: by watch and device, the pool that it counted in.
+        self._watches: dict[int, dict[DeviceKey, Pool]] = {}
+        self._standing = Standing()
+        self._keeping: frozenset[str] = frozenset()     # the kinds whose devices keep what a guest wrote
+
+    # -- finding ------------------------------------------------------------------------------------------------------
+
+    def _find(self, key: DeviceKey) -> Unit | None:
+        return self._units.get(key.kind, {}).get(key.identifier) or self._unnamed.get(key.identifier)
+
+    def _all_units(self) -> Iterator[Unit]:
+        """The devices that have names."""
+        return (unit for units in self._units.values() for unit in units.values())
+
+    def _holdings_of(self, instance_uuid: str) -> tuple[Holding, ...]:
+        """What an instance holds: one holding for each claim of it, or none."""
+        holding = self._holdings.get(instance_uuid)
+        return () if holding is None else (holding, *self._beside.get(instance_uuid, ()))
+
+    def _all_holdings(self) -> Iterator[Holding]:
+        yield from self._holdings.values()
+        for beside in self._beside.values():
+            yield from beside
+
+    def device(self, key: DeviceKey) -> DeviceState | None:
+        """One device, None when it is not known here."""
+        unit = self._find(key)
+        return None if unit is None else self._state_of(unit)
+
+    def devices(self) -> list[DeviceState]:
+        """Every device, also those that are claimed and not named yet."""
+        return [self._state_of(unit) for unit in (*self._all_units(), *self._unnamed.values())]
+
+    def _state_of(self, unit: Unit) -> DeviceState:
+        identifier = None if unit.identifier in self._unnamed else unit.identifier
+        return DeviceState(*unit.candidate(identifier), unit.state,
+                           unit.holding.instance_uuid if unit.holding is not None else None, unit.withheld,
+                           unit.unborn)
+
+    def counted_classes(self) -> frozenset[tuple[str, str]]:
+        """Resource classes, each with the UUID of a provider that counts it."""
+        return frozenset((pool.resource_class, pool.provider_uuid) for pool in self._pools)
+
+    def counted_now(self, records: Iterable[Record]) -> list[Record]:
+        """Rows with the provider and class that their devices are counted at now; a row names what its claim knew."""
+        return [record if (unit := self._find(record.key)) is None else record._replace(
+            provider_uuid=unit.pool.provider_uuid, resource_class=unit.pool.resource_class) for record in records]
+
+    def parents(self) -> list[tuple[str, str]]:
+        """Kind and name of every parent that there ever was."""
+        return self._pools.parents()
+
+    def pools(self) -> list[PoolState]:
+        """Every pool, in the order of names."""
+        return [PoolState(pool.kind, pool.provider_uuid, pool.resource_class, pool.parent_name, pool.numa_node,
+                          pool.details, pool.total, pool.makes(), pool.room(), pool.free_count, pool.held_count,
+                          pool.releasing_count) for pool in sorted(self._pools, key=lambda pool: pool.index)]
+
+    # -- from one state to another ------------------------------------------------------------------------------------
+
+    def _take_from(self, pool: Pool) -> Unit:
+        """Take the device that has been free for the longest time, or one that will be made. The pool has room."""
+        while (unit := pool.free.take_first()) is not None:
+            unit.queued = False
+            if unit.state == FREE and not unit.withheld:        # else it was withheld or removed while it stood here
+                pool.free_count -= 1
+                break
+        else:
+            return self._make(pool)
+        unit.state = HELD
+        pool.held_count += 1
+        return unit
+
+    def _make(self, pool: Pool) -> Unit:
+        """Take one that will be made.
+
+        :raises Inconsistent: this pool makes none, or no more
+        """
+        if not pool.makes() or pool.parent.drained:
+            raise Inconsistent(pool.kind, pool.parent_name, pool.free_count)
+        # No device of any kind has such a name.
+        unit = Unit(pool, f'(unnamed {next(self._numbers)})', pool.details)
+        self._unnamed[unit.identifier] = unit
+        unit.unborn = True
+        pool.parent.pending += 1
+        pool.total += 1
+        unit.state = HELD
+        pool.held_count += 1
+        return unit
+
+    def _put_back(self, units: Sequence[Unit]) -> None:
+        for unit in reversed(units):
+            if unit.unborn:
+                self._unmake(unit)
+            else:
+                self._set_free(unit, first=True)
+
+    def _free(self, unit: Unit, removed: bool = False) -> None:
+        if unit.state == FREE:
+            return
+        self._touch(unit)
+        self._leave(unit)
+        if unit.unborn or removed or GONE in unit.withheld:
+            if removed and not unit.unborn and GONE not in unit.withheld:
+                unit.pool.available += 1                        # until the parent is read again
+            self._unmake(unit)
+            unit.pool.grew()
+        else:
+            if unit.unproven:
+                unit.withheld |= _UNPROVEN
+            self._set_free(unit)
+
+    def _leave(self, unit: Unit) -> None:
+        """Take a unit out of its holding, and a holding that is empty then out of the ledger."""
+        holding, unit.holding = unit.holding, None
+        if holding is not None:
+            holding.units = tuple(other for other in holding.units if other is not unit)
+            if not holding.units:
+                self._forget(holding)
+
+    def _forget(self, holding: Holding) -> None:
+        """Take a holding out of the ledger; one that stands beside it takes its place."""
+        uuid = holding.instance_uuid
+        rest = [other for other in self._holdings_of(uuid) if other is not holding]
+        self._beside.pop(uuid, None)
+        if rest:
+            self._holdings[uuid] = rest[0]
+        else:
+            self._holdings.pop(uuid, None)
+            if not self._holdings:
+                self._holdings = {}             # a dictionary that was large stays so, and lookups miss the caches
+        if rest[1:]:
+            self._beside[uuid] = tuple(rest[1:])
+
+    def _set_free(self, unit: Unit, first: bool = False) -> None:
+        pool = unit.pool
+        if unit.state == HELD:
+            pool.held_count -= 1
+        elif unit.state == RELEASING:
+            pool.releasing_count -= 1
+        unit.state, unit.holding = FREE, None
+        if unit.queued:                         # from before it was held for a row: its time in the line begins anew
+            pool.free.remove(unit)
+            unit.queued = False
+        self._enqueue(unit, first)
+
+    @staticmethod
+    def _enqueue(unit: Unit, first: bool = False) -> None:
+        """Let a free unit be chosen, unless it is withheld."""
+        if unit.withheld:
+            return
+        pool = unit.pool
+        pool.free_count += 1
+        if not unit.queued:
+            unit.queued = True
+            if first:
+                pool.free.put_first(unit)
+            else:
+                pool.free.append(unit)
+        pool.grew()
+
+    def _unmake(self, unit: Unit) -> None:
+        """Forget a unit that is held or free and does not exist on the host (any more, or yet)."""
+        pool = unit.pool
+        if unit.unborn:
+            pool.parent.pending -= 1
+            unit.unborn = False
+        if unit.state == HELD:
+            pool.held_count -= 1
+        elif unit.state == RELEASING:
+            pool.releasing_count -= 1
+        elif not unit.withheld:
+            pool.free_count -= 1
+        pool.total -= 1
+        unit.state, unit.holding, unit.withheld = FREE, None, frozenset((GONE,))
+        if self._units.get(pool.kind, {}).get(unit.identifier) is unit:
+            del self._units[pool.kind][unit.identifier]
+        self._unnamed.pop(unit.identifier, None)
+        self._pools.siblings_grew(pool)
+
+    def _pool(self, kind: str, provider_uuid: str, resource_class: str, parent: str | None,
+              numa_node: int | None) -> tuple[Pool, bool]:
+        pool, new = self._pools.get(kind, provider_uuid, resource_class, parent, numa_node)
+        if new:
+            pool.parent.drained = (kind, parent) in self._standing.parents
+        return pool, new
+
+    def _move(self, unit: Unit, pool: Pool) -> None:
+        """Count a unit in another pool: its provider, class, parent or node changed. Its owner does not."""
+        before = unit.pool
+        if before is pool:
+            return
+        before.total -= 1
+        pool.total += 1
+        unit.pool = pool
+        if unit.queued:
+            before.free.remove(unit)
+            unit.queued = False
+        if unit.state == HELD:
+            before.held_count -= 1
+            pool.held_count += 1
+        elif unit.state == RELEASING:
+            before.releasing_count -= 1
+            pool.releasing_count += 1
+        elif not unit.withheld:
+            before.free_count -= 1
+            self._enqueue(unit)
+
+    # -- what changes while the host is read --------------------------------------------------------------------------
+
+    def watch(self) -> int:
+        """Note from now on which devices are made or given back, until :meth:`unwatch`.
+
+        The host takes time to read. What it says of a device that was made or given back meanwhile may be of before or
+        after that, so for such a device the ledger knows better.
+
+        :returns: the watch's number
+        """
+        number = next(self._numbers)
+        self._watches[number] = {}
+        return number
+
+    def unwatch(self, watch: int) -> None:
+        """End what :meth:`watch` began, if it began here and goes on."""
+        self._watches.pop(watch, None)
+
+    def _touch(self, unit: Unit) -> None:
+        for watch in self._watches.values():
+            watch[unit.key] = unit.pool
+
+    # -- withheld devices ---------------------------------------------------------------------------------------------
+
+    def withhold(self, key: DeviceKey, reason: str) -> None:
+        """Let nobody have a device from now on, for this reason too; whoever holds it keeps it."""
+        unit = self._find(key)
+        if unit is not None:
+            self._withhold(unit, unit.withheld | {reason})
+
+    def withhold_free(self, keys: Iterable[DeviceKey], reason: str) -> None:
+        """Withhold those devices that nobody holds."""
+        for key in keys:
+            unit = self._find(key)
+            if unit is not None and unit.state == FREE and reason not in unit.withheld:
+                self._withhold(unit, unit.withheld | {reason})
+
+    def withhold_all_free(self, reason: str) -> None:
+        """Withhold every device that nobody holds."""
+        self.withhold_free([unit.key for unit in self._all_units()], reason)
+
+    def admit(self, key: DeviceKey, reason: str) -> None:
+        """End what :meth:`withhold` began for this reason. What stands goes on, and so do other reasons."""
+        unit = self._find(key)
+        if unit is not None and not self._stands(unit, reason):
+            self._withhold(unit, unit.withheld - {reason})
+
+    def unproven(self) -> list[DeviceState]:
+        """The free devices that are withheld because nothing proves them clean, and for no other reason."""
+        return [self._state_of(unit) for unit in self._all_units() if unit.withheld == _UNPROVEN and unit.state == FREE]
+
+    def proven(self, keys: Iterable[DeviceKey]) -> None:
+        """Devices that nobody holds were proven clean. Other reasons stay."""
+        for key in keys:
+            unit = self._find(key)
+            if unit is not None and unit.state == FREE:
+                self._touch(unit)
+                unit.unproven = False
+                self._withhold(unit, unit.withheld - _UNPROVEN)
+
+    def withheld(self, reason: str) -> list[DeviceKey]:
+        """The devices that are withheld for a reason, without those for which it stands."""
+        return [unit.key for unit in self._all_units()
+                if reason in unit.withheld and not self._stands(unit, reason)]
+
+    def reasons(self) -> dict[DeviceKey, frozenset[str]]:
+        """The reasons of every device that has any."""
+        return {unit.key: unit.withheld for unit in self._all_units() if unit.withheld}
+
+    def stand(self, key: DeviceKey, reason: str) -> None:
+        """Withhold a device until :meth:`stand_down`, also while it is not there."""
+        self._standing.add(key, reason)
+        self.withhold(key, reason)
+
+    def stand_down(self, key: DeviceKey, reason: str) -> None:
+        """End what :meth:`stand` began. Of a parent that is drained the device stays withheld."""
+        self._standing.discard(key, reason)
+        self.admit(key, reason)
+
+    def drain(self, kind: str, parent: str) -> None:
+        """Let nobody have a device of a parent, which makes no more, until :meth:`undrain`; also if it is not there."""
+        self._standing.parents[kind, parent] = None
+        self._of_parent(kind, parent, True)
+
+    def undrain(self, kind: str, parent: str) -> None:
+        """End what :meth:`drain` began. Devices that are withheld themselves stay so."""
+        self._standing.parents.pop((kind, parent), None)
+        self._of_parent(kind, parent, False)
+
+    def _of_parent(self, kind: str, name: str, drained: bool) -> None:
+        parent = self._pools.parent(kind, name)
+        if parent is None:
+            return
+        parent.drained = drained
+        for unit in (*self._units.get(kind, {}).values(), *self._unnamed.values()):
+            if unit.pool.parent is parent:
+                self._withhold(unit, unit.withheld - {vocabulary.DRAINED} | self._standing.of(unit.key, name))
+        for pool in self._pools.of_parent(parent):
+            pool.grew()
+
+    def _stands(self, unit: Unit, reason: str) -> bool:
+        return bool(self._standing) and reason in self._standing.of(unit.key, unit.pool.parent_name)
+
+    def _withhold(self, unit: Unit, reasons: frozenset[str]) -> None:
+        """Let a unit have these reasons and no others."""
+        before, unit.withheld = unit.withheld, reasons or NO_REASON
+        if unit.state == FREE:
+            if reasons and not before:
+                unit.pool.free_count -= 1
+            elif before and not reasons:
+                self._enqueue(unit)
