@@ -113,8 +113,10 @@ class Resume:
         :returns: the instances that this was tried for
         """
         tried: set[str] = set()
-        rows_of = {rows[0].instance_uuid: rows for rows in by_instance(views.records)}
-        for uuid in sorted(self._service.evacuated_from_here()):
+        evacuated = self._service.evacuated_from_here()
+        rows_of = {rows[0].instance_uuid: rows for rows in by_instance(views.records)
+                   if rows[0].instance_uuid in evacuated}
+        for uuid in sorted(evacuated):
             rows = rows_of.get(uuid, [])
             if (not rows and uuid not in views.usage.domains) or not self._may_remove(uuid, rows, views):
                 continue

@@ -58,7 +58,7 @@ class Rows:
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
-    def all(self) -> list[Record]:
+    def all(self) -> Sequence[Record]:
         """Every row of the host, those of one instance together."""
         return self._store.records_of_host(self._host_uuid)
 

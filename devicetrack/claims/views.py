@@ -79,7 +79,7 @@ class HostReader:
         """
         usage = self._driver.get_usage()
         inventory = self._driver.get_inventory()
-        records = tuple(self._store.records_of_host(self._host_uuid))
+        records = self._store.records_of_host(self._host_uuid)
         views = Views(usage, inventory, records, self._service.instances(),
                       self._service.migrations(named_migrations(records)), self._here.host, self._host_uuid,
                       self._boot.has_changed, node=self._here.node)
@@ -87,7 +87,7 @@ class HostReader:
             views = views._replace(guests=tuple(self._driver.guest_records()))
         return views
 
-    def read_for(self, records: tuple[Record, ...]) -> Views:
+    def read_for(self, records: Sequence[Record]) -> Views:
         """What settles the moves of one instance: the usage, its rows and the service's answers."""
         return Views(self._driver.get_usage(), NO_INVENTORY, records, self._service.instances(),
                      self._service.migrations(named_migrations(records)))

@@ -292,7 +292,7 @@ class _Comparison:
     def recorded(self) -> Iterable[Finding]:
         found: list[Finding] = []
         devices, named, states = self.devices, self.named, self.states
-        for key, record in self.owners.items():
+        for key, record in self.owners.pairs():
             state = states.get(record.instance_uuid)
             if record.migration_uuid is not None or state == INSTANCE_ELSEWHERE:
                 self._suspects.add(record.instance_uuid)
@@ -345,7 +345,7 @@ class _Comparison:
     @functools.cached_property
     def _waits_for_its_definition(self) -> frozenset[str]:
         """Instances whose domains still name what goes back: a move on this host is being undone."""
-        return frozenset(record.instance_uuid for key, record in self.owners.items()
+        return frozenset(record.instance_uuid for key, record in self.owners.pairs()
                          if record.state == vocabulary.RELEASING and key in self.named)
 
     @functools.cached_property

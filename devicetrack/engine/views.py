@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Mapping
+from collections.abc import Sequence
 import functools
 import itertools
+import operator
 from typing import NamedTuple
 
 from devicetrack.engine.migrations import Move
+from devicetrack.objects.compact import ByKey
+from devicetrack.objects.compact import Compact
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestRecord
 from devicetrack.objects.values import Inventory
@@ -16,11 +21,13 @@ from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import Record
 from devicetrack.objects.values import Usage
 
+_instance_of = operator.attrgetter('instance_uuid')
+
 
 class _Views(NamedTuple):
     usage: Usage
     inventory: Inventory
-    records: tuple[Record, ...]
+    records: Sequence[Record]
     instances: Mapping[str, str] | None
     migrations: Mapping[str, Move] | None = None
     host: str = ''
@@ -43,9 +50,9 @@ class Views(_Views):
     # does: there are thousands, and the garbage collector need not look at them again.
 
     @functools.cached_property
-    def owners(self) -> dict[tuple[str, str | None], Record]:
+    def owners(self) -> ByKey[Record]:
         """The rows by device."""
-        return {(record.kind, record.identifier): record for record in self.records}
+        return Compact(Record, self.records).by('kind', 'identifier')
 
     @functools.cached_property
     def devices(self) -> dict[tuple[str, str | None], InventoryDevice]:
@@ -53,9 +60,10 @@ class Views(_Views):
         return {(device.kind, device.identifier): device for device in self.inventory.devices}
 
 
-def by_instance(records: Iterable[Record]) -> list[list[Record]]:
-    """Rows in the store's order, in one list for each instance."""
-    return [list(rows) for _, rows in itertools.groupby(records, key=lambda record: record.instance_uuid)]
+def by_instance(records: Iterable[Record]) -> Iterator[list[Record]]:
+    """Rows in the store's order, in one list for each instance. Nobody keeps all of them: there may be thousands."""
+    for _, rows in itertools.groupby(records, key=_instance_of):
+        yield list(rows)
 
 
 def named_migrations(records: Iterable[Record]) -> list[str]:

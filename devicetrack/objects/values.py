@@ -8,6 +8,7 @@ changed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 
@@ -211,7 +212,7 @@ class Usage(NamedTuple):
     guest does not run here yet.
     """
 
-    uses: tuple[Use, ...]
+    uses: Sequence[Use]
     domains: frozenset[str]
     running: frozenset[str]
     unknown: tuple[Unknown, ...] = ()

@@ -252,7 +252,7 @@ class Store(abc.ABC):
         """Every row of every host, ordered by instance and position. One query."""
 
     @abc.abstractmethod
-    def records_of_host(self, host_uuid: str) -> list[Record]:
+    def records_of_host(self, host_uuid: str) -> Sequence[Record]:
         """The rows of a host, ordered by instance and position. One query."""
 
     @abc.abstractmethod

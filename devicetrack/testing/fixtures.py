@@ -276,7 +276,7 @@ class Host(fixtures.Fixture, compute_service.Compute):
         host = self.store.store.host(self.name)
         if host is None:
             return []
-        return self.store.store.records_of_host(host.uuid) if instance is None else \
+        return list(self.store.store.records_of_host(host.uuid)) if instance is None else \
             self.store.store.records_of_instance(host.uuid, instance.uuid)
 
     def free(self) -> int:

@@ -135,7 +135,7 @@ class StagedStore(api.Store):
         found: list[Record] = self._call('records')
         return found
 
-    def records_of_host(self, host_uuid: str) -> list[Record]:
+    def records_of_host(self, host_uuid: str) -> Sequence[Record]:
         found: list[Record] = self._call('records_of_host', host_uuid)
         return found
 

@@ -5,26 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Sequence
-import functools
 import operator
 from typing import Any
 
+from devicetrack.objects.compact import Compact
 from devicetrack.objects.values import Leftover
 from devicetrack.objects.values import Record
 from devicetrack.store import api
 from devicetrack.store.sql import models
-
-# Record._make without its check of the width, which models.py has made for the table. A host has thousands of rows.
-_record: Callable[[Sequence[Any]], Record] = functools.partial(tuple.__new__, Record)
 
 _PREFIX_NEW = 'new_'
 _PREFIX_OLD = 'old_'
 _WIDTH = len(Record._fields)
 
 
-def records(rows: Iterable[Sequence[Any]]) -> list[Record]:
-    """Rows of ``assignments``, all columns in their order, as records."""
-    return list(map(_record, rows))
+def records(rows: Iterable[tuple[Any, ...]]) -> Sequence[Record]:
+    """Rows of ``assignments``, all columns in their order, as records. A host has thousands."""
+    return Compact(Record, rows)
 
 
 def hosts(rows: Iterable[Sequence[Any]]) -> list[api.Host]:

@@ -194,7 +194,7 @@ def _page(store: Database, after: tuple[str, ...] | None, size: int) -> list[Rec
     if after is not None:
         statement = statement.where(sa.tuple_(*key) > after)
     with store.reading() as connection:
-        return convert.records(connection.execute(statement))
+        return list(convert.records(map(tuple, connection.execute(statement))))
 
 
 def _write(connection: sa.Connection, changed: list[tuple[Record, str]]) -> int:

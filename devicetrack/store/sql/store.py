@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
 import copy
+import operator
 from typing import Any
 from typing import Final
 
@@ -33,11 +34,12 @@ from devicetrack.store.sql.backend import Cause
 ANSWERED_ORDERS_KEPT: Final = 100
 
 # So many rows of a host are fetched at a time.
-_PORTION: Final = 500
 
 # So many fields of an order are the question; the others are the answer.
 _ASKED: Final = api.Order._fields.index('answered_at')
 
+# Old and new devices of an instance that moves on one host have the same positions.
+_IN_ORDER: Final = operator.itemgetter(*map(Record._fields.index, ('instance_uuid', 'position', 'identifier')))
 _KEY_OF_WITHHELD: Final = ('host_uuid', 'kind', 'scope', 'name')
 
 
@@ -151,17 +153,17 @@ class SQLStore(database.Database, api.Store):
     # -- assignments and the contexts of moves -------------------------------------------------------------------------
 
     def records(self) -> list[Record]:
-        return self._records(self._selects[()], {})
+        return list(self._records(self._selects[()], {}))
 
-    def records_of_host(self, host_uuid: str) -> list[Record]:
+    def records_of_host(self, host_uuid: str) -> Sequence[Record]:
         return self._records(self._selects['host_uuid',], {'host_uuid': host_uuid})
 
     def records_of_instance(self, host_uuid: str, instance_uuid: str) -> list[Record]:
-        return self._records(self._selects['host_uuid', 'instance_uuid'],
-                             {'host_uuid': host_uuid, 'instance_uuid': instance_uuid})
+        return list(self._records(self._selects['host_uuid', 'instance_uuid'],
+                                  {'host_uuid': host_uuid, 'instance_uuid': instance_uuid}))
 
     def records_everywhere(self, instance_uuid: str) -> list[Record]:
-        return self._records(self._selects['instance_uuid',], {'instance_uuid': instance_uuid})
+        return list(self._records(self._selects['instance_uuid',], {'instance_uuid': instance_uuid}))
 
     def records_of_devices(self, host_uuid: str, keys: Iterable[DeviceKey]) -> list[Record]:
         table = models.assignments
@@ -170,21 +172,18 @@ class SQLStore(database.Database, api.Store):
             of_kinds.setdefault(kind, []).append(identifier)
         if not of_kinds:
             return []
-        return self._records(self._selects['host_uuid',].where(sa.or_(*[
+        return list(self._records(self._selects['host_uuid',].where(sa.or_(*[
             sa.and_(table.c.kind == kind, table.c.identifier.in_(identifiers))
-            for kind, identifiers in of_kinds.items()])), {'host_uuid': host_uuid})
+            for kind, identifiers in of_kinds.items()])), {'host_uuid': host_uuid}))
 
-    def _records(self, statement: sa.Select[Any], given: Mapping[str, str]) -> list[Record]:
+    def _records(self, statement: sa.Select[Any], given: Mapping[str, str]) -> Sequence[Record]:
         with self.reading() as connection:
             # From the driver's own cursor: SQLAlchemy would make an object of each row, which takes longer than reading
             # it, and none of these columns has anything to convert.
             cursor = connection.execute(statement, given).cursor
             assert cursor is not None
-            found: list[Record] = []
-            # In portions, so that the driver's rows and ours are never all there at once.
-            while rows := cursor.fetchmany(_PORTION):
-                found += convert.records(rows)
-            return found
+            # Sorted here: the database would sort whole rows, and each in an order of its own.
+            return convert.records(sorted(cursor.fetchall(), key=_IN_ORDER))
 
     def contexts(self, host_uuid: str) -> list[api.StoredContext]:
         return self._contexts(models.migration_contexts.c.host_uuid == host_uuid)
@@ -340,8 +339,7 @@ def _selects() -> Mapping[tuple[str, ...], sa.Select[Any]]:
     Made once: SQLAlchemy takes as long for making a query as for running it.
     """
     columns = models.assignments.c
-    # Old and new devices of an instance that moves on one host have the same positions.
-    everything = sa.select(models.assignments).order_by(columns.instance_uuid, columns.position, columns.identifier)
+    everything = sa.select(models.assignments)
     return {given: everything.where(*[columns[name] == sa.bindparam(name) for name in given])
             for given in ((), ('host_uuid',), ('instance_uuid',), ('host_uuid', 'instance_uuid'))}
 

@@ -29,6 +29,7 @@ from devicetrack.conf import libvirt as options
 from devicetrack.conf import manager as manager_options
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import DeviceMap
+from devicetrack.objects.compact import Compact
 from devicetrack.objects.values import Capacity
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestConfig
@@ -175,7 +176,7 @@ class LibvirtDriver(driver.VirtDriver):
             whatever its record says of its boot, and when its record names them, whatever its addresses
         """
         named: list[_Named] = []
-        uses: list[Use] = []
+        uses: list[tuple[Any, ...]] = []        # the fields of each, as they are kept
         domains: set[str] = set()
         running: set[str] = set()
         unknown: list[Unknown] = []
@@ -190,7 +191,7 @@ class LibvirtDriver(driver.VirtDriver):
             if guest.unknown is not None:
                 unknown.append(guest.unknown)
             named += guest.named
-            uses += guest.uses
+            uses += map(tuple, guest.uses)
         # After the definitions: a guest that was saved since then is among these. It comes back on what it was saved
         # with, whatever its definition says.
         for guest in self.hypervisor.saved(read):
@@ -198,7 +199,7 @@ class LibvirtDriver(driver.VirtDriver):
             if guest.unknown is not None:
                 unknown.append(guest.unknown)
             named += [one for one in guest.named if one not in named]
-            uses += [one for one in guest.uses if one not in uses]
+            uses += [tuple(one) for one in guest.uses if one not in uses]
         for kind in self._kinds.values():
             ours = [one for one in named if one.kind == kind.name]
             means: Mapping[str, str | None] | None = None
@@ -207,11 +208,11 @@ class LibvirtDriver(driver.VirtDriver):
             except exception.DriverError as error:
                 if kind.name in needed:
                     unknown.append(Unknown(f'{kind.name} devices that domains name', str(error)))
-            uses += [Use(kind.name, None if means is None else means[address], address, uuid, runs, address in now,
-                         address in later)
+            uses += [(kind.name, None if means is None else means[address], address, uuid, runs, address in now,
+                      address in later)
                      for _kind, uuid, runs, now, later, surely in ours for address in dict.fromkeys((*now, *later))
                      if (surely if means is None else address in means and (surely or means[address] is not None))]
-        return Usage(tuple(uses), frozenset(domains), frozenset(running), tuple(unknown),
+        return Usage(Compact(Use, uses), frozenset(domains), frozenset(running), tuple(unknown),
                      self._guests.arriving(running))
 
     def _read_guest(self, boot_id: str, guarding: Collection[DeviceKey],

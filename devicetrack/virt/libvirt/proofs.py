@@ -26,7 +26,6 @@ import os
 import threading
 import time
 from typing import Final
-from typing import NamedTuple
 import urllib.parse
 import zlib
 
@@ -49,16 +48,11 @@ _WAIT_S: Final = 60.0
 _FS_IOC_GETVERSION: Final = 0x80087601
 
 
-class Proof(NamedTuple):
-    """``details`` are those of the device when it was proven clean, as they are stored; ``when`` is only a label."""
-
-    details: str
-    when: int
-    how: str
-
-
+# The details of the device when it was proven clean, as they are stored; when that was, which is only a label; and how.
+# A host has thousands, and the garbage collector does not go through plain tuples of texts.
+_Proof = tuple[str, str, str]
 _Key = tuple[str, str]
-_Known = dict[_Key, Proof]
+_Known = dict[_Key, _Proof]
 
 
 class Proofs:
@@ -85,9 +79,9 @@ class Proofs:
                 proof = known.get(key)
                 if proof is None:
                     found.append(key)
-                elif proof.details != device.details:
-                    if identity.same_device(proof.details, device.details):
-                        known[key] = proof._replace(details=device.details)     # this is quicker the next time
+                elif proof[0] != device.details:
+                    if identity.same_device(proof[0], device.details):
+                        known[key] = (device.details, *proof[1:])       # this is quicker the next time
                     else:
                         found.append(key)
         return found
@@ -98,10 +92,10 @@ class Proofs:
         :param proven: the devices, each with its details as they are stored
         :raises OSError: they are not proven clean
         """
-        now = int(time.time())
+        now = str(int(time.time()))
         if proven:
             with self._writing():
-                new: _Known = {(key.kind, key.identifier): Proof(text, now, how) for key, text in proven.items()}
+                new: _Known = {(key.kind, key.identifier): (text, now, how) for key, text in proven.items()}
                 self._known.update(new)
                 self._write([_line(_PROVEN, key, proof) for key, proof in new.items()])
 
@@ -164,13 +158,13 @@ class Proofs:
         known: _Known = {}
         # Behind the last newline there is nothing, or the line that a crash tore.
         for number, line in enumerate(lines[1:-1], 2):
-            fields = _fields(line)
-            if fields is not None:
-                key, proof = fields
-                if proof is not None:
-                    known[key] = proof
-                else:
-                    known.pop(key, None)
+            fields = (_text(line) or '').split('\t')
+            done = fields[0]
+            if len(fields) == 6 and done == _PROVEN:
+                _done, kind, name, when, how, details = fields
+                known[kind, urllib.parse.unquote(name) if '%' in name else name] = details, when, how
+            elif len(fields) == 3 and done == _TAKEN_BACK:
+                known.pop((fields[1], urllib.parse.unquote(fields[2])), None)
             else:
                 LOG.error('Line %(line)d of %(path)s cannot be read: no line before it proves a device clean',
                           {'line': number, 'path': self._path})
@@ -229,10 +223,11 @@ def _itself(fd: int) -> str:
     return f'{os.fstat(fd).st_ino} {int.from_bytes(version[:4], "little")}'
 
 
-def _line(done: str, key: _Key, proof: Proof | None = None) -> str:
+def _line(done: str, key: _Key, proof: _Proof | None = None) -> str:
     fields = [done, key[0], urllib.parse.quote(key[1], safe='')]
     if proof is not None:
-        fields += [str(proof.when), proof.how, proof.details]           # JSON, which has no tabs and no newlines
+        details, when, how = proof
+        fields += [when, how, details]          # JSON, which has no tabs and no newlines
     return _checked('\t'.join(fields))
 
 
@@ -247,20 +242,6 @@ def _text(line: bytes) -> str | None:
         return text.decode() if int(checksum, 16) == zlib.crc32(text) else None
     except ValueError:
         return None
-
-
-def _fields(line: bytes) -> tuple[_Key, Proof | None] | None:
-    """Read a line: a device, and its proof or None if that was taken back. None for a damaged line."""
-    text = _text(line)
-    if text is None:
-        return None
-    fields = text.split('\t')
-    if len(fields) == 6 and fields[0] == _PROVEN and fields[3].isdecimal():
-        _done, kind, name, when, how, details = fields
-        return (kind, urllib.parse.unquote(name) if '%' in name else name), Proof(details, int(when), how)
-    if len(fields) == 3 and fields[0] == _TAKEN_BACK:
-        return (fields[1], urllib.parse.unquote(fields[2])), None
-    return None
 
 
 def _write_all(fd: int, data: bytes) -> None:

@@ -1,0 +1,111 @@
+"""Thousands of named tuples, kept as plain ones and made when somebody looks at them.
+
+CPython's garbage collector goes through every named tuple that it knows, again and again, but it drops plain tuples of
+texts and numbers from its lists when it first sees them (``_PyTuple_MaybeUntrack``). A host has tens of thousands of
+rows and uses. As named tuples they bring about collections of the whole process, which stop a compute service for
+longer than reading them takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+import functools
+import operator
+from typing import Any
+from typing import NamedTuple
+from typing import overload
+from typing import TypeVar
+
+Named = TypeVar('Named', bound=NamedTuple)
+Key = tuple[str, str | None]
+
+
+class Compact(Sequence[Named]):
+    """Named tuples of one class, in their order. It equals any other sequence of the same ones, and never changes.
+
+    :param of: their class
+    :param plain: the fields of each in order, in tuples of the right width
+    """
+
+    __slots__ = ('_of', '_make', '_plain')
+
+    def __init__(self, of: type[Named], plain: Iterable[tuple[Any, ...]] = ()) -> None:
+        self._of = of
+        # The class's own _make would count the fields of each.
+        self._make: Callable[[tuple[Any, ...]], Named] = functools.partial(tuple.__new__, of)
+        self._plain: list[tuple[Any, ...]] = (
+            plain._plain if isinstance(plain, Compact) else plain if isinstance(plain, list) else list(plain))
+
+    def __len__(self) -> int:
+        return len(self._plain)
+
+    def __iter__(self) -> Iterator[Named]:
+        return map(self._make, self._plain)
+
+    @overload
+    def __getitem__(self, index: int) -> Named: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Compact[Named]: ...
+
+    def __getitem__(self, index: int | slice) -> Named | Compact[Named]:
+        if isinstance(index, slice):
+            return Compact(self._of, self._plain[index])
+        return self._make(self._plain[index])
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Compact):
+            return self._plain == other._plain
+        if isinstance(other, list | tuple):
+            return len(self) == len(other) and all(map(operator.eq, self._plain, other))
+        return NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(tuple(self._plain))
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+    def by(self, *fields: str) -> ByKey[Named]:
+        """The same by two of their fields; of several with the same key the last."""
+        key = operator.itemgetter(*map(self._of._fields.index, fields))
+        return ByKey(self._make, dict(zip(map(key, self._plain), self._plain, strict=True)))
+
+
+class ByKey(Mapping[Key, Named]):
+    """Named tuples by key, made as :class:`Compact` makes them."""
+
+    __slots__ = ('_make', '_plain')
+
+    def __init__(self, make: Callable[[tuple[Any, ...]], Named], plain: Mapping[Key, tuple[Any, ...]]) -> None:
+        self._make, self._plain = make, plain
+
+    def __len__(self) -> int:
+        return len(self._plain)
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._plain)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._plain
+
+    def __getitem__(self, key: Key) -> Named:
+        return self._make(self._plain[key])
+
+    @overload
+    def get(self, key: Key, /) -> Named | None: ...
+
+    @overload
+    def get(self, key: Key, /, default: Any) -> Any: ...
+
+    def get(self, key: Key, /, default: Any = None) -> Any:
+        found = self._plain.get(key)
+        return default if found is None else self._make(found)
+
+    def pairs(self) -> Iterator[tuple[Key, Named]]:
+        """As :meth:`items`, without looking every key up."""
+        return zip(self._plain, map(self._make, self._plain.values()), strict=True)
