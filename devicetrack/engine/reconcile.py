@@ -164,19 +164,7 @@ class _Comparison:
         self.views, self.usage, self.inventory = views, views.usage, views.inventory
         self.states = views.instances or {}
         self.owners, self.devices = views.owners, views.devices
-        self.named: set[_Key] = set()
-        self._strange: set[_Key] = set()                # named by another than the owner, or without one
-        self._nowhere: set[_Key] = set()                # by kind, domains and addresses that lead to no device
-        for use in views.usage.uses:
-            key = (use.kind, use.identifier)
-            owner = self.owners.get(key)
-            if owner is not None and owner.instance_uuid == use.domain_uuid:
-                self.named.add(key)
-            elif use.identifier is not None:
-                self.named.add(key)
-                self._strange.add(key)
-            else:
-                self._nowhere.update(((use.kind, use.domain_uuid), (use.kind, use.address)))
+        self.named, self._strange, self._nowhere = views.names
         self._suspects: set[str] = set()                # instances that move, or that the service says are elsewhere
         self._replaced: set[_Key] = set()               # devices that have the name of a recorded one
 

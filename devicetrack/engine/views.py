@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
+from collections.abc import Set
 import functools
 import itertools
 import operator
@@ -14,6 +15,7 @@ from typing import NamedTuple
 from devicetrack.engine.migrations import Move
 from devicetrack.objects.compact import ByKey
 from devicetrack.objects.compact import Compact
+from devicetrack.objects.compact import Key
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestRecord
 from devicetrack.objects.values import Inventory
@@ -55,9 +57,40 @@ class Views(_Views):
         return Compact(Record, self.records).by('kind', 'identifier')
 
     @functools.cached_property
-    def devices(self) -> dict[tuple[str, str | None], InventoryDevice]:
+    def devices(self) -> dict[Key, InventoryDevice]:
         """The devices of the host by kind and identifier."""
         return {(device.kind, device.identifier): device for device in self.inventory.devices}
+
+    @functools.cached_property
+    def names(self) -> Names:
+        """What domains name."""
+        named: set[Key] = set()
+        strange: set[Key] = set()
+        nowhere: set[Key] = set()
+        owner_of = self.owners.get
+        for kind, identifier, address, domain_uuid, _running, _live, _defined in self.usage.uses:
+            key = (kind, identifier)
+            owner = owner_of(key)
+            if owner is not None and owner.instance_uuid == domain_uuid:
+                named.add(key)
+            elif identifier is not None:
+                named.add(key)
+                strange.add(key)
+            else:
+                nowhere.update(((kind, domain_uuid), (kind, address)))
+        return Names(named, strange, nowhere)
+
+
+class Names(NamedTuple):
+    """What the domains of a host name, by kind.
+
+    ``named`` are the devices, and ``strange`` those that another domain names than their owner's, or that have no row.
+    ``nowhere`` has the domains, and the addresses in them, that lead to no device.
+    """
+
+    named: Set[Key]
+    strange: Set[Key]
+    nowhere: Set[Key]
 
 
 def by_instance(records: Iterable[Record]) -> Iterator[list[Record]]:
@@ -97,8 +130,8 @@ def domains_by_device(usage: Usage) -> dict[DeviceKey, set[str]]:
 def foreign(views: Views) -> set[DeviceKey]:
     """The devices that a domain names and no row does."""
     owners = views.owners
-    return {DeviceKey(use.kind, use.identifier) for use in views.usage.uses
-            if use.identifier is not None and (use.kind, use.identifier) not in owners}
+    return {DeviceKey(kind, identifier) for kind, identifier in views.names.strange
+            if identifier is not None and (kind, identifier) not in owners}
 
 
 def needs_guest_records(views: Views) -> bool:
@@ -106,10 +139,7 @@ def needs_guest_records(views: Views) -> bool:
 
     Reading them takes as long as reading the usage.
     """
-    owners = views.owners
-    return any(use.identifier is not None and (
-        (owner := owners.get((use.kind, use.identifier))) is None or owner.instance_uuid != use.domain_uuid)
-        for use in views.usage.uses)
+    return bool(views.names.strange)
 
 
 def lost_rows(views: Views) -> dict[DeviceKey, GuestRecord]:

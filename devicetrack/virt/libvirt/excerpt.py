@@ -102,7 +102,7 @@ def _read(text: str, path_backed: Collection[str], hints: Collection[str]) -> Ex
             raise _Doubt
     if record or memories or hostdevs:
         _check_depths(text, start, own, devices, sorted(memory_runs + hostdev_runs))
-    paths = tuple(path for spot in memories if (path := _path(text, spot, path_backed)) is not None)
+    paths = _paths(text, memories, devices, path_backed) if memories else ()
     mdevs, functions = _addresses(text, hostdevs)
     if (text.count(_SOURCE_ADDRESS, devices.begin, devices.end) != len(mdevs) + len(functions)
             or text.find('<filesystem', devices.begin, devices.end) >= 0):
@@ -210,18 +210,16 @@ def _check_depths(text: str, start: int, own: _Element | None, devices: _Element
         raise _Doubt
 
 
-def _path(text: str, spot: int, path_backed: Collection[str]) -> str | None:
-    found = _MEMORY.match(text, spot)
-    if found is None:
+def _paths(text: str, memories: list[int], devices: _Element, path_backed: Collection[str]) -> tuple[str, ...]:
+    """Return the paths of memory devices whose model has one."""
+    # One search instead of a match at each spot, which takes twice as long. It finds nothing elsewhere.
+    found = _MEMORY.findall(text, memories[0], devices.end)
+    if len(found) != len(memories):
         raise _Doubt
-    if found[1] not in path_backed:
-        if found[2] is not None:
+    for model, path in found:
+        if not (path.strip() if model in path_backed else not path):
             raise _Doubt
-        return None
-    path = (found[2] or '').strip()
-    if not path:
-        raise _Doubt
-    return path
+    return tuple([path.strip() for _model, path in found if path])
 
 
 def _addresses(text: str, hostdevs: list[int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
