@@ -321,8 +321,10 @@ class _Comparison:
         if (not different or record.state != vocabulary.ACTIVE or self.views.boot_changed
                 or self.states.get(record.instance_uuid) in INSTANCE_OVER):
             return []
+        # While somebody else uses the device, the question is whose row it is.
+        may = self._certain(key) and key not in self._strange
         return [self._finding(DETAILS_DIFFER, NOTE, key, _as_text(different), 'write what the host shows into the row',
-                              repair=UPDATE_DETAILS if self._certain(key) else None)]
+                              repair=UPDATE_DETAILS if may else None)]
 
     @functools.cached_property
     def _parents(self) -> frozenset[tuple[str, str | None]]:
