@@ -67,7 +67,8 @@ class PlanTestCase(base.TestCase):
         ('deleted, with other details', views(rows=[row(pmem())], there=[pmem(devpath='/dev/dax9.0')],
                                               instances=DELETED), [('give back', 'a', 'active', None)]),
         ('recorded with other details, and used by whoever records it', views(
-            usage(use('x')), [pmem(devpath='/dev/dax9.0')], [row(pmem())], guests=[guest(recorded(pmem()), instance='x')]),
+            usage(use('x')), [pmem(devpath='/dev/dax9.0')], [row(pmem())],
+            guests=[guest(recorded(pmem()), instance='x')]),
          [('adopt', 'a', 'active', 'active')]),
         ('everything at once', views(
             usage(use('x', identifier='d')), [pmem('d'), pmem('c', devpath='/dev/dax9.0'), pmem('b'), pmem('a')],

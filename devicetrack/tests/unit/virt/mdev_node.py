@@ -195,7 +195,7 @@ class MdevTestCase(base.TestCase):
         self.configuration.set('devices', enabled_mdev_types=options.pop('types', ['mtty-2']), **options)
         hypervisor: Any = self.node
         kind = mdev.Mdev(self.conf, hypervisor)
-        kind.devices.kernel, kind.settle_s = mdev_sysfs.Kernel(self.node.sysfs), 0.0
+        kind.devices.kernel, kind.patience.settle_s = mdev_sysfs.Kernel(self.node.sysfs), 0.0
         return kind
 
     def to_create(self, identifier: str | None = None) -> Any:

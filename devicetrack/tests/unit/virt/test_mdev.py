@@ -234,7 +234,7 @@ class RealizeTestCase(MdevTestCase):
             self.assertEqual((True, True, False), (device.active, device.persistent, device.autostart))
 
     def test_what_libvirt_forgets_for_a_moment_is_asked_for_again(self) -> None:
-        self.kind.settle_s = 60
+        self.kind.patience.settle_s = 60
         for call in ('autostart', 'start'):
             for text, meaning in (('no node device with matching name', connection.Meaning.NO_SUCH_DEVICE),
                                   ('cannot set autostart for transient device', connection.Meaning.BEHIND),
@@ -247,7 +247,7 @@ class RealizeTestCase(MdevTestCase):
                 self.assertEqual((True, True, True), (device.active, device.persistent, device.autostart))
 
     def test_a_definition_that_libvirt_has_not_heard_of(self) -> None:
-        self.kind.settle_s = 60
+        self.kind.patience.settle_s = 60
         for active in (True, False):
             self.node.clear()
             wanted = self.to_create()
@@ -258,7 +258,7 @@ class RealizeTestCase(MdevTestCase):
             self.kind.realize(wanted)
             self.assertEqual((True, True), (device.active, device.autostart))
         device.change(heard_of=False)
-        self.kind.settle_s = 0
+        self.kind.patience.settle_s = 0
         self.assertRaises(connection.Refused, self.kind.realize, wanted)
 
     def test_a_definition_that_somebody_removed_and_libvirt_has_not_heard_of_that(self) -> None:
@@ -295,7 +295,7 @@ class RealizeTestCase(MdevTestCase):
         original = Node.define_node_device
         self.patch(Node, 'define_node_device', define)
         self.patch(os, 'geteuid', lambda: 0)
-        self.kind.settle_s = 60
+        self.kind.patience.settle_s = 60
         self.patch(time, 'sleep', lambda _seconds: self.fail('libvirt cannot hear of any definition until then'))
         self.kind.realize(wanted)
         device, = self.node.existing.values()

@@ -66,7 +66,7 @@ class UnclaimTestCase(MdevTestCase):
 
     def test_who_waited_in_vain_looks_once_from_then_on(self) -> None:
         made, adopted = self.created(), self.adopted(self.node.add('mtty-2'))
-        self.kind.release_wait_s = 0.1
+        self.kind.removal.release_wait_s = 0.1
         self.node.in_use.add(made.identifier)
         self.open_says(True)
         for wanted in (made, adopted):
@@ -109,7 +109,7 @@ class UnclaimTestCase(MdevTestCase):
     def test_one_that_is_let_go_of_a_moment_later_goes(self) -> None:
         wanted = self.created()
         self.node.in_use.add(wanted.identifier)
-        self.kind.release_wait_s = 60
+        self.kind.removal.release_wait_s = 60
         self.patch(time, 'sleep', lambda _seconds: self.node.in_use.clear())
         self.kind.unclaim(wanted, 0)
         self.assertEqual({}, self.node.existing)
@@ -152,11 +152,11 @@ class UnclaimTestCase(MdevTestCase):
             self.assertRaises(exception.UnclaimFailed, self.kind.unclaim, wanted, 0)
             self.assertEqual([], self.node.done)
             self.kind = self.make_kind()
-            self.kind.settle_s = 60
+            self.kind.patience.settle_s = 60
             self.patch(time, 'sleep', lambda _seconds, device=device: device.change(heard_of=True))
             self.kind.unclaim(wanted, 0)
             self.assertEqual({}, self.node.existing)
-            self.kind.settle_s = 0
+            self.kind.patience.settle_s = 0
 
     def test_what_libvirt_does_not_know_to_be_as_it_is_is_asked_for_again(self) -> None:
         self.may_remove_nothing()
@@ -165,11 +165,11 @@ class UnclaimTestCase(MdevTestCase):
             self.node.fail = {call: connection.Refused(call, text, connection.Meaning.BEHIND)}
             self.assertRaises(connection.Refused, self.kind.unclaim, wanted, 0)
             self.kind = self.make_kind()
-            self.kind.settle_s = 60
+            self.kind.patience.settle_s = 60
             self.patch(time, 'sleep', lambda _seconds: self.node.fail.clear())
             self.kind.unclaim(wanted, 0)
             self.assertEqual({}, self.node.existing)
-            self.kind.settle_s = 0
+            self.kind.patience.settle_s = 0
 
     def kernel_removes(self) -> list[str]:
         """Let this process have the rights to remove devices and definitions without libvirt.

@@ -9,18 +9,13 @@ assignment's and nothing else has that UUID.
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable
 from collections.abc import Container
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
-import contextlib
-import errno
 import os
 import re
-import time
 from typing import Any
-from typing import TypeVar
 from xml.sax import saxutils
 
 from devicetrack import exception
@@ -47,6 +42,8 @@ from devicetrack.virt.libvirt import vfio_migration
 from devicetrack.virt.libvirt.kinds import api
 from devicetrack.virt.libvirt.kinds import mdev_devices
 from devicetrack.virt.libvirt.kinds import mdev_options
+from devicetrack.virt.libvirt.kinds import mdev_patience
+from devicetrack.virt.libvirt.kinds import mdev_removal
 from devicetrack.virt.libvirt.kinds import type_options
 from devicetrack.virt.libvirt.kinds.mdev_devices import Device
 
@@ -54,24 +51,6 @@ LOG = log.logger(__name__)
 
 # How an argument for QEMU names a mediated device.
 _UUID_IN_SYSFS = re.compile(r'/sys/[^\s,"\']*/([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})')
-
-# How long libvirt may take to notice a change. It reads one event after the other, and runs mdevctl for each.
-SETTLE_S = 60.0
-
-# After this time the kernel is asked itself, where this process may.
-BEHIND_S = 5.0
-
-_AGAIN = (connection.Meaning.NO_SUCH_DEVICE, connection.Meaning.BEHIND, connection.Meaning.UNTOLD)
-
-_Answer = TypeVar('_Answer')
-
-
-class _Behind(Exception):
-    """libvirt does not know yet what the kernel does; ``error`` says so to a caller."""
-
-    def __init__(self, error: exception.DriverError) -> None:
-        super().__init__(error)
-        self.error = error
 
 
 class Mdev(api.DeviceKind):
@@ -84,11 +63,10 @@ class Mdev(api.DeviceKind):
     def __init__(self, conf: Any, hypervisor: connection.Connection) -> None:
         super().__init__(conf, hypervisor)
         self.options = mdev_options.read(conf)
-        self.release_wait_s: float = conf[options.MDEV_GROUP].release_wait_s
         self._idle: set[str] = set()            # types with a warning that no parent makes them
-        self._in_vain: set[str] = set()         # devices for which a release waited in vain; the next one does not wait
         self.devices = mdev_devices.Devices(hypervisor, mdev_sysfs.Kernel())
-        self.settle_s, self.behind_s = SETTLE_S, BEHIND_S
+        self.patience = mdev_patience.Patience()
+        self.removal = mdev_removal.Removal(self.devices, self.patience, conf[options.MDEV_GROUP].release_wait_s)
         self._attributes = attributes.paths(conf)
 
     @property
@@ -254,12 +232,12 @@ class Mdev(api.DeviceKind):
 
         :raises DeviceGone: another device has its UUID
         """
-        device = self.devices.active(assignment.identifier, _address(assignment, parents), parents)
-        if device is not None and _is_of(assignment, device, parents):
+        device = self.devices.active(assignment.identifier, mdev_devices.address_of(assignment, parents), parents)
+        if device is not None and mdev_devices.is_of(assignment, device, parents):
             return device
         found = self.devices.of(assignment.identifier, parents)
         for device in found:
-            if _is_of(assignment, device, parents):
+            if mdev_devices.is_of(assignment, device, parents):
                 return device
         if found:
             raise exception.DeviceGone(self.name, assignment.identifier,
@@ -272,7 +250,7 @@ class Mdev(api.DeviceKind):
             device = self._find(assignment, self.devices.parents())
             return device if device is not None and device.active else None
 
-        found = self._wait_for(started)
+        found = self.patience.wait_for(started)
         if found is None:
             raise exception.RealizeFailed(self.name, assignment.identifier, 'it is not there after its start')
         return found
@@ -288,7 +266,7 @@ class Mdev(api.DeviceKind):
                     self.name, assignment.identifier, f'its parent {wanted.parent} is not there')
             if not _available(parent, wanted.type):
                 raise exception.ParentFull(self.name, parent.name, wanted.type, 'it has no room for more')
-        handle = None if device is None else self._definition(assignment, parents)
+        handle = None if device is None else self.devices.definition(assignment, parents)
         # Where libvirt has a handle of a definition that was removed, it has not heard of that yet.
         if handle is not None and (self._autostart(assignment, handle) or mdevctl.parents_of(assignment.identifier)):
             return handle
@@ -299,7 +277,7 @@ class Mdev(api.DeviceKind):
     def _autostart(self, assignment: DeviceAssignment, handle: connection.NodeDevice) -> bool:
         """Let a device start with the host. Nothing needs it: a start of the manager makes what a boot did not."""
         try:
-            self._settled(handle.set_autostart)
+            self.patience.settled(handle.set_autostart)
         except connection.Refused as error:
             LOG.warning('mdev %(identifier)s will not start with the host, but with its guest: %(error)s',
                         {'identifier': assignment.identifier, 'error': error})
@@ -315,23 +293,15 @@ class Mdev(api.DeviceKind):
             # libvirt did not know a definition of mdevctl yet, and mdevctl refuses to define a device twice.
             if not mdevctl.parents_of(assignment.identifier) or mdevctl.lost():
                 raise
-            handle = self._wait_for(lambda: self._definition(assignment, parents))
+            handle = self.patience.wait_for(lambda: self.devices.definition(assignment, parents))
             if handle is None:
                 raise
             return handle
 
-    def _definition(self, assignment: DeviceAssignment, parents: mdev_devices.Parents) -> connection.NodeDevice | None:
-        """Find libvirt's handle of the assignment's definition; None if libvirt knows none."""
-        named = self.devices.named(assignment.identifier, _address(assignment, parents), parents)
-        for device in (named,) if named is not None else self.devices.of(assignment.identifier, parents):
-            if device.handle is not None and _is_of(assignment, device, parents) and device.handle.is_persistent():
-                return device.handle
-        return None
-
     def _start(self, assignment: DeviceAssignment, handle: connection.NodeDevice) -> None:
         wanted = assignment.details
         try:
-            self._settled(handle.start, lambda: self.devices.kernel.has(assignment.identifier))
+            self.patience.settled(handle.start, lambda: self.devices.kernel.has(assignment.identifier))
         except connection.Refused as error:
             if error.meaning is connection.Meaning.EXISTS:
                 # The host started it meanwhile, as it does at boot. The caller checks that it is this one.
@@ -345,7 +315,7 @@ class Mdev(api.DeviceKind):
     def _undo(self, handle: connection.NodeDevice) -> None:
         """Take a definition back. If that fails, the next realize or unclaim of the device finds it."""
         try:
-            self._settled(handle.undefine)
+            self.patience.settled(handle.undefine)
         except exception.DriverError as error:
             LOG.warning('The definition of %s cannot be removed now: %s', handle.name, error)
 
@@ -366,215 +336,12 @@ class Mdev(api.DeviceKind):
             LOG.error('The destroyed definitions of mediated devices cannot be removed: %s', error)
             return False
         # libvirt can read the other definitions now.
-        self._wait_for(lambda: not mdevctl.parents_of(assignment.identifier)
-                       or self._definition(assignment, self.devices.parents()))
+        self.patience.wait_for(lambda: not mdevctl.parents_of(assignment.identifier)
+                               or self.devices.definition(assignment, self.devices.parents()))
         return True
-
-    # -- unclaim -----------------------------------------------------------------------------------------------
 
     def unclaim(self, assignment: DeviceAssignment, lock_fd: int) -> None:
-        made = assignment.details.origin == vocabulary.CREATED
-        # Audits repeat the release of every device that is held, one after the other.
-        again = assignment.identifier in self._in_vain
-        try:
-            if made:
-                self._destroy(assignment, again)
-            else:
-                self._check_closed(assignment, again)
-        except exception.DriverError:
-            self._in_vain.add(assignment.identifier)
-            raise
-        self._in_vain.discard(assignment.identifier)
-        if made:
-            self._undefine(assignment)
-            if not self._wait_for(lambda: self._is_gone(assignment)):
-                raise exception.UnclaimFailed(self.name, assignment.identifier, 'it is still there after its removal')
-
-    def _check_closed(self, assignment: DeviceAssignment, again: bool) -> None:
-        def closed() -> bool:
-            try:
-                return not self.devices.kernel.is_open(assignment.identifier)
-            except OSError as error:
-                raise exception.UnclaimFailed(
-                    self.name, assignment.identifier,
-                    f'it is unknown whether a process has it open: {error.strerror or error}') from error
-
-        self._while_in_use(assignment, closed, again)
-
-    def _own(self, assignment: DeviceAssignment) -> Device | None:
-        """Find the assignment's device; None if nothing has its UUID.
-
-        :raises UnclaimFailed: something else has its UUID too. libvirt and mdevctl remove by the UUID alone
-        """
-        parents = self.devices.parents()
-        own = None
-        for device in self.devices.of(assignment.identifier, parents):
-            if not _is_of(assignment, device, parents):
-                raise exception.UnclaimFailed(
-                    self.name, assignment.identifier, f'a device of type {device.type} and parent '
-                    f'{device.parent.name} has its UUID{"" if device.active else " and is not started"}')
-            own = device if own is None or device.handle is not None else own
-        for address in mdevctl.parents_of(assignment.identifier):
-            if not _is_at(assignment, parents.of(nodedev_xml.ROOT_DEVICE, address), parents):
-                raise exception.UnclaimFailed(self.name, assignment.identifier,
-                                              f'mdevctl has a definition with its UUID on {address}')
-        return own
-
-    def _destroy(self, assignment: DeviceAssignment, again: bool) -> None:
-        """Remove a device from the kernel: by libvirt, and where libvirt is behind the kernel, by the kernel itself."""
-        settle_s = 0.0 if again else self.settle_s
-        first_s = min(settle_s, self.behind_s)
-        for wait_s in (first_s, settle_s - first_s):
-            try:
-                return self._destroy_by_libvirt(assignment, again, wait_s)
-            except _Behind as error:
-                behind = error
-            if self._remove_by_kernel(assignment, again):
-                return None
-        raise behind.error from behind.error.__cause__
-
-    def _destroy_by_libvirt(self, assignment: DeviceAssignment, again: bool, wait_s: float) -> None:
-        """Remove a device from the kernel by libvirt.
-
-        :raises _Behind: libvirt does not know that the device is there
-        """
-        device: Device | None = None
-
-        def libvirt_knows() -> bool:
-            nonlocal device
-            device = self._own(assignment)
-            return device is None or not device.active or device.handle is not None
-
-        if not self._wait_for(libvirt_knows, wait_s):
-            raise _Behind(exception.UnclaimFailed(self.name, assignment.identifier,
-                                                  'libvirt does not know that it is there'))
-        if device is None or not device.active or device.handle is None:
-            return
-        destroy = device.handle.destroy
-
-        def destroyed() -> bool:
-            try:
-                self._settled(destroy, lambda: not self.devices.kernel.has(assignment.identifier), wait_s)
-            except connection.Refused as error:
-                if error.meaning in _AGAIN:
-                    raise _Behind(error) from error
-                if not self._means_in_use(assignment, error):
-                    raise
-                return False
-            return True
-
-        self._while_in_use(assignment, destroyed, again)
-
-    def _remove_by_kernel(self, assignment: DeviceAssignment, again: bool) -> bool:
-        """Remove a device without libvirt, which was told that it is ours and that nothing else has its UUID.
-
-        :returns: whether it is gone; False without the rights to do that
-        """
-        kernel = self.devices.kernel
-
-        def removed() -> bool:
-            if not kernel.is_open(assignment.identifier):
-                try:
-                    privileged.remove_mdev(assignment.identifier)
-                except OSError as error:
-                    if error.errno != errno.EBUSY:
-                        raise
-            return not kernel.has(assignment.identifier)
-
-        try:
-            self._while_in_use(assignment, removed, again)
-        except OSError as error:
-            LOG.info('mdev %(identifier)s cannot be removed without libvirt: %(error)s',
-                     {'identifier': assignment.identifier, 'error': error})
-            return not kernel.has(assignment.identifier) and kernel.answers
-        LOG.warning('libvirt takes long to notice mdev %s, which was removed without it', assignment.identifier)
-        return True
-
-    def _means_in_use(self, assignment: DeviceAssignment, error: connection.Refused) -> bool:
-        if error.meaning is connection.Meaning.OTHER:
-            # libvirt's text is in the language of the host. Without an answer of the kernel its error is raised.
-            with contextlib.suppress(OSError):
-                return self.devices.kernel.is_open(assignment.identifier)
-        return error.meaning is connection.Meaning.IN_USE
-
-    def _while_in_use(self, assignment: DeviceAssignment, let_go: Callable[[], bool], again: bool) -> None:
-        if not self._wait_for(let_go, 0.0 if again else self.release_wait_s):
-            raise exception.DeviceInUse(
-                self.name, assignment.identifier, 'a process of the host has it open' if again
-                else f'a process of the host still has it open after {self.release_wait_s} s')
-
-    def _undefine(self, assignment: DeviceAssignment) -> None:
-        def undefined() -> bool:
-            return not mdevctl.parents_of(assignment.identifier)
-
-        handle = self._definition(assignment, self.devices.parents())
-        if handle is None and not undefined():
-            handle = self._wait_for(lambda: self._definition(assignment, self.devices.parents()), self._behind_s())
-            if handle is None and not self._remove_definitions(assignment):
-                handle = self._wait_for(lambda: self._definition(assignment, self.devices.parents()))
-        if handle is None:
-            return
-        try:
-            self._settled(handle.undefine, undefined, self._behind_s())
-        except connection.Refused as error:
-            if error.meaning not in _AGAIN:
-                raise
-            if not self._remove_definitions(assignment):
-                self._settled(handle.undefine, undefined)
-
-    def _behind_s(self) -> float:
-        return min(self.settle_s, self.behind_s)
-
-    def _remove_definitions(self, assignment: DeviceAssignment) -> bool:
-        """Remove what mdevctl has of a device that is gone, without libvirt, which does not know of it.
-
-        :returns: whether nothing is left; False without the rights to do that
-        """
-        try:
-            for parent in mdevctl.parents_of(assignment.identifier):
-                privileged.remove_mdev_definition(parent, assignment.identifier)
-        except OSError as error:
-            LOG.info('The definition of mdev %(identifier)s cannot be removed without libvirt: %(error)s',
-                     {'identifier': assignment.identifier, 'error': error})
-        return mdevctl.lacks(assignment.identifier)
-
-    def _is_gone(self, assignment: DeviceAssignment) -> bool:
-        """Whether the kernel and mdevctl say so, and libvirt too where mdevctl's definitions cannot be seen.
-
-        What libvirt believes may be older than what it was told; another device with the UUID would be an error.
-        """
-        return (self._own(assignment) is None and not self.devices.kernel.has(assignment.identifier)
-                and not mdevctl.parents_of(assignment.identifier))
-
-    # -- waiting -----------------------------------------------------------------------------------------------
-
-    def _wait_for(self, found: Callable[[], _Answer], seconds: float | None = None) -> _Answer:
-        """Call until the answer is true or the time is over, and return the last answer."""
-        deadline = time.monotonic() + (self.settle_s if seconds is None else seconds)
-        while True:
-            answer = found()
-            if answer or time.monotonic() >= deadline:
-                return answer
-            time.sleep(0.1)
-
-    def _settled(self, call: Callable[[], None], done: Callable[[], bool] = lambda: False,
-                 seconds: float | None = None) -> None:
-        """Call, and repeat the call while libvirt does not know of a change or gives no reason, until it is ``done``.
-
-        libvirt even forgets a definition that it just made, when it gets a list that mdevctl made before.
-
-        :raises Refused: libvirt has another reason, or still does not know
-        """
-        deadline = time.monotonic() + (self.settle_s if seconds is None else seconds)
-        while True:
-            try:
-                return call()
-            except connection.Refused as error:
-                if done():
-                    return None
-                if error.meaning not in _AGAIN or time.monotonic() >= deadline:
-                    raise
-            time.sleep(0.1)
+        self.removal.remove(assignment)
 
     # -- guest -------------------------------------------------------------------------------------------------
 
@@ -595,28 +362,6 @@ class Mdev(api.DeviceKind):
 def _counts(devices: Iterable[Device]) -> collections.Counter[str]:
     """Count the devices of each type."""
     return collections.Counter(device.type for device in devices)
-
-
-def _is_of(assignment: DeviceAssignment, device: Device, parents: mdev_devices.Parents) -> bool:
-    """Whether a device is the assignment's."""
-    return ((device.uuid, device.type) == (assignment.identifier, assignment.details.type)
-            and _is_at(assignment, device.parent, parents))
-
-
-def _is_at(assignment: DeviceAssignment, parent: nodedev_xml.Parent, parents: mdev_devices.Parents) -> bool:
-    """Whether a parent is that of the assignment's device."""
-    wanted: str = assignment.details.parent
-    # While a parent is away, its devices know only its address.
-    return parent.name == wanted or (
-        parents.named(parent.name) is None and nodedev_xml.is_name_of(wanted, parent.address))
-
-
-def _address(assignment: DeviceAssignment, parents: mdev_devices.Parents) -> str | None:
-    """Return the address of the parent of an assignment's device."""
-    # The name of a parent that libvirt does not know is its address.
-    parent = parents.named(assignment.details.parent)
-    address: str | None = assignment.details.parent if parent is None else parent.address
-    return address
 
 
 def _pci_address(parent: nodedev_xml.Parent) -> str | None:

@@ -13,6 +13,7 @@ from typing import Any
 from typing import NamedTuple
 
 from devicetrack import exception
+from devicetrack.objects import DeviceAssignment
 from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import mdev_sysfs
 from devicetrack.virt.libvirt import mdevctl
@@ -110,6 +111,14 @@ class Devices:
                 return device
         return None
 
+    def definition(self, assignment: DeviceAssignment, parents: Parents) -> connection.NodeDevice | None:
+        """Find libvirt's handle of the assignment's definition; None if libvirt knows none."""
+        named = self.named(assignment.identifier, address_of(assignment, parents), parents)
+        for device in (named,) if named is not None else self.of(assignment.identifier, parents):
+            if device.handle is not None and is_of(assignment, device, parents) and device.handle.is_persistent():
+                return device.handle
+        return None
+
     def _listed(self, parents: Parents, start: str, there: Iterable[str]) -> list[Device]:
         found = [device for handle in self._hypervisor.mdevs() if handle.name.startswith(start)
                  and (device := self._read(handle, parents)) is not None]
@@ -157,3 +166,25 @@ def _xml(handle: connection.NodeDevice) -> str | None:
         if error.meaning is connection.Meaning.NO_SUCH_DEVICE:
             return None
         raise
+
+
+def is_of(assignment: DeviceAssignment, device: Device, parents: Parents) -> bool:
+    """Whether a device is the assignment's."""
+    return ((device.uuid, device.type) == (assignment.identifier, assignment.details.type)
+            and is_at(assignment, device.parent, parents))
+
+
+def is_at(assignment: DeviceAssignment, parent: nodedev_xml.Parent, parents: Parents) -> bool:
+    """Whether a parent is that of the assignment's device."""
+    wanted: str = assignment.details.parent
+    # While a parent is away, its devices know only its address.
+    return parent.name == wanted or (
+        parents.named(parent.name) is None and nodedev_xml.is_name_of(wanted, parent.address))
+
+
+def address_of(assignment: DeviceAssignment, parents: Parents) -> str | None:
+    """Return the address of the parent of an assignment's device."""
+    # The name of a parent that libvirt does not know is its address.
+    parent = parents.named(assignment.details.parent)
+    address: str | None = assignment.details.parent if parent is None else parent.address
+    return address

@@ -1,0 +1,60 @@
+"""Waits for libvirt, which hears of a change of mediated devices later than the kernel and mdevctl make it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import time
+from typing import Final
+from typing import TypeVar
+
+from devicetrack.virt.libvirt import connection
+
+# How long libvirt may take to notice a change. It reads one event after the other, and runs mdevctl for each.
+SETTLE_S: Final = 60.0
+# After this time the kernel is asked itself, where this process may.
+BEHIND_S: Final = 5.0
+
+# What libvirt says while it does not know yet.
+AGAIN: Final = (connection.Meaning.NO_SUCH_DEVICE, connection.Meaning.BEHIND, connection.Meaning.UNTOLD)
+
+_Answer = TypeVar('_Answer')
+
+
+class Patience:
+    """How long one host waits, in seconds."""
+
+    def __init__(self, settle_s: float = SETTLE_S) -> None:
+        self.settle_s = settle_s
+
+    @property
+    def behind_s(self) -> float:
+        """How long to wait before the kernel is asked itself."""
+        return min(self.settle_s, BEHIND_S)
+
+    def wait_for(self, found: Callable[[], _Answer], seconds: float | None = None) -> _Answer:
+        """Call until the answer is true or the time is over, and return the last answer."""
+        deadline = time.monotonic() + (self.settle_s if seconds is None else seconds)
+        while True:
+            answer = found()
+            if answer or time.monotonic() >= deadline:
+                return answer
+            time.sleep(0.1)
+
+    def settled(self, call: Callable[[], None], done: Callable[[], bool] = lambda: False,
+                 seconds: float | None = None) -> None:
+        """Call, and repeat the call while libvirt does not know of a change or gives no reason, until it is ``done``.
+
+        libvirt even forgets a definition that it just made, when it gets a list that mdevctl made before.
+
+        :raises Refused: libvirt has another reason, or still does not know
+        """
+        deadline = time.monotonic() + (self.settle_s if seconds is None else seconds)
+        while True:
+            try:
+                return call()
+            except connection.Refused as error:
+                if done():
+                    return None
+                if error.meaning not in AGAIN or time.monotonic() >= deadline:
+                    raise
+            time.sleep(0.1)

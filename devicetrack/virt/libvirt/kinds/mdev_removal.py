@@ -1,0 +1,222 @@
+"""Takes mediated devices back, by libvirt, and by the kernel and mdevctl themselves where libvirt is behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import contextlib
+import errno
+from typing import Final
+
+from devicetrack import exception
+from devicetrack import log
+from devicetrack import vocabulary
+from devicetrack.objects import DeviceAssignment
+from devicetrack.virt.libvirt import connection
+from devicetrack.virt.libvirt import mdevctl
+from devicetrack.virt.libvirt import nodedev_xml
+from devicetrack.virt.libvirt import privileged
+from devicetrack.virt.libvirt.kinds import mdev_devices
+from devicetrack.virt.libvirt.kinds import mdev_patience
+from devicetrack.virt.libvirt.kinds.mdev_devices import Device
+
+LOG = log.logger(__name__)
+
+_KIND: Final = 'mdev'
+
+
+class _Behind(Exception):
+    """libvirt does not know yet what the kernel does; ``error`` says so to a caller."""
+
+    def __init__(self, error: exception.DriverError) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+class Removal:
+    """Removes only what an assignment says was made for it, and only if nothing else has its UUID.
+
+    :param release_wait_s: how long a process of the host may keep a device open
+    """
+
+    def __init__(self, devices: mdev_devices.Devices, patience: mdev_patience.Patience, release_wait_s: float) -> None:
+        self._devices, self._patience, self.release_wait_s = devices, patience, release_wait_s
+        self._in_vain: set[str] = set()         # devices for which a release waited in vain; the next one does not wait
+
+    def remove(self, assignment: DeviceAssignment) -> None:
+        """Take a device back: one that was made for its guest is removed, and any other is closed.
+
+        :raises DeviceInUse: a process of the host has it open
+        :raises UnclaimFailed: it is there still, or nobody knows
+        """
+        made = assignment.details.origin == vocabulary.CREATED
+        # Audits repeat the release of every device that is held, one after the other.
+        again = assignment.identifier in self._in_vain
+        try:
+            if made:
+                self._destroy(assignment, again)
+            else:
+                self._check_closed(assignment, again)
+        except exception.DriverError:
+            self._in_vain.add(assignment.identifier)
+            raise
+        self._in_vain.discard(assignment.identifier)
+        if made:
+            self._undefine(assignment)
+            if not self._patience.wait_for(lambda: self._is_gone(assignment)):
+                raise exception.UnclaimFailed(_KIND, assignment.identifier, 'it is still there after its removal')
+
+    def _check_closed(self, assignment: DeviceAssignment, again: bool) -> None:
+        def closed() -> bool:
+            try:
+                return not self._devices.kernel.is_open(assignment.identifier)
+            except OSError as error:
+                raise exception.UnclaimFailed(
+                    _KIND, assignment.identifier,
+                    f'it is unknown whether a process has it open: {error.strerror or error}') from error
+
+        self._while_in_use(assignment, closed, again)
+
+    def _own(self, assignment: DeviceAssignment) -> Device | None:
+        """Find the assignment's device; None if nothing has its UUID.
+
+        :raises UnclaimFailed: something else has its UUID too. libvirt and mdevctl remove by the UUID alone
+        """
+        parents = self._devices.parents()
+        own = None
+        for device in self._devices.of(assignment.identifier, parents):
+            if not mdev_devices.is_of(assignment, device, parents):
+                raise exception.UnclaimFailed(
+                    _KIND, assignment.identifier, f'a device of type {device.type} and parent '
+                    f'{device.parent.name} has its UUID{"" if device.active else " and is not started"}')
+            own = device if own is None or device.handle is not None else own
+        for address in mdevctl.parents_of(assignment.identifier):
+            if not mdev_devices.is_at(assignment, parents.of(nodedev_xml.ROOT_DEVICE, address), parents):
+                raise exception.UnclaimFailed(_KIND, assignment.identifier,
+                                              f'mdevctl has a definition with its UUID on {address}')
+        return own
+
+    def _destroy(self, assignment: DeviceAssignment, again: bool) -> None:
+        """Remove a device from the kernel: by libvirt, and where libvirt is behind the kernel, by the kernel itself."""
+        settle_s = 0.0 if again else self._patience.settle_s
+        first_s = min(settle_s, self._patience.behind_s)
+        for wait_s in (first_s, settle_s - first_s):
+            try:
+                return self._destroy_by_libvirt(assignment, again, wait_s)
+            except _Behind as error:
+                behind = error
+            if self._remove_by_kernel(assignment, again):
+                return None
+        raise behind.error from behind.error.__cause__
+
+    def _destroy_by_libvirt(self, assignment: DeviceAssignment, again: bool, wait_s: float) -> None:
+        """Remove a device from the kernel by libvirt.
+
+        :raises _Behind: libvirt does not know that the device is there
+        """
+        device: Device | None = None
+
+        def libvirt_knows() -> bool:
+            nonlocal device
+            device = self._own(assignment)
+            return device is None or not device.active or device.handle is not None
+
+        if not self._patience.wait_for(libvirt_knows, wait_s):
+            raise _Behind(exception.UnclaimFailed(_KIND, assignment.identifier,
+                                                  'libvirt does not know that it is there'))
+        if device is None or not device.active or device.handle is None:
+            return
+        destroy = device.handle.destroy
+
+        def destroyed() -> bool:
+            try:
+                self._patience.settled(destroy, lambda: not self._devices.kernel.has(assignment.identifier), wait_s)
+            except connection.Refused as error:
+                if error.meaning in mdev_patience.AGAIN:
+                    raise _Behind(error) from error
+                if not self._means_in_use(assignment, error):
+                    raise
+                return False
+            return True
+
+        self._while_in_use(assignment, destroyed, again)
+
+    def _remove_by_kernel(self, assignment: DeviceAssignment, again: bool) -> bool:
+        """Remove a device without libvirt, which was told that it is ours and that nothing else has its UUID.
+
+        :returns: whether it is gone; False without the rights to do that
+        """
+        kernel = self._devices.kernel
+
+        def removed() -> bool:
+            if not kernel.is_open(assignment.identifier):
+                try:
+                    privileged.remove_mdev(assignment.identifier)
+                except OSError as error:
+                    if error.errno != errno.EBUSY:
+                        raise
+            return not kernel.has(assignment.identifier)
+
+        try:
+            self._while_in_use(assignment, removed, again)
+        except OSError as error:
+            LOG.info('mdev %(identifier)s cannot be removed without libvirt: %(error)s',
+                     {'identifier': assignment.identifier, 'error': error})
+            return not kernel.has(assignment.identifier) and kernel.answers
+        LOG.warning('libvirt takes long to notice mdev %s, which was removed without it', assignment.identifier)
+        return True
+
+    def _means_in_use(self, assignment: DeviceAssignment, error: connection.Refused) -> bool:
+        if error.meaning is connection.Meaning.OTHER:
+            # libvirt's text is in the language of the host. Without an answer of the kernel its error is raised.
+            with contextlib.suppress(OSError):
+                return self._devices.kernel.is_open(assignment.identifier)
+        return error.meaning is connection.Meaning.IN_USE
+
+    def _while_in_use(self, assignment: DeviceAssignment, let_go: Callable[[], bool], again: bool) -> None:
+        if not self._patience.wait_for(let_go, 0.0 if again else self.release_wait_s):
+            raise exception.DeviceInUse(
+                _KIND, assignment.identifier, 'a process of the host has it open' if again
+                else f'a process of the host still has it open after {self.release_wait_s} s')
+
+    def _undefine(self, assignment: DeviceAssignment) -> None:
+        def undefined() -> bool:
+            return not mdevctl.parents_of(assignment.identifier)
+
+        def defined() -> connection.NodeDevice | None:
+            return self._devices.definition(assignment, self._devices.parents())
+
+        handle = defined()
+        if handle is None and not undefined():
+            handle = self._patience.wait_for(defined, self._patience.behind_s)
+            if handle is None and not self._remove_definitions(assignment):
+                handle = self._patience.wait_for(defined)
+        if handle is None:
+            return
+        try:
+            self._patience.settled(handle.undefine, undefined, self._patience.behind_s)
+        except connection.Refused as error:
+            if error.meaning not in mdev_patience.AGAIN:
+                raise
+            if not self._remove_definitions(assignment):
+                self._patience.settled(handle.undefine, undefined)
+
+    def _remove_definitions(self, assignment: DeviceAssignment) -> bool:
+        """Remove what mdevctl has of a device that is gone, without libvirt, which does not know of it.
+
+        :returns: whether nothing is left; False without the rights to do that
+        """
+        try:
+            for parent in mdevctl.parents_of(assignment.identifier):
+                privileged.remove_mdev_definition(parent, assignment.identifier)
+        except OSError as error:
+            LOG.info('The definition of mdev %(identifier)s cannot be removed without libvirt: %(error)s',
+                     {'identifier': assignment.identifier, 'error': error})
+        return mdevctl.lacks(assignment.identifier)
+
+    def _is_gone(self, assignment: DeviceAssignment) -> bool:
+        """Whether the kernel and mdevctl say so, and libvirt too where mdevctl's definitions cannot be seen.
+
+        What libvirt believes may be older than what it was told; another device with the UUID would be an error.
+        """
+        return (self._own(assignment) is None and not self._devices.kernel.has(assignment.identifier)
+                and not mdevctl.parents_of(assignment.identifier))
