@@ -7,7 +7,9 @@ commands on other hosts read them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Mapping
+import itertools
 
 from devicetrack import exception
 from devicetrack import log
@@ -15,6 +17,7 @@ from devicetrack import vocabulary
 from devicetrack.compatibility.facts import Declaration
 from devicetrack.compatibility.facts import declaration_as_text
 from devicetrack.compatibility.facts import Facts
+from devicetrack.compatibility.facts import Look
 from devicetrack.compatibility.facts import look_at
 from devicetrack.compatibility.facts import MigrationVersion
 from devicetrack.compatibility.facts import seen_since_boot
@@ -71,13 +74,15 @@ class Declarations:
         obstacles = self._driver.live_migration_obstacles()
         types = {TypeAtParent(one.kind, one.parent, one.type): one for one in self._driver.migration_types()}
         declared = {where: one for where, one in self.known.items() if where.kind not in inventory.known_kinds}
-        there: tuple[Capacity | InventoryDevice, ...] = (*inventory.capacities, *inventory.devices)
-        for one in there:
+        one_of_each: dict[tuple[str, str | None, str], Look] = {}
+        there: Iterable[Capacity | InventoryDevice] = itertools.chain(inventory.capacities, inventory.devices)
+        for one in there:                       # plain keys first: thousands of devices have a few types
             look = look_at(one.details)
-            where = TypeAtParent(one.kind, one.parent, look.type)
+            one_of_each.setdefault((one.kind, one.parent, look.type), look)
+        for where, look in zip(itertools.starmap(TypeAtParent, one_of_each), one_of_each.values(), strict=True):
             if where not in declared:
                 declared[where] = self._declarer.declare(look, types.get(where, MigrationType(*where)),
-                                                         obstacles.get(one.kind))
+                                                         obstacles.get(where.kind))
         if declared != self.known or at_start:
             self._write(declared)
             self.known = declared

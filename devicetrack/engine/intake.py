@@ -144,9 +144,13 @@ class Intake(Stock):
             elif not self._is_as_it_was(device, unit, unproven) and (not changed or device.key not in changed):
                 self._read_device(device, unit, unproven)
         # What a pool is said to be is what the first device of it is: not one that somebody made otherwise.
+        pools: dict[tuple[str | int | None, ...], Pool] = {}
         for device in sorted(new, key=lambda device: (not device.adoptable, device.identifier)):
             if not changed or device.key not in changed:
-                pool = self._pool_of(device)
+                where = (device.kind, device.provider, device.resource_class, device.parent, device.numa_node)
+                pool = pools.get(where)
+                if pool is None:                # thousands of devices have a few pools
+                    pool = pools[where] = self._pool_of(device)
                 unit = Unit(pool, device.identifier, device.details)
                 pool.total += 1
                 self._units.setdefault(device.kind, {})[device.identifier] = unit

@@ -279,7 +279,8 @@ class Ledger(Intake):
         ours = [unit for unit in units
                 if unit.holding is None or unit.holding.instance_uuid != holding.instance_uuid]
         for unit in ours:
-            self._leave(unit)                   # whoever takes it just now, the store will tell that it has an owner
+            if unit.holding is not None:
+                self._leave(unit)               # whoever takes it just now, the store will tell that it has an owner
             unit.holding = holding
         holding.units += tuple(ours)
 

@@ -67,11 +67,10 @@ class Views(_Views):
         named: set[Key] = set()
         strange: set[Key] = set()
         nowhere: set[Key] = set()
-        owner_of = self.owners.get
+        owner_of = self.owners.column('instance_uuid')
         for kind, identifier, address, domain_uuid, _running, _live, _defined in self.usage.uses:
             key = (kind, identifier)
-            owner = owner_of(key)
-            if owner is not None and owner.instance_uuid == domain_uuid:
+            if owner_of(key) == domain_uuid:
                 named.add(key)
             elif identifier is not None:
                 named.add(key)

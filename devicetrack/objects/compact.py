@@ -73,16 +73,17 @@ class Compact(Sequence[Named]):
     def by(self, *fields: str) -> ByKey[Named]:
         """The same by two of their fields; of several with the same key the last."""
         key = operator.itemgetter(*map(self._of._fields.index, fields))
-        return ByKey(self._make, dict(zip(map(key, self._plain), self._plain, strict=True)))
+        return ByKey(self._of, dict(zip(map(key, self._plain), self._plain, strict=True)))
 
 
 class ByKey(Mapping[Key, Named]):
     """Named tuples by key, made as :class:`Compact` makes them."""
 
-    __slots__ = ('_make', '_plain')
+    __slots__ = ('_of', '_make', '_plain')
 
-    def __init__(self, make: Callable[[tuple[Any, ...]], Named], plain: Mapping[Key, tuple[Any, ...]]) -> None:
-        self._make, self._plain = make, plain
+    def __init__(self, of: type[Named], plain: Mapping[Key, tuple[Any, ...]]) -> None:
+        self._of, self._plain = of, plain
+        self._make: Callable[[tuple[Any, ...]], Named] = functools.partial(tuple.__new__, of)
 
     def __len__(self) -> int:
         return len(self._plain)
@@ -105,6 +106,15 @@ class ByKey(Mapping[Key, Named]):
     def get(self, key: Key, /, default: Any = None) -> Any:
         found = self._plain.get(key)
         return default if found is None else self._make(found)
+
+    def column(self, field: str) -> Callable[[Key], Any]:
+        """What gives one field by key, None where there is no such key; for loops over thousands."""
+        plain, index, none = self._plain, self._of._fields.index(field), (None,) * len(self._of._fields)
+
+        def value_of(key: Key) -> Any:
+            return plain.get(key, none)[index]
+
+        return value_of
 
     def pairs(self) -> Iterator[tuple[Key, Named]]:
         """As :meth:`items`, without looking every key up."""
