@@ -7,9 +7,7 @@ commands on other hosts read them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from collections.abc import Iterable
 from collections.abc import Mapping
-import itertools
 
 from devicetrack import exception
 from devicetrack import log
@@ -17,7 +15,6 @@ from devicetrack import vocabulary
 from devicetrack.compatibility.facts import Declaration
 from devicetrack.compatibility.facts import declaration_as_text
 from devicetrack.compatibility.facts import Facts
-from devicetrack.compatibility.facts import Look
 from devicetrack.compatibility.facts import look_at
 from devicetrack.compatibility.facts import MigrationVersion
 from devicetrack.compatibility.facts import seen_since_boot
@@ -26,9 +23,7 @@ from devicetrack.compatibility.facts import Version
 from devicetrack.compatibility.facts import version_seen
 from devicetrack.compatibility.rules import Rules
 from devicetrack.compatibility.sources import Declarer
-from devicetrack.objects.values import Capacity
 from devicetrack.objects.values import Inventory
-from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import MigrationType
 from devicetrack.objects.values import Record
 from devicetrack.store.api import Store
@@ -74,14 +69,9 @@ class Declarations:
         obstacles = self._driver.live_migration_obstacles()
         types = {TypeAtParent(one.kind, one.parent, one.type): one for one in self._driver.migration_types()}
         declared = {where: one for where, one in self.known.items() if where.kind not in inventory.known_kinds}
-        one_of_each: dict[tuple[str, str | None, str], Look] = {}
-        there: Iterable[Capacity | InventoryDevice] = itertools.chain(inventory.capacities, inventory.devices)
-        for one in there:                       # plain keys first: thousands of devices have a few types
-            look = look_at(one.details)
-            one_of_each.setdefault((one.kind, one.parent, look.type), look)
-        for where, look in zip(itertools.starmap(TypeAtParent, one_of_each), one_of_each.values(), strict=True):
+        for where, text in _one_of_each_type(inventory).items():
             if where not in declared:
-                declared[where] = self._declarer.declare(look, types.get(where, MigrationType(*where)),
+                declared[where] = self._declarer.declare(look_at(text), types.get(where, MigrationType(*where)),
                                                          obstacles.get(where.kind))
         if declared != self.known or at_start:
             self._write(declared)
@@ -152,3 +142,15 @@ def _came_running(record: Record) -> bool:
 
 def _as_seen(version: Version | None) -> str | None:
     return None if version is None else str(version)
+
+
+def _one_of_each_type(inventory: Inventory) -> dict[TypeAtParent, str]:
+    """The details of one device of each type at each parent; thousands of devices have a few types."""
+    found: dict[tuple[str, str | None, str], str] = {}
+    for capacity in inventory.capacities:
+        found.setdefault((capacity.kind, capacity.parent, look_at(capacity.details).type), capacity.details)
+    for device in inventory.devices:
+        known = device.migration_type
+        where = device.kind, device.parent, look_at(device.details).type if known is None else known
+        found.setdefault(where, device.details)
+    return {TypeAtParent(*where): text for where, text in found.items()}

@@ -77,6 +77,8 @@ class InventoryDevice(NamedTuple):
     ``unhealthy`` is None, or the reason why the device must not be handed out. A device that is not ``adoptable`` is
     healthy, but somebody else made it for their own use, and we do not hand it out. ``details`` comes from
     :func:`devicetrack.objects.details.to_text` and is never ''. Assignments of the device are read with it.
+    ``migration_type`` is what these details say it is, or None: then they are read for it. A kind that may have
+    thousands of devices says it.
     """
 
     kind: str
@@ -88,6 +90,7 @@ class InventoryDevice(NamedTuple):
     details: str
     unhealthy: str | None = None
     adoptable: bool = True
+    migration_type: str | None = None
 
     @property
     def key(self) -> DeviceKey:

@@ -91,6 +91,8 @@ class StockTestCase(base.TestCase):
         ('no identifier', [device('')], "device '' has an identifier"),
         ('an identifier that is no text', [device(7)], 'device 7 has an identifier'),
         ('an identifier that no store takes', [device('a' * 256)], 'no text of 1 to 255 characters'),
+        ('a migration type that its details do not have', [device('t1')._replace(migration_type='y')],
+         "device 't1' has the migration type 'y', and by its details 'x 1 1'"),
         ('a capacity without details',
          api.Stock(capacities=(Capacity('tape', 'drive', 'lto', '', 'CUSTOM_TAPE', None, 1, ''),)),
          'the capacity of drive for lto has no details'),

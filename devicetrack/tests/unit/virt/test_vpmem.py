@@ -174,6 +174,8 @@ class DetailsTextTestCase(base.TestCase):
         for path in ('/dev/dax0.0', '', '/a"\\\n\u2028é'):
             namespace = namespaces.Namespace('ns', str(uuid.uuid4()), path, 4 * MIB, 4096, None, None, True)
             self.assertEqual(details.to_text(vpmem._details(namespace, '4GB')), vpmem._details_text(namespace, '4GB'))
+            self.assertEqual(vpmem._details(namespace, '4GB').migration_type,
+                             vpmem._migration_type('4GB', 4 * MIB, 4096))
 
 
 class GuestElementTestCase(base.TestCase):

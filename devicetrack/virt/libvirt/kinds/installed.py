@@ -193,10 +193,14 @@ def _check_one(kind: api.DeviceKind, one: InventoryDevice | Capacity) -> None:
         mistake = f'has the resource class {one.resource_class!r}, which is not in resource_classes'
     else:
         try:
-            details.from_text(one.details)
+            known = details.from_text(one.details)
         except (exception.UnknownObject, exception.MalformedObject) as error:
             mistake = f'has no details as devicetrack.objects.details.to_text makes them: {error}'
             cause = error
+        else:
+            if isinstance(one, InventoryDevice) and one.migration_type not in (None, known.migration_type):
+                mistake = (f'has the migration type {one.migration_type!r}, and by its details '
+                           f'{known.migration_type!r}')
     if mistake is not None:
         what = f'device {one.identifier!r}' if isinstance(one, InventoryDevice) \
             else f'the capacity of {one.parent} for {one.device_type}'

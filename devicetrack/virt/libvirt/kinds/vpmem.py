@@ -94,9 +94,11 @@ class VPMEM(api.DeviceKind):
             name = namespace.name
             found.add(name)
             if name in labels:
+                label = labels[name]
                 devices.append(InventoryDevice(
-                    self.name, name, self._provider(namespace), known_as[labels[name]], namespace.region,
-                    namespace.numa_node, _details_text(namespace, labels[name]), _problem(namespace)))
+                    self.name, name, self._provider(namespace), known_as[label], namespace.region, namespace.numa_node,
+                    _details_text(namespace, label), _problem(namespace), True,
+                    _migration_type(label, namespace.size_bytes, namespace.align_bytes)))
         devices.sort(key=operator.attrgetter('identifier'))
         reason = f'this host has no such namespace; it has {", ".join(sorted(found)) or "none"}'
         return api.Stock(tuple(devices), missing=tuple(
@@ -315,6 +317,11 @@ def _details_text(namespace: namespaces.Namespace, label: str) -> str:
     before, between, behind = _details_frame(label, namespace.size_bytes, namespace.align_bytes)
     path, namespace_uuid = map(json.encoder.encode_basestring_ascii, (namespace.path, namespace.uuid))
     return f'{before}{path}{between}{namespace_uuid}{behind}'
+
+
+@functools.lru_cache(maxsize=64)
+def _migration_type(label: str, size_bytes: int, align_bytes: int) -> str:
+    return VPMEMDetails(label=label, size_bytes=size_bytes, align_bytes=align_bytes).migration_type
 
 
 @functools.lru_cache(maxsize=64)
