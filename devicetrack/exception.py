@@ -221,6 +221,13 @@ class NotReleased(DeviceTrackError):
     template = 'instance {instance_uuid} is not released: {reason}'
 
 
+class NotRetired(DeviceTrackError):
+    """The device cannot be retired in its present state. Its row stays; ``reason`` says why, and what to do first."""
+    device: str
+    reason: str
+    template = 'device {device} is not retired: {reason}'
+
+
 class NotAdmitted(DeviceTrackError):
     """A forgotten or unproven device cannot be handed out as it is. It stays withheld; ``reason`` says why."""
     device: str
@@ -607,6 +614,10 @@ class RealizeFailed(DeviceError):
 class UnclaimFailed(DeviceError):
     """The device could not be given back, or nothing proves that it was. It is not free."""
     template = '{kind} {identifier} could not be given back: {reason}'
+
+
+class UsersUnknown(UnclaimFailed):
+    """The hypervisor's answer could not be read in full, so a guest may use the device. Nothing was tried."""
 
 
 class NotProven(DeviceError):

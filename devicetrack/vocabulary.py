@@ -36,7 +36,10 @@ FOREIGN: Final = 'foreign'
 IN_DOUBT: Final = 'in doubt'
 UNPROVEN: Final = 'unproven'
 NOT_ADOPTED: Final = 'not to be adopted'
-WITHHELD_REASONS: Final = (DRAINED, UNHEALTHY, FOREIGN, IN_DOUBT, UNPROVEN, NOT_ADOPTED)
+RETIRED: Final = 'retired'
+# Its owner left it, and it could not be taken back: it is held still, and this is for people to know.
+NOT_GIVEN_BACK: Final = 'not given back'
+WITHHELD_REASONS: Final = (DRAINED, RETIRED, UNHEALTHY, FOREIGN, IN_DOUBT, UNPROVEN, NOT_ADOPTED, NOT_GIVEN_BACK)
 
 # What happens to a free device that keeps bytes and that nothing proves clean.
 VERIFY: Final = 'verify'

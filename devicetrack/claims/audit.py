@@ -20,6 +20,7 @@ from devicetrack.claims.rows import Doubt
 from devicetrack.claims.rows import Rows
 from devicetrack.claims.unproven import Unproven
 from devicetrack.claims.views import HostViews
+from devicetrack.claims.wipes import Wipes
 from devicetrack.claims.withheld import WithheldDevices
 from devicetrack.engine import reconcile
 from devicetrack.engine.reconcile import Finding
@@ -40,10 +41,10 @@ class Audit:
 
     def __init__(self, host_uuid: str, ledger: LockedLedger, rows: Rows, views: HostViews, gate: Gate,
                  withheld_devices: WithheldDevices, unproven: Unproven, declarations: Declarations, life: Life,
-                 resume: Resume) -> None:
+                 wipes: Wipes, resume: Resume) -> None:
         self._host_uuid, self._ledger, self._rows, self._views, self._gate = host_uuid, ledger, rows, views, gate
         self._withheld, self._unproven = withheld_devices, unproven
-        self._declarations, self._life, self._resume = declarations, life, resume
+        self._declarations, self._life, self._wipes, self._resume = declarations, life, wipes, resume
         self._since: dict[tuple[str, DeviceKey], int] = {}      # by finding, when this process first saw it
 
     def start(self) -> list[Finding]:
@@ -68,24 +69,25 @@ class Audit:
             views = self._views.read()
         if self._resume.waits(views) and self._resume.go_on(views):
             views = self._views.read()
-        return self._dated(reconcile.compare(views))
+        return self._dated(self._not_under_way(self._compare(views)))
 
     def run(self) -> list[Finding]:
         """Audit a host that works.
 
         :raises HypervisorUnreachable, StoreError: no answer; nothing was changed
         """
-        self._life.settle_doubts()
+        self._wipes.next_audit()
+        self._life.settle_doubts(wait=False)
         if self._gate.report_only is None:
             self._life.give_back_claims()
         with self._views.reading() as watch:
             looks = [self._views.read()]
-            found, left = reconcile.compare(looks[0]), reconcile.left_without_migration(looks[0])
+            found, left = self._compare(looks[0]), reconcile.left_without_migration(looks[0])
             if (found or left or self._ledger.withheld(vocabulary.FOREIGN)
                     or self._ledger.withheld(vocabulary.IN_DOUBT)):
                 found = self._of_idle(found)
                 looks.append(self._views.read())
-                found = reconcile.confirmed(found, reconcile.compare(looks[1]))
+                found = reconcile.confirmed(found, self._compare(looks[1]))
                 left &= reconcile.left_without_migration(looks[1])
             views = looks[-1]
             self._views.take_over(looks, watch)
@@ -95,7 +97,22 @@ class Audit:
         self._note(views)
         if self._resume.go_on(views, left):
             found = self._still_there(found)
-        return self._dated(found + [_in_doubt(doubt) for doubt in self._rows.doubts])
+        return self._dated(self._not_under_way(found) + [_in_doubt(doubt) for doubt in self._rows.doubts])
+
+    def _compare(self, views: Views) -> list[Finding]:
+        return reconcile.compare(views, self._withheld.failures)
+
+    def _not_under_way(self, findings: Sequence[Finding]) -> list[Finding]:
+        """Findings without the devices that are being wiped here as they should be; and news of the others."""
+        told = []
+        for finding in findings:
+            if finding.kind == reconcile.RELEASE_PENDING:
+                if finding.severity == reconcile.NOTE and self._wipes.is_well_under_way(finding.device):
+                    continue
+                news = self._wipes.news_of(finding.device)
+                finding = finding._replace(detail=f'{finding.detail}; {news}') if news else finding
+            told.append(finding)
+        return told
 
     def _note(self, views: Views) -> None:
         """Act on what is withheld: prove what can be proven at once, and have the store know the rest."""
@@ -141,7 +158,8 @@ class Audit:
     def _dated(self, findings: Iterable[Finding]) -> list[Finding]:
         """Note with each finding since when this process has seen it without a break."""
         now = int(time.time())
-        dated = [finding._replace(since=self._since.get((finding.kind, finding.device), now)) for finding in findings]
+        dated = [finding if finding.since is not None else finding._replace(
+            since=self._since.get((finding.kind, finding.device), now)) for finding in findings]
         self._since = {(finding.kind, finding.device): finding.since or now for finding in dated}
         return dated
 

@@ -22,10 +22,12 @@ from devicetrack import vocabulary
 from devicetrack.claims.declarations import Declarations
 from devicetrack.claims.given_up import GivenUp
 from devicetrack.claims.given_up import GivenUpClaims
+from devicetrack.claims.giving import Giving
 from devicetrack.claims.ledger_rebuild import LedgerRebuild
 from devicetrack.claims.locked_ledger import LockedLedger
 from devicetrack.claims.rows import Rows
 from devicetrack.claims.views import HostViews
+from devicetrack.claims.wipes import Wipes
 from devicetrack.engine import lifecycle
 from devicetrack.engine.demand import Demand
 from devicetrack.engine.migrations import Settlement
@@ -88,15 +90,18 @@ class Life:
 
     :param given_up: remembers claims that could not be given back
     :param rebuild: builds the ledger anew after an interrupt
+    :param wipes: what nobody waits for is wiped there
     :param attempts: how often a claim chooses devices, when the store says that they have owners
     """
 
     def __init__(self, host_uuid: str, ledger: LockedLedger, rows: Rows, driver: VirtDriver, views: HostViews,
-                 declarations: Declarations, given_up: GivenUpClaims, rebuild: LedgerRebuild, attempts: int) -> None:
+                 declarations: Declarations, given_up: GivenUpClaims, rebuild: LedgerRebuild, giving: Giving,
+                 wipes: Wipes, attempts: int) -> None:
         self.host_uuid = host_uuid
         self._ledger, self._rows, self._driver = ledger, rows, driver
         self._views, self._declarations = views, declarations
         self._given_up, self._rebuild, self._attempts = given_up, rebuild, attempts
+        self._giving, self._wipes = giving, wipes
         # Claim ids only have to differ from one another, over restarts too; a UUID for each would cost more.
         self._claim_prefix = secrets.token_hex(8)
         self._claim_numbers = itertools.count()
@@ -277,9 +282,12 @@ class Life:
 
     # -- changing rows ------------------------------------------------------------------------------------------------
 
-    def settle(self, settlement: Settlement) -> None:
-        """Change rows of one instance in one transaction; then give devices back as it says."""
-        self.give_back(self.advance(settlement))
+    def settle(self, settlement: Settlement, wait: bool = True) -> None:
+        """Change rows of one instance in one transaction; then give devices back as it says.
+
+        :param wait: as :meth:`give_back`
+        """
+        self.give_back(self.advance(settlement), wait)
 
     def advance(self, settlement: Settlement) -> list[Record]:
         """The transaction of a settlement alone.
@@ -348,45 +356,23 @@ class Life:
 
     # -- giving back --------------------------------------------------------------------------------------------------
 
-    def give(self, records: Sequence[Record]) -> None:
+    def give(self, records: Sequence[Record], wait: bool = True) -> None:
         """The give path, for rows of one instance."""
-        self.settle(Settlement(give=tuple(records)))
+        self.settle(Settlement(give=tuple(records)), wait)
 
-    def give_back(self, leaving: Sequence[Record]) -> None:
-        """Take devices of rows that are on their way back from the host, and then the rows from the store."""
-        if not leaving:
-            return
-        try:
-            self._give_back(leaving)
-        except exception.DeviceTrackError:
-            raise
-        except BaseException:
-            # The rows may be gone with the ledger still holding their devices.
-            self._ledger.discard()
-            raise
+    def give_back(self, leaving: Sequence[Record], wait: bool = True) -> None:
+        """Take devices of rows that are on their way back from the host, and then the rows from the store.
 
-    def _give_back(self, leaving: Sequence[Record]) -> None:
-        self._ledger.releasing([record.key for record in leaving])
-        assignments, unreadable = _readable(leaving)
-        rows = {record.key: record for record in leaving}
-        # Asked under the device's lock: whoever took over this host, or changed the row, may have given it to others.
-        answers = {**self._driver.unclaim(assignments, lambda one: self._rows.check(
-            rows[DeviceKey(one.kind, one.identifier)])), **unreadable}
-        done = [record for record in leaving if answers[record.key] is None]
-        if done:
-            self._rows.write(Changes(delete=tuple(done)))
-            removed = {DeviceKey(one.kind, one.identifier) for one in assignments
-                       if one.details.goes_with_its_assignment}
-            self._ledger.free_of(done[0].instance_uuid, [record.key for record in done], removed)
-        for error in answers.values():
-            if error is not None:
-                raise error
+        :param wait: until devices are wiped that have to be; else that is done in the background
+        """
+        (self._giving if wait else self._wipes).give_back(leaving)
 
-    def release(self, records: Sequence[Record]) -> None:
+    def release(self, records: Sequence[Record], wait: bool = True) -> None:
         """Give back everything that an instance holds here, in whatever role."""
         if records:
             self._unrecorded_starts.discard(records[0].instance_uuid)
-        self.settle(Settlement(give=tuple(records), over=any(record.migration_uuid is not None for record in records)))
+        self.settle(Settlement(give=tuple(records), over=any(record.migration_uuid is not None for record in records)),
+                    wait)
 
     def abort(self, instance_uuid: str, claim_id: str, migration_uuid: str | None) -> None:
         """Give back what one claim took, and make current again what it made old. Waits for the instance.
@@ -405,10 +391,10 @@ class Life:
                 raise
             self._given_up.forget(claim_id)
 
-    def _give_back_claim(self, claim: GivenUp, records: Sequence[Record]) -> None:
+    def _give_back_claim(self, claim: GivenUp, records: Sequence[Record], wait: bool = True) -> None:
         taken = [record for record in records if record.claim_id == claim.claim_id]
         migrations = {record.migration_uuid for record in taken} | {claim.migration_uuid}
-        self.undo(records, taken, {uuid for uuid in migrations if uuid is not None})
+        self.undo(records, taken, {uuid for uuid in migrations if uuid is not None}, wait)
 
     def give_back_claims(self) -> bool:
         """Go on with claims that were given up and could not be given back: at a start, and at every audit.
@@ -426,7 +412,7 @@ class Life:
                     states = {record.state for record in records if record.claim_id == claim.claim_id}
                     # Without rows it is undone already. A guest that was started since is there by its service's will.
                     if states and vocabulary.ACTIVE not in states:
-                        self._give_back_claim(claim, records)
+                        self._give_back_claim(claim, records, wait=False)
                 except exception.DeviceTrackError as error:
                     LOG.warning('Claim %(claim)s of instance %(instance)s cannot be given back yet: %(error)s',
                                 {'claim': claim.claim_id, 'instance': claim.instance_uuid, 'error': error})
@@ -436,7 +422,7 @@ class Life:
         return bool(waiting)
 
     def undo(self, records: Sequence[Record], taken: Sequence[Record] | None = None,
-             migrations: Collection[str] = ()) -> None:
+             migrations: Collection[str] = (), wait: bool = True) -> None:
         """Give back what a claim took; rows that it made old for one of ``migrations`` are current again.
 
         :param records: every row of the instance on this host
@@ -446,12 +432,15 @@ class Life:
         if taken is None:
             taken = [record for record in ours if record.role != vocabulary.OLD]
         stay = [record for record in ours if record.role == vocabulary.OLD and record.state != vocabulary.RELEASING]
-        self.settle(Settlement(give=tuple(taken), settle=tuple(stay), over=bool(migrations)))
+        self.settle(Settlement(give=tuple(taken), settle=tuple(stay), over=bool(migrations)), wait)
 
     # -- commits in doubt ---------------------------------------------------------------------------------------------
 
-    def settle_doubts(self) -> None:
-        """Ask the store what became of commits whose answer was lost; what it cannot say yet stays held."""
+    def settle_doubts(self, wait: bool = True) -> None:
+        """Ask the store what became of commits whose answer was lost; what it cannot say yet stays held.
+
+        :param wait: as :meth:`give_back`
+        """
         for doubt in self._rows.doubts:
             with self._rows.if_idle(doubt.instance_uuid) as idle:
                 if not idle:
@@ -462,7 +451,7 @@ class Life:
                         records = self._rows.of_instance(doubt.instance_uuid)
                         self.undo(records, [record for record in records if record.claim_id in claims],
                                   {context.migration_uuid for context in doubt.changes.contexts
-                                   if context.migration_uuid is not None})
+                                   if context.migration_uuid is not None}, wait)
                 except exception.DeviceTrackError as error:
                     LOG.warning('Instance %(instance)s stays as it is for now: %(error)s',
                                 {'instance': doubt.instance_uuid, 'error': error})
@@ -506,18 +495,3 @@ class Life:
         """Whether an instance that has old rows alone is to have no devices, on this same host: its claim was here."""
         context = self._rows.context(old[0].instance_uuid)
         return context is not None and context.migration_uuid == old[0].migration_uuid
-
-
-def _readable(records: Sequence[Record]) -> tuple[list[DeviceAssignment], dict[DeviceKey, exception.DriverError]]:
-    """The assignments of rows, and an error for each row whose details cannot be read: it must not stop the others."""
-    assignments: list[DeviceAssignment] = []
-    unreadable: dict[DeviceKey, exception.DriverError] = {}
-    for record in records:
-        assignment = DeviceAssignment.from_record(record)
-        try:
-            _ = assignment.details
-        except (exception.UnknownObject, exception.MalformedObject) as error:
-            unreadable[record.key] = exception.UnclaimFailed(*record.key, f'its row cannot be read: {error}')
-        else:
-            assignments.append(assignment)
-    return assignments, unreadable

@@ -122,6 +122,13 @@ def _forget(ledger: Ledger, key: DeviceKey) -> None:
     ledger.free((key,))
 
 
+def _retire(ledger: Ledger, instance_uuid: str, key: DeviceKey, keeps_bytes: bool) -> None:
+    """Take a device from its owner that the driver did not take back; an audit may have seen it clean before that."""
+    ledger.let_go_of(instance_uuid, (key,))
+    if keeps_bytes:
+        ledger.withhold(key, vocabulary.UNPROVEN)
+
+
 def _hold_unless_taken(ledger: Ledger, records: Sequence[Record],
                       owners: Mapping[DeviceKey, str | None]) -> DeviceKey | None:
     """Hold devices for new rows of one instance, or nothing when one of them is held for somebody else.
@@ -259,6 +266,8 @@ class LockedLedger:
     distrust = _noting(_distrust)
 
     forget = _noting(_forget)
+
+    retire = _noting(_retire)
 
     hold_unless_taken = _asking(_hold_unless_taken)
 

@@ -21,6 +21,7 @@ from devicetrack.claims.providers import ProviderResolver
 from devicetrack.claims.running import Parts
 from devicetrack.claims.running import Running
 from devicetrack.claims.service import ComputeService
+from devicetrack.claims.wipes import Wipe
 from devicetrack.claims.withheld import Withheld
 from devicetrack.compatibility.rules import Rules
 from devicetrack.engine.explanation import Shortage
@@ -93,7 +94,7 @@ class ClaimManager:
         if self._running is not None:
             return self._started().audit()
         self._running, findings = Running.start(self._parts)
-        self._running.unproven.begin()
+        self._running.work_in_background()
         return findings
 
     def close(self) -> None:
@@ -288,20 +289,30 @@ class ClaimManager:
 
     # -- giving back --------------------------------------------------------------------------------------------------
 
-    def release(self, context: Any, instance: Any) -> None:
+    def release(self, context: Any, instance: Any, wait: bool = True) -> None:
         """Give back everything that the instance holds here, old and new when it moves. Idempotent.
 
         Sets ``instance.resources`` to None. Call it after the guest is gone. Blocks while devices are removed or wiped,
         which for persistent memory takes as long as writing it.
 
-        :raises DeviceInUse: a domain still names a device; what is not in use was given back
+        :param wait: without it what has to be wiped is wiped in the background, and is held until then: :meth:`wipes`
+            says how far that is, and audits report what of it fails
+        :raises DeviceInUse: a domain still names a device; what is not in use was given back. Without ``wait`` only
+            for devices that are not wiped
         :raises DriverError, StoreError: not everything was given back; the audit goes on with it
         """
-        host = self._started_for(instance)
-        with host.rows.working(instance.uuid):
-            host.life.release(host.rows.of_instance(instance.uuid))
-            if getattr(instance, 'resources', None) is not None:
-                instance.resources = None
+        host, released = self._started_for(instance), False
+        while not released:
+            if wait:
+                host.wipes.wait_for(instance.uuid)
+            with host.rows.working(instance.uuid):
+                if wait and host.wipes.is_wiping(instance.uuid):
+                    continue                    # an audit has just begun with it
+                host.life.release(host.rows.of_instance(instance.uuid), wait)
+                if getattr(instance, 'resources', None) is not None:
+                    instance.resources = None
+                released = True
+        host.wipes.go_on()
 
     def abort_instance_claim(self, context: Any, instance: Any, claim_id: str | None = None,
                              migration_uuid: str | None = None) -> None:
@@ -534,6 +545,22 @@ class ClaimManager:
         """Every device and parent that is withheld, why, and who has it still."""
         return self._started().withheld.all()
 
+    def retire(self, kind: str, identifier: str, instance_uuid: str, reason: str = '') -> Withheld:
+        """End the row of a device that is on its way back and cannot be wiped, and never hand the device out again.
+
+        It is withheld as retired, over restarts too, until :meth:`admit`. Nothing is wiped. A second call finds no row.
+
+        :param instance_uuid: the device's owner, to confirm that this device is meant
+        :raises NotAssigned: nobody has the device
+        :raises NotRetired: it is not on its way back, has another owner, is being wiped just now, a domain names it, or
+            one of these cannot be told; nothing was changed
+        :raises BadRequest: a name is no text, ``instance_uuid`` no UUID, or people could not read the reason
+        :raises HypervisorUnreachable, StoreError: no answer; it may be withheld as retired, and has its row
+        """
+        host = self._started()
+        key = DeviceKey(arguments.check_text('kind', kind), arguments.check_text('identifier', identifier))
+        return host.repairs.retire(key, arguments.check_uuid('instance_uuid', instance_uuid), reason)
+
     # -- audit and questions ------------------------------------------------------------------------------------------
 
     def update_available_resource(self, context: Any, nodename: str, startup: bool = False) -> list[Finding]:
@@ -554,6 +581,11 @@ class ClaimManager:
         host = self._started()
         arguments.check_uuid('instance_uuid', instance_uuid)
         return host.life.resources(instance_uuid, host.rows.of_instance(instance_uuid))
+
+    def wipes(self) -> list[Wipe]:
+        """The devices on their way back that are wiped before anybody gets them: how far that is, and what failed."""
+        host = self._started()
+        return host.wipes.of(host.rows.all())
 
     def providers(self) -> list[Provider]:
         """The resource providers of this host: what exists and can still be made, and what of it nobody may have.

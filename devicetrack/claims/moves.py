@@ -171,8 +171,11 @@ class Moves:
                         {'instance': instance_uuid, 'error': error})
 
     def settle_by(self, records: Sequence[Record], views: Views) -> None:
-        """Bring rows of one instance to where its migrations, its guest and the service show that it is."""
-        self._life.give_back(self._advance(records, views))
+        """Bring rows of one instance to where its migrations, its guest and the service show that it is.
+
+        For audits, so it waits for no wipe.
+        """
+        self._life.give_back(self._advance(records, views), wait=False)
 
     def _advance(self, records: Sequence[Record], views: Views) -> list[Record]:
         settlement = migrations.settle(self._situation(records, views))

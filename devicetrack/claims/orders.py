@@ -40,6 +40,7 @@ RELEASE: Final = 'release'
 DRAIN: Final = 'drain'
 UNDRAIN: Final = 'undrain'
 ADMIT: Final = 'admit'
+RETIRE: Final = 'retire'
 # Of two of these about one target the newer one counts.
 _CONTRARIES: Final = frozenset((DRAIN, UNDRAIN))
 
@@ -87,7 +88,7 @@ class Orders:
         self._host, self._host_uuid, self._store = host, host_uuid, store
         self._repairs, self._withheld, self._unproven = repairs, withheld, unproven
         self._verbs = {REPAIR: self._repair, FORGET: self._forget, RELEASE: self._release, DRAIN: self._drain,
-                       UNDRAIN: self._undrain, ADMIT: self._admit}
+                       UNDRAIN: self._undrain, ADMIT: self._admit, RETIRE: self._retire}
 
     def answer_waiting(self) -> bool:
         """Do and answer the orders that wait for the host's manager. For the end of an audit.
@@ -130,7 +131,7 @@ class Orders:
         try:
             return self.do(order.verb, _arguments(order))
         except (exception.BadRequest, exception.NotForgotten, exception.NotReleased, exception.NotAssigned,
-                exception.NotAdmitted) as error:
+                exception.NotAdmitted, exception.NotRetired) as error:
             return Answer(REFUSED, str(error))
         except exception.DeviceTrackError as error:
             return Answer(FAILED, str(error))
@@ -138,15 +139,16 @@ class Orders:
             LOG.exception('Order %s failed', order.uuid)
             return Answer(FAILED, f'unexpected {type(error).__name__}: the log of the service has more')
 
-    def do(self, verb: str, arguments: Mapping[str, Any]) -> Answer:
+    def do(self, verb: str, arguments: Mapping[str, Any], wait: bool = False) -> Answer:
         """Do what an order with this verb asks for.
 
+        :param wait: until devices are wiped that have to be; an audit waits for none
         :raises DeviceTrackError: it was not done
         """
-        return self._verbs[verb](arguments)
+        return self._verbs[verb](arguments, wait)
 
     def do_now(self, verb: str, arguments: Mapping[str, Any]) -> Answer:
-        """As :meth:`do`, for a command. What waits and asks for the contrary is refused first: this is newer.
+        """As :meth:`do`, to the end, for a command. What asks for the contrary and waits is refused: this is newer.
 
         :raises DeviceTrackError: it was not done
         """
@@ -155,32 +157,37 @@ class Orders:
             while (older := _contrary(verb, _target(arguments), waiting)) is not None:
                 self._store_answer(older, Answer(REFUSED, f'a newer command was to {verb} it'))
                 waiting.remove(older)
-        return self.do(verb, arguments)
+        return self.do(verb, arguments, wait=True)
 
-    def _repair(self, arguments: Mapping[str, Any]) -> Answer:
+    def _repair(self, arguments: Mapping[str, Any], wait: bool) -> Answer:
         # Only what its author was shown: by now another guest may claim the device.
         moves = _moves(arguments.get('moves', []))
         accepted = Accepted(arguments.get('accept') is True, moves.__contains__)
-        return answer_to_repair(self._repairs.repair(self._repairs.plan(accepted).repairs))
+        return answer_to_repair(self._repairs.repair(self._repairs.plan(accepted).repairs, wait))
 
-    def _forget(self, arguments: Mapping[str, Any]) -> Answer:
+    def _forget(self, arguments: Mapping[str, Any], _wait: bool) -> Answer:
         key = DeviceKey(_text(arguments, 'kind'), _text(arguments, 'identifier'))
         record = self._repairs.forget(key, _text(arguments, 'instance_uuid'))
         return Answer(DONE, f'{key.kind}/{key.identifier} of instance {record.instance_uuid} is forgotten')
 
-    def _release(self, arguments: Mapping[str, Any]) -> Answer:
-        records = self._repairs.release(check_uuid('instance_uuid', arguments.get('instance_uuid')))
+    def _release(self, arguments: Mapping[str, Any], wait: bool) -> Answer:
+        records = self._repairs.release(check_uuid('instance_uuid', arguments.get('instance_uuid')), wait)
         return Answer(DONE, f'{", ".join(f"{one.kind}/{one.identifier}" for one in records)} of instance '
-                            f'{records[0].instance_uuid} went back')
+                            f'{records[0].instance_uuid} {"went back" if wait else "go back"}')
 
-    def _drain(self, arguments: Mapping[str, Any]) -> Answer:
+    def _retire(self, arguments: Mapping[str, Any], _wait: bool) -> Answer:
+        return Answer(DONE, str(self._repairs.retire(
+            DeviceKey(_text(arguments, 'kind'), _text(arguments, 'identifier')), _text(arguments, 'instance_uuid'),
+            _text(arguments, 'reason'))))
+
+    def _drain(self, arguments: Mapping[str, Any], _wait: bool) -> Answer:
         return Answer(DONE, str(self._withheld.drain(_target(arguments), _text(arguments, 'reason'))))
 
-    def _undrain(self, arguments: Mapping[str, Any]) -> Answer:
+    def _undrain(self, arguments: Mapping[str, Any], _wait: bool) -> Answer:
         undrained = self._withheld.undrain(_target(arguments))
         return Answer(DONE, str(undrained), changed=undrained.changed)
 
-    def _admit(self, arguments: Mapping[str, Any]) -> Answer:
+    def _admit(self, arguments: Mapping[str, Any], _wait: bool) -> Answer:
         key = DeviceKey(_text(arguments, 'kind'), _text(arguments, 'name'))
         return Answer(DONE, str(self._unproven.admit(key, arguments.get('wipe') is True)))
 

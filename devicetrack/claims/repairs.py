@@ -16,11 +16,15 @@ from typing import NamedTuple
 
 from devicetrack import exception
 from devicetrack import log
+from devicetrack import vocabulary
+from devicetrack.claims import arguments
 from devicetrack.claims import withheld
 from devicetrack.claims.life import Life
 from devicetrack.claims.locked_ledger import LockedLedger
 from devicetrack.claims.rows import Rows
 from devicetrack.claims.views import HostViews
+from devicetrack.claims.wipes import Wipes
+from devicetrack.claims.withheld import Withheld
 from devicetrack.claims.withheld import WithheldDevices
 from devicetrack.engine import migrations
 from devicetrack.engine import reconcile
@@ -30,6 +34,7 @@ from devicetrack.engine.repair_plan import Repair
 from devicetrack.engine.views import lost_rows
 from devicetrack.engine.views import named_migrations
 from devicetrack.engine.views import Views
+from devicetrack.engine.withholding import Target
 from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects.values import DeviceKey
@@ -149,9 +154,9 @@ class Repairs:
     """Repairs the rows of a started host."""
 
     def __init__(self, host: str, driver: VirtDriver, ledger: LockedLedger, rows: Rows, views: HostViews, life: Life,
-                 withheld_devices: WithheldDevices) -> None:
+                 withheld_devices: WithheldDevices, wipes: Wipes) -> None:
         self._host, self._driver, self._ledger, self._rows = host, driver, ledger, rows
-        self._views, self._life, self._withheld = views, life, withheld_devices
+        self._views, self._life, self._withheld, self._wipes = views, life, withheld_devices, wipes
         self._do = {repair_plan.ADOPT: self._adopt, repair_plan.UPDATE_DETAILS: self._update,
                     repair_plan.RETRY_RELEASE: self._give, repair_plan.GIVE_BACK: self._give}
 
@@ -159,9 +164,10 @@ class Repairs:
         """Look twice and plan: see :func:`plan`."""
         return plan(self._views.read, accepted)[1]
 
-    def repair(self, repairs: Sequence[Repair]) -> list[Outcome]:
+    def repair(self, repairs: Sequence[Repair], wait: bool = True) -> list[Outcome]:
         """Do what a plan lists, instance by instance, and log each row before and after.
 
+        :param wait: until devices are wiped that have to be; else that is done in the background
         :returns: what became of each, in the order of the plan
         """
         errors: _Errors = {}
@@ -171,7 +177,8 @@ class Repairs:
             of_instance = list(some)
             with self._rows.if_idle(instance_uuid) as idle:
                 try:
-                    errors.update(self._do[verb](of_instance) if idle else dict.fromkeys(of_instance, _BUSY))
+                    may = idle and not self._wipes.works_on([one.device for one in of_instance])
+                    errors.update(self._do[verb](of_instance, wait) if may else dict.fromkeys(of_instance, _BUSY))
                 except exception.DeviceTrackError as error:
                     errors.update(dict.fromkeys(of_instance, str(error)))
         for one in repairs:
@@ -184,7 +191,7 @@ class Repairs:
 
     # Each of these works on rows of one instance on which nothing else works, and returns what went wrong.
 
-    def _adopt(self, repairs: Sequence[Repair]) -> _Errors:
+    def _adopt(self, repairs: Sequence[Repair], _wait: bool) -> _Errors:
         """Hold, then record all rows of the instance in one transaction, also those that the store has for others."""
         others = {one.before.instance_uuid for one in repairs if one.before is not None}
         with self._rows.all_if_idle(others) as idle:
@@ -215,7 +222,7 @@ class Repairs:
             raise
         return dict.fromkeys(repairs)
 
-    def _update(self, repairs: Sequence[Repair]) -> _Errors:
+    def _update(self, repairs: Sequence[Repair], _wait: bool) -> _Errors:
         errors = self._unchanged(repairs)
         changes = tuple(Update(one.before, one.after) for one in repairs
                         if errors[one] is None and one.before is not None and one.after is not None)
@@ -223,13 +230,14 @@ class Repairs:
             self._rows.write(Changes(update=changes))
         return errors
 
-    def _give(self, repairs: Sequence[Repair]) -> _Errors:
+    def _give(self, repairs: Sequence[Repair], wait: bool) -> _Errors:
         errors = self._unchanged(repairs)
         rows = [one.before for one in repairs if errors[one] is None and one.before is not None]
         everything = len(rows) == len(self._rows.of_instance(repairs[0].instance_uuid))
         try:
             if rows:
-                (self._life.release if everything else self._life.give)(rows)
+                self._wipes.try_now([row.key for row in rows])
+                (self._life.release if everything else self._life.give)(rows, wait)
         except exception.DriverError as error:
             left = {record.key for record in self._rows.of_instance(repairs[0].instance_uuid)}
             errors.update({one: str(error) for one in repairs if errors[one] is None and one.device in left})
@@ -239,9 +247,10 @@ class Repairs:
         rows = {record.key: record for record in self._rows.of_instance(repairs[0].instance_uuid)}
         return {one: None if rows.get(one.device) == one.before else _CHANGED for one in repairs}
 
-    def release(self, instance_uuid: str) -> list[Record]:
+    def release(self, instance_uuid: str, wait: bool = True) -> list[Record]:
         """Give back what an instance that is over here holds on this host, as somebody says who knows.
 
+        :param wait: until devices are wiped that have to be; else that is done in the background
         :returns: the rows as they were
         :raises NotReleased: it holds nothing here, something works on it just now, it has a domain here, a domain names
             one of its devices, it moves, the service says that it lives here, or one of these cannot be told
@@ -255,11 +264,14 @@ class Repairs:
             records = self._rows.of_instance(instance_uuid)
             if not records:
                 raise exception.NotReleased(instance_uuid, f'it holds nothing on host {self._host}')
+            if wait and self._wipes.is_wiping(instance_uuid):
+                raise exception.NotReleased(instance_uuid, _BUSY)
             for _look in range(2):
                 _refuse_release(instance_uuid, records, self._views.read())
             LOG.warning('Host %(host)s: releasing instance %(instance)s, which somebody confirmed', {
                 'host': self._host, 'instance': instance_uuid})
-            self._life.release(records)
+            self._wipes.try_now([record.key for record in records])
+            self._life.release(records, wait)
         return records
 
     def forget(self, key: DeviceKey, instance_uuid: str) -> Record:
@@ -280,6 +292,8 @@ class Repairs:
             if not idle:
                 raise exception.NotForgotten(_name(key), _BUSY)
             record = _owned(self._rows.of_devices([key]).get(key), self._host, key, instance_uuid)
+            if self._wipes.works_on([key]):
+                raise exception.NotForgotten(_name(key), _BUSY)
             for _look in range(2):
                 _refuse(self._views.read(), self._driver.guest_records(), record)
             _refuse_present(self._driver, record)
@@ -289,6 +303,52 @@ class Repairs:
             self._ledger.forget(key)
         _log_forgotten(self._host, record)
         return record
+
+
+    def retire(self, key: DeviceKey, instance_uuid: str, reason: str = '') -> Withheld:
+        """End the row of a device that is on its way back and cannot be taken back, and never hand it out again.
+
+        It is withheld first: after an error it may be withheld as retired and keep its row. Nothing is wiped.
+
+        :param instance_uuid: its owner, as somebody confirmed it
+        :raises NotAssigned: nobody holds the device
+        :raises NotRetired: something works on it or its instance just now, it has another owner, it is not on its way
+            back, a domain names it, or that cannot be told
+        :raises BadRequest: people could not read the reason
+        :raises HypervisorUnreachable, StoreError: no answer
+        """
+        arguments.check_reason(reason)
+
+        def refuse(why: str) -> None:
+            raise exception.NotRetired(_name(key), why)
+
+        # An audit, which may call this, waits for no instance.
+        with self._rows.if_idle(instance_uuid) as idle:
+            if not idle or self._wipes.works_on([key]):
+                refuse(_BUSY)
+            record = self._rows.of_devices([key]).get(key)
+            if record is None:
+                raise exception.NotAssigned(_name(key), self._host)
+            if record.instance_uuid != instance_uuid:
+                refuse(f'it belongs to instance {record.instance_uuid}, and {instance_uuid} was confirmed')
+            if record.state != vocabulary.RELEASING:
+                refuse(f'it is {record.state}: release its instance first')
+            if (progress := self._driver.wiping([key]).get(key)) is not None:
+                refuse(f'it is being wiped: {progress}')
+            for _look in range(2):
+                usage = self._driver.get_usage()
+                for unknown in usage.unknown:
+                    refuse(f'{unknown.what} cannot be read ({unknown.reason}): fix that first')
+                for use in usage.uses:
+                    if (use.kind, use.identifier) == key:
+                        refuse(f'domain {use.domain_uuid} names it: remove it from the domain')
+            self._withheld.retire(key, instance_uuid, reason)
+            self._rows.write(_end(record, self._rows.of_instance(instance_uuid)))
+            self._withheld.went_back([key])
+            self._ledger.retire(instance_uuid, key, key.kind in self._driver.wiped_kinds())
+        LOG.warning('Host %(host)s: %(repair)s', {'host': self._host, 'repair': Repair(
+            'retire', key, instance_uuid, record, None, reason or 'somebody confirmed it')})
+        return self._withheld.state_of(Target.of(key))
 
 
 def forget_of_machine(store: Store, host: Host, machine_id: str, key: DeviceKey, instance_uuid: str) -> Record:

@@ -48,8 +48,10 @@ from devicetrack.engine.withholding import Marks
 from devicetrack.engine.withholding import Target
 from devicetrack.objects import DeviceRequest
 from devicetrack.objects import Provider
+from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Record
 from devicetrack.objects.values import Usage
+from devicetrack.objects.values import WipeProgress
 from devicetrack.store import api as store_api
 from devicetrack.virt.driver import VirtDriver
 
@@ -192,7 +194,9 @@ class Observer:
         """A line for every device of the host or of a row, for what can be made, and for what could not be read."""
         views, marks = self.read(), self._marks()
         ledger, names = self._ledger(views, marks)
-        lines = [_line_of(device, names) for device in ledger.devices()]
+        releasing = [record.key for record in views.records if record.state == vocabulary.RELEASING]
+        wiping = self._driver.wiping(releasing) if releasing else {}
+        lines = [_line_of(device, names, wiping) for device in ledger.devices()]
         for pool in ledger.pools():
             if pool.makes:
                 drained = pool.room == pool.free
@@ -217,7 +221,7 @@ class Observer:
         """Every device and parent that is withheld, why, and the instances that still have it."""
         views, marks = self.read(), self._marks()
         ledger, _names = self._ledger(views, marks)
-        return withheld.listed(marks, ledger.reasons(), views.records, views)
+        return withheld.with_progress(withheld.listed(marks, ledger.reasons(), views.records, views), self._driver)
 
     def _marks(self) -> Marks:
         return withheld.load(self._store, self.host.uuid)
@@ -299,16 +303,22 @@ class Observer:
 
 def _compare(views: Views, marks: Marks) -> list[Finding]:
     """The differences, and the mistakes that keep a manager from starting: options that name an unknown device."""
-    return reconcile.compare(views) + [
+    return reconcile.compare(views, withheld.failures(marks)) + [
         Finding(reconcile.GONE, reconcile.WARNING, missing.key, None, (), 0, f'{missing.option} names it: '
                 f'{missing.reason}', 'nothing', 'fix the option, or make the device: no manager starts with it')
         for missing in withheld.mistakes(views, marks)]
 
 
-def _line_of(device: states.DeviceState, names: Mapping[str, str]) -> Line:
+def _line_of(device: states.DeviceState, names: Mapping[str, str],
+             wiping: Mapping[DeviceKey, WipeProgress]) -> Line:
     reasons = {NOT_MADE_YET, *device.withheld} if device.unborn else device.withheld
     status = {selection.HELD: HELD, selection.RELEASING: RELEASING}.get(
         device.state, WITHHELD if device.withheld else FREE)
     return Line(device.kind, device.identifier, status, 1, device.resource_class, names.get(device.provider_uuid),
                 device.provider_uuid, device.parent, device.numa_node, device.instance_uuid,
-                withholding.text(reasons) or None, device.details)
+                '; '.join(filter(None, (withholding.text(reasons), _progress(device, wiping)))) or None, device.details)
+
+
+def _progress(device: states.DeviceState, wiping: Mapping[DeviceKey, WipeProgress]) -> str:
+    said = wiping.get(DeviceKey(device.kind, str(device.identifier)))
+    return '' if said is None else f'being wiped: {said}'

@@ -1,6 +1,7 @@
 """Goes on with what was interrupted: releases, moves, guests that were evacuated, the host's own boot.
 
-Each step here is the step that a call makes. What cannot be done now is logged and waits for the next audit.
+Each step here is the step that a call makes, but that nothing here waits for a wipe. What cannot be done now is logged
+and waits for the next audit.
 """
 
 from __future__ import annotations
@@ -78,14 +79,14 @@ class Resume:
         unchanged = [record for record in now if record in rows]
         if left or is_over(instance_uuid, views):
             over = self._left_behind(instance_uuid, unchanged, views)
-            _try(instance_uuid, self._life.release, over)
+            _try(instance_uuid, self._life.release, over, False)
             # A claim that the instance may be coming back by, unless it is one for a migration that failed.
             others = [record for record in unchanged if record not in over]
             if others and unchanged == now:
                 _try(instance_uuid, self._moves.settle_by, others, views)
             return
         _try(instance_uuid, self._life.give,
-             [record for record in unchanged if record.state == vocabulary.RELEASING])
+             [record for record in unchanged if record.state == vocabulary.RELEASING], False)
         if unchanged == now:
             _try(instance_uuid, self._moves.settle_by, unchanged, views)
             _try(instance_uuid, self._settle_running, instance_uuid, views.usage)
@@ -144,7 +145,7 @@ class Resume:
         if instance_uuid in views.usage.domains or views.usage.unknown:
             LOG.info('Removing the guest of instance %s, which was evacuated from here', instance_uuid)
             self._driver.destroy_guest(instance_uuid)
-        self._life.release(rows)
+        self._life.release(rows, wait=False)
 
 
 def is_over(instance_uuid: str, views: Views) -> bool:

@@ -19,6 +19,7 @@ from devicetrack.claims.declarations import Declarations
 from devicetrack.claims.definitions import Definitions
 from devicetrack.claims.gate import Gate
 from devicetrack.claims.given_up import GivenUpClaims
+from devicetrack.claims.giving import Giving
 from devicetrack.claims.host import HostLock
 from devicetrack.claims.host import identify
 from devicetrack.claims.ledger_rebuild import LedgerRebuild
@@ -37,6 +38,7 @@ from devicetrack.claims.service import ServiceView
 from devicetrack.claims.unproven import Unproven
 from devicetrack.claims.views import HostReader
 from devicetrack.claims.views import HostViews
+from devicetrack.claims.wipes import Wipes
 from devicetrack.claims.withheld import WithheldDevices
 from devicetrack.compatibility.sources import Declarer
 from devicetrack.conf import manager as options
@@ -81,17 +83,20 @@ class Running:
         self.declarations = Declarations(driver, store, host.uuid, Declarer(parts.conf, here.host))
         self.withheld = WithheldDevices(here.host, host.uuid, store, self.ledger, self.rows, driver)
         self.rebuild = LedgerRebuild(self.ledger, self.rows, self.views, self.withheld)
+        giving = Giving(self.ledger, self.rows, driver, self.withheld)
+        self.wipes = Wipes(conf.wipes_at_once, driver, self.ledger, self.rows, self.gate, self.withheld, giving)
         self.life = Life(host.uuid, self.ledger, self.rows, driver, self.views, self.declarations,
-                         GivenUpClaims(conf.state_path), self.rebuild, conf.claim_attempts)
+                         GivenUpClaims(conf.state_path), self.rebuild, giving, self.wipes, conf.claim_attempts)
         self.definitions = Definitions(driver, self.rows, self.life, boot)
         self.moves = Moves(here, service, self.rows, self.life, self.views, conf.claim_attempts)
         self.live = LiveMigrations(here.host, driver, self.rows, self.ledger, self.declarations, self.moves)
-        self.repairs = Repairs(here.host, driver, self.ledger, self.rows, self.views, self.life, self.withheld)
+        self.repairs = Repairs(here.host, driver, self.ledger, self.rows, self.views, self.life, self.withheld,
+                               self.wipes)
         self.unproven = Unproven(host.uuid, conf.unproven_devices, driver, self.ledger, self.rows, self.gate,
                                  self.withheld)
         self.orders = Orders(here.host, host.uuid, store, self.repairs, self.withheld, self.unproven)
         self._audit = Audit(host.uuid, self.ledger, self.rows, self.views, self.gate, self.withheld,
-                            self.unproven, self.declarations, self.life, Resume(
+                            self.unproven, self.declarations, self.life, self.wipes, Resume(
                                 here, driver, service, self.ledger, self.rows, self.gate, boot, self.life,
                                 self.definitions, self.moves))
         self._auditing = locks.FairLock(locks.AUDITING)
@@ -113,7 +118,9 @@ class Running:
             # Before anything is read: what an older manager wrote is there then, and it writes nothing more.
             running = cls(host._replace(epoch=parts.store.take_epoch(host.uuid)), parts)
             findings = running._audit.start()
-            undo.callback(running.unproven.close)       # before the host is another process's
+            # Before the host is another process's.
+            undo.callback(running.unproven.close)
+            undo.callback(running.wipes.close)
             running._held = undo.pop_all()
         log_findings(parts.here.host, findings)
         return running, findings
@@ -138,6 +145,7 @@ class Running:
             if self.orders.answer_waiting():            # first the orders; then the audit sees what they changed
                 findings = self._audit.run()
         self.unproven.go_on()
+        self.wipes.go_on()
         log_findings(self.gate.host, findings)
         return findings
 
@@ -155,3 +163,8 @@ class Running:
         """The rows of the host, as their devices are counted now, and what guests use."""
         usage = self._driver.get_usage()                # before the rows: what is taken meanwhile has a row by then
         return self.ledger.counted_now(self.rows.all()), usage
+
+    def work_in_background(self) -> None:
+        """Wipe and read devices in the background from now on, until :meth:`close`."""
+        self.unproven.begin()
+        self.wipes.begin()

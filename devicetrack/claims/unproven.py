@@ -24,6 +24,7 @@ from devicetrack.claims.locked_ledger import LockedLedger
 from devicetrack.claims.rows import Rows
 from devicetrack.claims.withheld import Withheld
 from devicetrack.claims.withheld import WithheldDevices
+from devicetrack.claims.workers import Workers
 from devicetrack.engine.states import DeviceState
 from devicetrack.engine.withholding import Cause
 from devicetrack.engine.withholding import Target
@@ -58,7 +59,7 @@ class Unproven:
         self._driver, self._ledger, self._rows, self._gate = driver, ledger, rows, gate
         self._withheld = withheld
         self._lock = threading.Lock()           # of what follows; nothing is called while it is held
-        self._thread: threading.Thread | None = None
+        self._workers = Workers('devicetrack-unproven', 1, self._next, self._work)
         self._begun = False
         self._ordered: list[DeviceKey] = []                     # by operators, to be wiped
         self._wiping: set[DeviceKey] = set()                    # those, and the one that is being wiped for them
@@ -109,22 +110,19 @@ class Unproven:
         with self._lock:
             self._later.clear()
         if self._is_waiting():
-            self._start()
+            self._workers.start()
 
     def wait(self) -> None:
         """Wait until the thread has nothing more to do. For tests, and for commands on a host without a manager."""
-        thread = self._thread
-        if thread is not None:
-            thread.join()
+        self._workers.wait()
 
     def close(self) -> None:
         """Stop reading. A wipe goes on to its end, with the lock of the device, unless the process ends."""
         self._stop.set()
-        thread = self._thread
         deadline = time.monotonic() + _CLOSE_WAIT_S
-        while thread is not None and thread.is_alive() and time.monotonic() < deadline:
+        while not self._workers.wait(0.0) and time.monotonic() < deadline:
             self._driver.stop_proving()         # again: it may have begun to read just now
-            thread.join(_LOOK_EVERY_S)
+            self._workers.wait(_LOOK_EVERY_S)
 
     # -- what operators ask for ---------------------------------------------------------------------------------------
 
@@ -162,15 +160,9 @@ class Unproven:
             if key not in self._wiping:
                 self._ordered.append(key)
                 self._wiping.add(key)
-        self._start()
+        self._workers.start()
 
     # -- the thread ---------------------------------------------------------------------------------------------------
-
-    def _start(self) -> None:
-        with self._lock:
-            if (self._thread is None or not self._thread.is_alive()) and not self._stop.is_set():
-                self._thread = threading.Thread(target=self._work, name='devicetrack-unproven', daemon=True)
-                self._thread.start()
 
     def _is_waiting(self) -> bool:
         unproven = self._ledger.unproven() if self._begun else []
@@ -182,20 +174,19 @@ class Unproven:
         key = _key(device)
         return key not in self._later and self._answers.get(key, ('',))[0] != device.details
 
-    def _work(self) -> None:
-        while (task := self._next()) is not None:
-            device, how = task
-            try:
-                self._prove(device, how)
-            except Exception as error:          # the thread serves other devices too
-                expected = isinstance(error, exception.DeviceTrackError)
-                LOG.warning('%(kind)s %(identifier)s stays withheld: %(error)s',
-                            {'kind': device.kind, 'identifier': device.identifier, 'error': error},
-                            exc_info=not expected)
-                self._answer(device, str(error), final=not expected)
-            finally:
-                with self._lock:
-                    self._wiping.discard(_key(device))
+    def _work(self, task: tuple[DeviceState, str]) -> None:
+        device, how = task
+        try:
+            self._prove(device, how)
+        except Exception as error:
+            expected = isinstance(error, exception.DeviceTrackError)
+            LOG.warning('%(kind)s %(identifier)s stays withheld: %(error)s',
+                        {'kind': device.kind, 'identifier': device.identifier, 'error': error},
+                        exc_info=not expected)
+            self._answer(device, str(error), final=not expected)
+        finally:
+            with self._lock:
+                self._wiping.discard(_key(device))
 
     def _next(self) -> tuple[DeviceState, str] | None:
         """The next device and what to do with it. None ends the thread: nothing is left, or it is to stop."""
@@ -209,7 +200,6 @@ class Unproven:
                     for device in unproven if not ended else ():
                         if self._is_untried(device):
                             return device, how
-                    self._thread = None
                     return None
             known = self._ledger.device(ordered)
             if known is not None:

@@ -37,9 +37,16 @@ LOG = log.logger(__name__)
 
 UNREAD: Final = 'who uses it could not be read'
 OWNED: Final = 'the store says that it has an owner'
+RETIRED_FROM: Final = 'on its way back from instance {}'
 FORGOTTEN: Final = 'forgotten while instance {} had it: nothing proves that it is clean'
 
 FIX_MISSING: Final = 'take it out of the option, or bring it back'
+
+# What somebody ends who knows that a device is clean.
+_ADMITTED: Final = (vocabulary.IN_DOUBT, vocabulary.RETIRED)
+
+# A device that is withheld for one of these may be being wiped.
+_WIPED: Final = frozenset((vocabulary.UNPROVEN, vocabulary.RETIRED, vocabulary.NOT_GIVEN_BACK))
 
 # An error lists so many devices or parents: enough to see what names look like.
 _SHOWN: Final = 10
@@ -61,7 +68,7 @@ class Withheld(NamedTuple):
     changed: bool = True
 
     def __str__(self) -> str:
-        causes = [reason + (f' ({self.causes[reason].detail})' if self.causes[reason].detail else '')
+        causes = [reason + (f' ({self.causes[reason].text})' if self.causes[reason].text else '')
                   for reason in withholding.in_order(self.causes)]
         if self.parent is not None:
             causes.append(f'its parent {self.parent} is drained')
@@ -81,6 +88,18 @@ def _by_target(rows: Iterable[WithheldRow]) -> _Stored:
 
 def _marks(stored: _Stored) -> Marks:
     return {target: causes for target, (causes, _generation) in stored.items()}
+
+
+def _without(marks: Marks, target: Target, reason: str) -> Marks:
+    causes = {other: cause for other, cause in marks[target].items() if other != reason}
+    after = {other: of_other for other, of_other in marks.items() if other != target}
+    return {**after, target: causes} if causes else after
+
+
+def failures(marks: Marks) -> dict[DeviceKey, Cause]:
+    """The devices that could not be given back, with the first time and the last reason."""
+    return {DeviceKey(target.kind, target.name): causes[vocabulary.NOT_GIVEN_BACK]
+            for target, causes in marks.items() if vocabulary.NOT_GIVEN_BACK in causes}
 
 
 def load(store: Store, host_uuid: str) -> Marks:
@@ -135,6 +154,21 @@ def listed(marks: Marks, reasons: Mapping[DeviceKey, frozenset[str]], records: S
     return [Withheld(target, causes, left_at(target, records)) for target, causes in sorted(found.items()) if causes]
 
 
+def with_progress(found: Sequence[Withheld], driver: VirtDriver) -> list[Withheld]:
+    """Add to what is withheld how far the wipe is of each device that is being wiped."""
+    keys = {one.target: DeviceKey(one.target.kind, one.target.name) for one in found
+            if not _WIPED.isdisjoint(one.causes)}
+    progress = driver.wiping(keys.values()) if keys else {}
+
+    def told(one: Withheld) -> Withheld:
+        said = progress.get(keys[one.target]) if one.target in keys else None
+        return one if said is None else one._replace(causes={
+            reason: cause._replace(detail=f'{cause.detail}; now {said}' if cause.detail else str(said))
+            if reason in _WIPED else cause for reason, cause in one.causes.items()})
+
+    return [told(one) for one in found]
+
+
 def _details(reasons: Mapping[DeviceKey, frozenset[str]], views: Views,
              unproven: Mapping[DeviceKey, str] | None = None) -> dict[tuple[DeviceKey, str], str]:
     details = {(device.key, vocabulary.UNHEALTHY): device.unhealthy
@@ -175,9 +209,10 @@ class WithheldDevices:
         A store that refuses is asked again by the next audit; what is withheld stays so meanwhile.
         """
         with self._marking.held():
-            reasons = self._ledger.reasons()
+            reasons: Mapping[DeviceKey, frozenset[str]] = self._ledger.reasons()
             if not reasons and not self.marks and self._stored == {}:
                 return
+            reasons = self._with_failures(reasons, views)
             keys = [DeviceKey(target.kind, target.name) for target in self.marks]
             known = {key for key in keys if key in reasons or key.kind in views.inventory.known_kinds
                      or self._ledger.device(key) is not None}
@@ -188,6 +223,14 @@ class WithheldDevices:
             except exception.StoreError as error:
                 LOG.warning('What is withheld on host %(host)s is not stored yet: %(error)s',
                             {'host': self._host, 'error': error})
+
+    def _with_failures(self, reasons: Mapping[DeviceKey, frozenset[str]],
+                       views: Views) -> Mapping[DeviceKey, frozenset[str]]:
+        """Add those that could not be given back, while their rows say that they are on their way."""
+        failing = [key for key in self.failures
+                   if (row := views.owners.get(key)) is not None and row.state == vocabulary.RELEASING]
+        return {**reasons, **{key: reasons.get(key, withholding.NO_REASON) | {vocabulary.NOT_GIVEN_BACK}
+                              for key in failing}} if failing else reasons
 
     def _write(self, marks: Marks) -> None:
         """Bring the store to these. For who is marking.
@@ -214,6 +257,31 @@ class WithheldDevices:
                 self._stored = None
                 raise
             self._stored = after
+
+    # -- what could not be given back ---------------------------------------------------------------------------------
+
+    @property
+    def failures(self) -> Mapping[DeviceKey, Cause]:
+        """The devices that could not be given back, with the first time and the last reason."""
+        return failures(self.marks)
+
+    def did_not_go_back(self, key: DeviceKey, why: str) -> None:
+        """Take note that a device could not be given back. The store knows it from the next audit on."""
+        target = Target.of(key)
+        with self._marking.held():
+            causes = self.marks.get(target, {})
+            before = causes.get(vocabulary.NOT_GIVEN_BACK, Cause(int(time.time()), '', vocabulary.BY_HOST))
+            self.marks = {**self.marks, target: {**causes, vocabulary.NOT_GIVEN_BACK: before._replace(
+                detail=why, tries=before.tries + 1)}}
+
+    def went_back(self, keys: Iterable[DeviceKey]) -> None:
+        """Forget why devices could not be given back. The store forgets it at the next audit."""
+        if not self.marks:
+            return                              # nearly always
+        with self._marking.held():
+            for target in map(Target.of, keys):
+                if vocabulary.NOT_GIVEN_BACK in self.marks.get(target, {}):
+                    self.marks = _without(self.marks, target, vocabulary.NOT_GIVEN_BACK)
 
     # -- what operators ask for ---------------------------------------------------------------------------------------
 
@@ -273,29 +341,29 @@ class WithheldDevices:
             return []
 
     def admit(self, key: DeviceKey) -> Withheld:
-        """End the doubt about a device that was forgotten: somebody knows that it is clean.
+        """End the doubt about a device that was forgotten or retired: somebody knows that it is clean.
 
-        :raises BadRequest: nobody forgot it
+        :raises BadRequest: nobody forgot or retired it
         :raises NotAdmitted: the host does not have it, somebody owns or uses it, or one of these cannot be told
         :raises HypervisorUnreachable, StoreError: no answer; it stays withheld
         """
         target = Target.of(key)
         _check_name(target)
         with self._marking.held():
-            cause = self.marks.get(target, {}).get(vocabulary.IN_DOUBT)
-            if cause is None or not cause.stands:
+            standing = self._standing(target)
+            if not standing:
                 known = self._ledger.device(key)
                 if known is not None and vocabulary.UNPROVEN in known.withheld:
                     raise exception.BadRequest('device', str(target), "it was not forgotten, and nobody's word makes "
                                                'an unproven device clean: say --wipe to have it wiped')
-                forgotten = [str(other) for other, causes in self.marks.items()
-                             if vocabulary.IN_DOUBT in causes and causes[vocabulary.IN_DOUBT].stands]
+                forgotten = [str(other) for other in self.marks if self._standing(other)]
                 drained = 'it is drained: device undrain; ' if (
                     vocabulary.DRAINED in self.marks.get(target, {})) else ''
-                raise exception.BadRequest('device', str(target), 'it was not forgotten, and admit is for those alone; '
-                                           f'{drained}those that were forgotten are {_some(forgotten)}')
+                raise exception.BadRequest('device', str(target), 'it was neither forgotten nor retired, and admit is '
+                                           f'for those alone; {drained}those are {_some(forgotten)}')
             self._check_unused(key)
-            self._take_back(target, vocabulary.IN_DOUBT)
+            for reason in standing:
+                self._take_back(target, reason)
             LOG.warning('Host %(host)s: an operator knows that %(target)s is clean',
                         {'host': self._host, 'target': target})
         return self.state_of(target)
@@ -303,17 +371,16 @@ class WithheldDevices:
     def check_for_wipe(self, key: DeviceKey) -> None:
         """See that a device may be wiped because an operator says so.
 
-        :raises BadRequest: it was not forgotten, and is not unproven
+        :raises BadRequest: it was neither forgotten nor retired, and is not unproven
         :raises NotAdmitted: the host does not have it, somebody owns or uses it, or one of these cannot be told
         :raises HypervisorUnreachable, StoreError: no answer
         """
         target = Target.of(key)
         _check_name(target)
-        cause = self.marks.get(target, {}).get(vocabulary.IN_DOUBT)
         known = self._ledger.device(key)
-        if not (cause is not None and cause.stands) and (known is None or vocabulary.UNPROVEN not in known.withheld):
-            raise exception.BadRequest('device', str(target), 'it was not forgotten and is not unproven, and only such '
-                                       'devices are wiped')
+        if not self._standing(target) and (known is None or vocabulary.UNPROVEN not in known.withheld):
+            raise exception.BadRequest('device', str(target), 'it was neither forgotten nor retired and is not '
+                                       'unproven, and only such devices are wiped')
         self._check_unused(key)
 
     def proven(self, keys: Iterable[DeviceKey]) -> None:
@@ -322,7 +389,7 @@ class WithheldDevices:
         A store that refuses is asked again by the next audit for the former. A forgotten device stays withheld then.
         """
         with self._marking.held():
-            over = {target: frozenset((vocabulary.UNPROVEN, vocabulary.IN_DOUBT)).intersection(self.marks[target])
+            over = {target: frozenset((vocabulary.UNPROVEN, *_ADMITTED)).intersection(self.marks[target])
                     for target in map(Target.of, keys) if target in self.marks}
             if not any(over.values()):
                 return
@@ -337,8 +404,13 @@ class WithheldDevices:
                 return
             self.marks = after
             for target, reasons in over.items():
-                if vocabulary.IN_DOUBT in reasons:
-                    self._ledger.stand_down(target, vocabulary.IN_DOUBT)
+                for reason in reasons.intersection(_ADMITTED):
+                    self._ledger.stand_down(target, reason)
+
+    def _standing(self, target: Target) -> list[str]:
+        """The reasons of a target that :meth:`admit` ends."""
+        causes = self.marks.get(target, {})
+        return [reason for reason in _ADMITTED if reason in causes and causes[reason].stands]
 
     def _check_unused(self, key: DeviceKey) -> None:
         """See that the host has a device that somebody calls clean, and that nobody else has it.
@@ -373,6 +445,17 @@ class WithheldDevices:
         with self._marking.held():
             self._say(Target.of(key), vocabulary.IN_DOUBT, FORGOTTEN.format(instance_uuid), int(time.time()))
 
+    def retire(self, key: DeviceKey, instance_uuid: str, reason: str) -> None:
+        """Withhold a device that could not be taken back from its owner, until somebody admits it.
+
+        :raises StoreError: it is not noted
+        """
+        with self._marking.held():
+            failure = self.failures.get(key)
+            why = reason or (failure.detail if failure is not None else '')
+            self._say(Target.of(key), vocabulary.RETIRED,
+                      RETIRED_FROM.format(instance_uuid) + (f': {why}' if why else ''), int(time.time()))
+
     def _say(self, target: Target, reason: str, detail: str, since: int) -> None:
         """Withhold something until an operator takes it back. For who is marking."""
         before = self.marks
@@ -390,10 +473,7 @@ class WithheldDevices:
 
     def _take_back(self, target: Target, reason: str) -> None:
         """End what :meth:`_say` began. For who is marking."""
-        causes = {other: cause for other, cause in self.marks[target].items() if other != reason}
-        after = {other: of_other for other, of_other in self.marks.items() if other != target}
-        if causes:
-            after[target] = causes
+        after = _without(self.marks, target, reason)
         self._write(after)
         self.marks = after
         self._ledger.stand_down(target, reason)
@@ -429,7 +509,7 @@ class WithheldDevices:
 
     def all(self) -> list[Withheld]:
         """Every device and parent that is withheld, why, and who has it still."""
-        return listed(self.marks, self._ledger.reasons(), self._rows.all())
+        return with_progress(listed(self.marks, self._ledger.reasons(), self._rows.all()), self._driver)
 
 
 def _some(names: Sequence[str]) -> str:

@@ -24,6 +24,7 @@ FORGOTTEN = 'forgotten'
 RELEASED = 'released'
 DRAINED = 'drained'
 UNDRAINED = 'undrained'
+RETIRED = 'retired'
 NOT_DRAINED = 'was not drained'
 ADMITTED = 'admitted'
 WIPING = 'wiping'
@@ -181,6 +182,42 @@ class Release(_Requesting):
         return {'outcome': outcome.outcome, 'host': host.name, 'instance_uuid': uuid,
                 'devices': [f'{record.kind}/{record.identifier}' for record in found], 'text': outcome.text,
                 'order': outcome.order}
+
+
+class Retire(_Requesting):
+    """End the assignment of a device that is on its way back and cannot be wiped, and never hand it out again.
+
+    Nothing is wiped: what its last guest wrote stays on it. It is withheld as retired, over restarts too, until "device
+    admit". Refused unless it is releasing, while it is being wiped, a domain names it, or one of these is unknown.
+    Beside a manager that works it leaves an order. Exit code 3 while that has no answer.
+    """
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        super().add_arguments(parser)
+        parser.add_argument('device', metavar='KIND/IDENTIFIER', type=options.device_name,
+                            help='The device, with its kind: vpmem/ns0.')
+        parser.add_argument('--confirm', metavar='INSTANCE',
+                            help='The UUID of the instance that the device is on its way back from, to confirm that '
+                                 'this one is meant. Without it the assignment is shown and nothing is done.')
+        parser.add_argument('--reason', type=options.reason, default='', metavar='TEXT',
+                            help='Why, for whoever reads it later: one line of at most 255 characters. By default why '
+                                 'it could not be given back.')
+
+    def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
+        name: options.DeviceName = parsed_args.device
+        key = self.key(name)
+        host = self.app.observer(parsed_args.host).host
+        found = self.app.checked_store.records_of_devices(host.uuid, [key])
+        if not found:
+            raise exception.NotAssigned(str(name), host.name)
+        record: Record = found[0]
+        if parsed_args.confirm is None:
+            raise base.UsageError(f'{name} is {record.role} and {record.state} for instance {record.instance_uuid}: '
+                                  f'to retire it, confirm that with --confirm {record.instance_uuid}')
+        outcome = self.ask(host, orders.RETIRE, RETIRED, parsed_args.wait, kind=key.kind, identifier=key.identifier,
+                           instance_uuid=parsed_args.confirm, reason=parsed_args.reason)
+        return {'outcome': outcome.outcome, 'host': host.name, 'kind': record.kind, 'identifier': record.identifier,
+                'instance_uuid': record.instance_uuid, 'text': outcome.text, 'order': outcome.order}
 
 
 class Forget(_Requesting):

@@ -34,7 +34,7 @@ class List(base.Lister):
                 since: Any = cause.since or None
                 if since is not None and parsed_args.formatter == 'table':
                     since = time.strftime('%Y-%m-%d %H:%M:%SZ', time.gmtime(since))
-                yield [*one.target, reason, since, cause.by, cause.detail, *_left(one)]
+                yield [*one.target, reason, since, cause.by, cause.text, *_left(one)]
 
 
 def _left(one: withheld.Withheld) -> tuple[list[str], list[dict[str, str]]]:

@@ -55,7 +55,7 @@ def _resume(ledger: Ledger, views: Views, marks: Marks) -> None:
     for target, causes in marks.items():
         key = DeviceKey(target.kind, target.name)
         for reason, cause in causes.items():
-            if cause.stands or target.scope != vocabulary.DEVICE:
+            if cause.stands or target.scope != vocabulary.DEVICE or reason == vocabulary.NOT_GIVEN_BACK:
                 continue
             if reason not in _OF_THE_INVENTORY:
                 ledger.withhold_free((key,), reason)

@@ -10,6 +10,7 @@ from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
+import datetime
 import functools
 from typing import Any
 from typing import Final
@@ -20,6 +21,7 @@ from devicetrack import vocabulary
 from devicetrack.engine import migrations
 from devicetrack.engine.views import used
 from devicetrack.engine.views import Views
+from devicetrack.engine.withholding import Cause
 from devicetrack.objects import details
 from devicetrack.objects import identity
 from devicetrack.objects.values import DeviceKey
@@ -97,13 +99,19 @@ class Finding(NamedTuple):
 
 NO_DEVICE = DeviceKey('', '')
 
+Failures = Mapping[DeviceKey, Cause]
+NO_FAILURES: Final[Failures] = {}
+# So many times giving a device back fails until that is critical.
+CRITICAL_TRIES: Final = 5
 
-def compare(views: Views) -> list[Finding]:
+
+def compare(views: Views, failures: Failures = NO_FAILURES) -> list[Finding]:
     """Compare the views of one host.
 
+    :param failures: by device, why it could not be given back
     :returns: findings, worst first; each difference once
     """
-    seen = _Comparison(views)
+    seen = _Comparison(views, failures)
     found = [*seen.unknown(), *seen.missing_guests(), *seen.used(), *seen.recorded(), *seen.moving(), *seen.stock()]
     return sorted(found, key=lambda finding: (SEVERITIES.index(finding.severity), finding.kind, finding.device))
 
@@ -160,7 +168,8 @@ def own_record(recorded: ByGuests, key: _Key, domain_uuid: str) -> RecordedDevic
 class _Comparison:
     """Compares the views of one host in one pass. ``named`` are the devices that any domain names."""
 
-    def __init__(self, views: Views) -> None:
+    def __init__(self, views: Views, failures: Failures) -> None:
+        self._failures = failures
         self.views, self.usage, self.inventory = views, views.usage, views.inventory
         self.states = views.instances or {}
         self.owners, self.devices = views.owners, views.devices
@@ -353,10 +362,7 @@ class _Comparison:
         # The release looks for the device again; one that we made ourselves may be gone already.
         free_of_guests = self._certain(key) and not used and (same or (not there and _is_made(record)))
         if record.state == vocabulary.RELEASING:
-            yield self._finding(RELEASE_PENDING, NOTE, key, f'on its way back from {uuid}'
-                                + (', and a domain names it' if used else ''),
-                                'remove it from the domain' if used else 'none: the next audit goes on with it',
-                                repair=RETRY_RELEASE if free_of_guests else None)
+            yield self._pending(key, uuid, used, RETRY_RELEASE if free_of_guests else None)
             if not there and not _is_made(record):
                 yield from self._gone(key, record, 'nothing proves what became of its bytes; ')
             return
@@ -382,6 +388,20 @@ class _Comparison:
                 yield from self._gone(key, record)
             elif (record.kind, record.parent) not in self._parents:
                 yield from self._gone(key, record, f'its parent {record.parent}, which is to make it, is not there; ')
+
+    def _pending(self, key: _Key, owner: str, used: bool, repair: str | None) -> Finding:
+        detail = f'on its way back from {owner}' + (', and a domain names it' if used else '')
+        proposal = 'remove it from the domain' if used else 'none: the next audit goes on with it'
+        failure = self._failures.get(DeviceKey(key[0], key[1] or ''))
+        if failure is None:
+            return self._finding(RELEASE_PENDING, NOTE, key, detail, proposal, repair=repair)
+        since = datetime.datetime.fromtimestamp(failure.since, datetime.UTC).strftime('%Y-%m-%d %H:%M:%SZ')
+        times = '' if failure.tries == 1 else f' {failure.tries} times'
+        return self._finding(
+            RELEASE_PENDING, CRITICAL if failure.tries >= CRITICAL_TRIES else WARNING, key,
+            f'{detail}; that failed{times} since {since}, the last time because {failure.detail}',
+            proposal if used else 'mend the device, and an audit goes on with it, less often after each failure; or '
+            'retire it', repair=repair)._replace(since=failure.since)
 
     def _gone(self, key: _Key, record: Record, why: str = '') -> Iterable[Finding]:
         if record.kind in self.inventory.known_kinds:

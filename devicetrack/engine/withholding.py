@@ -54,11 +54,20 @@ class Target(NamedTuple):
 
 
 class Cause(NamedTuple):
-    """More on one reason: since when, in seconds since the epoch and only a label; why; and who set it."""
+    """More on one reason: since when, in seconds since the epoch and only a label; why; and who set it.
+
+    ``tries`` says how often giving the device back has failed, where that is the reason.
+    """
 
     since: int
     detail: str
     by: str
+    tries: int = 0
+
+    @property
+    def text(self) -> str:
+        """Why, for people."""
+        return f'{self.detail}; tried {self.tries} times' if self.tries > 1 else self.detail
 
     @property
     def stands(self) -> bool:
@@ -82,13 +91,15 @@ def text(reasons: Iterable[str]) -> str:
 
 def to_json(causes: Causes) -> str:
     """The stored text of the reasons of one target."""
-    return json.dumps({reason: cause._asdict() for reason, cause in causes.items()}, sort_keys=True)
+    return json.dumps({reason: {name: value for name, value in cause._asdict().items() if value or name != 'tries'}
+                       for reason, cause in causes.items()}, sort_keys=True)
 
 
 def from_json(stored: str, scope: str) -> dict[str, Cause]:
     """The reasons of one target. An unreadable text withholds it too, until an operator acts."""
     try:
-        return {str(reason): Cause(int(cause['since']), str(cause['detail']), str(cause['by']))
+        return {str(reason): Cause(int(cause['since']), str(cause['detail']), str(cause['by']),
+                                   int(cause.get('tries', 0)))
                 for reason, cause in json.loads(stored).items()}
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         reason = vocabulary.DRAINED if scope == vocabulary.PARENT else vocabulary.IN_DOUBT

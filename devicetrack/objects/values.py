@@ -287,3 +287,22 @@ class MigrationDefinitions(NamedTuple):
     def __repr__(self) -> str:
         lengths = (f'{name}=<{len(text)} characters>' for name, text in zip(self._fields, self, strict=True) if text)
         return f'MigrationDefinitions({", ".join(lengths)})'
+
+
+class WipeProgress(NamedTuple):
+    """How far the wipe of a device is: first every byte is written, then every byte is read back.
+
+    ``phase`` is ``zero`` or ``verify``. ``left_s`` is an estimate for both phases together, None when nobody can say.
+    """
+
+    phase: str
+    done_bytes: int
+    size_bytes: int
+    bytes_per_s: int
+    left_s: int | None
+
+    def __str__(self) -> str:
+        done = 'written' if self.phase == 'zero' else 'read back'
+        left = '' if self.left_s is None else f', about {self.left_s:,} s left'
+        return (f'{self.done_bytes >> 20:,} of {self.size_bytes >> 20:,} MiB {done}, '
+                f'{self.bytes_per_s >> 20:,} MiB/s{left}')

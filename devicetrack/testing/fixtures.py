@@ -190,21 +190,34 @@ class Host(fixtures.Fixture, compute_service.Compute):
         self._managers.append(manager)
         return manager
 
-    def restart(self) -> list[Any]:
+    def wait(self) -> None:
+        """Wait until the manager has wiped what it wipes in the background."""
+        self.running.wipes.wait()
+
+    def restart(self, wait: bool = True) -> list[Any]:
         """Replace the manager by a new one, as after a kill of its process.
 
         Memory is lost, rows and machine are not; what was staged in the store and the machine stays staged.
 
+        :param wait: until the new one has wiped what the last one had begun to give back
         :returns: what ``init_host`` found
         """
         self.manager.close()
         self.manager = self.another_manager()
         self.findings = self.manager.init_host(self.context)
+        if wait:
+            self.wait()
         return self.findings
 
-    def audit(self) -> list[Any]:
-        """:returns: what the audit found"""
+    def audit(self, wait: bool = True) -> list[Any]:
+        """Audit the host.
+
+        :param wait: until what the audit gives back is wiped
+        :returns: what the audit found
+        """
         self.findings = self.manager.update_available_resource(self.context, self.name)
+        if wait:
+            self.wait()
         return self.findings
 
     # -- what a compute service does ----------------------------------------------------------------------------------

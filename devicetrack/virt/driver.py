@@ -18,7 +18,7 @@ import uuid
 from devicetrack.exception import DeviceInUse
 from devicetrack.exception import DriverError
 from devicetrack.exception import NotProven
-from devicetrack.exception import UnclaimFailed
+from devicetrack.exception import UsersUnknown
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import DeviceMap
 from devicetrack.objects.values import Candidate
@@ -30,6 +30,7 @@ from devicetrack.objects.values import MigrationDefinitions
 from devicetrack.objects.values import MigrationType
 from devicetrack.objects.values import Realized
 from devicetrack.objects.values import Usage
+from devicetrack.objects.values import WipeProgress
 
 Confirm = Callable[[DeviceAssignment], object]
 
@@ -60,6 +61,14 @@ class VirtDriver(abc.ABC):
         """Return the resource classes that the driver's options count devices as, also those without a device now.
 
         So the manager knows a request for its own devices even while the driver cannot read them.
+        """
+        return frozenset()
+
+    def wiped_kinds(self) -> frozenset[str]:
+        """Return the device kinds that keep bytes: to take such a device back takes as long as writing all of it.
+
+        The answer never changes. By default there are none, and the manager takes every device back while its caller
+        or its audit waits.
         """
         return frozenset()
 
@@ -129,9 +138,16 @@ class VirtDriver(abc.ABC):
             :class:`DeviceInUse`: a domain names it; nothing was changed. :class:`DeviceBusy`: another process works on
             it; nothing was changed. :class:`DeviceGone`: it is not there or is another one of its name; nothing was
             changed, and nothing proves what became of its bytes. :class:`UnclaimFailed`: it was not removed or wiped,
-            or nothing proves it, or afterwards nobody knows its users
+            or nothing proves it. :class:`UsersUnknown`: nobody knows its users, before or afterwards
         :raises HypervisorUnreachable: no answer, so the devices may be in use; nothing was changed
         """
+
+    def wiping(self, keys: Iterable[DeviceKey]) -> Mapping[DeviceKey, WipeProgress]:
+        """Say how far the wipes of some devices are that go on just now, whichever process of the host began them.
+
+        Quick. It is for people: nothing is decided by it, and a device may be missing. By default nobody knows.
+        """
+        return {}
 
     def prove(self, assignments: Sequence[DeviceAssignment], how: str) -> Mapping[DeviceKey, DriverError | None]:
         """Prove that devices without an owner are clean, and record that durably on the host.
@@ -259,5 +275,5 @@ def obstacle(key: DeviceKey, usage: Usage) -> DriverError | None:
         return DeviceInUse(*key, f'domain {", ".join(users)} names it')
     if usage.unknown:
         unknown = usage.unknown[0]
-        return UnclaimFailed(*key, f'its users are unknown: {unknown.what}: {unknown.reason}')
+        return UsersUnknown(*key, f'its users are unknown: {unknown.what}: {unknown.reason}')
     return None

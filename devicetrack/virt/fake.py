@@ -48,6 +48,7 @@ from devicetrack.objects.values import Realized
 from devicetrack.objects.values import Unknown
 from devicetrack.objects.values import Usage
 from devicetrack.objects.values import Use
+from devicetrack.objects.values import WipeProgress
 from devicetrack.virt import driver
 from devicetrack.virt import fake_guests
 from devicetrack.virt import metadata
@@ -87,7 +88,7 @@ class FakeHost:
     of the inventory unreadable, ``unknown_domains`` (domain UUID to reason) makes documents unreadable, and with a
     reason in ``disconnected`` the hypervisor gives no answer at all. ``live_migration_obstacles`` (kind to reason)
     keeps guests from moving. ``unproven`` are the namespaces that no proof on this machine calls clean; the machine
-    keeps its proofs when managers and stores are gone.
+    keeps its proofs when managers and stores are gone. ``wiping`` says how far wipes are, for tests that look at that.
     """
 
     _hosts: dict[str, FakeHost] = {}
@@ -105,6 +106,7 @@ class FakeHost:
         self.domains: dict[str, Domain] = {}
         self.contents: dict[DeviceKey, bytes] = {}
         self.unproven: set[DeviceKey] = set()
+        self.wiping: dict[DeviceKey, WipeProgress] = {}
         self.busy: set[DeviceKey] = set()
         self.missing: tuple[Missing, ...] = ()
         self.overlaps: tuple[Overlap, ...] = ()
@@ -530,6 +532,12 @@ class FakeDriver(driver.VirtDriver):
 
     def resource_classes(self) -> frozenset[str]:
         return frozenset(self.machine.resource_classes)
+
+    def wiped_kinds(self) -> frozenset[str]:
+        return frozenset((VPMEM,))
+
+    def wiping(self, keys: Iterable[DeviceKey]) -> Mapping[DeviceKey, WipeProgress]:
+        return {key: progress for key in keys if (progress := self.machine.wiping.get(key)) is not None}
 
     def get_inventory(self) -> Inventory:
         self.machine.enter('get_inventory')

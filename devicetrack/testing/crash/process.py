@@ -26,7 +26,7 @@ from oslo_config import cfg
 
 from devicetrack import exception
 from devicetrack import vocabulary
-from devicetrack.claims import unproven
+from devicetrack.claims import workers
 from devicetrack.claims.manager import ClaimManager
 from devicetrack.engine import ledger as ledgers
 from devicetrack.engine import selection
@@ -342,8 +342,8 @@ def run(connection: Any, make: Callable[[Parts], ComputeProcess], host: str, con
                             format=f'%(process)d {host} %(levelname)s %(message)s')
         line = Line(connection)
         watch_ledgers(line)
-        # What reads devices in the background does so at once: faults come in an order that can be repeated.
-        setattr(unproven.Unproven, '_start', unproven.Unproven._work)          # noqa: B010
+        # What is done in the background is done at once: faults come in an order that can be repeated.
+        setattr(workers.Workers, 'start', workers.Workers.run)                 # noqa: B010
         store = watched_store(line, opened)
         line.process = make(Parts(host, remote_driver(line, host, conf), store, conf,
                                   Remote(line, moments.HYPERVISOR), Remote(line, moments.DATA)))

@@ -43,6 +43,7 @@ from devicetrack.objects.values import Realized
 from devicetrack.objects.values import Unknown
 from devicetrack.objects.values import Usage
 from devicetrack.objects.values import Use
+from devicetrack.objects.values import WipeProgress
 from devicetrack.virt import driver
 from devicetrack.virt import metadata
 from devicetrack.virt.libvirt import connection
@@ -50,6 +51,7 @@ from devicetrack.virt.libvirt import domain_xml
 from devicetrack.virt.libvirt import guest_xml
 from devicetrack.virt.libvirt import guests
 from devicetrack.virt.libvirt import overlaps
+from devicetrack.virt.libvirt import progress
 from devicetrack.virt.libvirt import proofs
 from devicetrack.virt.libvirt import proving
 from devicetrack.virt.libvirt.kinds import api
@@ -347,6 +349,13 @@ class LibvirtDriver(driver.VirtDriver):
               how: str) -> Mapping[DeviceKey, exception.DriverError | None]:
         return self._proving.prove(assignments, how)
 
+    def wiped_kinds(self) -> frozenset[str]:
+        return frozenset(kind.name for kind in self._kinds.values() if kind.keeps_bytes)
+
+    def wiping(self, keys: Iterable[DeviceKey]) -> Mapping[DeviceKey, WipeProgress]:
+        found = {key: progress.read(self._lock_path(key)) for key in keys}
+        return {key: said for key, said in found.items() if said is not None}
+
     def stop_proving(self) -> None:
         self._proving.stop()
 
@@ -438,14 +447,17 @@ class LibvirtDriver(driver.VirtDriver):
         :raises OSError: it cannot be used, or others can change it
         """
         ownfiles.make_directory(self._locks)
-        # Percent encoding removes slashes and keeps different names different. It never leaves a bare "+", which marks
-        # the digest of a name that is too long for a file.
-        name = urllib.parse.quote(f'{assignment.kind}-{assignment.identifier}', safe='')
-        if len(name) > 200:
-            name = '+' + hashlib.sha256(name.encode()).hexdigest()
-        lock = filelock.FileLock(os.path.join(self._locks, f'{name}.lock'))
+        lock = filelock.FileLock(self._lock_path(_key(assignment)))
         lock.acquire(max(0.0, timeout_s))
         return lock
+
+    def _lock_path(self, key: DeviceKey) -> str:
+        # Percent encoding removes slashes and keeps different names different. It never leaves a bare "+", which marks
+        # the digest of a name that is too long for a file.
+        name = urllib.parse.quote(f'{key.kind}-{key.identifier}', safe='')
+        if len(name) > 200:
+            name = '+' + hashlib.sha256(name.encode()).hexdigest()
+        return os.path.join(self._locks, f'{name}.lock')
 
 
 def _recorded_of(domain: domain_xml.Domain, wanted: Collection[DeviceKey], document: str) -> list[DeviceKey]:

@@ -29,6 +29,7 @@ import time
 
 CHUNK = 16 << 20
 REPORT_EVERY_S = 1.0
+LINE = 512
 
 
 class Unproven(Exception):
@@ -113,6 +114,15 @@ class Dax:
                 del first    # a mapping with a pointer into it cannot be closed
 
 
+def started_at(pid: int) -> int:
+    """When a process started, as the kernel counts (proc_pid_stat(5)): a later one of the same number started later.
+
+    :raises OSError: there is no such process
+    """
+    with open(f'/proc/{pid}/stat') as file:
+        return int(file.read().rpartition(')')[2].split()[19])
+
+
 def wipe(device: File | Dax, size: int, rate: int, report: Callable[[str, int], None],
          clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep) -> None:
     """Zero ``size`` bytes and read every one back, at most ``rate`` bytes a second (0: as fast as it goes).
@@ -141,16 +151,45 @@ def wipe(device: File | Dax, size: int, rate: int, report: Callable[[str, int], 
 
 
 class Reporter:
-    """Writes progress, once a second and at the end of a phase. It ignores that its reader is gone."""
+    """Writes progress, once a second and at the end of a phase. It ignores that its reader is gone.
 
-    def __init__(self, size: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._size, self._clock, self._next, self._gone = size, clock, 0.0, False
+    It writes it on standard output, for whoever started the wiper, and into the lock file, for all others: a command,
+    or a manager that starts while the wiper of an earlier one goes on. There it has the rate and the time left, and
+    which process this is, since whoever reads it must not take the lock to see whether anybody has it.
+    """
+
+    def __init__(self, size: int, lock_fd: int | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._size, self._lock_fd, self._clock, self._next, self._gone = size, lock_fd, clock, 0.0, False
+        self._process = {'pid': os.getpid(), 'started': 0}
+        with contextlib.suppress(OSError):      # then nobody else knows how far it is
+            self._process['started'] = started_at(os.getpid())
+        self._began = clock()
 
     def __call__(self, phase: str, done: int) -> None:
         now = self._clock()
         if now >= self._next or done == self._size:
             self._next = now + REPORT_EVERY_S
             self.write({'phase': phase, 'done': done, 'of': self._size})
+            self._tell(phase, done, now)
+        if done == self._size:
+            self._began = now                   # of the next phase
+
+    def _tell(self, phase: str, done: int, now: float) -> None:
+        if self._lock_fd is None:
+            return
+        rate = int(done / max(now - self._began, 0.001))
+        to_do = self._size - done + (self._size if phase == 'zero' else 0)
+        line = json.dumps({**self._process, 'phase': phase, 'done': done, 'of': self._size, 'rate': rate,
+                           'left': to_do // rate if rate else None})
+        # Always as long, and at once: whoever reads it meanwhile reads one or the other.
+        with contextlib.suppress(OSError):
+            os.pwrite(self._lock_fd, line.ljust(LINE).encode(), 0)
+
+    def end(self) -> None:
+        """Remove from the lock file what was written there."""
+        if self._lock_fd is not None:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._lock_fd, 0)
 
     def write(self, line: dict[str, object]) -> None:
         if self._gone:
@@ -161,17 +200,26 @@ class Reporter:
             self._gone = True
 
 
+def lock_file(lock_fd: int, device_fd: int) -> int | None:
+    """The lock's descriptor if it is a file for itself, into which progress may be written; None if it is not.
+
+    :raises OSError: one of them is not open
+    """
+    lock, device = os.fstat(lock_fd), os.fstat(device_fd)
+    return lock_fd if stat.S_ISREG(lock.st_mode) and not os.path.samestat(lock, device) else None
+
+
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description='Zero a namespace and prove it.')
     parser.add_argument('--device-fd', type=int, required=True)
-    parser.add_argument('--lock-fd', type=int, required=True, help='held open until the end, and otherwise unused')
+    parser.add_argument('--lock-fd', type=int, required=True, help='held open until the end; progress is written there')
     parser.add_argument('--size', type=int, required=True, help='in bytes')
     parser.add_argument('--align', type=int, required=True, help='in bytes')
     parser.add_argument('--rate', type=int, default=0, help='in bytes a second')
     options = parser.parse_args(arguments)
     reporter = Reporter(options.size)
     try:
-        os.fstat(options.lock_fd)
+        reporter = Reporter(options.size, lock_file(options.lock_fd, options.device_fd))
         character = stat.S_ISCHR(os.fstat(options.device_fd).st_mode)
         device = Dax(options.device_fd, options.size, options.align) if character \
             else File(options.device_fd, options.size)
@@ -182,6 +230,8 @@ def main(arguments: list[str]) -> int:
     except OSError as error:
         reporter.write({'phase': 'failed', 'reason': error.strerror or 'an error of the device'})
         return 1
+    finally:
+        reporter.end()
     reporter.write({'phase': 'clean', 'done': options.size, 'of': options.size})
     return 0
 

@@ -127,7 +127,8 @@ class EveryCallTestCase(base.TestCase):
     def test_every_public_call_of_the_manager_is_among_these(self):
         # The others name no instance: they are about the host, or are in OtherArgumentsTestCase.
         others = {'init_host', 'close', 'disable_node', 'enable_node', 'explain', 'drain', 'undrain', 'admit',
-                  'list_withheld', 'update_available_resource', 'resources_of', 'providers', 'placed'}
+                  'retire', 'list_withheld', 'wipes', 'update_available_resource', 'resources_of', 'providers',
+                  'placed'}
         host = self.useFixture(fixtures.Host(ready=False))
         public = {name for name, value in vars(type(host.manager)).items()
                   if not name.startswith('_') and isinstance(value, types.FunctionType)}
@@ -204,11 +205,16 @@ class OtherArgumentsTestCase(HostTestCase):
             self.refused('name', manager.undrain, 'vpmem', wrong)
             self.refused('kind', manager.admit, wrong, 'd0')
             self.refused('name', manager.admit, 'vpmem', wrong)
+            self.refused('kind', manager.retire, wrong, 'd0', A_UUID)
+            self.refused('identifier', manager.retire, 'vpmem', wrong, A_UUID)
+        for wrong in NO_UUIDS:
+            self.refused('instance_uuid', manager.retire, 'vpmem', 'd0', wrong)
 
     def test_a_reason_is_a_short_printable_text(self):
         manager = self.host.manager
         for wrong in (*NO_TEXTS, 'a\nb', '\x1b[2J', 'x' * 256, '\ud800', '\u202e'):
             self.refused('reason', manager.drain, 'vpmem', 'd4', reason=wrong)
+            self.refused('reason', manager.retire, 'vpmem', 'd4', A_UUID, reason=wrong)
             self.refused('reason', manager.disable_node, 'host', wrong)
         manager.drain('vpmem', 'd4', reason='Lüfter defekt, DIMM 4')
         self.assertIn(('d4', 'withheld: drained'), self.host.states().items())

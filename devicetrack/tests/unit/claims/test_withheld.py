@@ -551,11 +551,11 @@ class ForgottenTestCase(WithheldTestCase):
         self.forget_and_bring_back()
         self.manager.drain('vpmem', 'd1')
         error = self.assertRaises(exception.BadRequest, self.manager.admit, 'vpmem', 'd1')
-        self.assertEqual("device: 'vpmem/d1': it was not forgotten, and admit is for those alone; it is drained: "
-                         'device undrain; those that were forgotten are vpmem/d0', str(error))
+        self.assertEqual("device: 'vpmem/d1': it was neither forgotten nor retired, and admit is for those alone; "
+                         'it is drained: device undrain; those are vpmem/d0', str(error))
         self.manager.admit('vpmem', 'd0')
         error = self.assertRaises(exception.BadRequest, self.manager.admit, 'vpmem', 'd0')
-        self.assertTrue(str(error).endswith('for those alone; those that were forgotten are none'), error)
+        self.assertTrue(str(error).endswith('for those alone; those are none'), error)
 
     def test_a_crash_before_the_row_is_gone_leaves_it_noted(self) -> None:
         self.store.before('write', REFUSED)

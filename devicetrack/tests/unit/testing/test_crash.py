@@ -78,10 +78,10 @@ class WithForgetfulStore(service.Compute):
 class HastyLife(Life):
     """Frees devices before their rows are deleted."""
 
-    def give_back(self, leaving):
+    def give_back(self, leaving, wait=True):
         if leaving:
             vars(self)['_ledger'].free_of(leaving[0].instance_uuid, [record.key for record in leaving])
-        super().give_back(leaving)
+        super().give_back(leaving, wait)
 
 
 class WithHastyLife(service.Compute):
@@ -93,7 +93,7 @@ class WithHastyLife(service.Compute):
 class TrustfulLife(Life):
     """Takes devices that were on their way back for wiped. Only who is killed in between can see the difference."""
 
-    def give(self, records):
+    def give(self, records, wait=True):
         if records:
             vars(self)['_rows'].write(Changes(delete=tuple(records)))
             vars(self)['_ledger'].free_of(records[0].instance_uuid, [record.key for record in records])

@@ -1,0 +1,105 @@
+"""The end of the give path: devices leave the host, then their rows the store, and then they are free."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import TypeGuard
+
+from devicetrack import exception
+from devicetrack.claims.locked_ledger import LockedLedger
+from devicetrack.claims.rows import Rows
+from devicetrack.claims.withheld import WithheldDevices
+from devicetrack.objects import details
+from devicetrack.objects import DeviceAssignment
+from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import Record
+from devicetrack.store.api import Changes
+from devicetrack.virt.driver import VirtDriver
+
+# By device None, or why it was not taken back.
+Answers = Mapping[DeviceKey, exception.DriverError | None]
+
+
+class Giving:
+    """Gives devices back whose rows say that they are on their way back."""
+
+    def __init__(self, ledger: LockedLedger, rows: Rows, driver: VirtDriver, withheld: WithheldDevices) -> None:
+        self._ledger, self._rows, self._driver, self._withheld = ledger, rows, driver, withheld
+
+    def give_back(self, leaving: Sequence[Record]) -> None:
+        """Take devices of one instance from the host, and their rows from the store. For who works on the instance.
+
+        :raises DriverError: the first of those that keep devices held; the others went back
+        """
+        if leaving:
+            self.end(leaving, self.take_back(leaving))
+
+    def take_back(self, leaving: Sequence[Record], check: Callable[[], None] = lambda: None) -> Answers:
+        """Take devices from the host. Blocks while they are wiped. Their rows stay, and so they stay held.
+
+        :param check: called under the lock of each device, before it is changed; an error of it ends the call
+        """
+        self._ledger.releasing([record.key for record in leaving])
+        assignments, unreadable = _readable(leaving)
+        rows = {record.key: record for record in leaving}
+
+        def confirm(assignment: DeviceAssignment) -> None:
+            # Asked under the device's lock: whoever took over this host, or changed the row, may have given it to
+            # others.
+            check()
+            self._rows.check(rows[DeviceKey(assignment.kind, assignment.identifier)])
+
+        return {**self._driver.unclaim(assignments, confirm), **unreadable}
+
+    def end(self, leaving: Sequence[Record], answers: Answers) -> None:
+        """Remove the rows of the devices that were taken back, and free these. For who works on the instance.
+
+        A row that was changed since :meth:`take_back` stays, and so do all of them.
+
+        :raises DriverError: as :meth:`give_back`
+        :raises StoreError: the rows stay, or nobody knows; so the devices stay held
+        """
+        try:
+            self._end(leaving, answers)
+        except exception.DeviceTrackError:
+            raise
+        except BaseException:
+            # The rows may be gone with the ledger still holding their devices.
+            self._ledger.discard()
+            raise
+
+    def _end(self, leaving: Sequence[Record], answers: Answers) -> None:
+        done = [record for record in leaving if answers[record.key] is None]
+        if done:
+            self._rows.write(Changes(delete=tuple(done)))
+            removed = {record.key for record in done if details.from_text(record.details).goes_with_its_assignment}
+            self._withheld.went_back([record.key for record in done])
+            self._ledger.free_of(done[0].instance_uuid, [record.key for record in done], removed)
+        for key, error in answers.items():
+            if is_failure(error):
+                self._withheld.did_not_go_back(key, error.reason)
+        for error in answers.values():
+            if error is not None:
+                raise error
+
+
+def is_failure(error: exception.DeviceTrackError | None) -> TypeGuard[exception.UnclaimFailed]:
+    """Whether an error says that giving a device back was tried and failed."""
+    return isinstance(error, exception.UnclaimFailed) and not isinstance(error, exception.UsersUnknown)
+
+
+def _readable(records: Sequence[Record]) -> tuple[list[DeviceAssignment], dict[DeviceKey, exception.DriverError]]:
+    """The assignments of rows, and an error for each row whose details cannot be read: it must not stop the others."""
+    assignments: list[DeviceAssignment] = []
+    unreadable: dict[DeviceKey, exception.DriverError] = {}
+    for record in records:
+        assignment = DeviceAssignment.from_record(record)
+        try:
+            _ = assignment.details
+        except (exception.UnknownObject, exception.MalformedObject) as error:
+            unreadable[record.key] = exception.UnclaimFailed(*record.key, f'its row cannot be read: {error}')
+        else:
+            assignments.append(assignment)
+    return assignments, unreadable

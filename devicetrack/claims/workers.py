@@ -1,0 +1,85 @@
+"""A bounded number of threads that take pieces of work until nothing is left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+import threading
+import time
+from typing import Generic
+from typing import TypeVar
+
+from devicetrack import log
+
+LOG = log.logger(__name__)
+
+Piece = TypeVar('Piece')
+
+
+class Workers(Generic[Piece]):
+    """Threads that end when there is nothing to do, so that an idle host has none.
+
+    They are daemons: the end of the process does not wait for them.
+
+    :param name: of the threads
+    :param at_once: how many of them there are at most
+    :param take: the next piece of work, or None when nothing is left for now. Threads call it at the same time
+    :param work: does a piece. An error of it is logged, and the thread goes on with the next piece
+    """
+
+    def __init__(self, name: str, at_once: int, take: Callable[[], Piece | None],
+                 work: Callable[[Piece], None]) -> None:
+        self._name, self._at_once, self._take, self._work = name, at_once, take, work
+        self._lock = threading.Lock()           # of what follows; nothing is called while it is held
+        self._threads: list[threading.Thread] = []
+        self._active: set[threading.Thread] = set()             # those of them that will take more work
+        self._calls = 0                         # of start()
+
+    def start(self) -> None:
+        """Say that there may be work. Starts one more thread, unless there are enough. Quick."""
+        with self._lock:
+            self._calls += 1                    # a thread that is about to end looks once more
+            if len(self._active) < self._at_once:
+                thread = threading.Thread(target=self.run, name=self._name, daemon=True)
+                thread.start()                  # it may need the lock only when it has run out of work
+                self._active.add(thread)
+                self._threads = [*(one for one in self._threads if one.is_alive()), thread]
+
+    def run(self) -> None:
+        """Work until nothing is left: what each thread does."""
+        try:
+            more = True
+            while more:
+                calls = self._calls
+                while (piece := self._take()) is not None:
+                    self._do(piece)
+                with self._lock:
+                    more = calls != self._calls
+                    if not more:
+                        self._active.discard(threading.current_thread())
+        finally:
+            with self._lock:
+                self._active.discard(threading.current_thread())
+
+    def _do(self, piece: Piece) -> None:
+        try:
+            self._work(piece)
+        except Exception:                       # the thread serves other pieces too
+            LOG.exception('A piece of work of %s failed', self._name)
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until no thread works any more.
+
+        :returns: False when one still does after so many seconds
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            with self._lock:
+                thread = next((one for one in self._threads if one.is_alive()), None)
+            if thread is None:
+                return True
+            if deadline is None:
+                thread.join()
+            elif time.monotonic() < deadline:
+                thread.join(deadline - time.monotonic())
+            else:
+                return False

@@ -1,0 +1,460 @@
+"""Wipes do not stand in the way: no start and no audit waits for one, and none is lost, whatever ends it."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from devicetrack import exception
+from devicetrack import vocabulary
+from devicetrack.claims import orders
+from devicetrack.claims import workers
+from devicetrack.engine import reconcile
+from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import WipeProgress
+from devicetrack.store.api import Changes
+from devicetrack.store.api import Update
+from devicetrack.testing import fixtures
+from devicetrack.testing.fixtures import FREE
+from devicetrack.testing.fixtures import Instance
+from devicetrack.tests import base
+from devicetrack.virt import fake_guests
+
+D0, D1 = DeviceKey('vpmem', 'd0'), DeviceKey('vpmem', 'd1')
+RELEASING = vocabulary.RELEASING
+FOREVER_S = 60.0
+FULL = exception.UnclaimFailed('vpmem', 'd0', 'a bad block')
+
+
+class WipesTestCase(base.TestCase):
+
+    devices = 2
+    at_once = 2
+
+    def setUp(self) -> None:
+        super().setUp()
+        configuration = self.useFixture(fixtures.Configuration())
+        configuration.set('devicetrack', wipes_at_once=self.at_once)
+        self.host = self.useFixture(fixtures.Host(devices=self.devices, configuration=configuration))
+        self.machine = self.host.machine
+        self.go_on = threading.Event()          # wipes go on from then
+        self.wiping = threading.Semaphore(0)    # released once by each wipe that has begun
+        self.addCleanup(self.go_on.set)
+
+    def let_wipes_last(self) -> None:
+        def wipe() -> None:
+            self.wiping.release()
+            self.go_on.wait(FOREVER_S)
+        self.machine.before('wipe', wipe)
+
+    def gone(self, pmem: int = 1, vgpu: int = 0) -> Instance:
+        """An instance whose guest is gone, with its devices not given back yet."""
+        instance = self.host.spawn(pmem=pmem, vgpu=vgpu)
+        for record in self.host.records(instance):
+            if record.kind == 'vpmem':
+                self.machine.write(record.key, b'secret')
+        self.machine.delete_guest(instance.uuid)
+        return instance
+
+    def interrupted(self, pmem: int = 1) -> Instance:
+        """An instance whose release was interrupted by a crash, before anything was wiped."""
+        instance = self.gone(pmem)
+        self.machine.before('unclaim', KeyboardInterrupt(), times=1)
+        self.assertRaises(KeyboardInterrupt, self.host.manager.release, None, instance)
+        self.assertEqual({RELEASING}, {record.state for record in self.host.records(instance)})
+        return instance
+
+
+class StartTestCase(WipesTestCase):
+
+    def test_a_start_waits_for_no_wipe_and_takes_claims(self) -> None:
+        self.interrupted()
+        self.let_wipes_last()
+        self.assertEqual([], self.host.restart(wait=False))
+        self.wiping.acquire(timeout=FOREVER_S)
+        self.assertEqual({'d0': RELEASING, 'd1': FREE}, self.host.states())
+        self.host.claim(Instance(), pmem=1)
+        self.assertRaises(exception.NoFit, self.host.claim, Instance(), pmem=1)
+        self.go_on.set()
+        self.host.wait()
+        self.assertEqual((FREE, b''), (self.host.states()['d0'], self.machine.read(D0)))
+
+    def test_an_audit_waits_for_no_wipe(self) -> None:
+        self.interrupted()
+        self.let_wipes_last()
+        for _audit in range(3):
+            self.assertEqual([], self.host.audit(wait=False))
+        self.assertEqual((RELEASING, 1), (self.host.states()['d0'], self.machine.calls['wipe']))
+        self.go_on.set()
+        self.host.wait()
+        self.assertEqual(FREE, self.host.states()['d0'])
+
+    def test_an_order_waits_for_no_wipe(self) -> None:
+        instance = self.gone()
+        self.let_wipes_last()
+        store, host_uuid = self.host.store.store, self.host.manager.host_uuid
+        order = orders.make(host_uuid, orders.RELEASE, instance_uuid=instance.uuid)
+        store.add_order(order)
+        self.host.audit(wait=False)
+        self.assertEqual(RELEASING, self.host.states()['d0'])
+        self.go_on.set()
+        self.host.wait()
+        self.assertEqual(FREE, self.host.states()['d0'])
+
+    def test_what_is_not_wiped_goes_back_at_once(self) -> None:
+        self.machine.add_parent('card', units=1)
+        self.host.audit()
+        instance = self.gone(pmem=1, vgpu=1)
+        self.machine.before('unclaim', KeyboardInterrupt(), times=1)
+        self.assertRaises(KeyboardInterrupt, self.host.manager.release, None, instance)
+        self.let_wipes_last()
+        self.host.audit(wait=False)
+        self.assertEqual([D0], [record.key for record in self.host.records()])
+        self.go_on.set()
+
+
+class BoundTestCase(WipesTestCase):
+
+    devices = 5
+
+    def test_so_many_go_on_side_by_side_and_no_more(self) -> None:
+        instances = [self.gone() for _ in range(5)]
+        self.let_wipes_last()
+        for instance in instances:
+            self.host.manager.release(None, instance, wait=False)
+        for _ in range(self.at_once):
+            self.assertTrue(self.wiping.acquire(timeout=FOREVER_S))
+        self.assertEqual(self.at_once, self.machine.calls['wipe'])
+        self.assertEqual({RELEASING}, set(self.host.states().values()))
+        self.go_on.set()
+        self.host.wait()
+        self.assertEqual(({FREE}, 5), (set(self.host.states().values()), self.machine.calls['wipe']))
+
+
+class ReleaseTestCase(WipesTestCase):
+
+    def test_a_service_that_does_not_wait(self) -> None:
+        instance = self.gone()
+        self.let_wipes_last()
+        self.host.manager.release(None, instance, wait=False)
+        self.assertEqual((RELEASING, None), (self.host.states()['d0'], instance.resources))
+        self.go_on.set()
+        self.host.wait()
+        self.assertEqual((FREE, b''), (self.host.states()['d0'], self.machine.read(D0)))
+
+    def test_one_that_waits_waits_for_what_is_under_way(self) -> None:
+        instance = self.gone(pmem=2)
+        self.let_wipes_last()
+        self.host.manager.release(None, instance, wait=False)
+        self.wiping.acquire(timeout=FOREVER_S)
+        threading.Timer(0.1, self.go_on.set).start()
+        self.host.manager.release(None, instance)
+        self.assertEqual({'d0': FREE, 'd1': FREE}, self.host.states())
+
+    def test_the_instance_takes_other_devices_meanwhile(self) -> None:
+        instance = self.gone()
+        self.let_wipes_last()
+        self.host.manager.release(None, instance, wait=False)
+        self.wiping.acquire(timeout=FOREVER_S)
+        self.host.spawn(instance, pmem=1)
+        self.go_on.set()
+        self.host.wait()
+        self.assertEqual({'d0': FREE, 'd1': 'active'}, self.host.states())
+
+    def test_a_guest_that_starts_meanwhile_keeps_the_device(self) -> None:
+        instance = self.gone()
+        element = fake_guests.element('vpmem', fixtures.path_of(self.machine.devices[D0]))
+        self.machine.before('wiped', lambda: self.machine.start_guest(instance.uuid, [element]), times=1)
+        self.host.manager.release(None, instance, wait=False)
+        self.host.wait()
+        self.assertEqual(RELEASING, self.host.states()['d0'])
+        [finding] = [one for one in self.host.audit() if one.kind == reconcile.RELEASE_PENDING]
+        self.assertIn('names it', finding.detail)
+        self.machine.delete_guest(instance.uuid)
+        self.host.audit()
+        self.assertEqual(FREE, self.host.states()['d0'])
+
+    def test_a_row_that_changed_meanwhile_stays_held(self) -> None:
+        instance = self.gone()
+
+        def change() -> None:
+            [record] = self.host.records(instance)
+            self.host.store.store.write(Changes(update=(Update(record, record._replace(
+                generation=record.generation + 1)),)))
+
+        self.machine.before('wipe', change, times=1)
+        self.host.manager.release(None, instance, wait=False)
+        self.host.wait()
+        self.assertEqual(RELEASING, self.host.states()['d0'])
+        self.host.audit()
+        self.assertEqual(FREE, self.host.states()['d0'])
+
+
+class EndTestCase(WipesTestCase):
+
+    def test_close_waits_for_no_wipe_and_the_row_stays(self) -> None:
+        instance = self.gone()
+        self.let_wipes_last()
+        self.host.manager.release(None, instance, wait=False)
+        self.wiping.acquire(timeout=FOREVER_S)
+        running = self.host.running
+        self.host.manager.close()
+        self.assertEqual([RELEASING], [record.state for record in self.host.records(instance)])
+        self.go_on.set()
+        running.wipes.wait()
+        self.assertEqual([RELEASING], [record.state for record in self.host.records(instance)])
+        self.host.restart()
+        self.assertEqual(FREE, self.host.states()['d0'])
+
+    def test_a_later_manager_finds_the_device_busy_reports_and_frees_nothing(self) -> None:
+        self.interrupted()
+        self.machine.wiping[D0] = WipeProgress('zero', 1 << 30, 4 << 30, 512 << 20, 14)
+        with self.machine.working_on(*D0):
+            self.host.restart()
+            [finding] = self.host.audit()
+            self.assertEqual((reconcile.RELEASE_PENDING, D0), (finding.kind, finding.device))
+            self.assertIn('it is being wiped: 1,024 of 4,096 MiB written, 512 MiB/s, about 14 s left', finding.detail)
+            self.assertEqual((RELEASING, 0), (self.host.states()['d0'], self.machine.calls['wipe']))
+        self.machine.wiping.clear()
+        self.host.audit()
+        self.assertEqual(([], FREE), (self.host.audit(), self.host.states()['d0']))
+
+    def test_an_unexpected_error_in_the_thread_loses_no_device(self) -> None:
+        instance = self.gone()
+        self.machine.before('wipe', ZeroDivisionError(), times=1)
+        self.host.manager.release(None, instance, wait=False)
+        self.host.wait()
+        self.assertEqual(RELEASING, self.host.states()['d0'])
+        self.host.audit()
+        self.assertEqual(FREE, self.host.states()['d0'])
+
+    def test_a_store_that_fails_at_the_end_loses_no_device(self) -> None:
+        instance = self.gone()
+        self.machine.before('wiped', lambda: self.host.store.before(
+            'write', exception.StoreUnavailable('store', 'gone'), times=1), times=1)
+        self.host.manager.release(None, instance, wait=False)
+        self.host.wait()
+        self.assertEqual(RELEASING, self.host.states()['d0'])
+        self.host.audit()
+        self.assertEqual(FREE, self.host.states()['d0'])
+
+
+class ProgressTestCase(WipesTestCase):
+
+    def test_what_is_wiped_and_how_far_that_is(self) -> None:
+        instance = self.gone()
+        self.let_wipes_last()
+        self.host.manager.release(None, instance, wait=False)
+        progress = self.machine.wiping[D0] = WipeProgress('verify', 3 << 30, 4 << 30, 1 << 30, 1)
+        [wipe] = self.host.manager.wipes()
+        self.assertEqual((D0, instance.uuid, progress, 0), wipe[:4])
+        self.go_on.set()
+        self.host.wait()
+        self.assertEqual([], self.host.manager.wipes())
+
+
+class FailureTestCase(WipesTestCase):
+
+    def finding(self) -> reconcile.Finding:
+        [finding] = [one for one in self.host.audit() if one.kind == reconcile.RELEASE_PENDING]
+        return finding
+
+    def test_the_finding_says_why_since_when_and_how_often(self) -> None:
+        instance = self.interrupted()
+        self.machine.before('wipe', FULL)
+        self.host.audit()
+        finding = self.finding()
+        self.assertEqual((reconcile.WARNING, D0, instance.uuid), finding[1:4])
+        self.assertIn('that failed since 20', finding.detail)
+        self.assertIn('the last time because a bad block', finding.detail)
+        self.assertEqual(self.host.running.withheld.failures[D0].since, finding.since)
+
+    def test_it_grows_and_tries_grow_apart(self) -> None:
+        self.interrupted()
+        self.machine.before('wipe', FULL)
+        tries, severities = [], []
+        for audit in range(1, 40):
+            before = self.machine.calls['wipe']
+            findings = self.host.audit()
+            if self.machine.calls['wipe'] > before:
+                tries.append(audit)
+                severities.append([one.severity for one in findings])
+        self.assertEqual([1, 2, 4, 8, 16, 32], tries)
+        self.assertEqual([[], *[[reconcile.WARNING]] * 4, [reconcile.CRITICAL]], severities)
+        self.assertEqual((RELEASING, b'secret'), (self.host.states()['d0'], self.machine.read(D0)))
+
+    def test_it_lasts_over_a_restart_which_tries_at_once(self) -> None:
+        self.interrupted()
+        self.machine.before('wipe', FULL)
+        for _audit in range(5):
+            self.host.audit()
+        [before] = self.host.manager.list_withheld()
+        cause = before.causes[vocabulary.NOT_GIVEN_BACK]
+        self.assertEqual(('a bad block', 3), (cause.detail, cause.tries))
+        tried = self.machine.calls['wipe']
+        self.host.restart()
+        self.assertEqual(tried + 1, self.machine.calls['wipe'])
+        self.assertEqual(cause._replace(tries=4), self.host.running.withheld.failures[D0])
+
+    def test_it_is_over_when_the_device_goes_back(self) -> None:
+        self.interrupted()
+        self.machine.before('wipe', FULL, times=1)
+        self.host.audit()
+        self.host.audit()
+        self.assertEqual((FREE, []), (self.host.states()['d0'], self.host.manager.list_withheld()))
+        self.host.audit()
+        self.assertEqual([], self.host.store.store.withheld(self.host.manager.host_uuid))
+
+    def test_a_mark_that_a_crash_left_withholds_nothing(self) -> None:
+        self.interrupted()
+        self.machine.before('wipe', FULL, times=2)
+        for _audit in range(3):
+            self.host.audit()
+        self.assertEqual(1, len(self.host.store.store.withheld(self.host.manager.host_uuid)))
+        self.host.audit()                       # wiped; the process ends before the store knows that
+        self.host.restart()
+        self.assertEqual(({'d0': FREE, 'd1': FREE}, []), (self.host.states(), self.host.manager.list_withheld()))
+        self.assertEqual([], self.host.store.store.withheld(self.host.manager.host_uuid))
+
+    def test_unknown_users_are_no_failed_try(self) -> None:
+        self.interrupted()
+        self.machine.unknown_domains['11111111-2222-3333-4444-555555555555'] = 'not read'
+        self.machine.start_guest('11111111-2222-3333-4444-555555555555', [])
+        self.host.audit()
+        self.assertEqual({}, dict(self.host.running.withheld.failures))
+        self.machine.clear()
+        self.machine.delete_guest('11111111-2222-3333-4444-555555555555')
+        self.host.audit()
+        self.assertEqual(FREE, self.host.states()['d0'])
+
+    def test_a_release_that_waits_counts_too(self) -> None:
+        instance = self.gone()
+        self.machine.before('wipe', FULL, times=1)
+        self.assertRaises(exception.UnclaimFailed, self.host.manager.release, None, instance)
+        self.assertEqual(1, self.host.running.withheld.failures[D0].tries)
+
+
+class RetirementTestCase(WipesTestCase):
+
+    RETIRED = f'withheld: {vocabulary.RETIRED}'
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.instance = self.interrupted()
+        self.machine.before('wipe', FULL)
+        self.host.audit()
+
+    def retire(self, **arguments: Any) -> Any:
+        return self.host.manager.retire('vpmem', 'd0', self.instance.uuid, **arguments)
+
+    def refused(self) -> str:
+        before = self.host.records()
+        error = self.assertRaises(exception.NotRetired, self.retire)
+        self.assertEqual((before, RELEASING), (self.host.records(), self.host.states()['d0']))
+        return error.reason
+
+    def test_the_row_goes_and_nobody_gets_the_device_for_good(self) -> None:
+        retired = self.retire(reason='DIMM 4')
+        self.assertEqual(f'on its way back from instance {self.instance.uuid}: DIMM 4',
+                         retired.causes[vocabulary.RETIRED].detail)
+        self.assertEqual([], self.host.records())
+        self.machine.clear()
+        for _ in range(2):
+            self.host.audit()
+            self.assertIn(vocabulary.RETIRED, self.host.states()['d0'])
+            self.host.restart()
+        self.assertEqual(b'secret', self.machine.read(D0))
+        self.host.claim(Instance(), pmem=1)
+        self.assertRaises(exception.NoFit, self.host.claim, Instance(), pmem=1)
+
+    def test_the_reason_is_by_default_why_it_was_not_given_back(self) -> None:
+        self.assertIn('a bad block', self.retire().causes[vocabulary.RETIRED].detail)
+
+    def test_admitted_again_it_is_read_before_anybody_gets_it(self) -> None:
+        self.retire()
+        self.host.manager.admit('vpmem', 'd0')
+        self.host.running.unproven.wait()
+        self.assertEqual('withheld: unproven', self.host.states()['d0'])
+        self.machine.clear()
+        self.host.manager.admit('vpmem', 'd0', wipe=True)
+        self.host.running.unproven.wait()
+        self.assertEqual((FREE, b''), (self.host.states()['d0'], self.machine.read(D0)))
+
+    def test_wiped_by_an_operator_it_is_retired_no_more(self) -> None:
+        self.retire()
+        self.machine.clear()
+        self.host.manager.admit('vpmem', 'd0', wipe=True)
+        self.host.running.unproven.wait()
+        self.assertEqual((FREE, []), (self.host.states()['d0'], self.host.manager.list_withheld()))
+
+    def test_only_a_device_on_its_way_back_is_retired(self) -> None:
+        other = self.host.spawn(pmem=1)
+        error = self.assertRaises(exception.NotRetired, self.host.manager.retire, 'vpmem', 'd1', other.uuid)
+        self.assertIn('it is active: release its instance first', error.reason)
+        self.assertEqual('active', self.host.states()['d1'])
+
+    def test_another_owner_than_the_confirmed_one(self) -> None:
+        self.instance = Instance()
+        self.assertIn('was confirmed', self.refused())
+
+    def test_nobody_has_it(self) -> None:
+        self.assertRaises(exception.NotAssigned, self.host.manager.retire, 'vpmem', 'd1', self.instance.uuid)
+
+    def test_a_domain_names_it(self) -> None:
+        element = fake_guests.element('vpmem', fixtures.path_of(self.machine.devices[D0]))
+        self.machine.start_guest(self.instance.uuid, [element])
+        self.assertIn('names it', self.refused())
+        self.machine.delete_guest(self.instance.uuid)
+
+    def test_the_hypervisor_cannot_say(self) -> None:
+        self.machine.start_guest('11111111-2222-3333-4444-555555555555', [])
+        self.machine.unknown_domains['11111111-2222-3333-4444-555555555555'] = 'not read'
+        self.assertIn('cannot be read', self.refused())
+
+    def test_it_is_being_wiped(self) -> None:
+        self.machine.clear()
+        self.let_wipes_last()
+        self.host.audit(wait=False)
+        self.wiping.acquire(timeout=FOREVER_S)
+        self.assertIn('works on', self.refused())
+        self.go_on.set()
+        self.host.wait()
+
+    def test_another_process_wipes_it(self) -> None:
+        self.machine.wiping[D0] = WipeProgress('zero', 0, 4 << 30, 0, None)
+        self.assertIn('it is being wiped', self.refused())
+
+    def test_an_order(self) -> None:
+        store = self.host.store.store
+        order = orders.make(self.host.manager.host_uuid, orders.RETIRE, kind='vpmem', identifier='d0',
+                            instance_uuid=self.instance.uuid, reason='')
+        store.add_order(order)
+        self.host.audit()
+        self.assertEqual([], self.host.records())
+        self.assertIn(vocabulary.RETIRED, self.host.states()['d0'])
+
+
+class WorkersTestCase(base.TestCase):
+
+    def test_work_that_comes_while_a_thread_ends_is_done(self) -> None:
+        pieces: list[int] = []
+        done: list[int] = []
+        crew = workers.Workers('test', 2, lambda: pieces.pop() if pieces else None, done.append)
+        for number in range(500):
+            pieces.append(number)
+            crew.start()
+        crew.wait()
+        self.assertEqual(list(range(500)), sorted(done))
+
+    def test_an_error_ends_no_thread(self) -> None:
+        pieces = [0, 1]
+        done: list[int] = []
+
+        def work(piece: int) -> None:
+            done.append(piece)
+            raise ZeroDivisionError
+
+        crew = workers.Workers('test', 1, lambda: pieces.pop() if pieces else None, work)
+        crew.start()
+        crew.wait()
+        self.assertEqual([1, 0], done)
