@@ -20,7 +20,7 @@ from benchmarks.report import Row
 from benchmarks.report import Table
 from benchmarks.report import Verdict
 
-SUBJECTS = ('claim', 'guests', 'recovery', 'store', 'memory', 'imports', 'placement', 'heal', 'compatibility',
+SUBJECTS = ('claim', 'guests', 'recovery', 'wipes', 'store', 'memory', 'imports', 'placement', 'heal', 'compatibility',
             'scheduling')
 
 

@@ -367,6 +367,11 @@ class Life:
         """
         (self._giving if wait else self._wipes).give_back(leaving)
 
+    def are_wiped(self, records: Sequence[Record]) -> bool:
+        """Whether all that is left to do with rows of one instance is to have their devices wiped in the background."""
+        return all(record.state == vocabulary.RELEASING and record.migration_uuid is None for record in records) \
+            and self._wipes.takes(records)
+
     def release(self, records: Sequence[Record], wait: bool = True) -> None:
         """Give back everything that an instance holds here, in whatever role."""
         if records:

@@ -68,7 +68,10 @@ class Resume:
             if instance_uuid in evacuated or not _work_waits(rows, views):
                 continue
             with self._rows.if_idle(instance_uuid) as idle:
-                if idle:
+                if idle and self._life.are_wiped(rows):
+                    # It changes nothing that the views show, so nobody has to read them again.
+                    self._give_back(instance_uuid, rows, self._rows.of_instance(instance_uuid))
+                elif idle:
                     tried = True
                     self._go_on_with(instance_uuid, rows, views, instance_uuid in left)
         return tried or bool(evacuated)
@@ -85,11 +88,15 @@ class Resume:
             if others and unchanged == now:
                 _try(instance_uuid, self._moves.settle_by, others, views)
             return
-        _try(instance_uuid, self._life.give,
-             [record for record in unchanged if record.state == vocabulary.RELEASING], False)
+        self._give_back(instance_uuid, rows, now)
         if unchanged == now:
             _try(instance_uuid, self._moves.settle_by, unchanged, views)
             _try(instance_uuid, self._settle_running, instance_uuid, views.usage)
+
+    def _give_back(self, instance_uuid: str, rows: Sequence[Record], now: Sequence[Record]) -> None:
+        """Go on with a release. For who works on the instance."""
+        _try(instance_uuid, self._life.give, [record for record in now if record in rows
+                                              and record.state == vocabulary.RELEASING], False)
 
     def _settle_running(self, instance_uuid: str, usage: Usage) -> None:
         """Record that a guest runs, which its service did not say."""

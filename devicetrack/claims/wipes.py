@@ -75,7 +75,7 @@ class Wipes:
         self._due: dict[DeviceKey, int] = {}                    # the audit that tries a device again
         self._audits = 0
         self._begun = False
-        self._stop = threading.Event()
+        self._closed = False
         self._workers = Workers('devicetrack-wipes', at_once, self._next, self._wipe)
 
     # -- handing over -------------------------------------------------------------------------------------------------
@@ -94,6 +94,10 @@ class Wipes:
                     self._waiting[record.key] = record          # as the row is now
         self._ledger.releasing([record.key for record in wiped])
         self._giving.give_back([record for record in leaving if record.kind not in self._kinds])
+
+    def takes(self, records: Sequence[Record]) -> bool:
+        """Whether all of some devices are wiped before they are given back."""
+        return all(record.kind in self._kinds for record in records)
 
     def try_now(self, keys: Iterable[DeviceKey]) -> None:
         """Let devices be tried again that wait for another audit, because an operator says so."""
@@ -116,7 +120,7 @@ class Wipes:
     def go_on(self) -> None:
         """Have the threads begin with what was handed over. Quick. Not for who works on an instance."""
         with self._changed:
-            count = len(self._waiting) if self._begun and not self._stop.is_set() else 0
+            count = len(self._waiting) if self._begun and not self._closed else 0
         for _ in range(count):
             self._workers.start()
 
@@ -148,11 +152,11 @@ class Wipes:
 
         Its row stays: the next manager finds it.
         """
-        self._stop.set()
+        self._closed = True
 
     def _next(self) -> Record | None:
         with self._changed:
-            if not self._waiting or self._stop.is_set() or self._gate.report_only is not None:
+            if not self._waiting or self._closed or self._gate.report_only is not None:
                 return None
             key = next(iter(self._waiting))
             record = self._working[key] = self._waiting.pop(key)
@@ -181,7 +185,7 @@ class Wipes:
                 self._changed.notify_all()
 
     def _check_open(self) -> None:
-        if self._stop.is_set():
+        if self._closed:
             raise _Stopped
 
     def _put_off(self, key: DeviceKey) -> None:

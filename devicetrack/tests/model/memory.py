@@ -27,6 +27,7 @@ _REMEMBERED: Final = {
     'views._known': ('_uuids',),
     'declarations': ('known',),
     'withheld': ('_stored', 'marks'),
+    'wipes': ('_waiting', '_working', '_refused', '_due', '_audits', '_begun', '_closed'),
     'life': ('_unrecorded_starts',),
     '_audit': ('_since',),
 }

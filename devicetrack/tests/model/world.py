@@ -21,6 +21,7 @@ from typing import NamedTuple
 import fixtures
 import sqlalchemy as sa
 
+from devicetrack.claims import workers
 from devicetrack.claims.manager import ClaimManager
 from devicetrack.objects import DeviceRequest
 from devicetrack.objects.values import DeviceKey
@@ -217,6 +218,8 @@ class World(fixtures.Fixture):
         self.shape = shape or Shape()
 
     def _setUp(self) -> None:
+        # What is done in the background is done at once, in the one thread that can be stopped and taken up again.
+        self.useFixture(fixtures.MonkeyPatch('devicetrack.claims.workers.Workers.start', workers.Workers.run))
         self.context = object()
         self._thread = threading.get_ident()
         self.at_point: Callable[[str], None] | None = None
