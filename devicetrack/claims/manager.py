@@ -587,6 +587,13 @@ class ClaimManager:
         host = self._started()
         return host.wipes.of(host.rows.all())
 
+    def wait_for_wipes(self) -> None:
+        """Wait until nothing is wiped in the background any more. What could not be wiped waits for the next audit.
+
+        No service has to: it is for those that end, and for tests.
+        """
+        self._ready().wipes.wait()
+
     def providers(self) -> list[Provider]:
         """The resource providers of this host: what exists and can still be made, and what of it nobody may have.
 

@@ -192,7 +192,7 @@ class Host(fixtures.Fixture, compute_service.Compute):
 
     def wait(self) -> None:
         """Wait until the manager has wiped what it wipes in the background."""
-        self.running.wipes.wait()
+        self.manager.wait_for_wipes()
 
     def restart(self, wait: bool = True) -> list[Any]:
         """Replace the manager by a new one, as after a kill of its process.

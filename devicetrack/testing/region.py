@@ -55,6 +55,7 @@ class Region(fixtures.Fixture, compute_service.ServiceData):
             if self._shared and self._store is None:
                 self._store = host.store.store
             host.findings = host.manager.init_host(host.context)
+            host.wait()
 
     @property
     def one(self) -> Host:

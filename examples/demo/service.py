@@ -81,6 +81,7 @@ class Service:
         schema.sync(self._store)        # in a real deployment an operator runs devicetrack-manage db sync
         guests = len(self._hypervisor.listAllDomains())
         findings = self._manager.init_host(CONTEXT)
+        self._manager.wait_for_wipes()  # no service has to; the demo shows what comes of them
         self._began()
         went_on = []
         for instance in self._instances.all():
@@ -168,6 +169,7 @@ class Service:
 
     def audit(self) -> dict[str, Any]:
         findings = self._manager.update_available_resource(CONTEXT, NAME)
+        self._manager.wait_for_wipes()
         return {'findings': [str(finding) for finding in findings]}
 
     # -- the work -----------------------------------------------------------------------------------------

@@ -29,5 +29,5 @@ def read(lock_path: str) -> WipeProgress | None:
         left = said['left']
         return WipeProgress(str(said['phase']), int(said['done']), int(said['of']), int(said['rate']),
                             None if left is None else int(left))
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None

@@ -117,10 +117,13 @@ class Dax:
 def started_at(pid: int) -> int:
     """When a process started, as the kernel counts (proc_pid_stat(5)): a later one of the same number started later.
 
-    :raises OSError: there is no such process
+    :raises OSError: there is no such process, or it has ended
     """
     with open(f'/proc/{pid}/stat') as file:
-        return int(file.read().rpartition(')')[2].split()[19])
+        fields = file.read().rpartition(')')[2].split()
+    if fields[0] in ('Z', 'X'):
+        raise ProcessLookupError(pid)
+    return int(fields[19])
 
 
 def wipe(device: File | Dax, size: int, rate: int, report: Callable[[str, int], None],

@@ -53,6 +53,7 @@ class KillTestCase(base.TestCase):
     def restarted(self):
         manager = ClaimManager('host', programs.libvirt_driver(self.conf), self.store, self.conf, self.service)
         manager.init_host(self.context)
+        manager.wait_for_wipes()
         self.addCleanup(manager.close)
         return manager
 
@@ -79,6 +80,7 @@ class KillTestCase(base.TestCase):
             self.service.known = {record.instance_uuid: 'deleted'
                                   for record in self.store.records_of_host(manager.host_uuid)}
             manager.update_available_resource(self.context, 'host')
+            manager.wait_for_wipes()
             self.check(manager)
             self.assertEqual([], self.store.records_of_host(manager.host_uuid))
             manager.close()

@@ -128,6 +128,35 @@ class WipeTestCase(base.TestCase):
         self.assertTrue(select.select([self.end_of_wiper], [], [], base.HANGS_S)[0])
         self.assertEqual(b'next' * (2 * MIB), self.content())
 
+    def test_how_far_a_wiper_is_that_outlived_its_service_anybody_can_tell(self) -> None:
+        self.service_killed_in_a_wipe()
+        progress = self.driver().wiping([self.key])[self.key]
+        self.assertEqual(('zero', 8 * MIB), (progress.phase, progress.size_bytes))
+        self.assertLess(0, progress.done_bytes)
+        self.assertLess(0, progress.bytes_per_s)
+        self.assertIsNotNone(progress.left_s)
+        self.go_on()
+        self.assertTrue(select.select([self.end_of_wiper], [], [], base.HANGS_S)[0])
+        self.assertEqual({}, self.driver().wiping([self.key]))
+        self.assertEqual(0, os.path.getsize(self.lock().path))
+
+    def test_what_a_wiper_that_was_killed_said_is_of_no_account(self) -> None:
+        self.service_killed_in_a_wipe()
+        os.kill(self.wiper, signal.SIGKILL)
+        self.assertTrue(select.select([self.end_of_wiper], [], [], base.HANGS_S)[0])
+        self.assertLess(0, os.path.getsize(self.lock().path))
+        self.assertEqual({}, self.driver().wiping([self.key]))
+
+    def test_no_content_of_a_lock_file_is_an_error(self) -> None:
+        driver = self.driver()
+        self.assertEqual({}, driver.wiping([self.key]))
+        os.makedirs(os.path.dirname(self.lock().path))
+        for content in (b'', b'null', b'[' * 600, b'{"pid": "x"}', b'{"pid": 1}', b'\xff' * 600,
+                        b'{"pid": 1e999, "started": 0}'):
+            with open(self.lock().path, 'wb') as file:
+                file.write(content)
+            self.assertEqual({}, driver.wiping([self.key]), content)
+
     def test_the_wiper_gets_nothing_of_the_environment(self) -> None:
         program = os.path.join(self.temp_dir(), 'wiper')
         with open(program, 'w') as file:

@@ -175,10 +175,13 @@ class Orders:
         schema.sync(self.store)
         before = self.look()
         findings = self.manager.init_host(CONTEXT)
+        self.manager.wait_for_wipes()           # for whoever looks next
         return {'findings': _texts(findings), 'before': before, 'after': self.look()}
 
     def audit(self) -> dict[str, Any]:
-        return {'findings': _texts(self.manager.update_available_resource(CONTEXT, self.host))}
+        findings = self.manager.update_available_resource(CONTEXT, self.host)
+        self.manager.wait_for_wipes()
+        return {'findings': _texts(findings)}
 
     # -- one host -----------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,106 @@
+"""What operators see of a device that is wiped, and of one that cannot be; and how they give it up."""
+
+from __future__ import annotations
+
+from devicetrack import exception
+from devicetrack import vocabulary
+from devicetrack.claims import orders
+from devicetrack.objects.values import WipeProgress
+from devicetrack.testing.fixtures import FREE
+from devicetrack.tests.unit.cmd.test_repair import ANOTHER
+from devicetrack.tests.unit.cmd.test_repair import D0
+from devicetrack.tests.unit.cmd.test_repair import RepairCommandTestCase
+
+
+class LeavingTestCase(RepairCommandTestCase):
+    """An instance is gone, and its device could not be wiped, once."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.instance = self.host.spawn(pmem=1)
+        self.machine.delete_guest(self.instance.uuid)
+        self.machine.before('wipe', exception.UnclaimFailed('vpmem', 'd0', 'a bad block'))
+        self.assertRaises(exception.UnclaimFailed, self.host.manager.release, None, self.instance)
+
+
+class WipingTestCase(LeavingTestCase):
+
+    def test_the_inventory_says_how_far_a_wipe_is_whoever_does_it(self) -> None:
+        self.machine.wiping[D0] = WipeProgress('verify', 1 << 30, 4 << 30, 512 << 20, 6)
+        [line] = [one for one in self.run_to(0, 'inventory', 'list').data if one['identifier'] == 'd0']
+        self.assertEqual(('releasing', 'being wiped: 1,024 of 4,096 MiB read back, 512 MiB/s, about 6 s left'),
+                         (line['status'], line['reason']))
+
+    def test_what_could_not_be_given_back_is_listed_with_the_reason(self) -> None:
+        self.host.audit()
+        self.host.audit()
+        [line] = self.run_to(0, 'withheld', 'list').data
+        self.assertEqual(('d0', vocabulary.NOT_GIVEN_BACK, 'host'), (line['name'], line['reason'], line['by']))
+        self.assertEqual('a bad block; tried 2 times', line['detail'])
+        self.assertEqual([f'{self.instance.uuid} (releasing)'], line['instances'])
+        self.machine.wiping[D0] = WipeProgress('zero', 0, 4 << 30, 0, None)
+        [line] = self.run_to(0, 'withheld', 'list').data
+        self.assertIn('now 0 of 4,096 MiB written', line['detail'])
+
+    def test_an_audit_by_the_command_says_why_too(self) -> None:
+        self.host.audit()
+        self.host.audit()
+        [finding] = self.run_to(3, 'audit').data
+        self.assertEqual('warning', finding['severity'])
+        self.assertIn('a bad block', finding['detail'])
+
+    def test_a_command_in_the_place_of_the_manager_leaves_interrupted_wipes_to_it(self) -> None:
+        self.machine.clear()
+        self.host.manager.close()
+        self.run_to(0, 'device', 'drain', 'vpmem/d1')
+        self.assertEqual(1, self.machine.calls['wipe'])
+        self.assertEqual('releasing', self.host.records()[0].state)
+
+    def test_one_that_is_to_give_it_back_waits_for_the_wipe(self) -> None:
+        self.machine.clear()
+        self.host.manager.close()
+        self.run_to(0, 'audit', '--repair')
+        self.assertEqual((2, []), (self.machine.calls['wipe'], self.host.records()))
+
+
+class RetireTestCase(LeavingTestCase):
+
+    def test_it_has_to_be_confirmed(self) -> None:
+        answer = self.run_to(2, 'device', 'retire', 'vpmem/d0')
+        self.assertIn(f'--confirm {self.instance.uuid}', answer.err)
+
+    def test_its_kind_has_to_be_said(self) -> None:
+        self.run_to(2, 'device', 'retire', 'd0', '--confirm', self.instance.uuid)
+
+    def test_one_that_nobody_holds(self) -> None:
+        self.run_to(1, 'device', 'retire', 'vpmem/d1', '--confirm', self.instance.uuid)
+
+    def test_with_the_manager_down_it_is_done_at_once(self) -> None:
+        self.host.manager.close()
+        answer = self.run_to(0, 'device', 'retire', 'vpmem/d0', '--confirm', self.instance.uuid, '--reason', 'DIMM 4')
+        self.assertEqual('retired', answer.data['outcome'])
+        self.assertEqual([], self.host.records())
+        self.host.restart()
+        self.assertIn(vocabulary.RETIRED, self.host.states()['d0'])
+        [line] = [one for one in self.run_to(0, 'withheld', 'list').data if one['reason'] == vocabulary.RETIRED]
+        self.assertIn('DIMM 4', line['detail'])
+
+    def test_with_the_manager_up_it_is_ordered(self) -> None:
+        self.run_to(3, 'device', 'retire', 'vpmem/d0', '--confirm', self.instance.uuid)
+        self.assertEqual([orders.RETIRE], self.waiting())
+        self.host.audit()
+        self.assertEqual([], self.host.records())
+
+    def test_a_refusal_is_the_answer(self) -> None:
+        self.while_waiting(self.host.audit)
+        answer = self.run_to(1, 'device', 'retire', 'vpmem/d0', '--confirm', ANOTHER, '--wait', '5')
+        self.assertIn('was confirmed', answer.out + answer.err)
+        self.assertEqual(1, len(self.host.records()))
+
+    def test_admitted_with_a_wipe_it_is_free(self) -> None:
+        self.host.manager.close()
+        self.run_to(0, 'device', 'retire', 'vpmem/d0', '--confirm', self.instance.uuid)
+        self.machine.clear()
+        self.run_to(0, 'device', 'admit', 'vpmem/d0', '--wipe')
+        self.host.restart()
+        self.assertEqual(FREE, self.host.states()['d0'])
