@@ -155,7 +155,7 @@ class WipeTestCase(base.TestCase):
                         b'{"pid": 1e999, "started": 0}'):
             with open(self.lock().path, 'wb') as file:
                 file.write(content)
-            self.assertEqual({}, driver.wiping([self.key]), content)
+            self.assertEqual({}, driver.wiping([self.key]), str(content))
 
     def test_the_wiper_gets_nothing_of_the_environment(self) -> None:
         program = os.path.join(self.temp_dir(), 'wiper')
