@@ -71,7 +71,8 @@ class Wipes:
         self._changed = threading.Condition()                   # of what follows; nothing is called while it is held
         self._waiting: dict[DeviceKey, Record] = {}
         self._working: dict[DeviceKey, Record] = {}
-        self._refused: dict[DeviceKey, str] = {}                # why the last try ended without the device
+        # Why the last try ended without the device, and the claim that it is on its way back from.
+        self._refused: dict[DeviceKey, tuple[str, str]] = {}
         self._due: dict[DeviceKey, int] = {}                    # the audit that tries a device again
         self._audits = 0
         self._begun = False
@@ -88,10 +89,15 @@ class Wipes:
         :raises DriverError: as :meth:`.Giving.give_back`, of what is not wiped
         """
         wiped = [record for record in leaving if record.kind in self._kinds]
+        failures = self._withheld.failures if wiped else {}
         with self._changed:
             for record in wiped:
-                if record.key not in self._working and self._due.get(record.key, 0) <= self._audits:
-                    self._waiting[record.key] = record          # as the row is now
+                key = record.key
+                if self._refused.get(key, ('', ''))[0] != record.claim_id:
+                    self._refused.pop(key, None)                # that was an earlier owner's
+                is_due = key not in failures or self._due.get(key, 0) <= self._audits
+                if is_due and key not in self._working:
+                    self._waiting[key] = record                 # as the row is now
         self._ledger.releasing([record.key for record in wiped])
         self._giving.give_back([record for record in leaving if record.kind not in self._kinds])
 
@@ -170,11 +176,12 @@ class Wipes:
                 self._giving.end([record], answers)
             with self._changed:
                 self._refused.pop(record.key, None)
+                self._due.pop(record.key, None)
         except _Stopped:
             pass
         except exception.DeviceTrackError as error:
             with self._changed:
-                self._refused[record.key] = str(error)
+                self._refused[record.key] = (record.claim_id, str(error))
             if is_failure(error):
                 self._put_off(record.key)
             LOG.warning('%(kind)s %(identifier)s stays held: %(error)s',
@@ -209,7 +216,7 @@ class Wipes:
             refused = self._refused.get(key)
         said = [f'it is being wiped: {progress}'] if progress is not None else []
         if refused is not None and key not in self._withheld.failures:
-            said.append(f'the last try: {refused}')
+            said.append(f'the last try: {refused[1]}')
         return '; '.join(said)
 
     def works_on(self, keys: Iterable[DeviceKey]) -> bool:

@@ -97,6 +97,6 @@ def killed_in_a_wipe(stage: Stage) -> None:
     say(f"""
         Started again, `init_host` finds the row and waits for nothing. In the background the lock is
         taken as soon as the old process has ended. libvirt has no guest with {namespace}. Nobody
-        heard that it is clean, so it is overwritten once more and read back; then, and only then, the row goes. The demo has read
-        it too: {stage.seen.read(namespace)}. {reported(began)} The other {instances_in(after)} own
-        what they owned.""")
+        heard that it is clean, so it is overwritten once more and read back; then, and only then, the
+        row goes. The demo has read it too: {stage.seen.read(namespace)}. {reported(began)} The other
+        {instances_in(after)} own what they owned.""")

@@ -305,6 +305,18 @@ class FailureTestCase(WipesTestCase):
         self.host.audit()
         self.assertEqual([], self.host.store.store.withheld(self.host.manager.host_uuid))
 
+    def test_the_pauses_of_one_owner_are_not_those_of_the_next(self) -> None:
+        instance = self.interrupted()
+        self.machine.before('wipe', FULL, times=5)
+        for _audit in range(20):
+            self.host.audit()
+        self.assertEqual(5, self.host.running.withheld.failures[D0].tries)
+        self.host.manager.release(None, instance)               # somebody mended it, and does not wait for the audit
+        self.assertEqual(FREE, self.host.states()['d0'])
+        self.interrupted()
+        self.assertEqual([], self.host.audit())
+        self.assertEqual(FREE, self.host.states()['d0'])
+
     def test_a_mark_that_a_crash_left_withholds_nothing(self) -> None:
         self.interrupted()
         self.machine.before('wipe', FULL, times=2)
