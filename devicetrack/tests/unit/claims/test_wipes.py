@@ -84,6 +84,7 @@ class StartTestCase(WipesTestCase):
         self.let_wipes_last()
         for _audit in range(3):
             self.assertEqual([], self.host.audit(wait=False))
+        self.assertTrue(self.wiping.acquire(timeout=FOREVER_S))
         self.assertEqual((RELEASING, 1), (self.host.states()['d0'], self.machine.calls['wipe']))
         self.go_on.set()
         self.host.wait()
