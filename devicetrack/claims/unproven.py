@@ -137,10 +137,12 @@ class Unproven:
         if wipe:
             self._withheld.check_for_wipe(key)
             self._order_wipe(key)
-        else:
-            self._withheld.admit(key)
-            self.look()
-            self.go_on()
+            state = self.state_of(key)          # before the thread begins, which may be done at once
+            self._workers.start()
+            return state
+        self._withheld.admit(key)
+        self.look()
+        self.go_on()
         return self.state_of(key)
 
     def state_of(self, key: DeviceKey) -> Withheld:
@@ -160,7 +162,6 @@ class Unproven:
             if key not in self._wiping:
                 self._ordered.append(key)
                 self._wiping.add(key)
-        self._workers.start()
 
     # -- the thread ---------------------------------------------------------------------------------------------------
 
