@@ -26,6 +26,7 @@ from devicetrack.store.sql import committer
 from devicetrack.store.sql import convert
 from devicetrack.store.sql import database
 from devicetrack.store.sql import models
+from devicetrack.store.sql import queries
 from devicetrack.store.sql import schema
 from devicetrack.store.sql import settle
 from devicetrack.store.sql.backend import Cause
@@ -40,7 +41,6 @@ _ASKED: Final = api.Order._fields.index('answered_at')
 
 # Old and new devices of an instance that moves on one host have the same positions.
 _IN_ORDER: Final = operator.itemgetter(*map(Record._fields.index, ('instance_uuid', 'position', 'identifier')))
-_KEY_OF_WITHHELD: Final = ('host_uuid', 'kind', 'scope', 'name')
 
 
 class SQLStore(database.Database, api.Store):
@@ -54,7 +54,6 @@ class SQLStore(database.Database, api.Store):
         super().__init__(conf)
         self._committer = committer.Committer(self.name, self.backend, self.open_writing, self.close_writing,
                                              self.unavailable)
-        self._selects = _selects()
         self._host: api.Host | None = None          # whose writes are refused when its epoch is over
         self._fence: api.Fence | None = None
         self._is_taken_over = False
@@ -75,16 +74,16 @@ class SQLStore(database.Database, api.Store):
 
     def host(self, name: str) -> api.Host | None:
         with self.reading() as connection:
-            rows = connection.execute(sa.select(models.hosts).where(models.hosts.c.name == name)).all()
+            rows = connection.execute(queries.HOST, {'name': name}).all()
         return convert.hosts(rows)[0] if rows else None
 
     def hosts(self) -> list[api.Host]:
         with self.reading() as connection:
-            return convert.hosts(connection.execute(sa.select(models.hosts).order_by(models.hosts.c.name)).all())
+            return convert.hosts(connection.execute(queries.HOSTS).all())
 
     def add_host(self, host: api.Host) -> None:
         try:
-            self._execute(sa.insert(models.hosts).values(host._asdict()))
+            self._execute(queries.ADD_HOST, host._asdict())
         except db_exc.DBDuplicateEntry as error:
             known = self.host(host.name)
             if known is None or known.identity != host.identity:    # else it is ours, and its answer was lost
@@ -116,7 +115,8 @@ class SQLStore(database.Database, api.Store):
 
         :raises HostTakenOver: somebody did
         """
-        if self._fence is not None and connection.execute(models.at_epoch(*self._fence)).first() is None:
+        if self._fence is not None and connection.execute(
+                queries.AT_EPOCH, self._fence._asdict()).first() is None:
             raise self._taken_over()
 
     def _taken_over(self) -> exception.HostTakenOver:
@@ -141,7 +141,7 @@ class SQLStore(database.Database, api.Store):
         self._set_of_host(host_uuid, nested_version=version, nested_at=at)
 
     def _set_of_host(self, host_uuid: str, **values: Any) -> None:
-        if not self._execute(sa.update(models.hosts).where(models.hosts.c.uuid == host_uuid).values(**values)):
+        if not self._execute(queries.SET_OF_HOST, queries.of(uuid=host_uuid) | values):
             raise self._unknown(host_uuid)
 
     def replace_host(self, before: api.Host, after: api.Host) -> None:
@@ -153,30 +153,28 @@ class SQLStore(database.Database, api.Store):
     # -- assignments and the contexts of moves -------------------------------------------------------------------------
 
     def records(self) -> list[Record]:
-        return list(self._records(self._selects[()], {}))
+        return list(self._records(queries.RECORDS, {}))
 
     def records_of_host(self, host_uuid: str) -> Sequence[Record]:
-        return self._records(self._selects['host_uuid',], {'host_uuid': host_uuid})
+        return self._records(queries.RECORDS_OF_HOST, {'host_uuid': host_uuid})
 
     def records_of_instance(self, host_uuid: str, instance_uuid: str) -> list[Record]:
-        return list(self._records(self._selects['host_uuid', 'instance_uuid'],
+        return list(self._records(queries.RECORDS_OF_INSTANCE,
                                   {'host_uuid': host_uuid, 'instance_uuid': instance_uuid}))
 
     def records_everywhere(self, instance_uuid: str) -> list[Record]:
-        return list(self._records(self._selects['instance_uuid',], {'instance_uuid': instance_uuid}))
+        return list(self._records(queries.RECORDS_EVERYWHERE, {'instance_uuid': instance_uuid}))
 
     def records_of_devices(self, host_uuid: str, keys: Iterable[DeviceKey]) -> list[Record]:
-        table = models.assignments
         of_kinds: dict[str, list[str]] = {}
         for kind, identifier in keys:
             of_kinds.setdefault(kind, []).append(identifier)
         if not of_kinds:
             return []
-        return list(self._records(self._selects['host_uuid',].where(sa.or_(*[
-            sa.and_(table.c.kind == kind, table.c.identifier.in_(identifiers))
-            for kind, identifiers in of_kinds.items()])), {'host_uuid': host_uuid}))
+        return list(self._records(queries.records_of_devices(len(of_kinds)),
+                                  queries.of_devices(host_uuid, of_kinds)))
 
-    def _records(self, statement: sa.Select[Any], given: Mapping[str, str]) -> Sequence[Record]:
+    def _records(self, statement: sa.Select[Any], given: Mapping[str, Any]) -> Sequence[Record]:
         with self.reading() as connection:
             # From the driver's own cursor: SQLAlchemy would make an object of each row, which takes longer than reading
             # it, and none of these columns has anything to convert.
@@ -186,18 +184,15 @@ class SQLStore(database.Database, api.Store):
             return convert.records(sorted(cursor.fetchall(), key=_IN_ORDER))
 
     def contexts(self, host_uuid: str) -> list[api.StoredContext]:
-        return self._contexts(models.migration_contexts.c.host_uuid == host_uuid)
+        return self._contexts(queries.CONTEXTS, {'host_uuid': host_uuid})
 
     def context(self, host_uuid: str, instance_uuid: str) -> api.StoredContext | None:
-        columns = models.migration_contexts.c
-        found = self._contexts(columns.host_uuid == host_uuid, columns.instance_uuid == instance_uuid)
+        found = self._contexts(queries.CONTEXT, {'host_uuid': host_uuid, 'instance_uuid': instance_uuid})
         return found[0] if found else None
 
-    def _contexts(self, *wanted: sa.ColumnElement[bool]) -> list[api.StoredContext]:
-        table = models.migration_contexts
+    def _contexts(self, statement: sa.Select[Any], given: Mapping[str, str]) -> list[api.StoredContext]:
         with self.reading() as connection:
-            return convert.contexts(connection.execute(
-                sa.select(table).where(*wanted).order_by(table.c.instance_uuid)))
+            return convert.contexts(connection.execute(statement, given))
 
     def write(self, changes: api.Changes) -> None:
         if changes.contexts:
@@ -247,53 +242,44 @@ class SQLStore(database.Database, api.Store):
             self.transact(lambda connection: _add_order(connection, order))
         except db_exc.DBDuplicateEntry as error:
             with self.reading() as connection:
-                known = convert.orders(connection.execute(
-                    sa.select(models.orders).where(models.orders.c.uuid == order.uuid)))
+                known = convert.orders(connection.execute(queries.ORDER, {'uuid': order.uuid}))
             if known and known[0][:_ASKED] != order[:_ASKED]:           # else it is ours, and its answer was lost
                 raise ValueError(f'order {order.uuid} is there already and asks for something else') from error
 
     def orders(self, waiting: bool = False) -> list[api.Order]:
-        return self._orders(waiting)
+        return self._orders(queries.ORDERS_WAITING if waiting else queries.ORDERS, {})
 
     def orders_of_host(self, host_uuid: str, waiting: bool = False) -> list[api.Order]:
-        return self._orders(waiting, models.orders.c.host_uuid == host_uuid)
+        return self._orders(queries.ORDERS_OF_HOST_WAITING if waiting else queries.ORDERS_OF_HOST,
+                            {'host_uuid': host_uuid})
 
-    def _orders(self, waiting: bool, *wanted: sa.ColumnElement[bool]) -> list[api.Order]:
-        table = models.orders
-        statement = sa.select(table).where(*wanted).order_by(table.c.number)
-        if waiting:
-            statement = statement.where(table.c.answered_at.is_(None))
+    def _orders(self, statement: sa.Select[Any], given: Mapping[str, str]) -> list[api.Order]:
         with self.reading() as connection:
-            return convert.orders(connection.execute(statement))
+            return convert.orders(connection.execute(statement, given))
 
     def answer_order(self, uuid: str, answered_at: int, answer: str) -> bool:
-        table = models.orders
-        return bool(self._execute(sa.update(table).where(table.c.uuid == uuid, table.c.answered_at.is_(None))
-                                  .values(answered_at=answered_at, answer=answer)))
+        return bool(self._execute(queries.ANSWER_ORDER,
+                                  queries.of(uuid=uuid) | {'answered_at': answered_at, 'answer': answer}))
 
     # -- what is withheld, and what hosts declare ----------------------------------------------------------------------
 
     def withheld(self, host_uuid: str) -> list[api.WithheldRow]:
-        table = models.withheld
         with self.reading() as connection:
-            return convert.withheld(connection.execute(sa.select(table).where(table.c.host_uuid == host_uuid)
-                                                       .order_by(table.c.kind, table.c.scope, table.c.name)))
+            return convert.withheld(connection.execute(queries.WITHHELD, {'host_uuid': host_uuid}))
 
     def set_withheld(self, write: Sequence[api.WithheldRow], delete: Sequence[api.WithheldRow] = ()) -> None:
         if write or delete:
             self._replace(lambda connection: _set_withheld(connection, write, delete))
 
     def declarations(self) -> list[api.StoredDeclaration]:
-        return self._declarations()
+        return self._declarations(queries.DECLARATIONS, {})
 
     def declarations_of_host(self, host_uuid: str) -> list[api.StoredDeclaration]:
-        return self._declarations(models.declarations.c.host_uuid == host_uuid)
+        return self._declarations(queries.DECLARATIONS_OF_HOST, {'host_uuid': host_uuid})
 
-    def _declarations(self, *wanted: sa.ColumnElement[bool]) -> list[api.StoredDeclaration]:
-        table = models.declarations
+    def _declarations(self, statement: sa.Select[Any], given: Mapping[str, str]) -> list[api.StoredDeclaration]:
         with self.reading() as connection:
-            return convert.declarations(connection.execute(
-                sa.select(table).where(*wanted).order_by(*table.primary_key)))
+            return convert.declarations(connection.execute(statement, given))
 
     def set_declarations(self, host_uuid: str, declarations: Sequence[api.StoredDeclaration]) -> None:
         for declaration in declarations:
@@ -314,50 +300,33 @@ class SQLStore(database.Database, api.Store):
     # -- leftovers -----------------------------------------------------------------------------------------------------
 
     def leftovers(self, host_uuid: str) -> list[Leftover]:
-        table = models.leftovers
         with self.reading() as connection:
-            return convert.leftovers(connection.execute(sa.select(table).where(table.c.host_uuid == host_uuid)
-                                                        .order_by(table.c.migration_uuid)))
+            return convert.leftovers(connection.execute(queries.LEFTOVERS, {'host_uuid': host_uuid}))
 
     def add_leftover(self, host_uuid: str, leftover: Leftover) -> None:
         with contextlib.suppress(db_exc.DBDuplicateEntry):      # it is kept already
-            self._execute(sa.insert(models.leftovers).values(host_uuid=host_uuid, **leftover._asdict()))
+            self._execute(queries.ADD_LEFTOVER, {'host_uuid': host_uuid, **leftover._asdict()})
 
     def remove_leftover(self, host_uuid: str, leftover: Leftover) -> None:
-        table = models.leftovers
-        self._execute(sa.delete(table).where(table.c.host_uuid == host_uuid,
-                                             table.c.migration_uuid == leftover.migration_uuid))
+        self._execute(queries.DELETE_LEFTOVER,
+                      {'host_uuid': host_uuid, 'migration_uuid': leftover.migration_uuid})
 
-    def _execute(self, statement: sa.Insert | sa.Update | sa.Delete) -> int:
+    def _execute(self, statement: sa.Insert | sa.Update | sa.Delete, given: Mapping[str, Any]) -> int:
         """Run one statement in a transaction of its own; says how many rows it met. Raises what transact raises."""
-        return self._transact_at_epoch(lambda connection: connection.execute(statement).rowcount)
-
-
-def _selects() -> Mapping[tuple[str, ...], sa.Select[Any]]:
-    """A query for the rows of assignments for each choice of columns that name what is wanted, as its parameters.
-
-    Made once: SQLAlchemy takes as long for making a query as for running it.
-    """
-    columns = models.assignments.c
-    everything = sa.select(models.assignments)
-    return {given: everything.where(*[columns[name] == sa.bindparam(name) for name in given])
-            for given in ((), ('host_uuid',), ('instance_uuid',), ('host_uuid', 'instance_uuid'))}
+        return self._transact_at_epoch(lambda connection: connection.execute(statement, given).rowcount)
 
 
 def _try_to_write(connection: sa.Connection) -> None:
-    """Statements that are refused where nothing can be written, and change nothing where it can."""
-    connection.execute(sa.update(models.hosts).where(sa.false()).values(name=models.hosts.c.name))
-    for table in (models.assignments, models.migration_contexts, models.orders, models.withheld, models.leftovers):
-        connection.execute(sa.delete(table).where(sa.false()))
+    for statement in queries.TRIES:
+        connection.execute(statement)
 
 
 # -- transactions of several statements -------------------------------------------------------------------------------
 
 
 def _take_epoch(connection: sa.Connection, host_uuid: str) -> int | None:
-    table = models.hosts
-    connection.execute(sa.update(table).where(table.c.uuid == host_uuid).values(epoch=table.c.epoch + 1))
-    taken: int | None = connection.execute(sa.select(table.c.epoch).where(table.c.uuid == host_uuid)).scalar()
+    connection.execute(queries.NEXT_EPOCH, queries.of(uuid=host_uuid))
+    taken: int | None = connection.execute(queries.EPOCH, {'uuid': host_uuid}).scalar()
     return taken
 
 
@@ -394,7 +363,7 @@ def _add_order(connection: sa.Connection, order: api.Order) -> None:
     :raises DBDuplicateEntry: the UUID is there already
     """
     table = models.orders
-    connection.execute(sa.insert(table).values(order._asdict()))
+    connection.execute(queries.ADD_ORDER, order._asdict())
     # Two statements: MariaDB takes no LIMIT in a subquery of IN.
     old = connection.execute(
         sa.select(table.c.number).where(table.c.host_uuid == order.host_uuid, table.c.answered_at.is_not(None))
@@ -405,20 +374,16 @@ def _add_order(connection: sa.Connection, order: api.Order) -> None:
 
 def _set_withheld(connection: sa.Connection, write: Sequence[api.WithheldRow],
                   delete: Sequence[api.WithheldRow]) -> None:
-    table = models.withheld
     # Deleted and inserted: each of the three databases has another form of "insert or update".
-    connection.execute(
-        sa.delete(table).where(*[table.c[name] == sa.bindparam(f'of_{name}') for name in _KEY_OF_WITHHELD]),
-        [{f'of_{name}': getattr(row, name) for name in _KEY_OF_WITHHELD} for row in (*write, *delete)])
+    connection.execute(queries.DELETE_WITHHELD, [row._asdict() for row in (*write, *delete)])
     if write:
-        connection.execute(sa.insert(table), [row._asdict() for row in write])
+        connection.execute(queries.ADD_WITHHELD, [row._asdict() for row in write])
 
 
 def _set_declarations(connection: sa.Connection, host_uuid: str,
                       declarations: Sequence[api.StoredDeclaration]) -> None:
-    table, hosts = models.declarations, models.hosts
     # One at a time for each host: a lost transaction that is still open would add its rows to these.
-    connection.execute(sa.select(hosts.c.uuid).where(hosts.c.uuid == host_uuid).with_for_update())
-    connection.execute(sa.delete(table).where(table.c.host_uuid == host_uuid))
+    connection.execute(queries.LOCK_HOST, {'uuid': host_uuid})
+    connection.execute(queries.DELETE_DECLARATIONS, {'host_uuid': host_uuid})
     if declarations:
-        connection.execute(sa.insert(table), [declaration._asdict() for declaration in declarations])
+        connection.execute(queries.ADD_DECLARATIONS, [declaration._asdict() for declaration in declarations])

@@ -1,0 +1,116 @@
+"""The statements of a store, made once: SQLAlchemy takes as long for making a statement as for running it.
+
+Each has its parameters by name. Those that say which rows are meant begin with ``of_`` where the statement also has new
+values, which have the names of their columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import functools
+from typing import Any
+from typing import Final
+
+import sqlalchemy as sa
+
+from devicetrack.store.sql import models
+
+_OF: Final = 'of_'
+
+
+def of(**key: Any) -> dict[str, Any]:
+    """Parameters that say which rows a statement changes."""
+    return {_OF + name: value for name, value in key.items()}
+
+
+def _where(table: sa.Table, names: Sequence[str], prefix: str = '') -> list[sa.ColumnElement[bool]]:
+    return [table.c[name] == sa.bindparam(prefix + name) for name in names]
+
+
+def _select(table: sa.Table, given: Sequence[str], order: Sequence[str] = ()) -> sa.Select[Any]:
+    """All columns of the rows in which the columns ``given`` have the values that the parameters say."""
+    return sa.select(table).where(*_where(table, given)).order_by(*[table.c[name] for name in order])
+
+
+def _key(table: sa.Table) -> list[str]:
+    return [column.name for column in table.primary_key]
+
+
+# -- hosts -------------------------------------------------------------------------------------------------------------
+
+HOST: Final = _select(models.hosts, ['name'])
+HOSTS: Final = _select(models.hosts, [], ['name'])
+ADD_HOST: Final = sa.insert(models.hosts)
+# The parameters say what is set.
+SET_OF_HOST: Final = sa.update(models.hosts).where(*_where(models.hosts, ['uuid'], _OF))
+
+AT_EPOCH: Final = models.at_epoch(sa.bindparam('host_uuid'), sa.bindparam('epoch'))
+NEXT_EPOCH: Final = SET_OF_HOST.values(epoch=models.hosts.c.epoch + 1)
+EPOCH: Final = sa.select(models.hosts.c.epoch).where(*_where(models.hosts, ['uuid']))
+
+# The database refuses these where nothing can be written, and they change nothing where it can.
+TRIES: Final = (
+    sa.update(models.hosts).where(sa.false()).values(name=models.hosts.c.name),
+    *(sa.delete(table).where(sa.false()) for table in (
+        models.assignments, models.migration_contexts, models.orders, models.withheld, models.leftovers)))
+
+# -- assignments and the contexts of moves -----------------------------------------------------------------------------
+
+# The store sorts what they find.
+RECORDS: Final = _select(models.assignments, [])
+RECORDS_OF_HOST: Final = _select(models.assignments, ['host_uuid'])
+RECORDS_OF_INSTANCE: Final = _select(models.assignments, ['host_uuid', 'instance_uuid'])
+RECORDS_EVERYWHERE: Final = _select(models.assignments, ['instance_uuid'])
+
+
+@functools.cache
+def records_of_devices(kinds: int) -> sa.Select[Any]:
+    """The rows of devices of so many kinds on a host. :func:`of_devices` makes the parameters."""
+    columns = models.assignments.c
+    return RECORDS_OF_HOST.where(sa.or_(*[
+        sa.and_(columns.kind == sa.bindparam(f'kind_{number}'),
+                columns.identifier.in_(sa.bindparam(f'identifiers_{number}', expanding=True)))
+        for number in range(kinds)]))
+
+
+def of_devices(host_uuid: str, of_kinds: dict[str, list[str]]) -> dict[str, Any]:
+    """Parameters that name devices by their identifiers, for each kind."""
+    named: dict[str, Any] = {'host_uuid': host_uuid}
+    for number, (kind, identifiers) in enumerate(of_kinds.items()):
+        named |= {f'kind_{number}': kind, f'identifiers_{number}': identifiers}
+    return named
+
+
+CONTEXTS: Final = _select(models.migration_contexts, ['host_uuid'], ['instance_uuid'])
+CONTEXT: Final = _select(models.migration_contexts, ['host_uuid', 'instance_uuid'])
+
+# -- orders ------------------------------------------------------------------------------------------------------------
+
+_UNANSWERED: Final = models.orders.c.answered_at.is_(None)
+
+ORDER: Final = _select(models.orders, ['uuid'])
+ORDERS: Final = _select(models.orders, [], ['number'])
+ORDERS_WAITING: Final = ORDERS.where(_UNANSWERED)
+ORDERS_OF_HOST: Final = _select(models.orders, ['host_uuid'], ['number'])
+ORDERS_OF_HOST_WAITING: Final = ORDERS_OF_HOST.where(_UNANSWERED)
+ADD_ORDER: Final = sa.insert(models.orders)
+ANSWER_ORDER: Final = sa.update(models.orders).where(*_where(models.orders, ['uuid'], _OF), _UNANSWERED)
+
+# -- what is withheld, what hosts declare, and leftovers ---------------------------------------------------------------
+
+WITHHELD: Final = _select(models.withheld, ['host_uuid'], ['kind', 'scope', 'name'])
+ADD_WITHHELD: Final = sa.insert(models.withheld)
+DELETE_WITHHELD: Final = sa.delete(models.withheld).where(*_where(models.withheld, _key(models.withheld)))
+
+DECLARATIONS: Final = _select(models.declarations, [], _key(models.declarations))
+DECLARATIONS_OF_HOST: Final = _select(models.declarations, ['host_uuid'], _key(models.declarations))
+ADD_DECLARATIONS: Final = sa.insert(models.declarations)
+DELETE_DECLARATIONS: Final = sa.delete(models.declarations).where(*_where(models.declarations, ['host_uuid']))
+
+LEFTOVERS: Final = _select(models.leftovers, ['host_uuid'], ['migration_uuid'])
+ADD_LEFTOVER: Final = sa.insert(models.leftovers)
+DELETE_LEFTOVER: Final = sa.delete(models.leftovers).where(
+    *_where(models.leftovers, ['host_uuid', 'migration_uuid']))
+
+# For what one transaction at a time may do to a host.
+LOCK_HOST: Final = sa.select(models.hosts.c.uuid).where(*_where(models.hosts, ['uuid'])).with_for_update()
