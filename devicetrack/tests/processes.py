@@ -35,17 +35,19 @@ from typing import TextIO
 from devicetrack import cmd
 
 _LOADED: Final = (
-    'devicetrack.tests.functional.claims.programs', 'devicetrack.tests.functional.store.processes',
+    'devicetrack.tests.functional.claims.programs', 'devicetrack.tests.functional.placement.ending',
+    'devicetrack.tests.functional.store.processes',
     # What these load when they need it.
     'alembic.command', 'devicetrack.store.sql.postgresql', 'devicetrack.virt.libvirt.driver',
-    'psycopg2', 'pymysql', *(f'devicetrack.cmd.{module.name}' for module in pkgutil.iter_modules(cmd.__path__)))
+    'keystoneauth1.loading', 'keystoneauth1.session', 'psycopg2', 'pymysql', 'requests',
+    *(f'devicetrack.cmd.{module.name}' for module in pkgutil.iter_modules(cmd.__path__)))
 
 
 class Process:
     """A module that runs as ``python -m`` runs it, in a fork of a process that has it loaded.
 
-    ``-c`` in the place of a module's name, and a program's text after it, mean what they mean to ``python``.
-    The parameters are those of :class:`subprocess.Popen`; without ``stdin`` and ``stdout`` these are pipes.
+    ``-c`` in the place of a module's name, and a program's text after it, mean what they mean to ``python``. So does
+    the path of a script, which ends with ``.py``. The parameters are those of :class:`subprocess.Popen`; without ``stdin`` and ``stdout`` these are pipes.
     """
 
     def __init__(self, module: str, *arguments: str, stdin: IO[Any] | None = None, stdout: IO[Any] | None = None,
@@ -164,6 +166,10 @@ def _run(request: Any, files: list[int]) -> None:
     if module == '-c':
         sys.argv[:] = [module, *arguments[1:]]
         exec(compile(arguments[0], '<string>', 'exec'), {'__name__': '__main__'})
+    elif module.endswith('.py'):
+        sys.argv[:] = [module, *arguments]
+        sys.path.insert(0, os.path.dirname(os.path.abspath(module)))
+        runpy.run_path(module, run_name='__main__')
     else:
         sys.argv[1:] = arguments
         sys.modules.pop(module, None)

@@ -167,17 +167,19 @@ def _is_same(descriptor: str, wanted: os.stat_result) -> bool:
 def _maps(process: str, wanted: os.stat_result, name: str) -> bool:
     """Whether a process maps it (proc(5), ``/proc/pid/maps``): a mapping outlives the descriptor."""
     is_device = stat.S_ISCHR(wanted.st_mode)
-    number = f'{os.major(wanted.st_dev):02x}:{os.minor(wanted.st_dev):02x}'
-    with open(os.path.join(process, 'maps'), 'rb') as maps:
-        for line in maps:
-            if not is_device and b' %s %d ' % (number.encode(), wanted.st_ino) not in line:
-                continue
-            _addresses, _rights, _offset, where, inode, *path = line.split(None, 5)
-            if is_device:
-                if path and os.path.basename(path[0].removesuffix(b'\n').removesuffix(b' (deleted)')) == name.encode():
-                    return True
-            elif (where, inode) == (number.encode(), b'%d' % wanted.st_ino):
+    number = b'%02x:%02x' % (os.major(wanted.st_dev), os.minor(wanted.st_dev))
+    sought = name.encode() if is_device else b' %s %d ' % (number, wanted.st_ino)
+    with open(os.path.join(process, 'maps'), 'rb') as file:
+        maps = file.read()
+    if sought not in maps:                  # as in nearly all processes, of which a host has hundreds
+        return False
+    for line in filter(None, maps.split(b'\n')):
+        _addresses, _rights, _offset, where, inode, *path = line.split(None, 5)
+        if is_device:
+            if path and os.path.basename(path[0].removesuffix(b' (deleted)')) == sought:
                 return True
+        elif (where, inode) == (number, b'%d' % wanted.st_ino):
+            return True
     return False
 
 

@@ -15,7 +15,7 @@ from devicetrack.tests.functional.claims import programs
 
 NAMES = [f'n{number}' for number in range(8)]
 SIZE = 4 << 20
-LIVES = 400
+LIVES = 100
 AT_LEAST_ROUNDS = 20
 
 

@@ -9,6 +9,7 @@ import logging
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -93,8 +94,7 @@ class QuickStartTestCase(base.TestCase):
 class LiveMigrationTestCase(base.TestCase):
 
     def test_it_prints_what_the_page_says(self) -> None:
-        answer = subprocess.run([sys.executable, str(DOCS / 'user' / 'live_migration.py')], cwd=self.temp_dir(),
-                                capture_output=True, text=True, check=False, timeout=base.HANGS_S)
+        answer = processes.run(str(DOCS / 'user' / 'live_migration.py'), cwd=self.temp_dir())
         self.assertEqual('', answer.stderr if answer.returncode else '')
         page = (DOCS / 'user' / 'live_migration.rst').read_text(encoding='utf-8')
         self.assertIn('::\n\n' + textwrap.indent(answer.stdout, '    ') + '\n', page)
@@ -188,16 +188,15 @@ class CardsTestCase(base.TestCase):
         [cards] = [block for block in code_blocks(page) if 'vgpu.Cards' in block]
         [options] = re.findall(r'\$ devicetrack-manage (inventory .*)', page.read_text(encoding='utf-8'))
         self.useFixture(fixtures.SQLiteStore(self.conf))
-        with subprocess.Popen([sys.executable, '-c', cards], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                              stderr=subprocess.DEVNULL, text=True) as process:
-            assert process.stdout is not None
-            path = pathlib.Path(self.state_path, 'service.conf')
-            path.write_text(f'[devicetrack]\nstate_path = {self.state_path}\n'
-                            f'machine_id_path = {self.conf.devicetrack.machine_id_path}\n[libvirt]\n'
-                            'connection_uri = test:///default\n[devicetrack_vf]\nenabled_types = 558\n'
-                            + process.stdout.readline())
-            answer = processes.run('devicetrack.cmd.manage', '--config-file', str(path), *options.split())
-            process.communicate()
+        with open(os.devnull, 'w') as nothing:
+            process = processes.Process('-c', cards, stderr=nothing)
+        self.addCleanup(process.communicate)
+        path = pathlib.Path(self.state_path, 'service.conf')
+        path.write_text(f'[devicetrack]\nstate_path = {self.state_path}\n'
+                        f'machine_id_path = {self.conf.devicetrack.machine_id_path}\n[libvirt]\n'
+                        'connection_uri = test:///default\n[devicetrack_vf]\nenabled_types = 558\n'
+                        + process.stdout.readline())
+        answer = processes.run('devicetrack.cmd.manage', '--config-file', str(path), *options.split())
         self.assertEqual((0, ''), (answer.returncode, answer.stderr))
         self.assertIn(textwrap.indent(answer.stdout, '    '), page.read_text(encoding='utf-8'))
 
@@ -205,16 +204,21 @@ class CardsTestCase(base.TestCase):
 class GuestsTestCase(base.TestCase):
     """The guests that every process sees on the test driver, and what the commands make of them."""
 
+    def run_line(self, line: str) -> subprocess.CompletedProcess[str]:
+        name, *arguments = shlex.split(line)
+        if name == 'python':
+            return processes.run(*arguments, cwd=str(DOCS / 'user'))
+        if name == 'devicetrack-manage':
+            return processes.run('devicetrack.cmd.manage', *arguments)
+        return subprocess.run(line, shell=True, capture_output=True, text=True, check=False)
+
     def test_every_command_prints_what_the_page_says(self) -> None:
         page = (DOCS / 'user' / 'quick_start.rst').read_text(encoding='utf-8').split('Guests that the commands see')[1]
         directory = os.path.join(self.temp_dir(), 'try')
         steps = re.findall(r'^    \$ (.*)\n((?:    [^$].*\n)*)', page, re.M)
         self.assertEqual(6, len(steps))
         for command, printed in steps:
-            shell = command.replace('/srv/try', directory).replace('python ', f'{sys.executable} ', 1).replace(
-                'devicetrack-manage', f'{sys.executable} -m devicetrack.cmd.manage')
-            answer = subprocess.run(shell, shell=True, cwd=DOCS / 'user', capture_output=True, text=True, check=False,
-                                    timeout=base.HANGS_S)
+            answer = self.run_line(command.replace('/srv/try', directory))
             self.assertEqual(printed, textwrap.indent(answer.stdout, '    '), f'{command}: {answer.stderr}')
 
 
@@ -230,8 +234,7 @@ class SourceTestCase(base.TestCase):
         info.joinpath('METADATA').write_text('Metadata-Version: 2.1\nName: vendor-source\nVersion: 1.0\n')
         [namespace] = re.findall(r'\[project.entry-points."(.*)"\]', page)
         info.joinpath('entry_points.txt').write_text(f'[{namespace}]\nvendor = vendor:Vendor\n')
-        subprocess.run([sys.executable, DOCS / 'user' / 'guests.py', directory], capture_output=True, check=True,
-                       timeout=base.HANGS_S)
+        processes.run(str(DOCS / 'user' / 'guests.py'), str(directory)).check_returncode()
         [options] = re.findall(r'^    \[devicetrack_compatibility\]\n(?:    .*\n)+', page, re.M)
         with open(directory / 'service.conf', 'a', encoding='utf-8') as file:
             file.write(textwrap.dedent(options).replace('/srv/try', str(directory)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from collections.abc import Mapping
 import json
 import os
 import pathlib
@@ -18,6 +20,7 @@ from devicetrack.objects.values import Use
 from devicetrack.store.sql import schema
 from devicetrack.testing import libvirt as testing_libvirt
 from devicetrack.tests import base
+from devicetrack.tests import processes
 from devicetrack.virt.libvirt.driver import LibvirtDriver
 
 ROOT = pathlib.Path(devicetrack.__file__).parent.parent
@@ -40,6 +43,11 @@ pmem_namespaces = 16MB:ns0
 [devicetrack_vpmem]
 directory = {directory}/pmem
 """
+
+
+def in_new_python(*arguments: str, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False,
+                          timeout=base.HANGS_S, env=env)
 
 
 class TestComputeService(base.TestCase):
@@ -65,10 +73,10 @@ class TestComputeService(base.TestCase):
         self.driver = LibvirtDriver('host-1', self.service_conf, self.service_conf.devicetrack.state_path)
         self.addCleanup(self.driver.close)
 
-    def run_service(self, *order: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([sys.executable, str(SERVICE), '--config-file', str(self.file), *order],
-                              capture_output=True, text=True, timeout=base.HANGS_S, env=os.environ | {
-                                  'PYTHONPATH': os.pathsep.join([str(ROOT), os.environ.get('PYTHONPATH', '')])})
+    def run_service(self, *order: str, run: Callable[..., Any] = processes.run) -> subprocess.CompletedProcess[str]:
+        done: subprocess.CompletedProcess[str] = run(str(SERVICE), '--config-file', str(self.file), *order, env={
+            **os.environ, 'PYTHONPATH': os.pathsep.join([str(ROOT), os.environ.get('PYTHONPATH', '')])})
+        return done
 
     def order(self, *order: str) -> list[str]:
         """Give an order that succeeds.
@@ -88,7 +96,8 @@ class TestComputeService(base.TestCase):
         return list(connection.listAllDomains())
 
     def test_guest_runs_on_the_devices_of_its_record_and_the_audit_agrees(self) -> None:
-        self.assertEqual(['web-1 has vpmem ns0'], self.order('boot', 'web-1', 'hw:pmem=16MB'))
+        booted = self.run_service('boot', 'web-1', 'hw:pmem=16MB', run=in_new_python)
+        self.assertEqual((0, 'web-1 has vpmem ns0\n'), (booted.returncode, booted.stdout), booted.stderr)
 
         [record], [domain] = self.records(), self.domains()
         self.assertTrue(domain.isActive())

@@ -2,35 +2,23 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from typing import Any
 
-from oslo_config import cfg
-
 from devicetrack import exception
-from devicetrack.conf import opts
 from devicetrack.engine import migrations
 from devicetrack.objects.values import Leftover
 from devicetrack.placement import errors
 from devicetrack.placement.allocations import AllocationClient
 from devicetrack.placement.values import Outcome
 from devicetrack.store.leftovers import HostLeftovers
-from devicetrack.store.sql import open_store
 from devicetrack.testing import fixtures
 from devicetrack.testing import placement as placements
 from devicetrack.testing.http_proxy import Loss
 from devicetrack.tests import base
+from devicetrack.tests import processes
+from devicetrack.tests.functional.placement import ending
 from devicetrack.tests.functional.placement import worlds
 from devicetrack.tests.unit.cmd import program as programs
-
-
-def end(how: str, config_file: str, host_uuid: str, leftover: Leftover) -> None:
-    """What the process does that is killed."""
-    conf = cfg.ConfigOpts()
-    opts.register_options(conf)
-    conf(['--config-file', config_file], project='devicetrack')
-    leftovers = HostLeftovers(open_store(conf), host_uuid)
-    getattr(AllocationClient.from_conf(conf, leftovers), how)(*leftover)
 
 
 class LeftoversTestCase(base.TestCase):
@@ -73,12 +61,11 @@ class TestKilled(LeftoversTestCase):
         config_file = programs.write_configuration(
             self.temp_dir(), self.host.conf, '[placement]', 'auth_type = admin_token',
             f'endpoint = {self.world.placement.url}', f'token = {placements.TOKEN}')
-        process = multiprocessing.get_context('spawn').Process(
-            target=end, args=(self.how, config_file, self.host.manager.host_uuid, self.leftover))
+        process = processes.Process(ending.__name__, self.how, config_file, self.host.manager.host_uuid,
+                                    *self.leftover)
         self.world.proxy.before_next(self.method, '/allocations', process.kill, self.loss)
-        process.start()
-        process.join()
-        self.assertEqual(-9, process.exitcode)
+        process.communicate()
+        self.assertEqual(-9, process.returncode)
         self.assertEqual(([self.leftover], self.holds), (self.leftovers.kept(), 'migration' in self.world.held()))
 
         self.host.restart()

@@ -6,12 +6,12 @@ import os
 import select
 import signal
 import subprocess
-import sys
 
 import fixtures
 
 from devicetrack.testing import databases
 from devicetrack.tests import base
+from devicetrack.tests import processes
 
 _START_AND_BE_KILLED = """
 import os, signal, sys
@@ -41,8 +41,7 @@ class TestServers(base.TestCase):
         self.assertIn(self.remedy, str(failed))
 
     def test_the_server_does_not_outlive_a_killed_test_process(self) -> None:
-        done = subprocess.run([sys.executable, '-W', 'ignore', '-c', _START_AND_BE_KILLED, self.server.__name__],
-                              stdout=subprocess.PIPE, text=True, check=False)
+        done = processes.run('-c', _START_AND_BE_KILLED, self.server.__name__)
         self.assertEqual(-signal.SIGKILL, done.returncode)
         pid, directory = done.stdout.split()
         self.addCleanup(subprocess.run, ['rm', '-rf', directory], check=True)
