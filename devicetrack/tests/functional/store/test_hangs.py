@@ -27,10 +27,8 @@ class HangingServerTestCase(base.TestCase):
     def setUp(self) -> None:
         super().setUp()
         self.patch(backends, '_GRACE_S', 1)
-        self.server = self.useFixture(self.database.of())
-        self.fixture = self.useFixture(self.database(
-            server=self.server, busy_timeout_s=1, statement_timeout_s=1, connect_timeout_s=2))
-        self.store = self.fixture.store
+        self.fixture = self.useFixture(self.database(busy_timeout_s=1, statement_timeout_s=1, connect_timeout_s=2))
+        self.server, self.store = self.fixture.server, self.fixture.store
 
     def ends(self, call: Callable[..., Any], *arguments: Any) -> BaseException:
         """The error of a call while the server hangs."""
