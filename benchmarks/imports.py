@@ -56,7 +56,7 @@ def run(effort: Effort) -> Table:
         environment = {**os.environ, 'PYTHONPYCACHEPREFIX': cache, 'PYTHONDONTWRITEBYTECODE': ''}
         subjects: dict[str, Callable[[], float]] = {
             name: functools.partial(_seconds, program, environment) for name, program in _PROGRAMS.items()}
-        samples = side_by_side(subjects, effort.imports)
+        samples = side_by_side(subjects, effort.imports, warm_up=min(1, effort.imports - 1))
     return Table('Imports', [
         Row(BASE, samples.median(BASE) * MILLISECONDS, 'ms'),
         Row(f'{LIGHT} to that', samples.ratio(LIGHT, BASE), at_most=0.25,

@@ -14,7 +14,6 @@ from benchmarks import claim
 from benchmarks import compatibility
 from benchmarks import fsyncs
 from benchmarks import measure
-from benchmarks import memory
 from benchmarks import report
 from benchmarks import store
 from devicetrack.tests import base
@@ -126,9 +125,9 @@ class TestCommand(base.TestCase):
 
 
 class TestTiny(base.TestCase):
-    """Each subject that needs no server and no other process runs through."""
+    """Subjects that take no time run through; the others do so among the functional tests."""
 
-    scenarios = base.table(('claim', claim), ('compatibility', compatibility), ('memory', memory), names=('subject',))
+    scenarios = base.table(('claim', claim), ('compatibility', compatibility), names=('subject',))
 
     def test_runs(self) -> None:
         rows = self.subject.run(measure.TINY).rows

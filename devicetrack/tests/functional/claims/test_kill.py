@@ -13,9 +13,9 @@ from devicetrack.testing import fixtures
 from devicetrack.tests import base
 from devicetrack.tests.functional.claims import programs
 
-NAMES = [f'n{number}' for number in range(8)]
+NAMES = [f'n{number}' for number in range(4)]
 SIZE = 4 << 20
-LIVES = 100
+LIVES = 60
 AT_LEAST_ROUNDS = 20
 
 

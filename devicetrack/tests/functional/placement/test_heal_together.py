@@ -26,7 +26,7 @@ from devicetrack.tests import processes
 from devicetrack.tests.functional.placement import nodes
 from devicetrack.tests.unit.cmd import program as programs
 
-_NODES, _INSTANCES, _KILLS = 10, 4, 4
+_NODES, _INSTANCES, _KILLS = 6, 4, 4
 
 
 class Writer(threading.Thread):

@@ -26,6 +26,11 @@ VGPU = 'VGPU'
 PMEM = 'CUSTOM_PMEM_NAMESPACE_4GB'
 NVIDIA = names.ours('vendor', 'NVIDIA')
 GOLD = 'CUSTOM_GOLD'
+# With SQLite the server does one thing at a time. With PostgreSQL requests meet.
+DATABASES: Any = base.table(
+    ('SQLite', None),
+    ('PostgreSQL', databases.PostgreSQLServer),
+    names=('database',))
 ONE_LOOK = [('GET', '/resource_providers')]
 PROJECT, USER = str(uuid.uuid4()), str(uuid.uuid4())
 
@@ -57,10 +62,7 @@ class Node:
 
 
 class ReporterTestCase(base.TestCase):
-    scenarios: Any = base.table(
-        ('SQLite', None),
-        ('PostgreSQL', databases.PostgreSQLServer),
-        names=('database',))
+    database: type[databases.Server] | None = None
 
     def setUp(self) -> None:
         super().setUp()
@@ -274,6 +276,8 @@ class TestVanished(ReporterTestCase):
 
 
 class TestConflict(ReporterTestCase):
+    scenarios = DATABASES
+
     def between(self, times: int = 1) -> None:
         """Somebody else sets a trait just before we write, so often."""
         for number in range(times):
@@ -399,6 +403,8 @@ class Dying(Client):
 
 
 class TestInterrupted(ReporterTestCase):
+    scenarios = DATABASES
+
     OLD_CLASS = 'CUSTOM_OLD'
 
     def room(self) -> collections.Counter[str]:

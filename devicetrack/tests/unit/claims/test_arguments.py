@@ -241,7 +241,7 @@ def hostile_object(draw: Any, /, **known: Any) -> Any:
 class HostileArgumentsTestCase(base.TestCase):
 
     def test_a_refused_call_leaves_no_trace(self):
-        hosts: list[Any] = []
+        hosts: list[Any] = []                       # the host, its guest, and how they are
 
         @hypothesis.given(st.data())
         @hypothesis.settings(max_examples=400, derandomize=True, deadline=None, database=None,
@@ -251,8 +251,8 @@ class HostileArgumentsTestCase(base.TestCase):
                 hosts.append(self.useFixture(fixtures.Host(devices=4, parents={'p0': 4})))
                 guest = hosts[0].spawn(pmem=1, vgpu=1)
                 hosts[0].resize(hosts[0].spawn(pmem=1), pmem=1)
-                hosts.append(guest)
-            host, guest = hosts
+                hosts.extend([guest, trace(hosts[0])])
+            host, guest, before = hosts
             root = host.manager.host_uuid
             name = data.draw(st.sampled_from(sorted(CALLS)))
             instance = data.draw(HOSTILE | hostile_object(
@@ -271,7 +271,6 @@ class HostileArgumentsTestCase(base.TestCase):
                     call(None, instance, *arguments)
             else:
                 made = CALLS[name]
-            before = trace(host)
             try:
                 made(call, instance, migration)
             except exception.DriverError:               # not refused: it began and could not go on
