@@ -405,7 +405,7 @@ def configuration(**options: Any) -> cfg.ConfigOpts:
     """This library's options with their defaults; ``options`` set some of ``[devicetrack_database]``."""
     conf = cfg.ConfigOpts()
     opts.register_options(conf)
-    conf([], default_config_files=[], default_config_dirs=[])
+    conf([], default_config_files=[], default_config_dirs=[], use_env=False)
     for name, value in options.items():
         conf.set_override(name, value, 'devicetrack_database')
     return conf

@@ -112,7 +112,7 @@ class Configuration(fixtures.Fixture):
             file.write(uuid.uuid5(uuid.NAMESPACE_DNS, self._machine).hex + '\n')
         self.conf = cfg.ConfigOpts()
         opts.register_options(self.conf)
-        self.conf([], project='devicetrack', default_config_files=[], default_config_dirs=[])
+        self.conf([], project='devicetrack', default_config_files=[], default_config_dirs=[], use_env=False)
         self.set('devicetrack', state_path=self.state_path, machine_id_path=machine_id)
 
     def set(self, group: str, **values: Any) -> None:
