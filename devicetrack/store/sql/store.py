@@ -34,8 +34,6 @@ from devicetrack.store.sql.backend import Cause
 # For each host. An order that waits is never dropped.
 ANSWERED_ORDERS_KEPT: Final = 100
 
-# So many rows of a host are fetched at a time.
-
 # So many fields of an order are the question; the others are the answer.
 _ASKED: Final = api.Order._fields.index('answered_at')
 
