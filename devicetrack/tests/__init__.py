@@ -4,6 +4,7 @@ import os
 import tempfile
 
 import hypothesis
+import testscenarios
 
 from devicetrack.testing import scratch
 
@@ -21,10 +22,13 @@ _APART = {'integration_nova'}
 
 
 def load_tests(loader, tests, pattern):
-    """Discover every folder of tests but those that need an environment of their own."""
+    """Discover every folder of tests but those that need an environment of their own.
+
+    Scenarios are made to tests here, not when their test runs: lists of what not to run, groups and times name them.
+    """
     here = os.path.dirname(__file__)
     for entry in sorted(os.scandir(here), key=lambda entry: entry.name):
         package = os.path.join(entry.path, '__init__.py')
         if entry.name not in _APART and os.path.exists(package):
             tests.addTests(loader.discover(entry.path, pattern or 'test*.py'))
-    return tests
+    return loader.suiteClass(testscenarios.generate_scenarios(tests))
