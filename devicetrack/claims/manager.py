@@ -627,6 +627,15 @@ class ClaimManager:
         return self._ready().declarations.deployment_rules
 
     @property
+    def store(self) -> Store:
+        """The store, for what a service keeps of this host beside its manager, from this start on.
+
+        Whatever it writes there is refused with ``HostTakenOver`` once another manager of this host has started, as all
+        that the manager writes. Another start, by :meth:`close` and :meth:`init_host`, has another one.
+        """
+        return self._ready().store
+
+    @property
     def host_uuid(self) -> str:
         """The host's UUID in the store."""
         return self._ready().host_uuid

@@ -71,7 +71,7 @@ class Running:
 
     def __init__(self, host: Host, parts: Parts) -> None:
         here, driver, conf = parts.here, parts.driver, parts.conf[options.GROUP]
-        self._store = store = parts.store.at_epoch(host)
+        self.store = store = parts.store.at_epoch(host)
         self.service = service = ServiceView(parts.service, conf.service_late_s)
         known = KnownProviders(parts.resolver or DerivedProviders(host.uuid))
         boot = Boot(driver, store, host.uuid, host.boot_id)
@@ -131,7 +131,7 @@ class Running:
 
     def check(self) -> None:
         """:raises HostTakenOver: the store has refused a write, because another manager of this host has started"""
-        if self._store.is_taken_over:
+        if self.store.is_taken_over:
             raise exception.HostTakenOver(self.gate.host)
 
     def audit(self) -> list[Finding]:
@@ -139,7 +139,7 @@ class Running:
 
         :raises HostTakenOver: another manager of this host has started; nothing was read
         """
-        self._store.check_epoch()
+        self.store.check_epoch()
         with self._auditing.held():
             findings = self._audit.run()
             if self.orders.answer_waiting():            # first the orders; then the audit sees what they changed

@@ -88,7 +88,7 @@ class NodeReporter:
     """Reports a host's node as ``[placement] nested`` says. Never call it under the ledger's lock.
 
     :param host: a ``ClaimManager`` that is ready
-    :param store: the store of that manager
+    :param store: the ``store`` of that manager, whose writes end when another manager takes the host over
     :param nested: the option's value
     """
 

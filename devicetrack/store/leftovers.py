@@ -9,9 +9,11 @@ from devicetrack.store.api import Store
 class HostLeftovers:
     """The leftovers of a host, for the ``AllocationClient`` that confirms its moves. Every method may block.
 
+    :param store: of a service, ``ClaimManager.store``
     :param host_uuid: the host whose service confirms moves, as ``ClaimManager.host_uuid`` says
 
     A method raises StoreUnavailable when nothing was written, and OutcomeUnknown when nobody knows. It may be repeated.
+    Once another manager of the host has started, :meth:`record` and :meth:`remove` raise HostTakenOver.
     """
 
     def __init__(self, store: Store, host_uuid: str) -> None:

@@ -23,8 +23,8 @@ class PlacedService(service.Service):
     """Keeps allocations in placement as the record has them, and reports what the host has."""
 
     def _began(self) -> None:
-        self._node = NodeReporter.from_conf(self._conf, self._manager, self._store)
-        self._leftovers = HostLeftovers(self._store, self._manager.host_uuid)
+        self._node = NodeReporter.from_conf(self._conf, self._manager, self._manager.store)
+        self._leftovers = HostLeftovers(self._manager.store, self._manager.host_uuid)
         self._allocations = allocations.AllocationClient.from_conf(self._conf, self._leftovers)
         self._node.start()
         # Instances that were here before there was a placement service.

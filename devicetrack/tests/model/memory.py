@@ -19,7 +19,7 @@ from devicetrack.engine.ledger import Ledger
 _REMEMBERED: Final = {
     'ledger._ledger': ('_pools', '_units', '_holdings', '_beside', '_unnamed', '_numbers', '_watches', '_standing',
                        '_keeping'),
-    '_store.store': ('_fence', '_is_taken_over'),
+    'store.store': ('_fence', '_is_taken_over'),
     'rows': ('_doubts',),
     'gate': ('_disabled', '_behind'),
     'boot': ('_recorded', '_ready'),

@@ -46,7 +46,7 @@ class AuditTestCase(base.TestCase):
         found = self.direct.get_inventories(self.node)
         self.direct.put_inventories(self.node, found.generation,
                                     {**found.inventories, 'VCPU': values.Inventory(1000)})
-        self.leftovers = HostLeftovers(self.host.store, self.host.manager.host_uuid)
+        self.leftovers = HostLeftovers(self.host.manager.store, self.host.manager.host_uuid)
         self.allocations = AllocationClient(self.direct, leftovers=self.leftovers)
 
     def configure(self, nested: str) -> None:

@@ -30,9 +30,13 @@ class LeftoversTestCase(base.TestCase):
         worlds.CASES['confirm'].prepare(self.world)
         self.host = self.useFixture(fixtures.Host())
         self.leftover = Leftover(self.world.instance, self.world.migration)
-        self.leftovers = HostLeftovers(self.host.store, self.host.manager.host_uuid)
-        self.client = AllocationClient(self.world.placement.client, leftovers=self.leftovers)
+        self.begin()
         self.migration = fixtures.Migration(uuid=self.world.migration, status='confirming')
+
+    def begin(self) -> None:
+        """What the service makes after each start of its manager."""
+        self.leftovers = HostLeftovers(self.host.manager.store, self.host.manager.host_uuid)
+        self.client = AllocationClient(self.world.placement.client, leftovers=self.leftovers)
 
     def is_completed(self, migration_uuid: str) -> bool | None:
         """The service's word."""
@@ -69,6 +73,7 @@ class TestKilled(LeftoversTestCase):
         self.assertEqual(([self.leftover], self.holds), (self.leftovers.kept(), 'migration' in self.world.held()))
 
         self.host.restart()
+        self.begin()
         for self.migration.status in ('confirming', 'error', 'a new word'):
             self.assertEqual([], self.finish())
             self.assertEqual((self.holds, self.holds), (bool(self.leftovers.kept()), 'migration' in self.world.held()))

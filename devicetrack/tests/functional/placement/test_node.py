@@ -33,7 +33,7 @@ class NodeTestCase(base.TestCase):
         """A service that starts: its manager is ready, and nothing was reported yet."""
         self.world.host.restart()
         self.world.manager = self.world.host.manager
-        return NodeReporter(self.placement.client, self.world.manager, self.world.host.store, nested)
+        return NodeReporter(self.placement.client, self.world.manager, self.world.manager.store, nested)
 
     @property
     def is_marked(self) -> bool:
@@ -114,7 +114,7 @@ class TestAtStart(NodeTestCase):
 
     def test_so_does_a_placement_that_does_not_answer(self) -> None:
         nobody = self.placement.open('http://127.0.0.1:1')
-        service = NodeReporter(nobody, self.world.manager, self.world.host.store, 'at_start')
+        service = NodeReporter(nobody, self.world.manager, self.world.manager.store, 'at_start')
         start = service.start()
         assert start.healing is not None
         self.assertEqual(([healing.FAILED], None), ([one.what for one in start.healing.obstacles], start.report))
@@ -133,6 +133,16 @@ class TestManual(NodeTestCase):
         self.world.delete(instance)
         service.report()
         self.assertEqual(NESTED, self.world.room())
+
+
+class TestTakenOver(NodeTestCase):
+    def test_the_layout_is_recorded_by_the_newest_manager_alone(self) -> None:
+        service = self.service('at_start')
+        self.world.host.store.take_epoch(self.world.manager.host_uuid)
+        self.assertIsNone(service.start().report)
+        self.assertFalse(self.is_marked)
+        self.assertRaises(exception.HostTakenOver, service.report)
+        self.world.host.restart()
 
 
 class TestOff(NodeTestCase):

@@ -5,7 +5,9 @@ from __future__ import annotations
 from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.claims.manager import ClaimManager
+from devicetrack.objects.values import Leftover
 from devicetrack.store import api
+from devicetrack.store.leftovers import HostLeftovers
 from devicetrack.testing import fixtures
 from devicetrack.testing.fixtures import Instance
 from devicetrack.tests import base
@@ -110,3 +112,29 @@ class TestTakenOver(TwoManagersTestCase):
         self.host.machine.before('unclaim', forget, times=1)
         self.assertRaises(exception.StaleAssignment, self.older.release, None, instance)
         self.assertEqual(b'kept', self.host.machine.read(key))
+
+
+class TestKeptForPlacement(TwoManagersTestCase):
+    """What the service of the older manager keeps in the store for placement is refused too."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.leftover = Leftover(Instance().uuid, Instance().uuid)
+        self.leftovers = HostLeftovers(self.older.store, self.older.host_uuid)
+
+    def test_no_end_of_a_move_is_noted(self) -> None:
+        newer = self.start_newer()
+        self.assertRaises(exception.HostTakenOver, self.leftovers.record, self.leftover)
+        self.assertEqual([], HostLeftovers(newer.store, newer.host_uuid).kept())
+
+    def test_no_note_is_taken_back(self) -> None:
+        self.leftovers.record(self.leftover)
+        newer = self.start_newer()
+        self.assertRaises(exception.HostTakenOver, self.leftovers.remove, self.leftover)
+        self.assertEqual([self.leftover], HostLeftovers(newer.store, newer.host_uuid).kept())
+
+    def test_the_older_manager_hears_of_it(self) -> None:
+        self.start_newer()
+        self.assertRaises(exception.HostTakenOver, self.leftovers.record, self.leftover)
+        self.assertRaises(exception.HostTakenOver, lambda: self.older.store)
+        self.assertRaises(exception.HostTakenOver, self.older.explain, None)
