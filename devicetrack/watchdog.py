@@ -23,12 +23,15 @@ LOG = log.logger(__name__)
 
 
 class _Watch:
-    """Something that is to end before ``deadline``; ``told`` hears when ``late`` was called."""
+    """Something that is to end before ``deadline``; ``told`` hears when ``late`` was called.
 
-    __slots__ = ('deadline', 'late', 'told')
+    ``is_late`` is set before the watchdog takes it: who finds it gone knows by this whether anybody will be told.
+    """
+
+    __slots__ = ('deadline', 'is_late', 'late', 'told')
 
     def __init__(self, deadline: float, late: Callable[[], None]) -> None:
-        self.deadline, self.late = deadline, late
+        self.deadline, self.late, self.is_late = deadline, late, False
         self.told: queue.SimpleQueue[None] = queue.SimpleQueue()
 
 
@@ -64,7 +67,8 @@ class Watchdog:
                 self._wake.put(None)
             yield
         finally:
-            if self._watches.pop(number, None) is None:
+            # An interrupt may have come before it was among the watches.
+            if self._watches.pop(number, None) is None and watch.is_late:
                 watch.told.get()
 
     def _run(self) -> None:
@@ -74,7 +78,10 @@ class Watchdog:
             watches = list(self._watches.items())
             now = time.monotonic()
             for number, watch in watches:
-                if watch.deadline <= now and self._watches.pop(number, None) is not None:
+                if watch.deadline > now:
+                    continue
+                watch.is_late = True
+                if self._watches.pop(number, None) is not None:
                     try:
                         watch.late()
                     except Exception:

@@ -5,6 +5,7 @@ import threading
 
 from devicetrack import watchdog
 from devicetrack.tests import base
+from devicetrack.tests import interrupts
 
 
 class WatchdogTestCase(base.TestCase):
@@ -40,3 +41,19 @@ class WatchdogTestCase(base.TestCase):
             with watchdog.watch(base.HANGS_S, lambda: None):
                 pass
         self.assertEqual(1, [thread.name for thread in threading.enumerate()].count('devicetrack-watchdog'))
+
+    def test_an_interrupt_at_any_line_of_a_block_keeps_nobody_waiting(self):
+        def block():
+            with watchdog.watch(base.HANGS_S, lambda: None):
+                pass
+
+        block()                                 # the thread is there
+        counted = interrupts.Lines()
+        counted.run(block)
+        self.assertLess(5, counted.count)
+        for number in range(counted.count):
+            lines = interrupts.Lines(number)
+            thread = threading.Thread(target=lines.run, args=(block,), daemon=True)
+            thread.start()
+            thread.join(base.HANGS_S)
+            self.assertFalse(thread.is_alive(), lines.where)
