@@ -242,8 +242,26 @@ class FakeHost:
             if domain.defined is None:
                 del self.domains[domain_uuid]
 
+    def save_guest(self, domain_uuid: str) -> None:
+        """Save a guest that runs and is defined (managed save). It is off, and comes back by :meth:`power_on`."""
+        with self.lock:
+            domain = self.domains[domain_uuid]
+            domain.saved, domain.live = domain.live, None
+
+    def redefine_guest(self, domain_uuid: str, elements: Iterable[str]) -> None:
+        """Define a guest anew with other devices, as somebody does who edits its definition."""
+        with self.lock:
+            self.domains[domain_uuid].defined = tuple(addresses_in(elements))
+
+    def power_on(self, domain_uuid: str) -> None:
+        """Start a guest that is defined: from its managed-save image, or else by its definition."""
+        with self.lock:
+            domain = self.domains[domain_uuid]
+            domain.live = domain.defined if domain.saved is None else domain.saved
+            domain.saved = None
+
     def delete_guest(self, domain_uuid: str) -> None:
-        """Turn a guest off and undefine it. One that is gone already is no error."""
+        """Turn a guest off and undefine it, with its managed-save image. One that is gone already is no error."""
         with self.lock:
             self.domains.pop(domain_uuid, None)
 
@@ -324,6 +342,7 @@ class FakeHost:
                 live = [(address, self._meant(address)) for address in domain.live or ()]
                 try:
                     defined = self._named_by_definition(domain)
+                    defined += self._named(domain, domain.saved or ())
                     if guarding:
                         defined += [(address, self._meant(address)) for address in domain.defined or ()]
                 except exception.InvalidDocument as error:
@@ -344,12 +363,14 @@ class FakeHost:
 
     def _named_by_definition(self, domain: Domain) -> list[tuple[str, DeviceKey | None]]:
         """Find the devices of an inactive definition: by its addresses, and for paths of another boot by its record."""
-        defined = domain.defined or ()
-        means: dict[str, DeviceKey | None] = {address: self._meant(address) for address in defined}
-        paths = [address for address in defined if _kind_of(address) == VPMEM]
+        return self._named(domain, domain.defined or ())
+
+    def _named(self, domain: Domain, addresses: Sequence[str]) -> list[tuple[str, DeviceKey | None]]:
+        means: dict[str, DeviceKey | None] = {address: self._meant(address) for address in addresses}
+        paths = [address for address in addresses if _kind_of(address) == VPMEM]
         if paths and not domain.is_of_boot(self.boot):
             means.update(fake_guests.recorded(domain, VPMEM, paths))
-        return [(address, means[address]) for address in defined]
+        return [(address, means[address]) for address in addresses]
 
     def definition(self, domain_uuid: str) -> str:
         """Write the inactive definition of a domain."""
@@ -454,7 +475,6 @@ class FakeHost:
             self.enter('wipe')
             self.unproven.add(key)
             self.contents.pop(key, None)
-            self.unproven.discard(key)
             self.enter('wiped')
         elif assignment.details.origin == vocabulary.CREATED and key in self.devices:
             self.enter('destroy')
@@ -467,6 +487,7 @@ class FakeHost:
         key = DeviceKey(assignment.kind, assignment.identifier)
         if how == vocabulary.WIPE:
             self.unrealize(assignment)
+            self.unproven.discard(key)
             return
         self._namespace(assignment)
         if how == vocabulary.BLANK and key in self.contents:
@@ -574,6 +595,8 @@ class FakeDriver(driver.VirtDriver):
             if done:
                 usage = self.machine.usage(guarding=True)
                 results.update((key, driver.obstacle(key, usage)) for key in done)
+                # No sooner: whoever used a device meanwhile may have written to it after its wipe.
+                self.machine.unproven.difference_update(key for key in done if results[key] is None)
         return results
 
     def _unclaim(self, assignment: DeviceAssignment) -> exception.DriverError | None:

@@ -31,7 +31,8 @@ class Domain:
     """A guest. ``live`` and ``defined`` are the addresses in its definitions; None without such a definition.
 
     Both definitions have ``metadata``, which says in which boot they were written. A guest that is ``arriving`` waits
-    for an incoming migration; when it is here, ``will_be_defined`` becomes ``defined``.
+    for an incoming migration; when it is here, ``will_be_defined`` becomes ``defined``. ``saved`` are the addresses in
+    its managed-save image: what it comes back on, whatever has been defined since.
     """
 
     uuid: str
@@ -40,6 +41,7 @@ class Domain:
     metadata: str = ''
     arriving: bool = False
     will_be_defined: tuple[str, ...] | None = None
+    saved: tuple[str, ...] | None = None
 
     @property
     def record(self) -> GuestRecord | None:

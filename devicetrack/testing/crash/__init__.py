@@ -8,10 +8,12 @@ started anew, and the kit looks whether
 * in use by a guest ⊆ realized on the host ⊆ rows in the store ⊆ held in the ledger, right after the crash, after the
   restart, and at the end, and at every moment of the runs that are recorded;
 * no device has two owners;
-* what an instance wrote to a device is there as long as the instance owns it, and gone afterwards;
+* what an instance wrote to a device is there as long as the instance owns it, and gone afterwards; no device is wiped
+  under a guest, whoever started it;
 * and, when the operation was carried on or undone, every device is free or owned as the service's own data says.
 
-Besides being killed, a process has its database cut off, and loses the answer to a commit: :data:`VARIANTS`.
+Besides being killed, a process has its database cut off, and loses the answer to a commit; hypervisor or database hang;
+another manager takes its host over; somebody starts a guest on what is being given back: :data:`VARIANTS`.
 
 What runs in the processes is real: the claim manager, a store on SQLite, PostgreSQL or MariaDB, and a compute service
 (:class:`ComputeProcess`). What must outlive them is at the other end of a line: machines in memory

@@ -82,6 +82,12 @@ class Operation:
         """
         raise NotImplementedError
 
+    def take_over(self, world: World, host: str) -> None:
+        """What the service of another manager does that took a host over, while the older one is in ``run``.
+
+        The newer manager has started and audited. It is the one that ``world`` reaches by the name of the host.
+        """
+
     def owners(self, world: World) -> invariant.Owners:
         """Who owns what by the service's data: by host and instance, how many devices of each class."""
         raise NotImplementedError
@@ -130,7 +136,8 @@ class _Run:
         # The last look: at what outlives a process, and at the process.
         self._seen = b''
         self._view: tuple[str, LedgerView | None] | None = None
-        self.world = World(operation.machines(), operation.data(), stores, seats, operation.process)
+        self.world = World(operation.machines(), operation.data(), stores, seats, operation.process,
+                           operation.take_over)
 
     def go(self) -> Result:
         wrong: list[str]
@@ -151,7 +158,7 @@ class _Run:
     def _go(self) -> list[str]:
         world, operation = self.world, self.operation
         how = self.faults[0].how if self.faults else None
-        self.stores.route(how in (moments.LOST, moments.CUT, moments.OUTAGE))
+        self.stores.route(how in moments.LOSSES)
         world.restart()
         self._room = {host.name: host.tell(VIEW).room for host in world}
         operation.setup(world)
@@ -159,16 +166,15 @@ class _Run:
         world.course, world.contents = Course(), None
         wrong = invariant.at_a_moment(world, self._views())
         self._state = self._canonical()
-        if how in (moments.CUT, moments.OUTAGE):
-            self.stores.mend()
-            for host in world:
-                if how == moments.CUT:
-                    host.kill()
-                elif host.alive:
-                    host.tell(MEND)
+        if how is not None:
+            wrong += self._after(how)
         self.stores.route(False)
         self._restart()
         world.course, world.contents = Course(), None
+        if how == moments.HUNG:
+            world.do_late()
+            wrong += invariant.at_a_moment(world, self._views())
+            world.audit()
         if world.orphans:
             wrong += invariant.at_a_moment(world, self._views())
             for orphan in world.orphans:
@@ -181,6 +187,32 @@ class _Run:
         findings = world.audit()                # and an audit reports once more what it has repaired
         wrong += invariant.at_the_end(world, self._views(), findings, self._room, operation.owners(world))
         return wrong + operation.check(world)
+
+    def _after(self, how: str) -> list[str]:
+        """What happens between the operation in which there was a fault and the restart; what is wrong then."""
+        world, wrong = self.world, []
+        if how in moments.CUTS:
+            self.stores.mend()
+            for host in world:
+                if how == moments.CUT:
+                    host.kill()
+                elif host.alive:
+                    host.tell(MEND)
+        elif how in moments.HANGS:
+            if how == moments.HUNG and self._courses[0].struck is not None:
+                struck = self._courses[0].struck
+                world[struck.host].kill()
+                wrong += world.start_while_it_hangs(world[struck.host], struck.kind == moments.STORE)
+            world.come_back()
+            wrong += invariant.at_a_moment(world, self._views())
+        elif how == moments.TAKEOVER:
+            for older in world.older:
+                older.kill()
+        elif how == moments.GUEST:
+            world.audit()
+            wrong += invariant.at_a_moment(world, self._views())
+            world.end_stranger()
+        return wrong
 
     def _operate(self) -> None:
         """Run the operation, with the first fault in it."""

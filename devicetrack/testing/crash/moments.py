@@ -25,6 +25,15 @@ DATA: Final = 'data'
 
 # Inside a driver's call: a child process is about to change a device, and has its lock.
 CHILD_WORKS: Final = 'wipe'
+# Inside a driver's call: the hypervisor is about to change a device.
+HYPERVISOR_WORKS: Final = ('create', 'destroy')
+# The driver's call that gives devices back, and the steps inside it before and after it changes one.
+GIVES_BACK: Final = 'unclaim'
+CHANGES: Final = (CHILD_WORKS, 'destroy')
+CHANGED: Final = ('wiped', 'destroyed')
+
+# The store's call by which a manager takes over its host.
+TAKES_EPOCH: Final = 'take_epoch'
 
 # The faults of a run.
 KILL: Final = 'kill'
@@ -32,13 +41,28 @@ ORPHAN: Final = 'orphan'
 LOST: Final = 'lost'
 CUT: Final = 'cut'
 OUTAGE: Final = 'outage'
+HANG: Final = 'hang'
+HUNG: Final = 'hung'
+TAKEOVER: Final = 'takeover'
+GUEST: Final = 'guest'
 FAULTS: Final = {
     KILL: 'the process is killed',
     ORPHAN: 'the process is killed, and a child that it started for a device works on until after the restart',
     LOST: 'a commit happens and the process, which goes on, hears that nobody knows',
     CUT: 'the database is gone from here to the restart; at a commit, its answer is lost too',
     OUTAGE: 'the same, and the database comes back to the process that goes on',
+    HANG: 'the hypervisor hangs from this call on, or the database from this commit, and calls end without an answer; '
+          'it does what it was asked when it comes back',
+    HUNG: 'the same, and the process is killed, and started again while it hangs; the database does last what the dead '
+          'process asked',
+    TAKEOVER: 'another manager of the host, with a state directory of its own, starts and works; then the older one '
+              'goes on',
+    GUEST: 'somebody else starts a guest on the devices that are being given back, and ends it after an audit',
 }
+# Those by which all connections to a database are lost, and those by which any answer is.
+CUTS: Final = (CUT, OUTAGE)
+LOSSES: Final = (LOST, *CUTS)
+HANGS: Final = (HANG, HUNG)
 
 
 class Moment(NamedTuple):
@@ -141,6 +165,20 @@ class Course:
             chosen = self.points()
         elif how == ORPHAN:
             chosen = [moment for moment in self.moments if (moment.kind, moment.call) == (MACHINE, CHILD_WORKS)]
+        elif how == GUEST:
+            chosen = [moment for moment in self.moments
+                      if (moment.kind, moment.call, moment.when) == (DRIVER, GIVES_BACK, BEFORE)
+                      or (moment.kind == MACHINE and moment.call in (*CHANGES, *CHANGED))]
+        elif how in HANGS:
+            chosen = [moment for moment in self.points() if
+                      (moment.kind in (STORE, DRIVER) and moment.when == BEFORE)
+                      or (moment.kind == MACHINE and moment.call in HYPERVISOR_WORKS)]
+        elif how == TAKEOVER:
+            # Between two of these the older manager does nothing that anybody else can see. One that has no epoch yet
+            # would take the host over itself.
+            starts = {moment.host: moment.number for moment in self.moments if moment.call == TAKES_EPOCH}
+            chosen = [moment for moment in self.moments if moment.number > starts.get(moment.host, -1)
+                      and ((moment.kind in (STORE, DRIVER) and moment.when == BEFORE) or moment.kind == MACHINE)]
         else:
             store = [moment for moment in self.moments if moment.kind == STORE]
             # Before each call of the store, and after each commit, whose answer is lost then.

@@ -10,7 +10,6 @@ import abc
 import collections
 from collections.abc import Callable
 from collections.abc import Iterator
-from collections.abc import Sequence
 import contextlib
 import functools
 import inspect
@@ -31,17 +30,21 @@ from devicetrack.claims.manager import ClaimManager
 from devicetrack.engine import ledger as ledgers
 from devicetrack.engine import selection
 from devicetrack.engine import withholding
-from devicetrack.objects import DeviceAssignment
 from devicetrack.store import api
 from devicetrack.testing.crash import moments
 from devicetrack.virt import driver as virt_driver
 
 # Messages on the line. The process sends that it is at a moment, or that it calls something at the other end, or the
-# answer to what it was told to do. It is sent what to do, and the answers to its calls.
+# answer to what it was told to do. It is sent what to do, and the answers to its calls; or, before such an answer, what
+# a driver wants to have confirmed, and it answers that first.
 MOMENT = 'moment'
 CALL = 'call'
+CONFIRM = 'confirm'
 ANSWER = 'answer'
 ERROR = 'error'
+
+# What is called at the other end, besides the parts there: a commit that the database is to do later.
+LATE = 'late'
 
 
 class Parts(NamedTuple):
@@ -156,12 +159,22 @@ class Line:
         self._connection.send((tag, self._passed, value))
         self._passed = []
 
-    def ask(self, tag: str, *message: Any) -> Any:
+    def ask(self, tag: str, *message: Any, confirm: virt_driver.Confirm | None = None) -> Any:
+        """:param confirm: what the other end may call before it answers"""
         with self._lock:
             self._connection.send((tag, self._passed, *message))
             self._passed = []
-            answer, self._attention = self._connection.recv()
-            return answer
+            while True:
+                answer, self._attention, *asked = self._connection.recv()
+                if answer != CONFIRM:
+                    return answer
+                assert confirm is not None
+                try:
+                    confirm(*asked)
+                except Exception as error:
+                    self.answer(ERROR, _that_travels(error))
+                else:
+                    self.answer(ANSWER, None)
 
     def reach(self, kind: str, call: str, when: str, state: object = None) -> str | None:
         """Pass a moment; the process is killed here if the run says so.
@@ -207,10 +220,10 @@ class Line:
         finally:
             self.reach(kind, call, moments.AFTER, state())
 
-    def call(self, kind: str, name: str, *args: Any, **kwargs: Any) -> Any:
-        """Call something at the other end."""
+    def call(self, kind: str, name: str, *args: Any, confirm: virt_driver.Confirm | None = None, **kwargs: Any) -> Any:
+        """Call something at the other end, which is given a ``confirm`` of its own in the place of this one."""
         with self.around(kind, name):
-            tag, value = self.ask(CALL, kind, name, args, kwargs)
+            tag, value = self.ask(CALL, kind, name, args, kwargs, confirm=confirm)
             if tag == ERROR:
                 raise value
             return value
@@ -242,14 +255,9 @@ def remote_driver(line: Line, host: str, conf: cfg.ConfigOpts) -> virt_driver.Vi
     def forward(name: str) -> Callable[..., Any]:
         return lambda _self, *args, **kwargs: line.call(moments.DRIVER, name, *args, **kwargs)
 
-    def unclaim(_self: Any, assignments: Sequence[DeviceAssignment], confirm: virt_driver.Confirm | None = None) -> Any:
-        # The question is for this process, and the driver, which would ask it, is in another one.
-        for assignment in assignments if confirm is not None else ():
-            assert confirm is not None
-            confirm(assignment)
-        return line.call(moments.DRIVER, 'unclaim', assignments)
-
-    members = {**{name: forward(name) for name in _public(virt_driver.VirtDriver)}, 'unclaim': unclaim}
+    members = {name: forward(name) for name in _public(virt_driver.VirtDriver)}
+    members['unclaim'] = lambda _self, assignments, confirm=None: line.call(
+        moments.DRIVER, 'unclaim', assignments, confirm=confirm)
     made: Any = abc.ABCMeta('RemoteDriver', (virt_driver.VirtDriver,), members)
     driver: virt_driver.VirtDriver = made(host, conf, conf.devicetrack.state_path)
     return driver
@@ -260,10 +268,18 @@ class _Watched:
 
     line: Line
     is_cut = False
+    # What the database does when it comes back.
+    late: Callable[[], Any] | None = None
 
-    def call(self, store: Any, name: str, *args: Any, **kwargs: Any) -> Any:
-        if self.line.reach(moments.STORE, name, moments.BEFORE) in _CUTS:
+    def call(self, view: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+        store = view.store
+        action = self.line.reach(moments.STORE, name, moments.BEFORE)
+        if action in (*moments.CUTS, *moments.HANGS):
             self.is_cut = True
+        if action in moments.HANGS:
+            self._is_late(view, action, name, args)
+            self.line.reach(moments.STORE, name, moments.AFTER)
+            raise exception.OutcomeUnknown(store.name)
         try:
             if self.is_cut:
                 raise exception.StoreUnavailable(store.name, 'the server is gone')
@@ -272,21 +288,38 @@ class _Watched:
             self.line.reach(moments.STORE, name, moments.AFTER)
             raise
         action = self.line.reach(moments.STORE, name, moments.AFTER)
-        if action in _CUTS:
+        if action in moments.CUTS:
             self.is_cut = True
-        if action in (moments.LOST, *_CUTS):
+        if action in moments.LOSSES:
             raise exception.OutcomeUnknown(store.name)
         return answer
 
+    def _is_late(self, view: Any, action: str | None, name: str, args: tuple[Any, ...]) -> None:
+        if action == moments.HANG:
+            self.late = lambda: getattr(view.store, name)(*args)
+        elif name != moments.TAKES_EPOCH:       # this process will not be there, and must not take over then
+            self.line.ask(CALL, LATE, '', (view.host_of_epoch, name, args), {})
 
-_CUTS = (moments.CUT, moments.OUTAGE)
+    def mend(self) -> None:
+        """The database is there again."""
+        self.is_cut = False
+        late, self.late = self.late, None
+        with contextlib.suppress(exception.StoreError):         # nobody hears the answer
+            if late is not None:
+                late()
+
+
+def do_late(store: api.Store, host: api.Host | None, name: str, args: tuple[Any, ...]) -> None:
+    """Let a database do what a process asked that is dead, as the manager that it had in it."""
+    with contextlib.suppress(exception.StoreError):
+        getattr(store.at_epoch(host) if host is not None else store, name)(*args)
 
 
 def watched_store(line: Line, store: api.Store) -> Any:
     """A store that is asked by way of the line, with every method of the interface and of the store itself."""
 
     def forward(name: str) -> Callable[..., Any]:
-        return lambda self, *args, **kwargs: self.calls.call(self.store, name, *args, **kwargs)
+        return lambda self, *args, **kwargs: self.calls.call(self, name, *args, **kwargs)
 
     def read(name: str) -> property:
         return property(lambda self: getattr(self.store, name))
@@ -294,15 +327,15 @@ def watched_store(line: Line, store: api.Store) -> Any:
     members: dict[str, Any] = {name: read(name) if isinstance(member, property) else forward(name)
                                for name, member in _public(api.Store).items() if name != 'close'}
     members['close'] = lambda self: self.store.close()
-    members['at_epoch'] = lambda self, host: made_of(self.store.at_epoch(host))
+    members['at_epoch'] = lambda self, host: made_of(self.store.at_epoch(host), host)
     members['__getattr__'] = lambda self, name: getattr(vars(self)['store'], name)
     watched: Any = abc.ABCMeta('WatchedStore', (api.Store,), members)
     calls = _Watched()
     calls.line = line
 
-    def made_of(store: api.Store) -> Any:
+    def made_of(store: api.Store, host: api.Host | None = None) -> Any:
         made = watched()
-        made.store, made.calls = store, calls
+        made.store, made.calls, made.host_of_epoch = store, calls, host
         return made
 
     return made_of(store)
@@ -365,8 +398,13 @@ def _obey(line: Line, process: ComputeProcess, store: Any) -> None:
             answer: Any
             if name == VIEW:
                 answer = line.view()
+            elif name == CUT:
+                answer = store.calls.is_cut = True
             elif name == MEND:
-                answer = store.calls.is_cut = False
+                answer = store.calls.mend()
+            elif name == DO_LATE:
+                do_late(store.store, *args)
+                answer = None
             else:
                 answer = getattr(process, name)(*args)
         except Exception as error:
@@ -378,6 +416,8 @@ def _obey(line: Line, process: ComputeProcess, store: Any) -> None:
 
 # Commands of the kit. They are not methods of a service.
 VIEW = '(view)'
+CUT = '(cut)'
+DO_LATE = '(do late)'
 MEND = '(mend)'
 
 

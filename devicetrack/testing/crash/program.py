@@ -204,7 +204,7 @@ def _print_table(reports: Sequence[Report], options: argparse.Namespace) -> None
         _say('On servers the process is killed at the first of the points that leave the same behind '
              '(--every-point: at all).')
     for variant in options.variant:
-        _say(f'  {variant:<7} {explore.VARIANTS[variant]}')
+        _say(f'  {variant:<8} {explore.VARIANTS[variant]}')
     if explore.AGAIN in options.variant:
         _say('  restarts: points of all restarts; left behind: the different things that a kill left at any of them or '
              'at the\n            points of the operation. Each was restarted from, once: a restart sees nothing else.')

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
+import functools
 import multiprocessing
 import os
 import pickle
@@ -15,11 +17,14 @@ from typing import Any
 from typing import Final
 import uuid
 
+from devicetrack import exception
+from devicetrack import vocabulary
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects.values import Candidate
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestConfig
 from devicetrack.objects.values import MigrationDefinitions
+from devicetrack.objects.values import Realized
 from devicetrack.objects.values import Record
 from devicetrack.store import api
 from devicetrack.testing import databases
@@ -29,8 +34,15 @@ from devicetrack.testing.crash import process
 from devicetrack.testing.crash.stores import Contents
 from devicetrack.testing.crash.stores import Stores
 from devicetrack.virt import fake
+from devicetrack.virt import fake_guests
 
 _PATIENCE_S: Final = 900
+
+# The seat of another manager of a host.
+_NEWER: Final = '+'
+
+# The domain of a guest that somebody else starts, on devices that have another owner.
+STRANGER: Final = str(uuid.uuid5(uuid.NAMESPACE_DNS, 'stranger'))
 
 
 class Crashed(Exception):
@@ -52,7 +64,8 @@ class Machine(fake.FakeHost):
         super().__init__()
         self.at_work: Callable[[str, fake.FakeHost], None] | None = None
         self.not_ours: frozenset[DeviceKey] = frozenset()
-        self._given_back: DeviceAssignment | None = None
+        self._works_on: DeviceAssignment | None = None
+        self._late: Callable[[], object] | None = None
 
     def reboot(self) -> None:
         """Boot again. Mediated devices that were made since the beginning are gone, as they are on a real machine."""
@@ -61,16 +74,52 @@ class Machine(fake.FakeHost):
             self._owners_of_addresses[key.identifier] = key     # its UUID names the device while it is away too
         super().reboot()
 
+    def realize(self, assignment: DeviceAssignment) -> Realized:
+        self._works_on = assignment
+        return super().realize(assignment)
+
     def unrealize(self, assignment: DeviceAssignment) -> None:
-        self._given_back = assignment
+        self._works_on = assignment
         super().unrealize(assignment)
+
+    @property
+    def works_on(self) -> DeviceKey | None:
+        """The device that was realized or given back last."""
+        return DeviceKey(self._works_on.kind, self._works_on.identifier) if self._works_on is not None else None
+
+    def hang(self, late: str | None = None) -> None:
+        """Let the hypervisor answer nobody, until :meth:`come_back`.
+
+        :param late: ``create`` or ``destroy``, when it has just been asked for that
+        """
+        self.disconnected = 'it hangs'
+        if late is not None and self._works_on is not None:
+            step = fake.FakeHost.realize if late == 'create' else fake.FakeHost.unrealize
+            self._late = functools.partial(step, self, self._works_on)
+
+    def come_back(self) -> None:
+        """Let the hypervisor do what it was asked, and answer again."""
+        self.disconnected = None
+        late, self._late = self._late, None
+        at_work, self.at_work = self.at_work, None
+        if late is not None:
+            late()
+        self.at_work = at_work
+
+    def start_strange_guest(self, domain_uuid: str, keys: Collection[DeviceKey]) -> None:
+        """Start a guest that nobody here knows, on these devices. It leaves its name on the memory that it got."""
+        self.start_guest(domain_uuid, [fake_guests.element(key.kind, self._addresses[key]) for key in keys],
+                         define=False)
+        for key in keys:
+            if key.kind == fake.VPMEM:
+                self.write(key, domain_uuid.encode())
 
     def leave_to_child(self) -> Callable[[], None]:
         """Keep the lock of the device that is being given back, for a child that outlives its process.
 
         :returns: what ends the child's work, and then the lock
         """
-        assignment = self._given_back
+        assignment = self._works_on
         assert assignment is not None
         key = DeviceKey(assignment.kind, assignment.identifier)
         self.busy.add(key)
@@ -123,9 +172,13 @@ class Hypervisor:
         self._machine.arrived(instance_uuid)
 
     def power_on(self, instance_uuid: str) -> None:
-        """Start a guest by the definition that is there."""
-        domain = self._machine.domains[instance_uuid]
-        domain.live = domain.defined
+        """Start a guest by what is there: its managed-save image, or its definition."""
+        self._machine.power_on(instance_uuid)
+
+    def save_guest(self, instance_uuid: str) -> None:
+        """Save a guest (managed save), and let somebody define it without devices."""
+        self._machine.save_guest(instance_uuid)
+        self._machine.redefine_guest(instance_uuid, ())
 
     def send_guest(self, instance_uuid: str, host: str, definitions: MigrationDefinitions) -> None:
         """Begin a live migration: the guest runs here, and another host waits for it with these definitions."""
@@ -162,6 +215,7 @@ class Host:
         self.driver = Driver(name, configuration.conf, configuration.state_path, machine)
         self.hypervisor = Hypervisor(machine, name, world)
         self.down = False                       # switched off: nobody starts its process
+        self.late: tuple[Any, ...] | None = None        # what its store does when it comes back
         self.pid = 0
         self._line: Any = None
 
@@ -199,37 +253,56 @@ class Host:
         """Have the process do something, and serve it until it has."""
         if not self.alive:
             raise Crashed(self.name)
-        self._line.send((name, args, self.world.course.attention()))
+        try:
+            self._line.send((name, args, self.world.course.attention()))
+            return self._serve(name)
+        except (EOFError, ConnectionError):
+            self._bury()
+            raise Crashed(self.name) from None
+        except _Killed:
+            self.kill()
+            fault = self.world.course.fault
+            if fault is not None and fault.how == moments.ORPHAN:
+                self.world.orphans.append(self.machine.leave_to_child())
+            raise Crashed(self.name) from None
+
+    def _serve(self, name: str) -> Any:
+        """Serve the process until it answers."""
         while True:
-            try:
-                if not self._line.poll(_PATIENCE_S):
-                    raise Stuck(f'host {self.name} in {name}')
-                tag, passed, *message = self._line.recv()
-                for moment in passed:
-                    self.world.course.reach(self.name, *moment)
-                if tag == process.ANSWER:
-                    return message[0]
-                if tag == process.ERROR:
-                    raise message[0]
-                answer = self._moment(*message) if tag == process.MOMENT else self._call(*message)
-                self._line.send((answer, self.world.course.attention()))
-            except (EOFError, ConnectionError):
-                self._bury()
-                raise Crashed(self.name) from None
-            except _Killed:
-                self.kill()
-                fault = self.world.course.fault
-                if fault is not None and fault.how == moments.ORPHAN:
-                    self.world.orphans.append(self.machine.leave_to_child())
-                raise Crashed(self.name) from None
+            if not self._line.poll(_PATIENCE_S):
+                raise Stuck(f'host {self.name} in {name}')
+            tag, passed, *message = self._line.recv()
+            for moment in passed:
+                self.world.course.reach(self.name, *moment)
+            if tag == process.ANSWER:
+                return message[0]
+            if tag == process.ERROR:
+                raise message[0]
+            answer = self._moment(*message) if tag == process.MOMENT else self._call(*message)
+            self._line.send((answer, self.world.course.attention()))
+
+    def _confirm(self, assignment: DeviceAssignment) -> None:
+        """Ask the process on behalf of its driver."""
+        try:
+            self._line.send((process.CONFIRM, self.world.course.attention(), assignment))
+            self._serve('a confirmation')
+        except (EOFError, ConnectionError):
+            raise _Killed from None             # past what the driver does about errors
 
     def _moment(self, kind: str, call: str, when: str, state: object, view: process.LedgerView | None) -> str | None:
         return self.world.reach(self, kind, call, when, state, view)
 
     def _call(self, kind: str, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, Any]:
+        if kind == process.LATE:
+            self.late = args
+            return process.ANSWER, None
         target = {moments.DRIVER: self.driver, moments.HYPERVISOR: self.hypervisor,
                   moments.DATA: self.world.data}[kind]
+        if (kind, name) == (moments.DRIVER, moments.GIVES_BACK):
+            kwargs = {'confirm': self._confirm}
         try:
+            if kind == moments.HYPERVISOR and self.machine.disconnected is not None:
+                raise exception.HypervisorUnreachable('fake', self.machine.disconnected)
             return process.ANSWER, getattr(target, name)(*args, **kwargs)
         except moments.WentAnotherWay:
             raise
@@ -249,18 +322,22 @@ class Seats:
         self._stores: dict[tuple[str, str | None], Any] = {}
         self._stack = contextlib.ExitStack()
 
-    def configuration(self, host: str) -> fixtures.Configuration:
-        if host not in self._configurations:
-            path = os.path.join(self.directory, host)
+    def configuration(self, host: str, newer: bool = False) -> fixtures.Configuration:
+        """:param newer: for another manager of the host, with another state directory"""
+        name = host + _NEWER if newer else host
+        if name not in self._configurations:
+            path = os.path.join(self.directory, name)
             os.makedirs(path)
             made = fixtures.Configuration(path, machine=host)
-            self._configurations[host] = self._stack.enter_context(made)
-        return self._configurations[host]
+            self._configurations[name] = self._stack.enter_context(made)
+        return self._configurations[name]
 
-    def store(self, host: str, url: str | None) -> Any:
+    def store(self, host: str, url: str | None, newer: bool = False) -> Any:
         """The store of a host that is reached by an URL. It is there."""
+        if newer:
+            url = url or f'sqlite:///{os.path.join(self.configuration(host).state_path, "devicetrack.sqlite")}'
         if (host, url) not in self._stores:
-            conf = self.configuration(host).conf
+            conf = self.configuration(host, newer).conf
             conf.set_override('connection', url, 'devicetrack_database')
             store = self._stores[host, url] = databases.open_store(conf)
             # The store is used once here, so that a forked process has all that the first use makes.
@@ -281,11 +358,14 @@ class World:
 
     ``contents`` is what stands in the stores, while somebody sees to it that it is up to date; else None. ``written``
     has, by host and device, the row for which a guest wrote to the device. ``trouble`` collects what was
-    wrong at some moment of a run that records.
+    wrong at some moment of a run that records. ``older`` are the processes whose hosts others took over.
+
+    :param newcomer: what the service of a manager that takes a host over does there, when it has started and audited
     """
 
     def __init__(self, machines: Mapping[str, Machine], data: Any, stores: Stores, seats: Seats,
-                 make: Callable[[process.Parts], process.ComputeProcess]) -> None:
+                 make: Callable[[process.Parts], process.ComputeProcess],
+                 newcomer: Callable[[World, str], object] = lambda world, host: None) -> None:
         self.data, self.stores = data, stores
         self.log = os.path.join(seats.directory, 'log')
         self.course = moments.Course()
@@ -294,7 +374,9 @@ class World:
         self.trouble: list[str] = []
         self.orphans: list[Callable[[], None]] = []
         self.look: Callable[[Host, str, str, process.LedgerView | None], list[str]] | None = None
+        self.older: list[Host] = []
         self._make = make
+        self._newcomer = newcomer
         self._seats = seats
         self._hosts: dict[str, Host] = {}
         for name, machine in machines.items():
@@ -315,14 +397,65 @@ class World:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        for host in self:
+        for host in (*self, *self.older):
             host.kill()
 
     # -- processes ----------------------------------------------------------------------------------------------------
 
     def fork(self, host: Host) -> None:
         """Start a host's process. The service in it has not started yet."""
-        host.fork(self._make, self._seats.store(host.name, self.stores.url()), self.log)
+        newer = host.configuration is self._seats.configuration(host.name, newer=True)
+        host.fork(self._make, self._seats.store(host.name, self.stores.url(), newer), self.log)
+
+    def take_over(self, host: Host) -> None:
+        """Start another manager of a host, whose service works, while the one that is there is in the middle of a call.
+
+        Nothing of it counts as a moment.
+        """
+        course, self.course = self.course, moments.Course()
+        newer = Host(host.name, host.machine, self, self._seats.configuration(host.name, newer=True))
+        newer.driver = host.driver
+        self._hosts[host.name] = newer
+        self.older.append(host)
+        self.restart()
+        newer.audit()
+        self._newcomer(self, host.name)
+        self.course = course
+
+    def start_while_it_hangs(self, host: Host, without_store: bool) -> list[str]:
+        """Start the service on a host where the hypervisor or the database hangs.
+
+        :returns: what is wrong: it has started
+        """
+        self.fork(host)
+        if without_store:
+            host.tell(process.CUT)
+        try:
+            host.start()
+        except (exception.DriverError, exception.StoreError):
+            return []
+        finally:
+            host.kill()
+        return [f'host {host.name} starts without an answer']
+
+    def come_back(self) -> None:
+        """Let what hangs answer again, and do first what it was asked by processes that go on."""
+        for host in self:
+            host.machine.come_back()
+            if host.alive:
+                host.tell(process.MEND)
+
+    def do_late(self) -> None:
+        """Let the database do what processes that were killed since had asked."""
+        for host in self:
+            late, host.late = host.late, None
+            if late is not None:
+                server = Host(host.name, host.machine, self, host.configuration)
+                self.fork(server)
+                try:
+                    server.tell(process.DO_LATE, *late)
+                finally:
+                    server.kill()
 
     def restart(self) -> None:
         """Start the service on every host where it does not run, unless the host is down.
@@ -378,15 +511,21 @@ class World:
                 here = f'{host.name}: {kind}.{call}, {when}'
                 self.trouble += [f'at the moment [{here}]: {wrong}' for wrong in self.look(host, kind, when, view)]
         action = self.course.reach(host.name, kind, call, when, state)
-        if self.stores.cuts_for_real:
+        if action == moments.TAKEOVER:
+            self.take_over(host)
+        elif action == moments.GUEST:
+            self.start_stranger(host)
+        elif action in moments.HANGS and kind != moments.STORE:
+            host.machine.hang()
+        elif self.stores.cuts_for_real and action not in moments.HANGS:
             return self._cut_for_real(action, kind, when)
         return action
 
     def _cut_for_real(self, action: str | None, kind: str, when: str) -> str | None:
         fault = self.course.fault
-        if action in (moments.CUT, moments.OUTAGE):
+        if action in moments.CUTS:
             self.stores.cut()
-        elif (kind == moments.STORE and when == moments.BEFORE and fault is not None and fault.how != moments.KILL
+        elif (kind == moments.STORE and when == moments.BEFORE and fault is not None and fault.how in moments.LOSSES
                 and fault.number == len(self.course.moments)):
             self.stores.lose_answer()           # the fault is at the moment after this commit
         return action if action == moments.KILL else None
@@ -400,8 +539,31 @@ class World:
         action = self.course.reach(host.name, moments.MACHINE, call, moments.INSIDE)
         if action in (moments.KILL, moments.ORPHAN):
             raise _Killed
+        if action == moments.TAKEOVER:
+            self.take_over(host)
+        elif action == moments.GUEST:
+            self.start_stranger(host, call)
+        elif action in moments.HANGS:
+            host.machine.hang(call)
+            raise exception.HypervisorUnreachable('fake', str(host.machine.disconnected))
 
     # -- guests -------------------------------------------------------------------------------------------------------
+
+    def start_stranger(self, host: Host, call: str = '') -> None:
+        """Let somebody start a guest on the devices of a host that are being given back.
+
+        :param call: inside this step of the driver, which may be changing one of them already: that one is left out
+        """
+        changes = host.machine.works_on if call in moments.CHANGES else None
+        keys = [record.key for name, record in self.records()
+                if name == host.name and record.state == vocabulary.RELEASING and record.key in host.machine.devices
+                and record.key != changes]
+        host.machine.start_strange_guest(STRANGER, keys)
+
+    def end_stranger(self) -> None:
+        """End the guest that somebody started."""
+        for host in self:
+            host.machine.delete_guest(STRANGER)
 
     def guest_writes(self, host_name: str, instance_uuid: str) -> None:
         """Let a running guest write its name on each of its devices that keeps bytes."""

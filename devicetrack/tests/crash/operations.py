@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
+from devicetrack import exception
 from devicetrack.testing import compute_service
 from devicetrack.testing.crash import explore
 from devicetrack.testing.crash import invariant
@@ -26,6 +28,8 @@ class ComputeOperation(explore.Operation):
 
     hosts: tuple[str, ...] = ('a',)
     process = service.Compute
+    # The sizes to try for the instance that a manager boots which takes a host over.
+    next_sizes: tuple[int, ...] = (4, 3, 2, 1)
 
     def machines(self) -> dict[str, Machine]:
         return {name: machine() for name in self.hosts}
@@ -46,6 +50,18 @@ class ComputeOperation(explore.Operation):
                 instance.state = compute_service.DELETED
         for host in world:
             host.resume()
+
+    def take_over(self, world: World, host: str) -> None:
+        """Boot an instance that gets all that is free, and again by then, and begin to reboot it.
+
+        What it wrote is there and no domain names it: only its rows keep the older manager from it.
+        """
+        for size in self.next_sizes:
+            with contextlib.suppress(exception.NoFit):
+                instance_uuid = booted(world, host, service.Flavor(name='next', pmem=size, vgpu=size), 'next')
+                world[host].hypervisor.delete_guest(instance_uuid)
+                world.data.get_instance(instance_uuid).state = compute_service.REBOOTING
+                return
 
     def owners(self, world: World) -> invariant.Owners:
         owners: invariant.Owners = world.data.owners()
@@ -113,6 +129,28 @@ class Delete(ComputeOperation):
 
     def run(self, world: World) -> None:
         world['a'].delete(world.data.get_instance(self.instance))
+
+
+class DeleteSaved(ComputeOperation):
+    """A guest has a managed-save image when its devices are given back. Then it comes back on them, and goes."""
+
+    name = 'delete while saved'
+
+    def setup(self, world: World) -> None:
+        self.instance = booted(world, flavor=service.LARGE)
+        world['a'].hypervisor.save_guest(self.instance)
+
+    def run(self, world: World) -> None:
+        with contextlib.suppress(exception.DeviceInUse):
+            world['a'].release(world.data.get_instance(self.instance))
+        world['a'].audit()
+
+    def finish(self, world: World) -> None:
+        if self.instance in world['a'].hypervisor.guests():
+            world['a'].hypervisor.power_on(self.instance)
+            world.trouble += invariant.at_a_moment(world, {})
+            world['a'].delete(world.data.get_instance(self.instance))
+        super().finish(world)
 
 
 class Reboot(ComputeOperation):
@@ -418,7 +456,7 @@ class SourceBack(Evacuation):
 
 
 OPERATIONS: list[Any] = [
-    Boot, FailedBoot, Delete, Reboot, Rebuild, Reap, Drain, Undrain, HostReboot, HostRebootAnew,
+    Boot, FailedBoot, Delete, DeleteSaved, Reboot, Rebuild, Reap, Drain, Undrain, HostReboot, HostRebootAnew,
     Resize, ConfirmResize, RevertResize, DeleteResized, DeleteClaimed, DropNew, DropOld,
     SameHostResize, SameHostShrink, SameHostConfirm, SameHostRevert, SameHostDelete, SameHostDropNew,
     LiveMigration, LiveRollback, Evacuation, SourceBack,

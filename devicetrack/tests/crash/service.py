@@ -133,6 +133,10 @@ class Compute(compute_service.Compute, process.ComputeProcess):
 
     # -- beyond what each service does --------------------------------------------------------------------------------
 
+    def release(self, instance: Instance) -> None:
+        """Give back what an instance has, whatever became of its guest."""
+        self.manager.release(self.context, instance)
+
     def drop_claim(self, instance: Instance, prefix: str) -> None:
         """End a move by the call that has no migration at hand."""
         self.manager.drop_move_claim(self.context, instance, self.host, prefix=prefix)

@@ -4,18 +4,22 @@ import io
 import pathlib
 import runpy
 import sys
+from unittest import mock
 
 import fixtures
 import testtools
 
 import devicetrack
+from devicetrack import exception
 from devicetrack.claims import running
 from devicetrack.claims.life import Life
+from devicetrack.objects.values import Usage
 from devicetrack.store.api import Changes
 from devicetrack.testing import crash
 from devicetrack.testing.crash import moments
 from devicetrack.testing.crash import program
 from devicetrack.testing.crash import stores
+from devicetrack.testing.crash import world
 from devicetrack.tests.crash import operations
 from devicetrack.tests.crash import service
 
@@ -103,6 +107,95 @@ class WithTrustfulLife(service.Compute):
 
     def make_manager(self):
         return _with(TrustfulLife, super().make_manager)
+
+
+class UnfencedStore(ForgetfulStore):
+    """A store in which a manager goes on to write when another one has taken its host."""
+
+    def at_epoch(self, host):
+        return self
+
+    def write(self, changes):
+        self._store.write(changes)
+
+
+class Unfenced(service.Compute):
+
+    def __init__(self, parts):
+        super().__init__(parts._replace(store=UnfencedStore(parts.store)))
+
+
+class SureStore(ForgetfulStore):
+    """A store that takes a commit without an answer for one that never happened."""
+
+    def write(self, changes):
+        try:
+            self._store.write(changes)
+        except exception.OutcomeUnknown as error:
+            raise exception.StoreUnavailable('store', 'it hangs') from error
+
+
+class WithSureStore(service.Compute):
+
+    def __init__(self, parts):
+        super().__init__(parts._replace(store=SureStore(parts.store)))
+
+
+class RashLife(Life):
+    """Takes a hypervisor that does not answer for one that uses nothing and will make nothing."""
+
+    def give_back(self, leaving):
+        try:
+            super().give_back(leaving)
+        except exception.HypervisorUnreachable:
+            vars(self)['_rows'].write(Changes(delete=tuple(leaving)))
+            vars(self)['_ledger'].free_of(leaving[0].instance_uuid, [record.key for record in leaving])
+
+
+class WithRashLife(service.Compute):
+
+    def make_manager(self):
+        return _with(RashLife, super().make_manager)
+
+
+class Unconfirmed(world.Driver):
+    """Asks nobody whether the row is still there that is given back."""
+
+    def unclaim(self, assignments, confirm=None):
+        return super().unclaim(assignments)
+
+
+class AsksOnce(world.Driver):
+    """Asks the hypervisor once, before it gives back the first of several devices."""
+
+    def unclaim(self, assignments, confirm=None):
+        usage = self.machine.usage(guarding=True)
+        with mock.patch.object(self.machine, 'usage', lambda **_: usage):
+            return super().unclaim(assignments, confirm)
+
+
+class AsksNoMoreAfterwards(world.Driver):
+    """Asks before it changes a device, and not again before its row goes."""
+
+    def unclaim(self, assignments, confirm=None):
+        answers = iter([self.machine.usage] * len(assignments))
+        nobody = Usage((), frozenset(), frozenset(), ())
+        with mock.patch.object(self.machine, 'usage', lambda **_: next(answers, lambda: nobody)()):
+            return super().unclaim(assignments, confirm)
+
+
+class SeesNothingSaved(crash.Machine):
+    """A hypervisor that is not asked for managed-save images."""
+
+    def usage(self, guarding=False):
+        saved = {name: domain.saved for name, domain in self.domains.items()}
+        try:
+            for domain in self.domains.values():
+                domain.saved = None
+            return super().usage(guarding)
+        finally:
+            for name, domain in self.domains.items():
+                domain.saved = saved[name]
 
 
 def _with(life, make):
@@ -195,6 +288,39 @@ class FailureTestCase(CrashTestCase):
     def test_a_service_that_does_not_go_on(self):
         report = self.assert_found(on(ForgetfulService, Delete), 'is killed')
         self.assertNotIn('none', report.failures)
+
+    def test_a_store_without_a_fence(self):
+        operation = on(Unfenced, Boot)
+        operation.next_sizes = (1,)             # so that the older manager finds a device that is free
+        report = self.assert_found(operation, 'has a row for', 'another manager of the host',
+                                   variants=[moments.TAKEOVER])
+        self.assertNotIn('none', report.failures)
+
+    def test_a_wipe_without_a_look_at_the_row(self):
+        self.useFixture(fixtures.MonkeyPatch('devicetrack.testing.crash.world.Driver', Unconfirmed))
+        self.assert_found(Delete(), 'lost what its owner', 'another manager', variants=[moments.TAKEOVER])
+
+    def test_a_commit_that_comes_after_the_death_of_its_process(self):
+        self.assert_found(on(Unfenced, Boot), 'has a row for', 'the database does last', variants=[moments.HUNG])
+
+    def test_a_commit_that_is_taken_for_lost_while_the_database_hangs(self):
+        self.assert_found(on(WithSureStore, Boot), 'has a row for', 'when it comes back', variants=[moments.HANG])
+
+    def test_a_device_that_a_hypervisor_makes_after_it_hung(self):
+        self.assert_found(on(WithRashLife, operations.Boot), 'is realized without a row', 'when it comes back',
+                          variants=[moments.HANG])
+
+    def test_a_guest_that_is_started_while_another_device_is_wiped(self):
+        self.useFixture(fixtures.MonkeyPatch('devicetrack.testing.crash.world.Driver', AsksOnce))
+        self.assert_found(operations.Delete(), 'was wiped under', 'somebody else starts', variants=[moments.GUEST])
+
+    def test_a_guest_that_is_started_after_the_wipe(self):
+        self.useFixture(fixtures.MonkeyPatch('devicetrack.testing.crash.world.Driver', AsksNoMoreAfterwards))
+        self.assert_found(Delete(), 'without a row', 'somebody else starts', variants=[moments.GUEST])
+
+    def test_a_managed_save_image_that_nobody_looks_at(self):
+        self.useFixture(fixtures.MonkeyPatch('devicetrack.tests.crash.operations.Machine', SeesNothingSaved))
+        self.assert_found(operations.DeleteSaved(), 'd0 is in use', 'without a row')
 
     def test_an_error_that_nobody_staged(self):
         class Nothing(Delete):
