@@ -94,6 +94,16 @@ class Move(NamedTuple):
         """Whether the instance is to have its new devices: the migration is under way, and nobody reverts it."""
         return self.outcome == PENDING and self.status != REVERTING
 
+    def may_have_taken_away_from(self, here: Endpoint) -> bool:
+        """Whether an instance that is elsewhere may be there because of this migration, or is still moving.
+
+        One that stayed on its host, or was undone, took nobody anywhere. After an error nobody knows.
+        """
+        if self.outcome in (PENDING, UNKNOWN):
+            return True
+        leads_away = here.is_at(self.source) and not here.is_at(self.destination)
+        return leads_away and (self.outcome == DONE or self.status == ERROR)
+
     def is_older_than(self, other: Move) -> bool | None:
         """Whether the other is newer, or None if that is unknown."""
         if self.number is None or other.number is None:

@@ -130,8 +130,7 @@ def left_without_migration(views: Views) -> frozenset[str]:
     if not rows:
         return frozenset()
     here = migrations.Endpoint(views.host, views.node or views.host)
-    moving = {move.instance_uuid for move in views.migrations.values()
-              if move.outcome in (migrations.PENDING, migrations.UNKNOWN) or here.is_at(move.source)}
+    moving = {move.instance_uuid for move in views.migrations.values() if move.may_have_taken_away_from(here)}
     named = used(views.usage)
     moving |= {record.instance_uuid for record in rows if record.migration_uuid is not None or record.key in named}
     return frozenset({record.instance_uuid for record in rows} - moving)

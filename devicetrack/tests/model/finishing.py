@@ -82,6 +82,8 @@ def _next(world: World) -> Step | None:
         if move is not None:
             return Step(_END_OF[move.phase] if move.status != 'reverting' or move.phase != states.FINISHED
                         else 'revert', name)
+        if guest.state == compute_service.ACTIVE and guest.uuid not in world.hosts[str(guest.host)].machine.domains:
+            return Step('hard reboot', name)
     for step in operations.enabled(world):
         if step.name == 'clean up':
             return step

@@ -14,9 +14,11 @@ from typing import Final
 from typing import NamedTuple
 from unittest import mock
 
+from devicetrack import exception
 from devicetrack.claims import resume
 from devicetrack.claims.life import Arrival
 from devicetrack.claims.life import Life
+from devicetrack.claims.moves import Moves
 from devicetrack.claims.rows import Rows
 from devicetrack.engine import migrations
 from devicetrack.engine import reconcile
@@ -179,4 +181,23 @@ def ends_a_move_in_two() -> Iterator[None]:
         return original(life, settlement)
 
     with _in_place_of(Life, 'advance', advance):
+        yield
+
+
+@mutant('the guest starts on its own devices', 'it starts a guest while nobody says which of its devices are its own')
+def starts_undecided() -> Iterator[None]:
+    def settle_ended(original: Any, moves: Moves, *arguments: Any) -> bool:
+        try:
+            ended: bool = original(moves, *arguments)
+        except exception.MigrationUndecided:
+            return False
+        return ended
+
+    with _in_place_of(Moves, 'settle_ended', settle_ended):
+        yield
+
+
+@mutant('what is elsewhere goes back', 'it waits for a migration that never was')
+def waits_for_a_migration() -> Iterator[None]:
+    with mock.patch.object(reconcile, 'left_without_migration', lambda views: frozenset()):
         yield

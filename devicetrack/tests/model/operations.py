@@ -191,11 +191,17 @@ def boot(world: World, name: str, host: str) -> None:
     guest, _ = _named(world, name)
     world.acting = host
     guest.state = service.BUILDING
+    _boot(world, guest, host, states.ABSENT)
+
+
+def _boot(world: World, guest: Guest, host: str, refused: str,
+          refusals: tuple[type[exception.DeviceTrackError], ...] = REFUSED) -> None:
+    """Claim for a guest that is nowhere, and start it. When its claim is refused it gets the state ``refused``."""
     instance = guest.instance()
     try:
         claim = world.hosts[host].manager.instance_claim(world.context, instance, host, world.request(guest.size))
-    except REFUSED:
-        guest.state = states.ABSENT
+    except refusals:
+        guest.state = refused
         return
     with claim:
         guest.save(instance)
@@ -225,6 +231,46 @@ def hard_reboot(world: World, name: str) -> None:
 def _may_start(world: World, guest: Guest) -> bool:
     move = world.service.move_of(guest)
     return move is None or (move.phase == states.FINISHED and move.status == 'finished')
+
+
+@operation(lambda world: ((guest.name,) for guest in _at_rest(world)
+                          if str(guest.host) in _alive(world) and _rows_of_moves(world, guest)))
+def hard_reboot_in_silence(world: World, name: str) -> None:
+    """A guest is to start whose host has not heard of the end of its move, and the service does not say which it was.
+
+    Nobody starts it on other devices than its own: the host refuses where it cannot know.
+    """
+    guest, _ = _named(world, name)
+    host = world.acting = str(guest.host)
+    world.stop_guest(guest, host)
+    world.service.hesitates = True
+    try:
+        _run_guest(world, guest, host)
+    except exception.MigrationUndecided:
+        pass
+    finally:
+        world.service.hesitates = False
+
+
+def _rows_of_moves(world: World, guest: Guest) -> bool:
+    return any(row.instance_uuid == guest.uuid and row.migration_uuid is not None
+               for row in world.rows_of(str(guest.host)))
+
+
+@operation(lambda world: ((guest.name,) for guest in _at_rest(world)
+                          if guest.host not in _alive(world) and _other(world, guest.host) in _alive(world)))
+def unshelve_elsewhere(world: World, name: str) -> None:
+    """A guest was shelved while its host did not hear, and starts on the other one. No migration takes it there."""
+    guest, _ = _named(world, name)
+    left, host = str(guest.host), _other(world, guest.host)
+    world.acting = host
+    guest.forget(guest.owned | guest.written)
+    guest.host, guest.state, guest.resources, guest.context = None, service.BUILDING, None, None
+    if world.hosts[left].powered:
+        world.delete_guest(guest, left)
+    world.point()
+    # It may have rows there of a move whose end that host has not heard of: the next audit gives them back.
+    _boot(world, guest, host, service.DELETED, (*REFUSED, exception.InstanceHasClaim))
 
 
 @operation(lambda world: ((guest.name,) for guest in _guests(world, service.BUILDING, service.ACTIVE, service.DELETING)
@@ -371,6 +417,18 @@ def revert(world: World, name: str) -> None:
     guest.save(instance)
     guest.current, guest.old = guest.old, frozenset()
     guest.host, guest.size, move.phase = move.source, move.size, states.DROPPED
+
+
+@operation(lambda world: ((guest.name,) for guest, move in _moving(world, (service.RESIZE,), states.FINISHED)
+                          if world.hosts[move.dest].powered and move.status != 'confirming'))
+def revert_unheard(world: World, name: str) -> None:
+    """The service says that a resize is reverted, its guest is gone, and no host was told."""
+    guest, move = _named(world, name)
+    guest.written -= guest.current
+    world.delete_guest(guest, move.dest)
+    guest.current, guest.old = guest.old, frozenset()
+    guest.host, guest.size, guest.context = move.source, move.size, None
+    _end(move, 'reverted')
 
 
 @operation(lambda world: ((guest.name,) for guest, move in _moving(world, (service.RESIZE,), states.DROPPED)

@@ -255,6 +255,33 @@ class ElsewhereTestCase(test_moving.RegionTestCase):
             self.assertEqual([], region.audit())
             self.one.spawn(Instance(), pmem=2)
 
+    def test_so_do_those_of_one_that_moved_before_and_came_back_or_never_left(self):
+        def one_host(region: Any, instance: Any) -> None:
+            region.confirm(instance, region.resize(instance, 'one', pmem=1))
+
+        def reverted(region: Any, instance: Any) -> None:
+            region.revert(instance, region.resize(instance, 'two', pmem=1))
+
+        def rolled_back(region: Any, instance: Any) -> None:
+            migration = region.live_migration(instance, 'two', pmem=1)
+            self.two.machine.delete_guest(instance.uuid)
+            self.two.manager.drop_move_claim_at_dest(None, instance, migration)
+            migration.status = 'failed'
+
+        for moves in (one_host, reverted, rolled_back):
+            region = self.region(devices=2)
+            instance = region.spawn('one', pmem=1)
+            moves(region, instance)
+            region.audit()
+            self.assertEqual('one', instance.host)
+            self.one.machine.delete_guest(instance.uuid)
+            instance.resources = None
+            self.two.spawn(instance, pmem=1)
+            instance.host = 'two'
+            self.one.audit()
+            self.assertEqual([], region.rows(instance)['one'], str(moves))
+            self.assertEqual([], region.audit())
+
     def test_what_a_crash_left_claimed_goes_back_too(self):
         region = self.region(devices=2)
         instance = Instance()
