@@ -19,6 +19,7 @@ from typing import Final
 from devicetrack import exception
 from devicetrack import log
 from devicetrack import vocabulary
+from devicetrack.claims import locks
 from devicetrack.claims.gate import Gate
 from devicetrack.claims.locked_ledger import LockedLedger
 from devicetrack.claims.rows import Rows
@@ -58,7 +59,7 @@ class Unproven:
         self._host_uuid, self._policy = host_uuid, policy
         self._driver, self._ledger, self._rows, self._gate = driver, ledger, rows, gate
         self._withheld = withheld
-        self._lock = threading.Lock()           # of what follows; nothing is called while it is held
+        self._lock = locks.FairLock(locks.PROVING)              # of what follows; nothing is called while it is held
         self._workers = Workers('devicetrack-unproven', 1, self._next, self._work)
         self._begun = False
         self._ordered: list[DeviceKey] = []                     # by operators, to be wiped
@@ -74,7 +75,7 @@ class Unproven:
         if self._gate.report_only is not None:
             return
         unproven = self._ledger.unproven()
-        with self._lock:
+        with self._lock.held():
             waiting = [device for device in unproven if self._is_untried(device)]
         for start in range(0, len(waiting), _AT_A_TIME):
             devices = waiting[start:start + _AT_A_TIME]
@@ -96,7 +97,7 @@ class Unproven:
         """Why each of the unproven devices is not proven clean, for those who read what is withheld."""
         to_be_done = TO_BE_WIPED if self._policy == vocabulary.WIPE else TO_BE_READ
         devices = self._ledger.unproven()
-        with self._lock:
+        with self._lock.held():
             return {key: BEING_WIPED if key in self._wiping else self._answers.get(key, ('', to_be_done))[1]
                     for key in map(_key, devices)}
 
@@ -107,7 +108,7 @@ class Unproven:
 
     def go_on(self) -> None:
         """Try again what could not be tried before, and start the thread where it has anything to do. Quick."""
-        with self._lock:
+        with self._lock.held():
             self._later.clear()
         if self._is_waiting():
             self._workers.start()
@@ -151,12 +152,12 @@ class Unproven:
         device = self._ledger.device(key)
         if device is None or vocabulary.UNPROVEN not in device.withheld:
             return state
-        with self._lock:
+        with self._lock.held():
             why = BEING_WIPED if key in self._wiping else self._answers.get(key, ('', TO_BE_READ))[1]
         return state._replace(causes={**state.causes, vocabulary.UNPROVEN: Cause(0, why, vocabulary.BY_HOST)})
 
     def _order_wipe(self, key: DeviceKey) -> None:
-        with self._lock:
+        with self._lock.held():
             self._answers.pop(key, None)
             self._later.discard(key)
             if key not in self._wiping:
@@ -167,7 +168,7 @@ class Unproven:
 
     def _is_waiting(self) -> bool:
         unproven = self._ledger.unproven() if self._begun else []
-        with self._lock:
+        with self._lock.held():
             return self._gate.report_only is None and (bool(self._ordered) or any(map(self._is_untried, unproven)))
 
     def _is_untried(self, device: DeviceState) -> bool:
@@ -186,7 +187,7 @@ class Unproven:
                         exc_info=not expected)
             self._answer(device, str(error), final=not expected)
         finally:
-            with self._lock:
+            with self._lock.held():
                 self._wiping.discard(_key(device))
 
     def _next(self) -> tuple[DeviceState, str] | None:
@@ -194,7 +195,7 @@ class Unproven:
         how = vocabulary.WIPE if self._policy == vocabulary.WIPE else vocabulary.READ
         unproven = sorted(self._ledger.unproven(), key=_key) if self._begun else []
         while True:
-            with self._lock:
+            with self._lock.held():
                 ended = self._stop.is_set() or self._gate.report_only is not None
                 ordered = self._ordered.pop(0) if self._ordered and not ended else None
                 if ordered is None:
@@ -226,13 +227,13 @@ class Unproven:
     def _answer(self, device: DeviceState, why: str, final: bool) -> None:
         """Keep why a device was not admitted. What is not final is tried again after the next audit."""
         key = _key(device)
-        with self._lock:
+        with self._lock.held():
             self._answers[key] = (device.details if final else '', why)
             if not final:
                 self._later.add(key)
 
     def _admit(self, keys: Sequence[DeviceKey]) -> None:
-        with self._lock:
+        with self._lock.held():
             for key in keys:
                 self._answers.pop(key, None)
         self._ledger.proven(keys)

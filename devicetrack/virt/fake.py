@@ -633,6 +633,8 @@ class FakeDriver(driver.VirtDriver):
     def guest_config(self, assignments: Sequence[DeviceAssignment], flavor: str | None = None,
                      beside: Sequence[DeviceAssignment] = ()) -> GuestConfig:
         self.machine.enter('guest_config')
+        # For who starts a guest without realizing its devices before: it writes to them all the same.
+        self.disprove(DeviceKey(assignment.kind, assignment.identifier) for assignment in assignments)
         elements = tuple(fake_guests.element(assignment.kind, self.machine.address_of(assignment))
                          for assignment in assignments)
         return GuestConfig(elements, metadata.element(assignments, flavor, beside, self.machine.boot))

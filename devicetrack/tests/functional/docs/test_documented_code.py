@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
 import json
 import logging
@@ -247,6 +248,21 @@ class SourceTestCase(base.TestCase):
                              answer.stderr)
 
 
+def is_test(name: str) -> bool:
+    """Whether a dotted name is of a module of tests, of a class of tests in one, or of a test in such a class."""
+    parts = name.split('.')
+    end = next((number for number, part in enumerate(parts) if part[0].isupper()), len(parts))
+    try:
+        found: Any = importlib.import_module('.'.join(parts[:end]))
+    except ImportError:
+        return False
+    for part in parts[end:]:
+        found = getattr(found, part, None)
+    if isinstance(found, type):
+        return any(member.startswith('test_') for member in dir(found))
+    return found is not None and (end == len(parts) or parts[-1].startswith('test_'))
+
+
 class PagesTestCase(base.TestCase):
     """What a page lists is all that there is, and nothing else."""
 
@@ -268,6 +284,11 @@ class PagesTestCase(base.TestCase):
                   and error.__module__ == exception.__name__}
         bases = {'DeviceTrackError', 'StoreError', 'NothingWritten', 'DriverError', 'DeviceError'}
         self.assertEqual(leaves - bases, listed)
+
+    def test_every_test_that_stops_a_threat_exists(self) -> None:
+        names = re.findall(r'``(devicetrack\.tests\.[\w.]+)``', self.text('admin', 'security.rst'))
+        self.assertLess(50, len(names))
+        self.assertEqual([], [name for name in names if not is_test(name)])
 
     def test_every_status_of_the_inventory_is_explained(self) -> None:
         page = self.text('admin', 'commands.rst')

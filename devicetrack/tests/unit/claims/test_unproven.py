@@ -16,6 +16,7 @@ from devicetrack.testing import fixtures
 from devicetrack.testing.fixtures import FREE
 from devicetrack.testing.fixtures import Instance
 from devicetrack.tests import base
+from devicetrack.tests import interrupts
 from devicetrack.virt import fake_guests
 
 D0, D1 = DeviceKey('vpmem', 'd0'), DeviceKey('vpmem', 'd1')
@@ -293,3 +294,30 @@ class ReportOnlyTestCase(UnprovenTestCase):
         self.host.running.unproven.go_on()
         self.settle()
         self.assertEqual(0, self.machine.calls['prove'])
+
+
+class InterruptTestCase(UnprovenTestCase):
+
+    def test_an_interrupt_at_any_line_of_a_look_keeps_nobody_waiting(self) -> None:
+        self.a_tenant_leaves()
+        self.host.audit()
+        self.settle()
+        proving = self.host.running.unproven
+
+        def look() -> None:
+            proving.look()
+            proving.details()
+            proving.go_on()
+
+        counted = interrupts.Lines()
+        counted.run(look)
+        self.settle()
+        self.assertLess(20, counted.count)
+        for number in range(counted.count):
+            lines = interrupts.Lines(number)
+            lines.run(look)
+            another = threading.Thread(target=look, daemon=True)
+            another.start()
+            another.join(base.HANGS_S)
+            self.assertFalse(another.is_alive(), lines.where)
+            self.settle()
