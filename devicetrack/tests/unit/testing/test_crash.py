@@ -144,9 +144,9 @@ class WithSureStore(service.Compute):
 class RashLife(Life):
     """Takes a hypervisor that does not answer for one that uses nothing and will make nothing."""
 
-    def give_back(self, leaving):
+    def give_back(self, leaving, wait=True):
         try:
-            super().give_back(leaving)
+            super().give_back(leaving, wait)
         except exception.HypervisorUnreachable:
             vars(self)['_rows'].write(Changes(delete=tuple(leaving)))
             vars(self)['_ledger'].free_of(leaving[0].instance_uuid, [record.key for record in leaving])
