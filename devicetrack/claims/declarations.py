@@ -23,7 +23,9 @@ from devicetrack.compatibility.facts import Version
 from devicetrack.compatibility.facts import version_seen
 from devicetrack.compatibility.rules import Rules
 from devicetrack.compatibility.sources import Declarer
+from devicetrack.objects.compact import Compact
 from devicetrack.objects.values import Inventory
+from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import MigrationType
 from devicetrack.objects.values import Record
 from devicetrack.store.api import Store
@@ -149,8 +151,7 @@ def _one_of_each_type(inventory: Inventory) -> dict[TypeAtParent, str]:
     found: dict[tuple[str, str | None, str], str] = {}
     for capacity in inventory.capacities:
         found.setdefault((capacity.kind, capacity.parent, look_at(capacity.details).type), capacity.details)
-    for device in inventory.devices:
-        known = device.migration_type
-        where = device.kind, device.parent, look_at(device.details).type if known is None else known
-        found.setdefault(where, device.details)
+    for kind, parent, known, text in Compact(InventoryDevice, inventory.devices).columns(
+            'kind', 'parent', 'migration_type', 'details'):
+        found.setdefault((kind, parent, look_at(text).type if known is None else known), text)
     return {TypeAtParent(*where): text for where, text in found.items()}

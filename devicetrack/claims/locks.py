@@ -7,9 +7,9 @@ A thread may wait for a lock while it holds those that :data:`MAY_HOLD` lists fo
     auditing -> marking -> ledger
 
 No audit waits for an instance: it takes the lock of one that is idle and passes over the others. A lock that nobody
-waits for cannot close a circle, so that is allowed in every place. Whoever finds the lock of an instance, or works on
-the list of devices to prove, waits for nothing else meanwhile, so ``finding`` and ``proving`` may be asked for in every
-place too.
+waits for cannot close a circle, so that is allowed in every place. Whoever finds the lock of an instance, or changes
+what threads in the background have to do, waits for nothing else meanwhile, so ``finding`` and ``background`` may be
+asked for in every place too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ READING: Final = 'reading'
 MARKING: Final = 'marking'
 LEDGER: Final = 'ledger'
 FINDING: Final = 'finding'
-PROVING: Final = 'proving'
+BACKGROUND: Final = 'background'
 
 MAY_HOLD: Final = {
     AUDITING: frozenset[str](),
@@ -37,7 +37,7 @@ MAY_HOLD: Final = {
     MARKING: frozenset((AUDITING, INSTANCE)),
     LEDGER: frozenset((AUDITING, INSTANCE, READING, MARKING)),
     FINDING: frozenset((AUDITING, INSTANCE, READING, MARKING)),
-    PROVING: frozenset((AUDITING, INSTANCE, READING, MARKING)),
+    BACKGROUND: frozenset((AUDITING, INSTANCE, READING, MARKING)),
 }
 
 

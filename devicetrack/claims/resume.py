@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Collection
+from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,6 +27,7 @@ from devicetrack.engine import migrations
 from devicetrack.engine import reconcile
 from devicetrack.engine.views import by_instance
 from devicetrack.engine.views import Views
+from devicetrack.objects.compact import Compact
 from devicetrack.objects.values import Record
 from devicetrack.objects.values import Usage
 from devicetrack.virt.driver import VirtDriver
@@ -48,7 +50,7 @@ class Resume:
     def waits(self, views: Views) -> bool:
         """Whether :meth:`go_on` may have anything to do."""
         return (not self._boot.is_recorded or self._service.tells_of_evacuations
-                or any(_work_waits(rows, views) for rows in by_instance(views.records)))
+                or any(_work_waits(rows, views) for rows in _odd(views)))
 
     def go_on(self, views: Views, left: Collection[str] = ()) -> bool:
         """Finish what was interrupted, settle what runs and what moved, give back what instances that are over held.
@@ -63,7 +65,7 @@ class Resume:
         if self._gate.report_only is not None:
             return tried
         evacuated = self._remove_evacuated(views)
-        for rows in by_instance(views.records):
+        for rows in _odd(views):
             instance_uuid = rows[0].instance_uuid
             if instance_uuid in evacuated or not _work_waits(rows, views):
                 continue
@@ -122,8 +124,8 @@ class Resume:
         """
         tried: set[str] = set()
         evacuated = self._service.evacuated_from_here()
-        rows_of = {rows[0].instance_uuid: rows for rows in by_instance(views.records)
-                   if rows[0].instance_uuid in evacuated}
+        rows_of = {rows[0].instance_uuid: rows for rows in by_instance(
+            record for record in views.records if record.instance_uuid in evacuated)} if evacuated else {}
         for uuid in sorted(evacuated):
             rows = rows_of.get(uuid, [])
             if (not rows and uuid not in views.usage.domains) or not self._may_remove(uuid, rows, views):
@@ -167,6 +169,16 @@ def _try(instance_uuid: str, work: Callable[..., None], *arguments: Any) -> None
     except exception.DeviceTrackError as error:
         LOG.warning('Work for instance %(instance)s has to wait: %(error)s',
                     {'instance': instance_uuid, 'error': error})
+
+
+def _odd(views: Views) -> Iterator[list[Record]]:
+    """The rows of instances that are not simply here and at rest, as nearly all of thousands are."""
+    states = views.instances or {}
+    at_rest = {None, reconcile.INSTANCE_HERE}
+    odd = {uuid for uuid, state, migration in Compact(Record, views.records).columns(
+        'instance_uuid', 'state', 'migration_uuid')
+        if state != vocabulary.ACTIVE or migration is not None or states.get(uuid) not in at_rest}
+    return by_instance(record for record in views.records if record.instance_uuid in odd) if odd else iter(())
 
 
 def _work_waits(rows: Sequence[Record], views: Views) -> bool:

@@ -21,6 +21,7 @@ from typing import NamedTuple
 from devicetrack import exception
 from devicetrack import log
 from devicetrack import vocabulary
+from devicetrack.claims import locks
 from devicetrack.claims.gate import Gate
 from devicetrack.claims.giving import Giving
 from devicetrack.claims.giving import is_failure
@@ -53,6 +54,11 @@ class Wipe(NamedTuple):
     reason: str = ''
 
 
+class _Work(NamedTuple):
+    record: Record
+    ended: threading.Event
+
+
 class _Stopped(exception.DeviceTrackError):
     """The manager lets go of the host; the next one goes on."""
 
@@ -68,9 +74,9 @@ class Wipes:
         self._driver, self._ledger, self._rows, self._gate = driver, ledger, rows, gate
         self._withheld, self._giving = withheld, giving
         self._kinds = driver.wiped_kinds()
-        self._changed = threading.Condition()                   # of what follows; nothing is called while it is held
+        self._lock = locks.FairLock(locks.BACKGROUND)           # of what follows; nothing is called while it is held
         self._waiting: dict[DeviceKey, Record] = {}
-        self._working: dict[DeviceKey, Record] = {}
+        self._working: dict[DeviceKey, _Work] = {}
         # Why the last try ended without the device, and the claim that it is on its way back from.
         self._refused: dict[DeviceKey, tuple[str, str]] = {}
         self._due: dict[DeviceKey, int] = {}                    # the audit that tries a device again
@@ -90,7 +96,7 @@ class Wipes:
         """
         wiped = [record for record in leaving if record.kind in self._kinds]
         failures = self._withheld.failures if wiped else {}
-        with self._changed:
+        with self._lock.held():
             for record in wiped:
                 key = record.key
                 if self._refused.get(key, ('', ''))[0] != record.claim_id:
@@ -107,13 +113,13 @@ class Wipes:
 
     def try_now(self, keys: Iterable[DeviceKey]) -> None:
         """Let devices be tried again that wait for another audit, because an operator says so."""
-        with self._changed:
+        with self._lock.held():
             for key in keys:
                 self._due.pop(key, None)
 
     def next_audit(self) -> None:
         """An audit begins; tries are so many audits apart, for no clock decides anything."""
-        with self._changed:
+        with self._lock.held():
             self._audits += 1
 
     # -- working ------------------------------------------------------------------------------------------------------
@@ -125,7 +131,7 @@ class Wipes:
 
     def go_on(self) -> None:
         """Have the threads begin with what was handed over. Quick. Not for who works on an instance."""
-        with self._changed:
+        with self._lock.held():
             count = len(self._waiting) if self._begun and not self._closed else 0
         for _ in range(count):
             self._workers.start()
@@ -139,19 +145,23 @@ class Wipes:
 
         Not for who works on an instance.
         """
-        with self._changed:
-            for key in [key for key, record in self._waiting.items() if record.instance_uuid == instance_uuid]:
-                del self._waiting[key]
-            while self._is_wiping(instance_uuid):
-                self._changed.wait()
+        while True:
+            with self._lock.held():
+                for key in [key for key, record in self._waiting.items() if record.instance_uuid == instance_uuid]:
+                    del self._waiting[key]
+                working = self._work_on(instance_uuid)
+            if not working:
+                return
+            for work in working:
+                work.ended.wait()
 
     def is_wiping(self, instance_uuid: str) -> bool:
         """Whether a device of an instance is being wiped."""
-        with self._changed:
-            return self._is_wiping(instance_uuid)
+        with self._lock.held():
+            return bool(self._work_on(instance_uuid))
 
-    def _is_wiping(self, instance_uuid: str) -> bool:
-        return any(record.instance_uuid == instance_uuid for record in self._working.values())
+    def _work_on(self, instance_uuid: str) -> list[_Work]:
+        return [work for work in self._working.values() if work.record.instance_uuid == instance_uuid]
 
     def close(self) -> None:
         """Begin with no other device. What is being wiped goes on to its end, and nobody waits for it.
@@ -160,36 +170,37 @@ class Wipes:
         """
         self._closed = True
 
-    def _next(self) -> Record | None:
-        with self._changed:
+    def _next(self) -> _Work | None:
+        with self._lock.held():
             if not self._waiting or self._closed or self._gate.report_only is not None:
                 return None
             key = next(iter(self._waiting))
-            record = self._working[key] = self._waiting.pop(key)
-            return record
+            work = self._working[key] = _Work(self._waiting.pop(key), threading.Event())
+            return work
 
-    def _wipe(self, record: Record) -> None:
+    def _wipe(self, work: _Work) -> None:
+        record = work.record
         try:
             answers = self._giving.take_back([record], self._check_open)
             with self._rows.working(record.instance_uuid):
                 self._check_open()
                 self._giving.end([record], answers)
-            with self._changed:
+            with self._lock.held():
                 self._refused.pop(record.key, None)
                 self._due.pop(record.key, None)
         except _Stopped:
             pass
         except exception.DeviceTrackError as error:
-            with self._changed:
+            with self._lock.held():
                 self._refused[record.key] = (record.claim_id, str(error))
             if is_failure(error):
                 self._put_off(record.key)
             LOG.warning('%(kind)s %(identifier)s stays held: %(error)s',
                         {'kind': record.kind, 'identifier': record.identifier, 'error': error})
         finally:
-            with self._changed:
+            with self._lock.held():
                 del self._working[record.key]
-                self._changed.notify_all()
+            work.ended.set()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -199,20 +210,20 @@ class Wipes:
         """Let more audits pass before each further try."""
         failed = self._withheld.failures.get(key)
         if failed is not None:
-            with self._changed:
+            with self._lock.held():
                 self._due[key] = self._audits + min(1 << min(failed.tries - 1, _RAREST), _RAREST)
 
     # -- questions ----------------------------------------------------------------------------------------------------
 
     def is_well_under_way(self, key: DeviceKey) -> bool:
         """Whether a device is being wiped here, or waits for that, and no try has ended without it so far."""
-        with self._changed:
+        with self._lock.held():
             return (key in self._waiting or key in self._working) and key not in self._refused
 
     def news_of(self, key: DeviceKey) -> str:
         """What is to be said of a device that does not come back: who is at it, and why the last try ended."""
         progress = self._driver.wiping([key]).get(key)
-        with self._changed:
+        with self._lock.held():
             refused = self._refused.get(key)
         said = [f'it is being wiped: {progress}'] if progress is not None else []
         if refused is not None and key not in self._withheld.failures:
@@ -221,7 +232,7 @@ class Wipes:
 
     def works_on(self, keys: Iterable[DeviceKey]) -> bool:
         """Whether one of some devices is being wiped here."""
-        with self._changed:
+        with self._lock.held():
             return any(key in self._working for key in keys)
 
     def of(self, records: Collection[Record]) -> list[Wipe]:

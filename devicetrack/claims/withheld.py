@@ -26,7 +26,9 @@ from devicetrack.engine.withholding import Cause
 from devicetrack.engine.withholding import Causes
 from devicetrack.engine.withholding import Marks
 from devicetrack.engine.withholding import Target
+from devicetrack.objects.compact import Compact
 from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import Missing
 from devicetrack.objects.values import Record
 from devicetrack.store.api import Store
@@ -171,10 +173,11 @@ def with_progress(found: Sequence[Withheld], driver: VirtDriver) -> list[Withhel
 
 def _details(reasons: Mapping[DeviceKey, frozenset[str]], views: Views,
              unproven: Mapping[DeviceKey, str] | None = None) -> dict[tuple[DeviceKey, str], str]:
-    details = {(device.key, vocabulary.UNHEALTHY): device.unhealthy
-               for device in views.inventory.devices if device.unhealthy is not None}
+    details = {(DeviceKey(kind, identifier), vocabulary.UNHEALTHY): unhealthy for kind, identifier, unhealthy
+               in Compact(InventoryDevice, views.inventory.devices).columns('kind', 'identifier', 'unhealthy')
+               if unhealthy is not None}
     users: dict[DeviceKey, set[str]] = {}
-    for use in views.usage.uses:
+    for use in views.usage.uses if reasons else ():
         if use.identifier is not None and (use.kind, use.identifier) in reasons:
             users.setdefault(DeviceKey(use.kind, use.identifier), set()).add(use.domain_uuid)
     details.update(((key, vocabulary.UNPROVEN), why) for key, why in (unproven or {}).items())

@@ -9,6 +9,7 @@ from typing import Generic
 from typing import TypeVar
 
 from devicetrack import log
+from devicetrack.claims import locks
 
 LOG = log.logger(__name__)
 
@@ -29,14 +30,14 @@ class Workers(Generic[Piece]):
     def __init__(self, name: str, at_once: int, take: Callable[[], Piece | None],
                  work: Callable[[Piece], None]) -> None:
         self._name, self._at_once, self._take, self._work = name, at_once, take, work
-        self._lock = threading.Lock()           # of what follows; nothing is called while it is held
+        self._lock = locks.FairLock(locks.BACKGROUND)           # of what follows
         self._threads: list[threading.Thread] = []
         self._active: set[threading.Thread] = set()             # those of them that will take more work
         self._calls = 0                         # of start()
 
     def start(self) -> None:
         """Say that there may be work. Starts one more thread, unless there are enough. Quick."""
-        with self._lock:
+        with self._lock.held():
             self._calls += 1                    # a thread that is about to end looks once more
             if len(self._active) < self._at_once:
                 thread = threading.Thread(target=self.run, name=self._name, daemon=True)
@@ -52,12 +53,12 @@ class Workers(Generic[Piece]):
                 calls = self._calls
                 while (piece := self._take()) is not None:
                     self._do(piece)
-                with self._lock:
+                with self._lock.held():
                     more = calls != self._calls
                     if not more:
                         self._active.discard(threading.current_thread())
         finally:
-            with self._lock:
+            with self._lock.held():
                 self._active.discard(threading.current_thread())
 
     def _do(self, piece: Piece) -> None:
@@ -73,7 +74,7 @@ class Workers(Generic[Piece]):
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
-            with self._lock:
+            with self._lock.held():
                 thread = next((one for one in self._threads if one.is_alive()), None)
             if thread is None:
                 return True

@@ -16,6 +16,7 @@ from devicetrack.engine.selection import Unit
 from devicetrack.engine.stock import GONE
 from devicetrack.engine.stock import Stock
 from devicetrack.engine.withholding import NO_REASON
+from devicetrack.objects.compact import Compact
 from devicetrack.objects.values import Capacity
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Inventory
@@ -157,7 +158,8 @@ class Intake(Stock):
                 unit.unproven = (device.kind, device.identifier) in unproven
                 unit.withheld = self._reasons(device, unit)
                 self._enqueue(unit)
-        there = collections.Counter(device.kind for device in inventory.devices)
+        there = collections.Counter(
+            kind for kind, _name in Compact(InventoryDevice, inventory.devices).columns('kind', 'identifier'))
         # Each device that is there is known now. Where there are as many, none is missing.
         if changed or any(len(self._units.get(kind, ())) != there[kind] for kind in inventory.known_kinds):
             self._miss(inventory, changed)

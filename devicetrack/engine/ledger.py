@@ -32,6 +32,7 @@ from devicetrack.engine.states import Available
 from devicetrack.engine.states import Hold
 from devicetrack.engine.stock import GONE
 from devicetrack.objects import details
+from devicetrack.objects.compact import Compact
 from devicetrack.objects.values import Candidate
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Record
@@ -301,11 +302,13 @@ class Ledger(Intake):
             self._pools.index()
         return unit
 
-    def not_held(self, records: Iterable[Record]) -> list[Record]:
+    def not_held(self, records: Sequence[Record]) -> list[Record]:
         """The rows whose devices are not held for the rows' instances."""
-        return [record for record in records
-                if (unit := self._units.get(record.kind, {}).get(record.identifier)) is None
-                or unit.holding is None or unit.holding.instance_uuid != record.instance_uuid]
+        units = self._units
+        of_devices = Compact(Record, records).columns('kind', 'identifier', 'instance_uuid')
+        return [records[number] for number, (kind, identifier, instance_uuid) in enumerate(of_devices)
+                if (unit := units.get(kind, {}).get(identifier)) is None
+                or unit.holding is None or unit.holding.instance_uuid != instance_uuid]
 
     def without_row(self, records: Collection[Record], all_held: bool) -> list[str]:
         """The instances for which something is held that rows told of, and of which there is no row any more.

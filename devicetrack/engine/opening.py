@@ -14,7 +14,9 @@ from devicetrack.engine.views import foreign
 from devicetrack.engine.views import Views
 from devicetrack.engine.withholding import Marks
 from devicetrack.engine.withholding import Target
+from devicetrack.objects.compact import Compact
 from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import InventoryDevice
 
 _OF_THE_INVENTORY: Final = (vocabulary.UNHEALTHY, vocabulary.UNPROVEN)
 
@@ -35,12 +37,16 @@ def open_ledger(policy: str, provider_uuid_of: Callable[[str], str], views: View
                 stand(ledger, target, reason)
     ledger.read_inventory(inventory)
     # A row names the provider that its claim knew. A device counts where its parent counts now.
+    parents = set(Compact(InventoryDevice, inventory.devices).columns('kind', 'parent', 'provider'))
     counted: dict[tuple[str, str | None], str] = {
-        **{(device.kind, device.parent): provider_uuid_of(device.provider) for device in inventory.devices},
+        **{(kind, parent): provider_uuid_of(provider) for kind, parent, provider in parents},
         **{(capacity.kind, capacity.parent): provider_uuid_of(capacity.provider) for capacity in inventory.capacities}}
+    gone = views.owners.keys() - views.devices.keys()
     for rows in by_instance(views.records):
-        ledger.hold([row if (row.kind, row.identifier) in views.devices else row._replace(
-            provider_uuid=counted.get((row.kind, row.parent), row.provider_uuid)) for row in rows])
+        if gone:
+            rows = [row._replace(provider_uuid=counted.get((row.kind, row.parent), row.provider_uuid))
+                    if (row.kind, row.identifier) in gone else row for row in rows]
+        ledger.hold(rows)
     ledger.releasing(row.key for row in views.records if row.state == vocabulary.RELEASING)
     _resume(ledger, views, marks)
     withhold_by_sight(ledger, (views,))

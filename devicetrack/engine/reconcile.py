@@ -463,7 +463,7 @@ class _Comparison:
     # -- devices of the host ------------------------------------------------------------------------------------------
 
     def stock(self) -> Iterable[Finding]:
-        for key, device in self.devices.items():
+        for key, device in self.devices.pairs():
             if device.unhealthy and key not in self._replaced:
                 owner = self.owners.get(key)
                 yield self._finding(UNHEALTHY, WARNING, key, device.unhealthy

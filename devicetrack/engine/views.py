@@ -57,9 +57,9 @@ class Views(_Views):
         return Compact(Record, self.records).by('kind', 'identifier')
 
     @functools.cached_property
-    def devices(self) -> dict[Key, InventoryDevice]:
+    def devices(self) -> ByKey[InventoryDevice]:
         """The devices of the host by kind and identifier."""
-        return {(device.kind, device.identifier): device for device in self.inventory.devices}
+        return Compact(InventoryDevice, self.inventory.devices).by('kind', 'identifier')
 
     @functools.cached_property
     def names(self) -> Names:

@@ -40,6 +40,11 @@ class Compact(Sequence[Named]):
         self._plain: list[tuple[Any, ...]] = (
             plain._plain if isinstance(plain, Compact) else plain if isinstance(plain, list) else list(plain))
 
+    @classmethod
+    def joined(cls, of: type[Named], parts: Iterable[Sequence[Named]]) -> Compact[Named]:
+        """One after the other."""
+        return cls(of, [one for part in parts for one in Compact(of, part)._plain])
+
     def __len__(self) -> int:
         return len(self._plain)
 
@@ -69,6 +74,10 @@ class Compact(Sequence[Named]):
 
     def __repr__(self) -> str:
         return repr(tuple(self))
+
+    def columns(self, first: str, second: str, *more: str) -> Iterator[tuple[Any, ...]]:
+        """Some of their fields; for loops over thousands."""
+        return map(operator.itemgetter(*map(self._of._fields.index, (first, second, *more))), self._plain)
 
     def by(self, *fields: str) -> ByKey[Named]:
         """The same by two of their fields; of several with the same key the last."""

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from devicetrack.objects.compact import Compact
+
 
 class DeviceKey(NamedTuple):
     """The identity of a device on its host. Everything else about the device may change."""
@@ -151,7 +153,7 @@ class Inventory(NamedTuple):
     Devices that are in ``overlaps`` are unhealthy: a guest on one of them would be a guest on both.
     """
 
-    devices: tuple[InventoryDevice, ...]
+    devices: Sequence[InventoryDevice]
     capacities: tuple[Capacity, ...]
     known_kinds: frozenset[str]
     unknown: tuple[Unknown, ...] = ()
@@ -163,7 +165,8 @@ class Inventory(NamedTuple):
     @property
     def providers(self) -> frozenset[str]:
         """The stable names of the providers of all devices and capacities."""
-        return frozenset((*(device.provider for device in self.devices),
+        of_devices = Compact(InventoryDevice, self.devices).columns('kind', 'provider')
+        return frozenset((*(provider for _kind, provider in set(of_devices)),
                           *(capacity.provider for capacity in self.capacities)))
 
 

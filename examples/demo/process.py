@@ -79,7 +79,10 @@ class Process:
         """Wait until a process that the service started works on a namespace, and return its id."""
         while True:
             for listed in pathlib.Path(f'/proc/{self._process.pid}/task').glob('*/children'):
-                for child in listed.read_text().split():
+                children: list[str] = []
+                with contextlib.suppress(OSError):          # the thread has ended
+                    children = listed.read_text().split()
+                for child in children:
                     with contextlib.suppress(OSError):      # it has ended
                         if namespace in (os.path.basename(os.readlink(file))
                                          for file in pathlib.Path(f'/proc/{child}/fd').iterdir()):

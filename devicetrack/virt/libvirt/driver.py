@@ -128,7 +128,7 @@ class LibvirtDriver(driver.VirtDriver):
     # -- views -------------------------------------------------------------------------------------------------
 
     def get_inventory(self) -> Inventory:
-        devices: list[InventoryDevice] = []
+        devices: list[Sequence[InventoryDevice]] = []
         capacities: list[Capacity] = []
         missing: list[Missing] = []
         unknown: list[Unknown] = []
@@ -151,7 +151,7 @@ class LibvirtDriver(driver.VirtDriver):
                 if isinstance(error, exception.HypervisorUnreachable):
                     unreachable = error
                 continue
-            devices.extend(stock.devices)
+            devices.append(stock.devices)
             capacities.extend(stock.capacities)
             missing.extend(stock.missing)
             known.add(kind.name)
@@ -160,8 +160,8 @@ class LibvirtDriver(driver.VirtDriver):
                 unproven += self._proofs.unproven(stock.devices)
         if unreachable is not None and not any(self._kinds[name].configured for name in known):
             raise unreachable
-        found = overlaps.find(offered)
-        return Inventory(tuple(overlaps.unhealthy(devices, found) if found else devices), tuple(capacities),
+        found, all_devices = overlaps.find(offered), Compact.joined(InventoryDevice, devices)
+        return Inventory(overlaps.unhealthy(all_devices, found) if found else all_devices, tuple(capacities),
                          frozenset(known), tuple(unknown), tuple(missing), frozenset(keeping), frozenset(unproven),
                          tuple(found))
 

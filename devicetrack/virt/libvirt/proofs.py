@@ -33,6 +33,7 @@ from devicetrack import filelock
 from devicetrack import log
 from devicetrack import ownfiles
 from devicetrack.objects import identity
+from devicetrack.objects.compact import Compact
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import InventoryDevice
 
@@ -40,6 +41,8 @@ LOG = log.logger(__name__)
 
 _FORM: Final = 'devicetrack proofs 1'
 _PROVEN, _TAKEN_BACK = '+', '-'
+# The digits of a line's checksum. A tab follows them.
+_CHECKSUM: Final = 8
 # The file is written anew when it has so many lines more than twice the proofs that count.
 _LINES: Final = 1000
 # Seconds to wait for another process that writes to the file.
@@ -74,14 +77,14 @@ class Proofs:
         with self._mutex:
             self._refresh()
             known = self._known
-            for device in devices:
-                key = (device.kind, device.identifier)
+            for kind, identifier, details in Compact(InventoryDevice, devices).columns('kind', 'identifier', 'details'):
+                key = (kind, identifier)
                 proof = known.get(key)
                 if proof is None:
                     found.append(key)
-                elif proof[0] != device.details:
-                    if identity.same_device(proof[0], device.details):
-                        known[key] = (device.details, *proof[1:])       # this is quicker the next time
+                elif proof[0] != details:
+                    if identity.same_device(proof[0], details):
+                        known[key] = (details, *proof[1:])              # this is quicker the next time
                     else:
                         found.append(key)
         return found
@@ -232,14 +235,14 @@ def _line(done: str, key: _Key, proof: _Proof | None = None) -> str:
 
 
 def _checked(text: str) -> str:
-    return f'{zlib.crc32(text.encode()):08x}\t{text}\n'
+    return f'{zlib.crc32(text.encode()):0{_CHECKSUM}x}\t{text}\n'
 
 
 def _text(line: bytes) -> str | None:
     """The text of a line without its checksum, None if it is damaged."""
-    checksum, _tab, text = line.partition(b'\t')
+    text = line[_CHECKSUM + 1:]
     try:
-        return text.decode() if int(checksum, 16) == zlib.crc32(text) else None
+        return text.decode() if int(line[:_CHECKSUM], 16) == zlib.crc32(text) else None
     except ValueError:
         return None
 

@@ -33,7 +33,7 @@ from devicetrack.virt.libvirt import overlaps
 class Stock(NamedTuple):
     """The stock of one kind: devices that exist, those that can still be made, and those that only options name."""
 
-    devices: tuple[InventoryDevice, ...] = ()
+    devices: Sequence[InventoryDevice] = ()
     capacities: tuple[Capacity, ...] = ()
     missing: tuple[Missing, ...] = ()
 

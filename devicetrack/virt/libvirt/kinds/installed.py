@@ -19,6 +19,7 @@ from oslo_config import cfg
 from devicetrack import exception
 from devicetrack.objects import details
 from devicetrack.objects import identity
+from devicetrack.objects.compact import Compact
 from devicetrack.objects.values import Capacity
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import InventoryDevice
@@ -156,9 +157,8 @@ def nodes(kind: api.DeviceKind, devices: Iterable[InventoryDevice]) -> dict[Devi
 
 
 def _without_identity_unhealthy(found: api.Stock) -> api.Stock:
-    one_of_each = {one.resource_class: one for one in found.devices}
     # Nearly no kind has such fields, and then no text of thousands is read for them.
-    if not any(identity.may_be_unread(type(details.peek(one.details))) for one in one_of_each.values()):
+    if not any(identity.may_be_unread(type(details.peek(one.details))) for one in _one_of_each(found.devices)):
         return found
     return found._replace(devices=tuple(
         one._replace(unhealthy=f'{", ".join(unread)} cannot be read now, so nobody knows which device it is')
@@ -173,13 +173,20 @@ def _check(kind: api.DeviceKind, found: api.Stock) -> None:
     the others only that they have some.
     """
     name, counted_as = kind.name, kind.resource_classes
-    odd = [one for one in found.devices if one.kind != name or one.resource_class not in counted_as
-           or not isinstance(one.identifier, str) or not 0 < len(one.identifier) <= _IDENTIFIER_CHARACTERS
-           or not isinstance(one.details, str) or one.details[:1] != '{']
-    everything: tuple[InventoryDevice | Capacity, ...] = (*found.devices, *found.capacities)
-    one_of_each = {one.resource_class: one for one in everything}
-    for one in (*odd, *found.capacities, *one_of_each.values()):
+    fields = Compact(InventoryDevice, found.devices).columns('kind', 'resource_class', 'identifier', 'details')
+    odd = [found.devices[number] for number, (its_kind, resource_class, identifier, text) in enumerate(fields)
+           if its_kind != name or resource_class not in counted_as
+           or not isinstance(identifier, str) or not 0 < len(identifier) <= _IDENTIFIER_CHARACTERS
+           or not isinstance(text, str) or text[:1] != '{']
+    to_check: list[InventoryDevice | Capacity] = [*odd, *found.capacities, *_one_of_each(found.devices)]
+    for one in to_check:
         _check_one(kind, one)
+
+
+def _one_of_each(devices: Sequence[InventoryDevice]) -> list[InventoryDevice]:
+    """One device of each resource class."""
+    classes = Compact(InventoryDevice, devices).columns('resource_class', 'kind')
+    return [devices[number] for number in {its_class: number for number, (its_class, _) in enumerate(classes)}.values()]
 
 
 def _check_one(kind: api.DeviceKind, one: InventoryDevice | Capacity) -> None:

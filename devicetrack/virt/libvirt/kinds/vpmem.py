@@ -30,6 +30,7 @@ from devicetrack.conf import libvirt as options
 from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import VPMEMDetails
+from devicetrack.objects.compact import Compact
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import Missing
@@ -86,7 +87,7 @@ class VPMEM(api.DeviceKind):
     def stock(self) -> api.Stock:
         labels = self.options.labels
         known_as = {label: vpmem_options.resource_class(label) for label in set(labels.values())}
-        devices = []
+        devices: list[tuple[Any, ...]] = []             # the fields of each, as they are kept
         found = set()
         # Namespaces come one by one: a host may have thousands, and the garbage collector goes through all that are
         # there at a time.
@@ -95,13 +96,13 @@ class VPMEM(api.DeviceKind):
             found.add(name)
             if name in labels:
                 label = labels[name]
-                devices.append(InventoryDevice(
+                devices.append((
                     self.name, name, self._provider(namespace), known_as[label], namespace.region, namespace.numa_node,
                     _details_text(namespace, label), _problem(namespace), True,
                     _migration_type(label, namespace.size_bytes, namespace.align_bytes)))
-        devices.sort(key=operator.attrgetter('identifier'))
+        devices.sort(key=operator.itemgetter(1))
         reason = f'this host has no such namespace; it has {", ".join(sorted(found)) or "none"}'
-        return api.Stock(tuple(devices), missing=tuple(
+        return api.Stock(Compact(InventoryDevice, devices), missing=tuple(
             Missing(DeviceKey(self.name, name), vpmem_options.OPTION, reason)
             for name in sorted(labels.keys() - found)))
 
