@@ -18,6 +18,7 @@ from devicetrack.testing import fixtures
 from devicetrack.testing.fixtures import FREE
 from devicetrack.testing.fixtures import Instance
 from devicetrack.tests import base
+from devicetrack.tests import interrupts
 from devicetrack.virt import fake_guests
 
 D0, D1 = DeviceKey('vpmem', 'd0'), DeviceKey('vpmem', 'd1')
@@ -471,3 +472,25 @@ class WorkersTestCase(base.TestCase):
         crew.start()
         crew.wait()
         self.assertEqual([1, 0], done)
+
+    def test_an_interrupt_at_any_line_of_a_start_keeps_nobody_waiting(self) -> None:
+        def start(crew: workers.Workers[int], number: int | None = None) -> interrupts.Lines:
+            lines = interrupts.Lines(number)
+            lines.run(crew.start)
+            return lines
+
+        def crew_for(pieces: list[int], done: list[int]) -> workers.Workers[int]:
+            return workers.Workers('test', 1, lambda: pieces.pop() if pieces else None, done.append)
+
+        counted = start(crew_for([], []))
+        self.assertLess(10, counted.count)
+        for number in range(counted.count):
+            done: list[int] = []
+            crew = crew_for([1], done)
+            interrupted = start(crew, number)
+            another = threading.Thread(target=crew.start, daemon=True)
+            another.start()
+            another.join(base.HANGS_S)
+            self.assertFalse(another.is_alive(), interrupted.where)
+            self.assertTrue(crew.wait(base.HANGS_S), interrupted.where)
+            self.assertEqual([1], done, interrupted.where)
