@@ -21,8 +21,12 @@ class SearchTestCase(base.TestCase):
         self.assertGreater(result.states, 100)
 
 
+# This planted fault takes as long as all others together. ``make model-check`` finds it.
+DEEP = 'starts_undecided'
+
+
 class PlantedFaultTestCase(base.TestCase):
-    scenarios = [(name, {'name': name}) for name in mutants.MUTANTS]
+    scenarios = [(name, {'name': name}) for name in mutants.MUTANTS if name != DEEP]
 
     def test_the_search_finds_it(self):
         quiet.logs(self)
