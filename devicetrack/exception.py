@@ -509,11 +509,13 @@ class HostTakenOver(NothingWritten):
     """Another manager of the same host has started since, with this store and another state directory.
 
     Nothing was written, and every later call of this manager raises this error. Two containers of one service overlap,
-    or two services were set up for one host: stop one of them, then start the other anew.
+    or two services were set up for one host. The newer one works on: stop this one, or if this one is to stay, stop the
+    newer one and start this one anew.
     """
     host: str
     template = ('another manager of host {host} has started with the same store and another state_path, so this one '
-                'works no more: stop one of the two, and start the other anew')
+                'works no more. The newer one does: stop this one; or, if this one is to stay, stop the newer one '
+                'and start this one anew')
 
 
 class StoreUnavailable(NothingWritten):

@@ -96,10 +96,11 @@ class Unproven:
     def details(self) -> Mapping[DeviceKey, str]:
         """Why each of the unproven devices is not proven clean, for those who read what is withheld."""
         to_be_done = TO_BE_WIPED if self._policy == vocabulary.WIPE else TO_BE_READ
-        devices = self._ledger.unproven()
+        unproven = map(_key, self._ledger.unproven())
         with self._lock.held():
-            return {key: BEING_WIPED if key in self._wiping else self._answers.get(key, ('', to_be_done))[1]
-                    for key in map(_key, devices)}
+            # Those that were tried and that something else withholds too are not in the ledger's list.
+            return {**dict.fromkeys(unproven, to_be_done), **{key: why for key, (_, why) in self._answers.items()},
+                    **dict.fromkeys(self._wiping, BEING_WIPED)}
 
     def begin(self) -> None:
         """Read devices in the background from now on, until :meth:`close`."""
@@ -185,7 +186,7 @@ class Unproven:
             LOG.warning('%(kind)s %(identifier)s stays withheld: %(error)s',
                         {'kind': device.kind, 'identifier': device.identifier, 'error': error},
                         exc_info=not expected)
-            self._answer(device, str(error), final=not expected)
+            self._answer(device, how, str(error), final=not expected)
         finally:
             with self._lock.held():
                 self._wiping.discard(_key(device))
@@ -221,13 +222,19 @@ class Unproven:
             self._admit([key])
             return
         LOG.warning('%s', error)
-        self._answer(device, error.reason if isinstance(error, exception.DeviceError) else str(error),
+        self._answer(device, how, error.reason if isinstance(error, exception.DeviceError) else str(error),
                      final=isinstance(error, exception.NotProven))
 
-    def _answer(self, device: DeviceState, why: str, final: bool) -> None:
-        """Keep why a device was not admitted. What is not final is tried again after the next audit."""
+    def _answer(self, device: DeviceState, how: str, why: str, final: bool) -> None:
+        """Keep why a device was not admitted. What is not final is tried again after the next audit.
+
+        A wipe that an operator ordered is tried once: reading the device instead would tell nobody why it failed.
+        """
         key = _key(device)
         with self._lock.held():
+            if how == vocabulary.WIPE:
+                why = f'wiping it failed: {why}'
+                final = final or key in self._wiping
             self._answers[key] = (device.details if final else '', why)
             if not final:
                 self._later.add(key)

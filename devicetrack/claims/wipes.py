@@ -44,7 +44,8 @@ class Wipe(NamedTuple):
     """A device that is on its way back and is wiped before anybody gets it.
 
     ``progress`` is None while it waits for its turn, and where the driver does not know. ``failed`` says how often
-    giving it back has failed, and ``reason`` why it did the last time, '' when never.
+    giving it back has failed. ``reason`` says why the last try ended without the device, also where that was no failure
+    (a domain names it still), and is '' when nothing was tried.
     """
 
     device: DeviceKey
@@ -197,6 +198,12 @@ class Wipes:
                 self._put_off(record.key)
             LOG.warning('%(kind)s %(identifier)s stays held: %(error)s',
                         {'kind': record.kind, 'identifier': record.identifier, 'error': error})
+        except Exception as error:
+            # A mistake somewhere keeps the device from coming back as a broken device does; the log has where.
+            LOG.exception('%(kind)s %(identifier)s stays held',
+                          {'kind': record.kind, 'identifier': record.identifier})
+            self._withheld.did_not_go_back(record.key, f'an unexpected {type(error).__name__}, which the log tells of')
+            self._put_off(record.key)
         finally:
             with self._lock.held():
                 del self._working[record.key]
@@ -240,6 +247,8 @@ class Wipes:
         rows = [record for record in records if record.state == vocabulary.RELEASING and record.kind in self._kinds]
         progress = self._driver.wiping([record.key for record in rows]) if rows else {}
         failures = self._withheld.failures
-        return [Wipe(record.key, record.instance_uuid, progress.get(record.key),
-                     *((failure.tries, failure.detail) if (failure := failures.get(record.key)) is not None else ()))
+        with self._lock.held():
+            tried = {key: (0, why) for key, (_claim, why) in self._refused.items()}
+        tried |= {key: (failure.tries, failure.detail) for key, failure in failures.items()}
+        return [Wipe(record.key, record.instance_uuid, progress.get(record.key), *tried.get(record.key, ()))
                 for record in rows]

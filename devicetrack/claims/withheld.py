@@ -382,8 +382,12 @@ class WithheldDevices:
         _check_name(target)
         known = self._ledger.device(key)
         if not self._standing(target) and (known is None or vocabulary.UNPROVEN not in known.withheld):
-            raise exception.BadRequest('device', str(target), 'it was neither forgotten nor retired and is not '
-                                       'unproven, and only such devices are wiped')
+            why = 'this host has no such device' if known is None else (
+                'it was neither forgotten nor retired and is not unproven')
+            unproven = [str(Target.of(one)) for one, reasons in self._ledger.reasons().items()
+                        if vocabulary.UNPROVEN in reasons]
+            raise exception.BadRequest('device', str(target), f'{why}, and only such devices are wiped; unproven are '
+                                       f'{_some(unproven)}')
         self._check_unused(key)
 
     def proven(self, keys: Iterable[DeviceKey]) -> None:

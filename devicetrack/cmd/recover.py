@@ -91,8 +91,9 @@ class Recover(base.Lister):
         for unknown in plan.unknown:
             self.say(f'could not be read: {unknown}')
         if rebuild.UNRECORDED in outcomes:
-            self.say(f'{outcomes.count(rebuild.UNRECORDED)} devices are recorded by no guest, and the manager will '
-                     'hand them out as they are: unless they are known to be clean, do not start it before '
+            self.say(f'{outcomes.count(rebuild.UNRECORDED)} devices are recorded by no guest: the manager hands out '
+                     'those that this host has proven clean, and reads the others first, unless [devicetrack] '
+                     'unproven_devices says otherwise. To have all of them wiped, do not start it before '
                      f'recover --from-hypervisor --host {name} --wipe-unrecorded')
         if plan.unknown or any(outcome not in rebuild.WELL for outcome in outcomes):
             self.exit_code = base.ATTENTION

@@ -43,10 +43,10 @@ have left on a namespace that ``[libvirt] pmem_namespaces`` names. With ``trust`
 wrote; it is for tests.
 """),
     cfg.IntOpt('wipes_at_once', default=2, min=1, max=64, help="""
-How many devices are wiped side by side in the background at most. That are those whose wipe a crash or an error
-interrupted, and those that the service releases without waiting. Wipes of several namespaces at a time share the
-bandwidth of the memory with the guests: raise it when namespaces on several NUMA nodes come back too slowly, and see
-``[vpmem] wipe_rate_mib_s`` for the rate of each.
+How many devices are wiped side by side in the background at most. This counts wipes that a crash or an error
+interrupted, and those of devices that the service releases without waiting. Several wipes at a time share the bandwidth
+of the memory with the guests: raise it when namespaces on several NUMA nodes come back too slowly, and see
+``[devicetrack_vpmem] wipe_rate_mib_s`` for the rate of each.
 """),
     cfg.IntOpt('claim_attempts', default=5, min=1, max=100, help="""
 Maximum number of attempts of a claim to choose devices, when the store refuses them because other writers own them.

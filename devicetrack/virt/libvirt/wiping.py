@@ -43,8 +43,9 @@ def wipe(name: str, device_fd: int, lock_fd: int, size_bytes: int, align_bytes: 
         for line in child.stdout:
             last = _read(line)
             news = _is_news(last, told, size_bytes)
-            LOG.log(logging.INFO if news else logging.DEBUG, 'Wiping namespace %s: %s, %s of %d bytes.',
-                    name, last.get('phase'), last.get('done'), size_bytes)
+            if last.get('phase') != 'failed':           # the error below has the reason
+                LOG.log(logging.INFO if news else logging.DEBUG, 'Wiping namespace %s: %s, %s of %d bytes.',
+                        name, last.get('phase'), last.get('done'), size_bytes)
             told = last if news else told
     if child.returncode != 0 or last != {'phase': 'clean', 'done': size_bytes, 'of': size_bytes}:
         raise exception.CommandFailed('the wiper', str(last.get('reason') or f'{_end(child.returncode)} without proof'))

@@ -244,8 +244,20 @@ class WipeTestCase(UnprovenTestCase):
         self.machine.before('wipe', exception.UnclaimFailed('vpmem', 'd0', 'it is read-only'), times=1)
         self.manager.admit('vpmem', 'd0', wipe=True)
         self.settle()
-        self.host.audit()
+        for _ in range(3):                      # reading it later does not hide why
+            self.host.audit()
+            self.settle()
+            [withheld] = self.manager.list_withheld()
+            self.assertEqual('wiping it failed: it is read-only', withheld.causes[vocabulary.UNPROVEN].detail)
         self.assertEqual((UNPROVEN, b'secret'), (self.host.states()['d0'], self.machine.read(D0)))
+        self.manager.admit('vpmem', 'd0', wipe=True)
+        self.settle()
+        self.assertEqual(FREE, self.host.states()['d0'])
+
+    def test_what_this_host_does_not_have_is_refused_with_what_it_has(self) -> None:
+        error = self.assertRaises(exception.BadRequest, self.manager.admit, 'vpmem', 'dO', wipe=True)
+        self.assertIn('this host has no such device', str(error))
+        self.assertIn('unproven are vpmem/d0', str(error))
 
     def test_an_order_does_not_keep_the_audit_waiting(self) -> None:
         go_on = threading.Event()

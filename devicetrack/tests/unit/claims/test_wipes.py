@@ -230,6 +230,25 @@ class EndTestCase(WipesTestCase):
         self.host.audit()
         self.assertEqual(FREE, self.host.states()['d0'])
 
+    def test_an_unexpected_error_is_a_failure_that_is_found(self) -> None:
+        instance = self.gone()
+        self.machine.before('wipe', ZeroDivisionError())
+        self.host.manager.release(None, instance, wait=False)
+        self.host.wait()
+        [wipe] = self.host.manager.wipes()
+        self.assertEqual((1, 'an unexpected ZeroDivisionError, which the log tells of'), (wipe.failed, wipe.reason))
+        [finding] = self.host.audit()
+        self.assertEqual((reconcile.WARNING, D0), (finding.severity, finding.device))
+        self.assertIn('an unexpected ZeroDivisionError', finding.detail)
+
+    def test_one_that_a_domain_names_still_is_said_to_be(self) -> None:
+        instance = self.host.spawn(pmem=1)
+        self.host.manager.release(None, instance, wait=False)
+        self.host.wait()
+        [wipe] = self.host.manager.wipes()
+        self.assertEqual(0, wipe.failed)
+        self.assertIn(instance.uuid, wipe.reason)
+
     def test_a_store_that_fails_at_the_end_loses_no_device(self) -> None:
         instance = self.gone()
         self.machine.before('wiped', lambda: self.host.store.before(
@@ -383,6 +402,14 @@ class RetirementTestCase(WipesTestCase):
 
     def test_the_reason_is_by_default_why_it_was_not_given_back(self) -> None:
         self.assertIn('a bad block', self.retire().causes[vocabulary.RETIRED].detail)
+
+    def test_a_wipe_of_it_that_fails_says_why(self) -> None:
+        self.retire()
+        self.host.manager.admit('vpmem', 'd0', wipe=True)
+        self.host.running.unproven.wait()
+        self.host.audit()
+        [withheld] = self.host.manager.list_withheld()
+        self.assertIn('a bad block', withheld.causes[vocabulary.UNPROVEN].detail)
 
     def test_admitted_again_it_is_read_before_anybody_gets_it(self) -> None:
         self.retire()
