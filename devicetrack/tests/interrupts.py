@@ -40,6 +40,14 @@ class Lines:
 
     def run(self, call: Callable[[], Any]) -> bool:
         """:returns: whether the interrupt, or what was made of it, came out of the call"""
+        try:
+            raise LookupError
+        except LookupError:
+            # Where a trace function raises as a handler ends, CPython keeps the handled exception as the thread's,
+            # and later ones get it as their context. The end of this handler lets go of it.
+            return self._run(call)
+
+    def _run(self, call: Callable[[], Any]) -> bool:
         before = sys.gettrace()
         sys.settrace(self._calls)
         try:

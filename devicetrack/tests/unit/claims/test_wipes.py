@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from typing import Any
 
@@ -521,3 +522,4 @@ class WorkersTestCase(base.TestCase):
             self.assertFalse(another.is_alive(), interrupted.where)
             self.assertTrue(crew.wait(base.HANGS_S), interrupted.where)
             self.assertEqual([1], done, interrupted.where)
+            self.assertEqual((None, None, None), sys.exc_info())        # nothing is left for the next test
