@@ -228,12 +228,12 @@ class PlacementReporter:
 
     def _ensure(self, before: tree.ProviderState, after: tree.ProviderState) -> None:
         """Make the classes and traits that placement does not have. It has all whose names are not custom."""
-        if not self._names:
-            self._names |= self._client.find_traits(_CUSTOM)
         for ensure, names in ((self._client.ensure_class, after.inventories.keys() - before.inventories.keys()),
                               (self._client.ensure_trait, after.traits - before.traits)):
-            for name in sorted(names - self._names):
-                if name.startswith(_CUSTOM):
+            for name in sorted(name for name in names if name.startswith(_CUSTOM)):
+                if not self._names:             # a change that brings no name needs no list of them
+                    self._names |= self._client.find_traits(_CUSTOM)
+                if name not in self._names:
                     ensure(name)
                     self._names.add(name)
 
