@@ -31,6 +31,11 @@ WIPING = 'wiping'
 ORDERED = 'ordered'
 
 
+def _add_device(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument('device', metavar='KIND/IDENTIFIER', type=options.device_name,
+                        help='The device, with its kind: vpmem/ns0.')
+
+
 class Outcome(NamedTuple):
     """The outcome of a request to a host's manager. ``order`` is None when the command did it itself."""
 
@@ -129,18 +134,17 @@ class Undrain(_Draining):
 
 
 class Admit(_Requesting):
-    """Let a device that was forgotten be handed out again. Nothing is wiped: say so only if you know that it is clean.
+    """Let a device that was forgotten or retired be handed out again. Nothing is wiped: say so only if it is clean.
 
     A namespace is read through after that, and is handed out when all of it is zero. With --wipe a device that was
-    forgotten, or that is unproven, is wiped in the background, whatever is on it, and handed out when that is proven.
-    Refused while the host does not have it, an instance has it, a domain names it, or one of these is unknown.
+    forgotten or retired, or is unproven, is wiped in the background, whatever is on it, and handed out when that is
+    proven. Refused while the host does not have it, an instance has it, a domain names it, or one of these is unknown.
     Beside a manager that works it leaves an order. Exit code 3 while that has no answer.
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         super().add_arguments(parser)
-        parser.add_argument('device', metavar='KIND/IDENTIFIER', type=options.device_name,
-                            help='The device, with its kind: vpmem/ns0.')
+        _add_device(parser)
         parser.add_argument('--wipe', action='store_true',
                             help='Overwrite everything on it with zeros first. What is on it is lost.')
 
@@ -194,8 +198,7 @@ class Retire(_Requesting):
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         super().add_arguments(parser)
-        parser.add_argument('device', metavar='KIND/IDENTIFIER', type=options.device_name,
-                            help='The device, with its kind: vpmem/ns0.')
+        _add_device(parser)
         parser.add_argument('--confirm', metavar='INSTANCE',
                             help='The UUID of the instance that the device is on its way back from, to confirm that '
                                  'this one is meant. Without it the assignment is shown and nothing is done.')
@@ -229,8 +232,7 @@ class Forget(_Requesting):
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         super().add_arguments(parser)
-        parser.add_argument('device', metavar='KIND/IDENTIFIER', type=options.device_name,
-                            help='The device, with its kind: vpmem/ns0.')
+        _add_device(parser)
         parser.add_argument('--confirm', metavar='INSTANCE',
                             help='The UUID of the instance that owns the device, to confirm that this one is meant. '
                                  'Without it the assignment is shown and nothing is done.')

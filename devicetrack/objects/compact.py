@@ -28,7 +28,7 @@ class Compact(Sequence[Named]):
     """Named tuples of one class, in their order. It equals any other sequence of the same ones, and never changes.
 
     :param of: their class
-    :param plain: the fields of each in order, in tuples of the right width
+    :param plain: the fields of each in order, in tuples of the right width; a list is not copied, and nobody changes it
     """
 
     __slots__ = ('_of', '_make', '_plain')
