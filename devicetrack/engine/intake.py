@@ -11,6 +11,7 @@ from typing import Final
 
 from devicetrack import vocabulary
 from devicetrack.engine.selection import FREE
+from devicetrack.engine.selection import HELD
 from devicetrack.engine.selection import Pool
 from devicetrack.engine.selection import Unit
 from devicetrack.engine.stock import GONE
@@ -128,12 +129,15 @@ class Intake(Stock):
 
     # -- everything ---------------------------------------------------------------------------------------------------
 
-    def read_inventory(self, inventory: Inventory, watch: int | None = None) -> None:
+    def read_inventory(self, inventory: Inventory, watch: int | None = None,
+                       recorded: Collection[tuple[str, str | None]] = ()) -> None:
         """Take over what the host has now.
 
         New devices are free. Devices of a kind that was read in full and that are missing are forgotten when they
         are free and withheld as gone when they are held. Nothing here changes an owner. What changed during ``watch``
         stays as it is.
+
+        :param recorded: new devices that are not free, since rows name their owners; :meth:`.Ledger.hold` follows
         """
         changed = self._watches[watch] if watch is not None else {}
         new: list[InventoryDevice] = []
@@ -157,7 +161,11 @@ class Intake(Stock):
                 self._units.setdefault(device.kind, {})[device.identifier] = unit
                 unit.unproven = (device.kind, device.identifier) in unproven
                 unit.withheld = self._reasons(device, unit)
-                self._enqueue(unit)
+                if (device.kind, device.identifier) in recorded:
+                    unit.state = HELD
+                    pool.held_count += 1
+                else:
+                    self._enqueue(unit)
         there = collections.Counter(
             kind for kind, _name in Compact(InventoryDevice, inventory.devices).columns('kind', 'identifier'))
         # Each device that is there is known now. Where there are as many, none is missing.

@@ -17,6 +17,7 @@ from devicetrack.engine.withholding import Target
 from devicetrack.objects.compact import Compact
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import InventoryDevice
+from devicetrack.objects.values import Record
 
 _OF_THE_INVENTORY: Final = (vocabulary.UNHEALTHY, vocabulary.UNPROVEN)
 
@@ -35,7 +36,7 @@ def open_ledger(policy: str, provider_uuid_of: Callable[[str], str], views: View
         for reason, cause in causes.items():
             if cause.stands:
                 stand(ledger, target, reason)
-    ledger.read_inventory(inventory)
+    ledger.read_inventory(inventory, recorded=set(views.owners))
     # A row names the provider that its claim knew. A device counts where its parent counts now.
     parents = set(Compact(InventoryDevice, inventory.devices).columns('kind', 'parent', 'provider'))
     counted: dict[tuple[str, str | None], str] = {
@@ -47,7 +48,8 @@ def open_ledger(policy: str, provider_uuid_of: Callable[[str], str], views: View
             rows = [row._replace(provider_uuid=counted.get((row.kind, row.parent), row.provider_uuid))
                     if (row.kind, row.identifier) in gone else row for row in rows]
         ledger.hold(rows)
-    ledger.releasing(row.key for row in views.records if row.state == vocabulary.RELEASING)
+    ledger.releasing(DeviceKey(kind, identifier) for kind, identifier, state in Compact(Record, views.records).columns(
+        'kind', 'identifier', 'state') if state == vocabulary.RELEASING)
     _resume(ledger, views, marks)
     withhold_by_sight(ledger, (views,))
     return ledger

@@ -287,16 +287,17 @@ class _Comparison:
 
     def recorded(self) -> Iterable[Finding]:
         found: list[Finding] = []
-        devices, named, states = self.devices, self.named, self.states
-        for key, record in self.owners.pairs():
-            state = states.get(record.instance_uuid)
-            if record.migration_uuid is not None or state == INSTANCE_ELSEWHERE:
-                self._suspects.add(record.instance_uuid)
-            device = devices.get(key)
-            alike = device is not None and identity.alike(record.details, device.details)
-            if alike and record.state == vocabulary.ACTIVE and key in named and state not in INSTANCE_OVER:
+        named, states, there = self.named, self.states, self.devices.column('details')
+        of_rows = self.owners.columns('instance_uuid', 'migration_uuid', 'state', 'details')
+        for key, (instance_uuid, migration_uuid, row_state, text) in of_rows:
+            state = states.get(instance_uuid)
+            if migration_uuid is not None or state == INSTANCE_ELSEWHERE:
+                self._suspects.add(instance_uuid)
+            text_there = there.get(key)
+            alike = text == text_there or (text_there is not None and identity.alike(text, text_there))
+            if alike and row_state == vocabulary.ACTIVE and key in named and state not in INSTANCE_OVER:
                 continue
-            same = alike
+            same, record, device = alike, self.owners[key], self.devices.get(key)
             # Of a device that is well all of its identity could be read, so equal texts are of one device.
             if device is not None and (not alike or device.unhealthy is not None):
                 compared = identity.compare(record.details, device.details)
@@ -463,13 +464,16 @@ class _Comparison:
     # -- devices of the host ------------------------------------------------------------------------------------------
 
     def stock(self) -> Iterable[Finding]:
-        for key, device in self.devices.pairs():
-            if device.unhealthy and key not in self._replaced:
+        for key, (unhealthy, adoptable) in self.devices.columns('unhealthy', 'adoptable'):
+            if not unhealthy and adoptable:
+                continue
+            device = self.devices[key]
+            if unhealthy and key not in self._replaced:
                 owner = self.owners.get(key)
-                yield self._finding(UNHEALTHY, WARNING, key, device.unhealthy
+                yield self._finding(UNHEALTHY, WARNING, key, unhealthy
                                     + (f'; owner {owner.instance_uuid}' if owner is not None else ''),
                                     'fix the device; it comes back by itself')
-            if not device.adoptable and key not in self.owners and key not in self.named and not self.usage.unknown:
+            if not adoptable and key not in self.owners and key not in self.named and not self.usage.unknown:
                 yield self._finding(LEFT_OVER, NOTE, key, self._left_over(device),
                                     'none; it may be handed out if the options let devices that exist be adopted, and '
                                     'removed by whoever made it')

@@ -22,6 +22,7 @@ from devicetrack.objects.values import Inventory
 from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import Record
 from devicetrack.objects.values import Usage
+from devicetrack.objects.values import Use
 
 _instance_of = operator.attrgetter('instance_uuid')
 
@@ -67,16 +68,16 @@ class Views(_Views):
         named: set[Key] = set()
         strange: set[Key] = set()
         nowhere: set[Key] = set()
-        owner_of = self.owners.column('instance_uuid')
-        for kind, identifier, address, domain_uuid, _running, _live, _defined in self.usage.uses:
+        owners = self.owners.column('instance_uuid')
+        uses = Compact(Use, self.usage.uses).columns('kind', 'identifier', 'address', 'domain_uuid')
+        for kind, identifier, address, domain_uuid in uses:
             key = (kind, identifier)
-            if owner_of(key) == domain_uuid:
-                named.add(key)
-            elif identifier is not None:
-                named.add(key)
-                strange.add(key)
-            else:
+            if identifier is None:
                 nowhere.update(((kind, domain_uuid), (kind, address)))
+            else:
+                named.add(key)
+                if owners.get(key) != domain_uuid:
+                    strange.add(key)
         return Names(named, strange, nowhere)
 
 
@@ -100,7 +101,8 @@ def by_instance(records: Iterable[Record]) -> Iterator[list[Record]]:
 
 def named_migrations(records: Iterable[Record]) -> list[str]:
     """The migrations that rows name."""
-    return sorted({record.migration_uuid for record in records if record.migration_uuid is not None})
+    named = {migration for migration, _state in Compact(Record, records).columns('migration_uuid', 'state')}
+    return sorted(named - {None})
 
 
 def used(usage: Usage) -> set[DeviceKey]:

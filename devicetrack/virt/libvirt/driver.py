@@ -51,6 +51,7 @@ from devicetrack.virt.libvirt import domain_xml
 from devicetrack.virt.libvirt import guest_xml
 from devicetrack.virt.libvirt import guests
 from devicetrack.virt.libvirt import overlaps
+from devicetrack.virt.libvirt import parsed
 from devicetrack.virt.libvirt import progress
 from devicetrack.virt.libvirt import proofs
 from devicetrack.virt.libvirt import proving
@@ -104,7 +105,7 @@ class LibvirtDriver(driver.VirtDriver):
         self.hypervisor = connection.Connection(conf[options.LIBVIRT_GROUP].connection_uri, connect,
                                                 conf[options.DEADLINES_GROUP].call_timeout_s)
         self._kinds = installed.make(installed.classes(conf) if kinds is None else kinds, conf, self.hypervisor)
-        self._hints = tuple(hint for kind in self._kinds.values() for hint in kind.path_hints)
+        self._parsed = parsed.Parsed(tuple(hint for kind in self._kinds.values() for hint in kind.path_hints))
         self._guests = guests.Guests(self.hypervisor, self._kinds, self.boot_id)
         self._locks = os.path.join(state_path, 'locks')
         manager_options.register(conf)
@@ -182,9 +183,13 @@ class LibvirtDriver(driver.VirtDriver):
         domains: set[str] = set()
         running: set[str] = set()
         unknown: list[Unknown] = []
-        boot_id = self.boot_id()
-        read = functools.partial(self._read_guest, boot_id, guarding)
-        for guest in self.hypervisor.definitions(read):
+        with self._parsed.look() as parse:
+            read = functools.partial(self._read_guest, parse, self.boot_id(), guarding)
+            defined = self.hypervisor.definitions(read)
+            # After the definitions: a guest that was saved since then is among these. It comes back on what it was
+            # saved with, whatever its definition says.
+            saved = self.hypervisor.saved(read)
+        for guest in defined:
             if guest.uuid in domains:
                 unknown.append(Unknown(f'domain {guest.uuid}', 'two domains have this UUID'))
             domains.add(guest.uuid)
@@ -194,9 +199,7 @@ class LibvirtDriver(driver.VirtDriver):
                 unknown.append(guest.unknown)
             named += guest.named
             uses += map(tuple, guest.uses)
-        # After the definitions: a guest that was saved since then is among these. It comes back on what it was saved
-        # with, whatever its definition says.
-        for guest in self.hypervisor.saved(read):
+        for guest in saved:
             domains.add(guest.uuid)
             if guest.unknown is not None:
                 unknown.append(guest.unknown)
@@ -217,7 +220,7 @@ class LibvirtDriver(driver.VirtDriver):
         return Usage(Compact(Use, uses), frozenset(domains), frozenset(running), tuple(unknown),
                      self._guests.arriving(running))
 
-    def _read_guest(self, boot_id: str, guarding: Collection[DeviceKey],
+    def _read_guest(self, parse: parsed.Parse, boot_id: str, guarding: Collection[DeviceKey],
                     found: connection.Definitions | connection.Unreadable) -> _Guest:
         """Read what one domain names, as far as that can be read. Several threads do this at the same time."""
         named: list[_Named] = []
@@ -226,21 +229,20 @@ class LibvirtDriver(driver.VirtDriver):
             return _Guest(found.uuid, False, named, uses, Unknown(f'domain {found.uuid}', found.reason))
         unknown = None
         try:
-            self._read_definitions(found, boot_id, guarding, named, uses)
+            self._read_definitions(parse, found, boot_id, guarding, named, uses)
         except exception.InvalidDocument as error:
             unknown = Unknown(error.document, f'{error.where}: {error.reason}')
         return _Guest(found.uuid, found.running, named, uses, unknown)
 
-    def _read_definitions(self, found: connection.Definitions, boot_id: str, guarding: Collection[DeviceKey],
-                          named: list[_Named], uses: list[Use]) -> None:
+    def _read_definitions(self, parse: parsed.Parse, found: connection.Definitions, boot_id: str,
+                          guarding: Collection[DeviceKey], named: list[_Named], uses: list[Use]) -> None:
         """Add what one domain names.
 
         :raises InvalidDocument: a definition cannot be read. The devices of a readable live one were added before
         """
         document = f'domain {found.uuid}'
-        current = domain_xml.parse(found.current, document, self._hints)
-        defined = None if found.defined is None else domain_xml.parse(found.defined, f'{document}, inactive',
-                                                                      self._hints)
+        current = parse(found.current, document)
+        defined = None if found.defined is None else parse(found.defined, f'{document}, inactive')
         for domain in (current, defined):
             if domain is not None and domain.uuid != found.uuid:
                 raise exception.InvalidDocument(document, 'uuid', 'not the one of the domain')

@@ -50,6 +50,9 @@ class CompactTestCase(base.BaseTestCase):
         self.assertEqual((2, True, False), (len(by_key), ('vpmem', 'a') in by_key, ('vpmem', 'c') in by_key))
         self.assertEqual(list(by_key.items()), list(by_key.pairs()))
         self.assertEqual([Use, Use], [type(one) for _key, one in by_key.pairs()])
+        self.assertEqual({('vpmem', 'a'): 'two', ('vpmem', 'b'): use('b').domain_uuid}, by_key.column('domain_uuid'))
+        self.assertEqual([(('vpmem', 'a'), ('two', 'a')), (('vpmem', 'b'), (use('b').domain_uuid, 'b'))],
+                         list(by_key.columns('domain_uuid', 'identifier')))
 
     def test_the_collector_goes_through_none_of_them(self) -> None:
         only_here = uuid.uuid4().hex

@@ -172,13 +172,14 @@ def _check(kind: api.DeviceKind, found: api.Stock) -> None:
     One piece of code wrote all details of a kind. So this reads those of one device of each resource class, and sees of
     the others only that they have some.
     """
-    name, counted_as = kind.name, kind.resource_classes
-    fields = Compact(InventoryDevice, found.devices).columns('kind', 'resource_class', 'identifier', 'details')
-    odd = [found.devices[number] for number, (its_kind, resource_class, identifier, text) in enumerate(fields)
+    name, counted_as, devices = kind.name, kind.resource_classes, found.devices
+    fields = Compact(InventoryDevice, devices).columns('kind', 'resource_class', 'identifier', 'details')
+    odd = [number for number, (its_kind, resource_class, identifier, text) in enumerate(fields)
            if its_kind != name or resource_class not in counted_as
            or not isinstance(identifier, str) or not 0 < len(identifier) <= _IDENTIFIER_CHARACTERS
            or not isinstance(text, str) or text[:1] != '{']
-    to_check: list[InventoryDevice | Capacity] = [*odd, *found.capacities, *_one_of_each(found.devices)]
+    to_check: list[InventoryDevice | Capacity] = [*(devices[number] for number in odd), *found.capacities,
+                                                  *_one_of_each(devices)]
     for one in to_check:
         _check_one(kind, one)
 
@@ -186,7 +187,7 @@ def _check(kind: api.DeviceKind, found: api.Stock) -> None:
 def _one_of_each(devices: Sequence[InventoryDevice]) -> list[InventoryDevice]:
     """One device of each resource class."""
     classes = Compact(InventoryDevice, devices).columns('resource_class', 'kind')
-    return [devices[number] for number in {its_class: number for number, (its_class, _) in enumerate(classes)}.values()]
+    return [devices[number] for number in dict(zip(classes, range(len(devices)), strict=True)).values()]
 
 
 def _check_one(kind: api.DeviceKind, one: InventoryDevice | Capacity) -> None:
