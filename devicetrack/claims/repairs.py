@@ -45,6 +45,7 @@ from devicetrack.store.api import ContextChange
 from devicetrack.store.api import Host
 from devicetrack.store.api import Store
 from devicetrack.store.api import Update
+from devicetrack.virt.driver import obstacle
 from devicetrack.virt.driver import VirtDriver
 
 LOG = log.logger(__name__)
@@ -304,7 +305,6 @@ class Repairs:
         _log_forgotten(self._host, record)
         return record
 
-
     def retire(self, key: DeviceKey, instance_uuid: str, reason: str = '') -> Withheld:
         """End the row of a device that is on its way back and cannot be taken back, and never hand it out again.
 
@@ -336,12 +336,9 @@ class Repairs:
             if (progress := self._driver.wiping([key]).get(key)) is not None:
                 refuse(f'it is being wiped: {progress}')
             for _look in range(2):
-                usage = self._driver.get_usage()
-                for unknown in usage.unknown:
-                    refuse(f'{unknown.what} cannot be read ({unknown.reason}): fix that first')
-                for use in usage.uses:
-                    if (use.kind, use.identifier) == key:
-                        refuse(f'domain {use.domain_uuid} names it: remove it from the domain')
+                if (used := obstacle(key, self._driver.get_usage(), 'remove it from the domain',
+                                     'fix that first')) is not None:
+                    refuse(used.reason)
             self._withheld.retire(key, instance_uuid, reason)
             self._rows.write(_end(record, self._rows.of_instance(instance_uuid)))
             self._withheld.went_back([key])

@@ -26,19 +26,16 @@ from devicetrack.engine.withholding import Cause
 from devicetrack.engine.withholding import Causes
 from devicetrack.engine.withholding import Marks
 from devicetrack.engine.withholding import Target
-from devicetrack.objects.compact import Compact
 from devicetrack.objects.values import DeviceKey
-from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import Missing
 from devicetrack.objects.values import Record
 from devicetrack.store.api import Store
 from devicetrack.store.api import WithheldRow
+from devicetrack.virt.driver import obstacle
 from devicetrack.virt.driver import VirtDriver
 
 LOG = log.logger(__name__)
 
-UNREAD: Final = 'who uses it could not be read'
-OWNED: Final = 'the store says that it has an owner'
 RETIRED_FROM: Final = 'on its way back from instance {}'
 FORGOTTEN: Final = 'forgotten while instance {} had it: nothing proves that it is clean'
 
@@ -92,18 +89,6 @@ def _marks(stored: _Stored) -> Marks:
     return {target: causes for target, (causes, _generation) in stored.items()}
 
 
-def _without(marks: Marks, target: Target, reason: str) -> Marks:
-    causes = {other: cause for other, cause in marks[target].items() if other != reason}
-    after = {other: of_other for other, of_other in marks.items() if other != target}
-    return {**after, target: causes} if causes else after
-
-
-def failures(marks: Marks) -> dict[DeviceKey, Cause]:
-    """The devices that could not be given back, with the first time and the last reason."""
-    return {DeviceKey(target.kind, target.name): causes[vocabulary.NOT_GIVEN_BACK]
-            for target, causes in marks.items() if vocabulary.NOT_GIVEN_BACK in causes}
-
-
 def load(store: Store, host_uuid: str) -> Marks:
     """Read what is withheld on a host. One query."""
     return _marks(_by_target(store.withheld(host_uuid)))
@@ -146,7 +131,7 @@ def listed(marks: Marks, reasons: Mapping[DeviceKey, frozenset[str]], records: S
     :param reasons: those of a ledger: what no audit has noted yet has no time, and neither has what an option asks for
     :param views: they explain what no audit has noted yet
     """
-    details = {} if views is None else _details(reasons, views)
+    details = {} if views is None else withholding.details_of(reasons, views)
     found: dict[Target, dict[str, Cause]] = {target: dict(causes) for target, causes in marks.items()}
     for key, of_device in reasons.items():
         # Drained are those that have a mark, or all of a parent, which has one.
@@ -169,24 +154,6 @@ def with_progress(found: Sequence[Withheld], driver: VirtDriver) -> list[Withhel
             if reason in _WIPED else cause for reason, cause in one.causes.items()})
 
     return [told(one) for one in found]
-
-
-def _details(reasons: Mapping[DeviceKey, frozenset[str]], views: Views,
-             unproven: Mapping[DeviceKey, str] | None = None) -> dict[tuple[DeviceKey, str], str]:
-    details = {(DeviceKey(kind, identifier), vocabulary.UNHEALTHY): unhealthy for kind, identifier, unhealthy
-               in Compact(InventoryDevice, views.inventory.devices).columns('kind', 'identifier', 'unhealthy')
-               if unhealthy is not None}
-    users: dict[DeviceKey, set[str]] = {}
-    for use in views.usage.uses if reasons else ():
-        if use.identifier is not None and (use.kind, use.identifier) in reasons:
-            users.setdefault(DeviceKey(use.kind, use.identifier), set()).add(use.domain_uuid)
-    details.update(((key, vocabulary.UNPROVEN), why) for key, why in (unproven or {}).items())
-    doubt = UNREAD if views.usage.unknown else OWNED
-    for key in reasons:
-        details[key, vocabulary.IN_DOUBT] = doubt
-        if key in users:
-            details[key, vocabulary.FOREIGN] = f'named by domain {", ".join(sorted(users[key]))}'
-    return details
 
 
 class WithheldDevices:
@@ -219,8 +186,8 @@ class WithheldDevices:
             keys = [DeviceKey(target.kind, target.name) for target in self.marks]
             known = {key for key in keys if key in reasons or key.kind in views.inventory.known_kinds
                      or self._ledger.device(key) is not None}
-            self.marks = withholding.after_audit(self.marks, reasons, known, _details(reasons, views, unproven),
-                                                 int(time.time()))
+            self.marks = withholding.after_audit(
+                self.marks, reasons, known, withholding.details_of(reasons, views, unproven), int(time.time()))
             try:
                 self._write(self.marks)
             except exception.StoreError as error:
@@ -266,7 +233,7 @@ class WithheldDevices:
     @property
     def failures(self) -> Mapping[DeviceKey, Cause]:
         """The devices that could not be given back, with the first time and the last reason."""
-        return failures(self.marks)
+        return withholding.failures(self.marks)
 
     def did_not_go_back(self, key: DeviceKey, why: str) -> None:
         """Take note that a device could not be given back. The store knows it from the next audit on."""
@@ -284,7 +251,7 @@ class WithheldDevices:
         with self._marking.held():
             for target in map(Target.of, keys):
                 if vocabulary.NOT_GIVEN_BACK in self.marks.get(target, {}):
-                    self.marks = _without(self.marks, target, vocabulary.NOT_GIVEN_BACK)
+                    self.marks = withholding.without(self.marks, target, vocabulary.NOT_GIVEN_BACK)
 
     # -- what operators ask for ---------------------------------------------------------------------------------------
 
@@ -429,12 +396,9 @@ class WithheldDevices:
         def refuse(reason: str) -> None:
             raise exception.NotAdmitted(str(Target.of(key)), reason)
 
-        usage = self._driver.get_usage()
-        for unknown in usage.unknown:
-            refuse(f'{unknown.what} cannot be read ({unknown.reason}): fix that first')
-        for use in usage.uses:
-            if (use.kind, use.identifier) == key:
-                refuse(f'domain {use.domain_uuid} names it')
+        used = obstacle(key, self._driver.get_usage(), 'remove it from the domain', 'fix that first')
+        if used is not None:
+            refuse(used.reason)
         for record in self._rows.of_devices([key]).values():
             refuse(f'instance {record.instance_uuid} has it')
         inventory = self._driver.get_inventory()
@@ -480,7 +444,7 @@ class WithheldDevices:
 
     def _take_back(self, target: Target, reason: str) -> None:
         """End what :meth:`_say` began. For who is marking."""
-        after = _without(self.marks, target, reason)
+        after = withholding.without(self.marks, target, reason)
         self._write(after)
         self.marks = after
         self._ledger.stand_down(target, reason)

@@ -15,7 +15,10 @@ from typing import Final
 from typing import NamedTuple
 
 from devicetrack import vocabulary
+from devicetrack.engine.views import Views
+from devicetrack.objects.compact import Compact
 from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import InventoryDevice
 
 # Every device that is well shares it.
 NO_REASON: Final[frozenset[str]] = frozenset()
@@ -28,6 +31,8 @@ SEEN: Final = {vocabulary.UNHEALTHY: vocabulary.BY_HOST, vocabulary.FOREIGN: voc
 _ORDER: Final = {reason: number for number, reason in enumerate(vocabulary.WITHHELD_REASONS)}
 
 UNREADABLE: Final = 'its reasons in the store cannot be read'
+UNREAD: Final = 'who uses it could not be read'
+OWNED: Final = 'the store says that it has an owner'
 
 
 class Target(NamedTuple):
@@ -161,3 +166,38 @@ def after_audit(marks: Marks, withheld: Mapping[DeviceKey, Collection[str]], kno
             elif detail and not before.stands and detail != before.detail:
                 causes[reason] = before._replace(detail=detail)
     return after
+
+
+def details_of(reasons: Mapping[DeviceKey, frozenset[str]], views: Views,
+               unproven: Mapping[DeviceKey, str] | None = None) -> dict[tuple[DeviceKey, str], str]:
+    """The causes that the views show for the reasons of devices.
+
+    :param unproven: why each unproven device is not proven clean
+    """
+    found = {(DeviceKey(kind, identifier), vocabulary.UNHEALTHY): unhealthy for kind, identifier, unhealthy
+               in Compact(InventoryDevice, views.inventory.devices).columns('kind', 'identifier', 'unhealthy')
+               if unhealthy is not None}
+    users: dict[DeviceKey, set[str]] = {}
+    for use in views.usage.uses if reasons else ():
+        if use.identifier is not None and (use.kind, use.identifier) in reasons:
+            users.setdefault(DeviceKey(use.kind, use.identifier), set()).add(use.domain_uuid)
+    found.update(((key, vocabulary.UNPROVEN), why) for key, why in (unproven or {}).items())
+    doubt = UNREAD if views.usage.unknown else OWNED
+    for key in reasons:
+        found[key, vocabulary.IN_DOUBT] = doubt
+        if key in users:
+            found[key, vocabulary.FOREIGN] = f'named by domain {", ".join(sorted(users[key]))}'
+    return found
+
+
+def without(marks: Marks, target: Target, reason: str) -> Marks:
+    """The marks without one reason of one target."""
+    causes = {other: cause for other, cause in marks[target].items() if other != reason}
+    after = {other: of_other for other, of_other in marks.items() if other != target}
+    return {**after, target: causes} if causes else after
+
+
+def failures(marks: Marks) -> dict[DeviceKey, Cause]:
+    """The devices that could not be given back, with the first time and the last reason."""
+    return {DeviceKey(target.kind, target.name): causes[vocabulary.NOT_GIVEN_BACK]
+            for target, causes in marks.items() if vocabulary.NOT_GIVEN_BACK in causes}

@@ -268,12 +268,23 @@ class VirtDriver(abc.ABC):
         """Close connections. The driver may be used again."""
 
 
-def obstacle(key: DeviceKey, usage: Usage) -> DriverError | None:
-    """Say why a device cannot be taken back with this usage; None when nobody uses it."""
+def obstacle(key: DeviceKey, usage: Usage, if_named: str = '',
+             if_unknown: str = '') -> DeviceInUse | UsersUnknown | None:
+    """Say why a device cannot be taken from its users with this usage; None when nobody uses it.
+
+    The one question of drivers, of commands and of the manager. Its error says which it is and, in ``reason``, why.
+
+    :param if_named: what somebody can do about a domain that names it, for the end of the reason
+    :param if_unknown: what somebody can do where a domain cannot be read
+    """
     users = sorted({use.domain_uuid for use in usage.uses if (use.kind, use.identifier) == key})
     if users:
-        return DeviceInUse(*key, f'domain {", ".join(users)} names it')
+        return DeviceInUse(*key, _advised(f'domain {", ".join(users)} names it', if_named))
     if usage.unknown:
-        unknown = usage.unknown[0]
-        return UsersUnknown(*key, f'its users are unknown: {unknown.what}: {unknown.reason}')
+        what, reason = usage.unknown[0]
+        return UsersUnknown(*key, _advised(f'its users are unknown: {what} cannot be read ({reason})', if_unknown))
     return None
+
+
+def _advised(reason: str, advice: str) -> str:
+    return f'{reason}: {advice}' if advice else reason

@@ -7,9 +7,9 @@ import glob
 import os
 
 from devicetrack import exception
-from devicetrack.claims.withheld import UNREAD
 from devicetrack.cmd import base as cmd_base
 from devicetrack.cmd import withheld
+from devicetrack.engine.withholding import UNREAD
 from devicetrack.objects.values import DeviceKey
 from devicetrack.testing.fixtures import FREE
 from devicetrack.tests import base
