@@ -119,11 +119,16 @@ class HostInUse(DeviceTrackError):
     """Another manager, in this process or another, has this host or a host with the same state directory.
 
     Nothing was read or changed. Stop the other service; a manager of this process releases its host in ``close()``.
+    ``pid`` is the process that has it, where this host's kernel says so, else None.
     """
     host: str
     path: str
-    template = ('another process manages host {host}, or another host with the same state_path, or a manager '
-                'of this process was not closed: it holds {path}')
+    pid: int | None = None
+
+    def __str__(self) -> str:
+        holder = 'another process' if self.pid is None else f'process {self.pid}'
+        return (f'{holder} holds {self.path}: it manages host {self.host}, or another host with the same state_path; '
+                'or it is this process, and a manager of it was not closed')
 
 
 class HostIdentityChanged(DeviceTrackError):

@@ -16,6 +16,9 @@ from typing import Self
 
 from devicetrack import ownfiles
 
+# proc_locks(5): "1: FLOCK  ADVISORY  WRITE 4711 fe:00:2146333 0 EOF", the numbers of the device in hexadecimal.
+_LOCKS = '/proc/locks'
+
 
 class FileLocked(Exception):
     """Somebody else holds the lock."""
@@ -124,3 +127,22 @@ def flock(fd: int) -> bool:
             raise
         return False
     return True
+
+
+def holder(path: str) -> int | None:
+    """The process that took the lock on a file, for people: nothing may be decided by it.
+
+    None when nobody has it and where the kernel does not say: the process is of a container that this one cannot see
+    into, or the filesystem has other device numbers for its files than for itself (btrfs). Never raises.
+    """
+    try:
+        file = os.stat(path)
+        name = f'{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}:{file.st_ino}'
+        with open(_LOCKS, encoding='ascii', errors='replace') as table:
+            for line in table:
+                match line.split():
+                    case [_number, 'FLOCK', _advisory, _access, pid, where, *_range] if where == name:
+                        return int(pid) if int(pid) > 0 else None
+    except (OSError, ValueError):
+        pass
+    return None

@@ -56,7 +56,7 @@ class HostLock:
                 for lock in self._locks:
                     lock.acquire(timeout_s=_PATIENCE_S)
             except filelock.FileLocked as error:
-                raise exception.HostInUse(self._host, str(error)) from None
+                raise exception.HostInUse(self._host, str(error), filelock.holder(str(error))) from None
             except ownfiles.NotOurs as error:
                 raise exception.UnsafePath(error.filename, error.strerror) from error
             undo.pop_all()

@@ -46,6 +46,41 @@ class FileLockTestCase(base.TestCase):
             self.assertEqual('locked', self.run_child(program))
         self.assertEqual('taken', self.run_child(program))
 
+    def test_its_holder_can_be_told(self):
+        program = """
+            import os, sys
+            from devicetrack import filelock
+            lock = filelock.FileLock(sys.argv[1])
+            lock.acquire()
+            print(os.getpid(), flush=True)
+            sys.stdin.read()
+        """
+        self.assertIsNone(filelock.holder(self.path))           # there is no such file
+        child = subprocess.Popen([sys.executable, '-c', textwrap.dedent(program), self.path], text=True,
+                                 stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        with child:
+            self.assertEqual(int(child.stdout.readline()), filelock.holder(self.path))
+            child.stdin.close()
+        self.assertIsNone(filelock.holder(self.path))
+        with self.lock():
+            self.assertEqual(os.getpid(), filelock.holder(self.path))
+
+    def test_a_holder_that_cannot_be_told_is_no_error(self):
+        table = os.path.join(self.temp_dir(), 'locks')
+        self.patch(filelock, '_LOCKS', table)
+        with self.lock():
+            self.assertIsNone(filelock.holder(self.path))
+            here = os.stat(self.path)
+            name = f'{os.major(here.st_dev):02x}:{os.minor(here.st_dev):02x}:{here.st_ino}'
+            for text in (b'\xff', b'', f'1: FLOCK ADVISORY WRITE x {name} 0 EOF'.encode(),
+                         f'1: -> FLOCK ADVISORY WRITE 7 {name} 0 EOF'.encode(),         # it waits for the lock
+                         f'1: POSIX ADVISORY WRITE 7 {name} 0 EOF'.encode(),
+                         f'1: FLOCK ADVISORY WRITE 0 {name} 0 EOF'.encode(),
+                         f'1: FLOCK ADVISORY WRITE -1 {name} 0 EOF'.encode()):
+                with open(table, 'wb') as file:
+                    file.write(text)
+                self.assertIsNone(filelock.holder(self.path), text)
+
     def test_is_free_again_after_release(self):
         first = self.lock()
         first.acquire()

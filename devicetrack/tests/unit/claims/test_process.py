@@ -5,6 +5,7 @@ import pickle
 import textwrap
 
 from devicetrack import exception
+from devicetrack import filelock
 from devicetrack.testing import fixtures
 from devicetrack.testing.fixtures import Instance
 from devicetrack.tests import base
@@ -129,6 +130,8 @@ class IdentityTestCase(HostTestCase):
         another = self.under_another_name(host, configuration=host.configuration)
         error = self.assertRaises(exception.HostInUse, another.manager.init_host, self.context)
         self.assertIn('another host with the same state_path', str(error))
+        self.assertEqual(os.getpid(), error.pid)
+        self.assertIn(f'process {error.pid} holds {error.path}', str(error))
         self.assertEqual(['host'], [known.name for known in host.store.hosts()])
 
     def test_a_lock_file_that_was_removed_makes_no_second_manager(self):
@@ -136,7 +139,15 @@ class IdentityTestCase(HostTestCase):
         os.unlink(os.path.join(host.configuration.state_path, 'manager.lock'))
         another = self.under_another_name(host, configuration=host.configuration)
         error = self.assertRaises(exception.HostInUse, another.manager.init_host, self.context)
-        self.assertEqual(host.configuration.state_path, error.path)
+        self.assertEqual((host.configuration.state_path, os.getpid()), (error.path, error.pid))
+
+    def test_a_process_that_cannot_be_told_is_another_process(self):
+        host = self.host(devices=1)
+        self.patch(filelock, '_LOCKS', '/no/such/table')
+        another = self.under_another_name(host, configuration=host.configuration)
+        error = self.assertRaises(exception.HostInUse, another.manager.init_host, self.context)
+        self.assertIsNone(error.pid)
+        self.assertIn('another process holds ', str(error))
 
     def test_a_state_directory_that_others_can_change_is_refused(self):
         host = self.host(devices=1)
@@ -329,9 +340,13 @@ class ForkTestCase(base.TestCase):
         program = """
             host = fixtures.Host(devices=2, configuration=configuration, ready=False)
             host.setUp()
-            say(ask(lambda: host.manager.init_host(None)))
+            try:
+                host.manager.init_host(None)
+                say('answered')
+            except exception.HostInUse as error:
+                say(error.pid)
             os._exit(0)
         """
-        self.assertEqual(['HostInUse'], self.run_program(program))
+        self.assertEqual([str(os.getpid())], self.run_program(program))
         host.manager.close()
         self.assertEqual(['answered'], self.run_program(program))
