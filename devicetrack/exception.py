@@ -90,11 +90,12 @@ class InvalidConfiguration(DeviceTrackError):
 class UnsafePath(DeviceTrackError):
     """Others than the service's user can change a directory or file of its state, or it is a symbolic link.
 
-    Nothing was started. ``reason`` says what is wrong and what to do; correct it and start again.
+    Nothing was started. ``reason`` says what is wrong and what to do; correct it and start again. Where such a path
+    keeps a running service from something else, that error has the same words.
     """
     path: str
     reason: str
-    template = '{path} is not safe to use: {reason}'
+    template = '{path}: {reason}'
 
 
 # -- the manager and its host -----------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ import weakref
 from devicetrack import exception
 from devicetrack import filelock
 from devicetrack import ownfiles
+from devicetrack.conf import manager as manager_options
 from devicetrack.store import api as store_api
 
 _NAMESPACE = uuid.UUID('6f2d1d5c-8f3c-5d0e-9f53-3c1a0c7a4e55')
@@ -39,6 +40,7 @@ class HostLock:
 
     :raises HostInUse: another process, or another manager in this one, holds it
     :raises UnsafePath: others than the service's user can change the directory or the file
+    :raises InvalidConfiguration: the directory cannot be made or used
     """
 
     def __init__(self, host: str, state_path: str) -> None:
@@ -59,6 +61,9 @@ class HostLock:
                 raise exception.HostInUse(self._host, str(error), filelock.holder(str(error))) from None
             except ownfiles.NotOurs as error:
                 raise exception.UnsafePath(error.filename, error.strerror) from error
+            except OSError as error:
+                raise exception.InvalidConfiguration(manager_options.STATE_PATH, self._state_path,
+                                                     f'cannot be made or used: {error.strerror}') from error
             undo.pop_all()
         return self
 

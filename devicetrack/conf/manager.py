@@ -8,6 +8,7 @@ from devicetrack import conf as registry
 from devicetrack import vocabulary
 
 GROUP = 'devicetrack'
+STATE_PATH = f'[{GROUP}] state_path'
 
 OPTIONS = [
     registry.PathOpt('state_path', default='/var/lib/devicetrack', help="""

@@ -32,8 +32,8 @@ def load_driver(conf: cfg.ConfigOpts, host: str | None = None,
         ``driver.close()``, and after the connection was lost, when it must not return the lost one. The driver closes
         none of these connections. A ``libvirt.libvirtError`` of ``connect`` becomes a ``HypervisorUnreachable``.
     :raises InvalidConfiguration: there is no such driver, its code cannot be loaded (that error is the cause), it has
-        no use for ``connect``, the state directory cannot be made or others can change it, or the driver refuses one
-        of its own options
+        no use for ``connect``, the state directory cannot be made, or the driver refuses one of its own options
+    :raises UnsafePath: others than the service's user can change the state directory
     """
     manager_options.register(conf)
     group = conf[manager_options.GROUP]
@@ -44,10 +44,11 @@ def load_driver(conf: cfg.ConfigOpts, host: str | None = None,
             OPTION, group.virt_driver, 'this driver uses no libvirt connection, and the service hands one in')
     try:
         ownfiles.make_directory(group.state_path)
+    except ownfiles.NotOurs as error:
+        raise exception.UnsafePath(error.filename, error.strerror) from error
     except OSError as error:
         raise exception.InvalidConfiguration(
-            f'[{manager_options.GROUP}] state_path', group.state_path,
-            f'cannot be made or used: {error.strerror}') from error
+            manager_options.STATE_PATH, group.state_path, f'cannot be made or used: {error.strerror}') from error
     options = {} if connect is None else {'connect': connect}
     return cls(host or socket.gethostname(), conf, group.state_path, **options)
 

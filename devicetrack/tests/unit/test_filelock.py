@@ -59,6 +59,7 @@ class FileLockTestCase(base.TestCase):
         child = subprocess.Popen([sys.executable, '-c', textwrap.dedent(program), self.path], text=True,
                                  stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         with child:
+            assert child.stdin is not None and child.stdout is not None
             self.assertEqual(int(child.stdout.readline()), filelock.holder(self.path))
             child.stdin.close()
         self.assertIsNone(filelock.holder(self.path))
@@ -79,7 +80,7 @@ class FileLockTestCase(base.TestCase):
                          f'1: FLOCK ADVISORY WRITE -1 {name} 0 EOF'.encode()):
                 with open(table, 'wb') as file:
                     file.write(text)
-                self.assertIsNone(filelock.holder(self.path), text)
+                self.assertIsNone(filelock.holder(self.path), str(text))
 
     def test_is_free_again_after_release(self):
         first = self.lock()

@@ -163,6 +163,17 @@ class IdentityTestCase(HostTestCase):
             os.chmod(wrong, mode)
         host.manager.init_host(self.context)
 
+    def test_a_state_directory_that_cannot_be_made_or_used(self):
+        host = self.host(devices=1)
+        host.manager.close()
+        os.rename(host.configuration.state_path, f'{host.configuration.state_path}.away')
+        with open(host.configuration.state_path, 'w'):
+            error = self.assertRaises(exception.InvalidConfiguration, host.manager.init_host, self.context)
+        self.assertEqual(('[devicetrack] state_path', host.configuration.state_path), (error.option, error.value))
+        os.remove(host.configuration.state_path)
+        os.rename(f'{host.configuration.state_path}.away', host.configuration.state_path)
+        host.manager.init_host(self.context)
+
     def test_a_machine_that_has_devices_is_refused_under_another_name(self):
         host = self.host(devices=1)
         instance = host.spawn(pmem=1)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from typing import Any
 
 import fixtures as base_fixtures
+from oslo_config import cfg
 
+from devicetrack import exception
+from devicetrack.cmd import manage
 from devicetrack.cmd import status
 from devicetrack.testing import fixtures
 from devicetrack.tests import base
@@ -94,6 +98,25 @@ class UpgradeCheckTestCase(base.TestCase):
         self.assertEqual((FAILURE, FAILURE), (code, results['Files']))
         self.assertIn(f'{lock}: it is a symbolic link: name the regular file itself; '
                       f'{store}: others than its owner can write to it (mode 0666): chmod go-w {store}', details)
+
+    def test_a_state_directory_that_others_can_change_is_told_in_the_words_of_a_start(self) -> None:
+        self.host.manager.close()
+        os.chmod(self.state_path, 0o777)
+        said = str(self.assertRaises(exception.UnsafePath, self.host.manager.init_host, None))
+        self.assertEqual(f'{self.state_path}: others than its owner can write to it (mode 0777): '
+                         f'chmod go-w {self.state_path}', said)
+        path = program.write_configuration(self.temp_dir(), self.conf)
+        out = self.useFixture(base_fixtures.StringStream('stdout')).stream
+        with base_fixtures.MonkeyPatch('sys.stdout', out):
+            self.assertEqual(FAILURE, status.run(['--config-file', path, 'upgrade', 'check', '--json']))
+        out.seek(0)
+        details = {check['check']: check['details'] for check in json.loads(out.read())['checks']}
+        self.assertEqual((said, said), (details['Configuration'], details['Files']))
+        self.assertIn(said, details['Store schema'])
+        err = io.StringIO()
+        self.assertEqual(1, manage.Manage(cfg.ConfigOpts(), err, err).run(
+            ['--config-file', path, 'assignment', 'list']))
+        self.assertIn(said, err.getvalue())
 
     def test_no_store(self) -> None:
         self.host.manager.close()

@@ -83,3 +83,9 @@ class LoaderTestCase(base.TestCase):
         self.configuration.set('devicetrack', state_path='/proc/nosuch')
         error = self.assertRaises(exception.InvalidConfiguration, loader.load_driver, self.conf)
         self.assertEqual('[devicetrack] state_path', error.option)
+
+    def test_a_state_directory_that_others_can_change(self) -> None:
+        self.stevedore(fake.FakeDriver)
+        os.chmod(self.state_path, 0o777)
+        error = self.assertRaises(exception.UnsafePath, loader.load_driver, self.conf)
+        self.assertEqual(self.state_path, error.path)
