@@ -166,7 +166,7 @@ class Orders:
         return answer_to_repair(self._repairs.repair(self._repairs.plan(accepted).repairs, wait))
 
     def _forget(self, arguments: Mapping[str, Any], _wait: bool) -> Answer:
-        key = DeviceKey(_text(arguments, 'kind'), _text(arguments, 'identifier'))
+        key = _device(arguments)
         record = self._repairs.forget(key, _text(arguments, 'instance_uuid'))
         return Answer(DONE, f'{key.kind}/{key.identifier} of instance {record.instance_uuid} is forgotten')
 
@@ -176,9 +176,8 @@ class Orders:
                             f'{records[0].instance_uuid} {"went back" if wait else "go back"}')
 
     def _retire(self, arguments: Mapping[str, Any], _wait: bool) -> Answer:
-        return Answer(DONE, str(self._repairs.retire(
-            DeviceKey(_text(arguments, 'kind'), _text(arguments, 'identifier')), _text(arguments, 'instance_uuid'),
-            _text(arguments, 'reason'))))
+        return Answer(DONE, str(self._repairs.retire(_device(arguments), _text(arguments, 'instance_uuid'),
+                                                     _text(arguments, 'reason'))))
 
     def _drain(self, arguments: Mapping[str, Any], _wait: bool) -> Answer:
         return Answer(DONE, str(self._withheld.drain(_target(arguments), _text(arguments, 'reason'))))
@@ -188,7 +187,8 @@ class Orders:
         return Answer(DONE, str(undrained), changed=undrained.changed)
 
     def _admit(self, arguments: Mapping[str, Any], _wait: bool) -> Answer:
-        key = DeviceKey(_text(arguments, 'kind'), _text(arguments, 'name'))
+        # An order that has waited in its store since an older version says name.
+        key = _device({'identifier': arguments.get('name'), **arguments})
         return Answer(DONE, str(self._unproven.admit(key, arguments.get('wipe') is True)))
 
 
@@ -221,6 +221,11 @@ def _moves(given: Any) -> Collection[Move]:
 
 def _text(arguments: Mapping[str, Any], name: str) -> str:
     return check_text(name, arguments.get(name))
+
+
+def _device(arguments: Mapping[str, Any]) -> DeviceKey:
+    """The device of an order. Where a parent may be meant, an order has a target: a scope and a name."""
+    return DeviceKey(_text(arguments, 'kind'), _text(arguments, 'identifier'))
 
 
 def _target_of(order: Order) -> Target | None:

@@ -89,7 +89,8 @@ class Audit(Repairing):
         parser.add_argument('--accept', action='store_true',
                             help='With --repair: accept a store that is older than its guests, and write the rows '
                                  'that it lacks from what the guests record.')
-        parser.add_argument('--accept-move', metavar='KIND/NAME', type=options.device_name, action='append', default=[],
+        parser.add_argument('--accept-move', metavar='KIND/IDENTIFIER', type=options.device_name, action='append',
+                            default=[],
                             help='With --accept: move the row of this device from its owner to the instance whose '
                                  'guest records the device as its own. May be repeated. Without it no row moves: '
                                  'whoever can change the definition of a guest can claim any device by it.')

@@ -68,7 +68,7 @@ class _Requesting(base.ShowOne):
         answer = running.orders.do_now(verb, arguments)
         if done == WIPING and answer.outcome == orders.DONE:
             running.unproven.wait()             # the wipe would end with this process
-            left = running.unproven.state_of(DeviceKey(arguments['kind'], arguments['name']))
+            left = running.unproven.state_of(DeviceKey(arguments['kind'], arguments['identifier']))
             if vocabulary.UNPROVEN in left.causes:
                 raise exception.NotAdmitted(str(left.target), left.causes[vocabulary.UNPROVEN].detail)
             return Outcome(ADMITTED, str(left), None)
@@ -149,13 +149,13 @@ class Admit(_Requesting):
                             help='Overwrite everything on it with zeros first. What is on it is lost.')
 
     def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:
-        kind, name = self.key(parsed_args.device)
+        kind, identifier = self.key(parsed_args.device)
         host = self.app.observer(parsed_args.host).host
         more = {'wipe': True} if parsed_args.wipe else {}
         outcome = self.ask(host, orders.ADMIT, WIPING if parsed_args.wipe else ADMITTED, parsed_args.wait, kind=kind,
-                           name=name, **more)
-        return {'outcome': outcome.outcome, 'host': host.name, 'kind': kind, 'identifier': name, 'text': outcome.text,
-                'order': outcome.order}
+                           identifier=identifier, **more)
+        return {'outcome': outcome.outcome, 'host': host.name, 'kind': kind, 'identifier': identifier,
+                'text': outcome.text, 'order': outcome.order}
 
 
 class Release(_Requesting):

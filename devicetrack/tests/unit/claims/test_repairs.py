@@ -379,7 +379,7 @@ class OrderTestCase(RepairTestCase):
         self.machine.remove(D0)
         self.host.running.repairs.forget(D0, instance.uuid)
         self.machine.unknown_domains['x'] = 'torn'
-        arguments = {'kind': 'vpmem', 'name': 'd0'}
+        arguments = {'kind': 'vpmem', 'identifier': 'd0'}
         answer = self.order(orders.ADMIT, arguments)
         self.assertEqual((orders.REFUSED, True), (answer.outcome, 'cannot be read' in answer.text))
         self.machine.clear()
@@ -387,6 +387,15 @@ class OrderTestCase(RepairTestCase):
         self.assertEqual((orders.REFUSED, True), (answer.outcome, 'does not have it' in answer.text))
         self.machine.add_namespace('d0')
         self.assertEqual('vpmem/d0 is not withheld', self.order(orders.ADMIT, arguments).text)
+
+    def test_an_order_to_admit_that_was_left_before_devices_had_identifiers_in_it(self) -> None:
+        instance = self.host.spawn(pmem=1)
+        self.machine.delete_guest(instance.uuid)
+        self.machine.remove(D0)
+        self.host.running.repairs.forget(D0, instance.uuid)
+        self.machine.add_namespace('d0')
+        answer = self.order(orders.ADMIT, text='{"kind": "vpmem", "name": "d0"}')
+        self.assertEqual((orders.DONE, 'vpmem/d0 is not withheld'), (answer.outcome, answer.text))
 
     def test_a_drain_that_the_store_refuses_failed(self) -> None:
         self.host.store.before('set_withheld', exception.StoreUnavailable('it', 'full'))

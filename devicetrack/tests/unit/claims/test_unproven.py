@@ -262,7 +262,7 @@ class WipeTestCase(UnprovenTestCase):
     def test_an_order_does_not_keep_the_audit_waiting(self) -> None:
         go_on = threading.Event()
         self.machine.before('wipe', lambda: go_on.wait(60))
-        order = orders.make(self.host.running.host_uuid, orders.ADMIT, kind='vpmem', name='d0', wipe=True)
+        order = orders.make(self.host.running.host_uuid, orders.ADMIT, kind='vpmem', identifier='d0', wipe=True)
         self.host.store.add_order(order)
         self.host.audit()
         [answered] = self.host.store.orders_of_host(self.host.running.host_uuid)

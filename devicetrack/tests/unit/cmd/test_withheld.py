@@ -135,6 +135,8 @@ class AdmitTestCase(RepairCommandTestCase):
     def test_by_the_manager_and_without(self) -> None:
         self.assertEqual('withheld: in doubt, unproven', self.host.states()['d0'])
         self.assertEqual('ordered', self.admit(cmd_base.ATTENTION).data['outcome'])
+        [order] = self.program.ask('order', 'list', '--waiting')
+        self.assertEqual({'kind': 'vpmem', 'identifier': 'd0'}, order['arguments'])
         self.host.audit()
         self.assertEqual((FREE, []), (self.host.states()['d0'], self.program.ask('withheld', 'list')))
         self.assertEqual('refused', self.admit(cmd_base.ERROR, '--wait', '60').data['outcome'])
