@@ -316,13 +316,13 @@ class _Comparison:
         if compared.itself:
             self._replaced.add(key)
             return [self._finding(UNHEALTHY, CRITICAL, key, 'another device has its name: '
-                                  f'{_as_text(compared.itself)}; {problem}owner {record.instance_uuid}',
+                                  f'{_as_text(compared.itself)}; {problem}{_whose(record)}',
                                   'bring the recorded device back; this one is neither handed out nor wiped')]
         if compared.unread:
             self._replaced.add(key)
             return [self._finding(UNHEALTHY, WARNING, key, f'nobody knows whether it is the recorded device: '
                                   f'{", ".join(compared.unread)} cannot be read now; {problem}'
-                                  f'owner {record.instance_uuid}',
+                                  f'{_whose(record)}',
                                   'let the host read it again; until then the device is neither handed out nor wiped')]
         # Realizing the device updates its details, before the guest runs and after a boot. The details of a device that
         # will be given back do not matter.
@@ -362,9 +362,13 @@ class _Comparison:
         # The release looks for the device again; one that we made ourselves may be gone already.
         free_of_guests = self._certain(key) and not used and (same or (not there and _is_made(record)))
         if record.state == vocabulary.RELEASING:
-            yield self._pending(key, uuid, used, RETRY_RELEASE if free_of_guests else None)
-            if not there and not _is_made(record):
-                yield from self._gone(key, record, 'nothing proves what became of its bytes; ')
+            away = [] if there or _is_made(record) else list(
+                self._gone(key, record, 'nothing proves what became of its bytes; '))
+            # A device that is away, or another one, does not come back, and that is said. What failed before is not.
+            said = bool(away) or key in self._replaced
+            if not said or used or self._failure(key) is not None:
+                yield self._pending(key, uuid, used, RETRY_RELEASE if free_of_guests else None)
+            yield from away
             return
         if state in INSTANCE_OVER:
             # An offloaded instance comes back by a new claim, and the service's answer may be older than that claim.
@@ -392,7 +396,7 @@ class _Comparison:
     def _pending(self, key: _Key, owner: str, used: bool, repair: str | None) -> Finding:
         detail = f'on its way back from {owner}' + (', and a domain names it' if used else '')
         proposal = 'remove it from the domain' if used else 'none: the next audit goes on with it'
-        failure = self._failures.get(DeviceKey(key[0], key[1] or ''))
+        failure = self._failure(key)
         if failure is None:
             return self._finding(RELEASE_PENDING, NOTE, key, detail, proposal, repair=repair)
         since = datetime.datetime.fromtimestamp(failure.since, datetime.UTC).strftime('%Y-%m-%d %H:%M:%SZ')
@@ -403,12 +407,15 @@ class _Comparison:
             proposal if used else 'mend the device, and an audit goes on with it, less often after each failure; or '
             'retire it', repair=repair)._replace(since=failure.since)
 
+    def _failure(self, key: _Key) -> Cause | None:
+        return self._failures.get(DeviceKey(key[0], key[1] or ''))
+
     def _gone(self, key: _Key, record: Record, why: str = '') -> Iterable[Finding]:
         if record.kind in self.inventory.known_kinds:
             missed = self._missed(key, record)
             yield self._finding(GONE, CRITICAL if missed or key in self.named else WARNING, key, 'the host does not '
                                 f'have it; {"a domain names a device that is not there; " if missed else ""}'
-                                f'{why}owner {record.instance_uuid}', 'bring it back, or forget it for good')
+                                f'{why}{_whose(record)}', 'bring it back, or forget it for good')
 
     # -- instances that move ------------------------------------------------------------------------------------------
 
@@ -470,9 +477,11 @@ class _Comparison:
             device = self.devices[key]
             if unhealthy and key not in self._replaced:
                 owner = self.owners.get(key)
-                yield self._finding(UNHEALTHY, WARNING, key, unhealthy
-                                    + (f'; owner {owner.instance_uuid}' if owner is not None else ''),
-                                    'fix the device; it comes back by itself')
+                failure = None if owner is None or owner.state != vocabulary.RELEASING else self._failure(key)
+                if failure is None or failure.detail != unhealthy:              # else the pending release says it
+                    yield self._finding(UNHEALTHY, WARNING, key, unhealthy
+                                        + (f'; {_whose(owner)}' if owner is not None else ''),
+                                        'fix the device; it comes back by itself')
             if not adoptable and key not in self.owners and key not in self.named and not self.usage.unknown:
                 yield self._finding(LEFT_OVER, NOTE, key, self._left_over(device),
                                     'none; it may be handed out if the options let devices that exist be adopted, and '
@@ -510,6 +519,10 @@ def is_whole(device: RecordedDevice) -> bool:
     except (exception.MalformedObject, exception.UnknownObject):
         return False
     return True
+
+
+def _whose(record: Record) -> str:
+    return f'owner {record.instance_uuid}' + (', on its way back' if record.state == vocabulary.RELEASING else '')
 
 
 def _is_made(record: Record) -> bool:

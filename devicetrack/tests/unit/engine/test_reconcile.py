@@ -4,6 +4,7 @@ from devicetrack.engine import migrations
 from devicetrack.engine import reconcile
 from devicetrack.engine import repair_plan
 from devicetrack.engine.views import Views
+from devicetrack.engine.withholding import Cause
 from devicetrack.objects import details
 from devicetrack.objects import MdevDetails
 from devicetrack.objects import values
@@ -111,7 +112,7 @@ class CompareTestCase(base.TestCase):
                                                    rows=[row()]), [('gone from the host', 'critical')]),
         ('gone on its way back, and a domain misses it', views(usage(use('i', identifier=None)), there=(),
                                                                rows=[row(state='releasing')]),
-         [('gone from the host', 'critical'), ('release pending', 'note')]),
+         [('gone from the host', 'critical')]),
         ('its domain names nothing that is there', views(usage(use('i', identifier=None)), rows=[row()]),
          [('recorded but unused', 'warning')]),
         ('gone', views(there=(), rows=[row()]), [('gone from the host', 'warning')]),
@@ -128,8 +129,11 @@ class CompareTestCase(base.TestCase):
         ('the same, and its kind could not be read', views(there=(), rows=[made()], boot_changed=True, known=('vpmem',),
                                                            unknown=[values.Unknown('mdev', 'no answer')]),
          [('view unknown', 'warning')]),
-        ('gone on its way back', views(there=(), rows=[row(state='releasing')]),
-         [('gone from the host', 'warning'), ('release pending', 'note')]),
+        ('gone on its way back', views(there=(), rows=[row(state='releasing')]), [('gone from the host', 'warning')]),
+        ('gone on its way back, where its kind could not be read', views(
+            there=(), rows=[row(state='releasing')], known=('mdev',),
+            unknown=[values.Unknown('vpmem', 'ndctl failed')]),
+         [('view unknown', 'warning'), ('release pending', 'note')]),
         ('removed on its way back', views(there=(), rows=[made(state='releasing')]), [('release pending', 'note')]),
         ('its kind could not be read', views(there=(), rows=[row()], known=('mdev',),
                                              unknown=[values.Unknown('vpmem', 'ndctl failed')]),
@@ -162,7 +166,7 @@ class CompareTestCase(base.TestCase):
     def test_names_the_owner_of_what_is_gone_or_unhealthy(self):
         for finding in reconcile.compare(self.seen):
             if finding.kind in (reconcile.GONE, reconcile.UNHEALTHY):
-                self.assertEqual(finding.recorded_owner is not None, finding.detail.endswith('; owner i'))
+                self.assertEqual(finding.recorded_owner is not None, '; owner i' in finding.detail)
 
     def test_says_that_a_domain_misses_what_is_gone(self):
         for finding in reconcile.compare(self.seen):
@@ -281,6 +285,35 @@ class MovingTestCase(base.TestCase):
             self.assertTrue(finding.repair is None or finding.kind != reconcile.STALE_MIGRATION)
 
 
+FAILED = 'on its way back from i; that failed since 2001-09-09 01:46:40Z, the last time because hot'
+
+
+class OneCauseTestCase(base.TestCase):
+    """A device that does not come back is reported once, with the reason."""
+
+    scenarios = base.table(
+        ('it was not tried yet', UNHEALTHY, None, [
+            ('unhealthy', 'hot; owner i, on its way back'), ('release pending', 'on its way back from i')]),
+        ('its wipe fails because it is unhealthy', UNHEALTHY, 'hot', [('release pending', FAILED)]),
+        ('its wipe fails for another reason', UNHEALTHY, 'an error of the device', [
+            ('release pending', FAILED.replace('hot', 'an error of the device')),
+            ('unhealthy', 'hot; owner i, on its way back')]),
+        ('it was tried, and has gone since', None, 'hot', [
+            ('gone from the host', 'the host does not have it; nothing proves what became of its bytes; owner i, on '
+             'its way back'), ('release pending', FAILED)]),
+        ('it is gone', None, None, [
+            ('gone from the host', 'the host does not have it; nothing proves what became of its bytes; owner i, on '
+             'its way back')]),
+        names=('device', 'failed', 'expected'))
+
+    def test_is_reported_once(self):
+        failures = {} if self.failed is None else {
+            DEVICE.key: Cause(1_000_000_000, self.failed, 'host', 1)}
+        there = [self.device] if self.device is not None else ()
+        found = reconcile.compare(views(there=there, rows=[row(state='releasing')]), failures)
+        self.assertEqual(self.expected, [(one.kind, one.detail) for one in found])
+
+
 class DetailsTestCase(base.TestCase):
 
     scenarios = base.table(
@@ -307,7 +340,7 @@ class DetailsTestCase(base.TestCase):
            '4294967296; hot; owner i', None)]),
         ('another type, on its way back', [made(state='releasing')], [mdev(type='nvidia-36')], False,
          [('unhealthy', 'critical', 'another device has its name: type is nvidia-36 and was recorded as nvidia-35; '
-           'owner i', None), ('release pending', 'note', 'on its way back from i', None)]),
+           'owner i, on its way back', None)]),
         ('another sort of details', [hosts.row(pmem(), 'i', 'active')],
          [pmem()._replace(details=mdev().details)], False,
          [('unhealthy', 'critical', 'another device has its name: type is devicetrack.MdevDetails and was recorded as '
@@ -430,9 +463,9 @@ class ReleaseTestCase(base.TestCase):
         names=('seen', 'repair'))
 
     def test_proposes(self):
-        [found] = [one for one in reconcile.compare(self.seen)
-                   if one.kind in (reconcile.RELEASE_PENDING, reconcile.ABANDONED)]
-        self.assertEqual(self.repair, found.repair)
+        found = [one.repair for one in reconcile.compare(self.seen)
+                 if one.kind in (reconcile.RELEASE_PENDING, reconcile.ABANDONED, reconcile.GONE)]
+        self.assertEqual({self.repair}, set(found))
 
 
 class ServiceTestCase(base.TestCase):

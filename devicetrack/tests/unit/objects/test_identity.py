@@ -51,7 +51,7 @@ class OtherPackageTestCase(base.TestCase):
 
     def test_nor_is_it_given_back_which_would_reset_it(self) -> None:
         found = self.findings(disks.text('A'), disks.text('B'), 'releasing')
-        self.assertEqual([('unhealthy', 'critical', None), ('release pending', 'note', None)], found)
+        self.assertEqual([('unhealthy', 'critical', None)], found)
 
     def test_a_serial_that_cannot_be_read_now_is_kept_in_the_row(self) -> None:
         self.assertEqual([('unhealthy', 'warning', None)], self.findings(disks.text('A'), disks.text(None)))
