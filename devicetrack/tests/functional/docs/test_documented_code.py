@@ -217,10 +217,13 @@ class GuestsTestCase(base.TestCase):
         page = (DOCS / 'user' / 'quick_start.rst').read_text(encoding='utf-8').split('Guests that the commands see')[1]
         directory = os.path.join(self.temp_dir(), 'try')
         steps = re.findall(r'^    \$ (.*)\n((?:    [^$].*\n)*)', page, re.M)
-        self.assertEqual(6, len(steps))
+        self.assertEqual(15, len(steps))
         for command, printed in steps:
             answer = self.run_line(command.replace('/srv/try', directory))
             self.assertEqual(printed, textwrap.indent(answer.stdout, '    '), f'{command}: {answer.stderr}')
+            if 'instance release' in command:
+                [says] = re.findall(r'ends with exit code 1: ``(.*)``', page)
+                self.assertEqual((1, True), (answer.returncode, says in answer.stderr))
 
 
 class SourceTestCase(base.TestCase):
