@@ -17,8 +17,9 @@ from devicetrack.engine import withholding
 class List(base.Lister):
     """List the devices and parents of this host that are withheld: a line for each reason, and who has them still.
 
-    Reads the host, the hypervisor and the store, and changes nothing. What no audit of the manager has noted yet has no
-    "since", and neither has what an option says.
+    Reads the host, the hypervisor and the store, and changes nothing. What began since the last audit of the manager
+    has no "since", and neither has what an option says. The
+    list may be one audit behind: what ended since then is in it still, and a wipe that failed since then is not yet.
     """
 
     columns = ('kind', 'scope', 'name', 'reason', 'since', 'by', 'detail', 'instances', 'left')

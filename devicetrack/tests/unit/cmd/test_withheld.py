@@ -210,6 +210,23 @@ class ListTestCase(RepairCommandTestCase):
                          [tuple(line[name] for name in ('name', 'reason', 'detail', 'since'))
                           for line in self.program.ask('withheld', 'list')])
 
+    def test_it_may_be_one_audit_behind_as_its_help_says(self) -> None:
+        self.machine.change(D0, unhealthy='read-only')
+        self.host.audit()
+        self.machine.change(D0, unhealthy=None)
+        instance = self.host.spawn(pmem=1)
+        self.machine.delete_guest(instance.uuid)
+        self.machine.before('wipe', exception.UnclaimFailed('vpmem', 'd1', 'a bad block'))
+        self.assertRaises(exception.UnclaimFailed, self.host.manager.release, None, instance)
+
+        def names_and_reasons() -> list[tuple[str, str]]:
+            return [(line['name'], line['reason']) for line in self.program.ask('withheld', 'list')]
+
+        self.assertEqual([('d0', 'unhealthy')], names_and_reasons())
+        self.host.audit()
+        self.assertEqual([('d1', 'not given back')], names_and_reasons())
+        self.assertIn('one audit behind', self.program.run('help', 'withheld', 'list').out.replace('\n', ' '))
+
     def test_for_people_it_has_times(self) -> None:
         self.host.manager.drain('vpmem', 'd0')
         answer = self.program.run('withheld', 'list')
