@@ -44,6 +44,9 @@ RETIRE: Final = 'retire'
 # Of two of these about one target the newer one counts.
 _CONTRARIES: Final = frozenset((DRAIN, UNDRAIN))
 
+# What is said of a repair that is not done yet.
+GOES_ON: Final = 'devices are wiped in the background, and "devicetrack-manage inventory list" shows how far that is'
+
 # What an answer says became of an order.
 DONE: Final = 'done'
 PARTLY: Final = 'partly done'
@@ -194,12 +197,15 @@ class Orders:
 
 def answer_to_repair(outcomes: Sequence[Outcome]) -> Answer:
     """What to say of repairs that were tried."""
-    done = sum(outcome.error is None for outcome in outcomes)
-    word = DONE if done == len(outcomes) else PARTLY if done else FAILED
-    return Answer(word, f'{done} of {len(outcomes)} repairs done' if outcomes else 'there was nothing to repair', tuple(
+    well, begun = sum(outcome.error is None for outcome in outcomes), sum(outcome.begun for outcome in outcomes)
+    word = DONE if well == len(outcomes) else PARTLY if well else FAILED
+    text = (f'{well - begun} of {len(outcomes)} repairs done' + (f', {begun} begun: {GOES_ON}' if begun else '')
+            if outcomes else 'there was nothing to repair')
+    return Answer(word, text, tuple(
         {'verb': outcome.repair.verb, 'device_kind': outcome.repair.device.kind,
          'device': outcome.repair.device.identifier, 'instance_uuid': outcome.repair.instance_uuid,
-         'done': outcome.error is None, 'text': outcome.error or str(outcome.repair)} for outcome in outcomes))
+         'done': outcome.error is None and not outcome.begun, 'begun': outcome.begun,
+         'text': outcome.error or str(outcome.repair)} for outcome in outcomes))
 
 
 def _arguments(order: Order) -> Mapping[str, Any]:

@@ -107,10 +107,14 @@ class Plan(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What became of a repair; ``error`` says why it was not done."""
+    """What became of a repair; ``error`` says why it was not done.
+
+    One that has ``begun`` is not done yet: the device is wiped in the background, and :meth:`.Wipes.of` says how far.
+    """
 
     repair: Repair
     error: str | None
+    begun: bool = False
 
 
 def plan(read: Callable[[], Views], accepted: Accepted = NOTHING) -> tuple[list[Finding], Plan]:
@@ -182,13 +186,21 @@ class Repairs:
                     errors.update(self._do[verb](of_instance, wait) if may else dict.fromkeys(of_instance, _BUSY))
                 except exception.DeviceTrackError as error:
                     errors.update(dict.fromkeys(of_instance, str(error)))
-        for one in repairs:
-            if errors[one] is None:
-                LOG.warning('Host %(host)s repaired: %(repair)s', {'host': self._host, 'repair': one})
+        outcomes = [Outcome(one, errors[one], errors[one] is None and not wait and self._is_wiped(one))
+                    for one in repairs]
+        for outcome in outcomes:
+            if outcome.error is None:
+                LOG.warning('Host %(host)s %(done)s: %(repair)s', {
+                    'host': self._host, 'done': 'began to repair' if outcome.begun else 'repaired',
+                    'repair': outcome.repair})
             else:
                 LOG.warning('Host %(host)s not repaired: %(repair)s: %(error)s',
-                            {'host': self._host, 'repair': one, 'error': errors[one]})
-        return [Outcome(one, errors[one]) for one in repairs]
+                            {'host': self._host, 'repair': outcome.repair, 'error': outcome.error})
+        return outcomes
+
+    def _is_wiped(self, repair: Repair) -> bool:
+        """Whether a repair gives back a device that is wiped before that."""
+        return self._do[repair.verb] == self._give and repair.before is not None and self._wipes.takes([repair.before])
 
     # Each of these works on rows of one instance on which nothing else works, and returns what went wrong.
 
@@ -241,7 +253,8 @@ class Repairs:
                 (self._life.release if everything else self._life.give)(rows, wait)
         except exception.DriverError as error:
             left = {record.key for record in self._rows.of_instance(repairs[0].instance_uuid)}
-            errors.update({one: str(error) for one in repairs if errors[one] is None and one.device in left})
+            errors.update({one: str(error) for one in repairs if errors[one] is None and one.device in left
+                           and (wait or not self._is_wiped(one))})
         return errors
 
     def _unchanged(self, repairs: Sequence[Repair]) -> _Errors:

@@ -91,7 +91,8 @@ def leave(command: base.Command, store: Store, order: Order, wait_s: float) -> O
     if answer is not None:
         command.say(f'{answer.outcome}: {answer.text}')
         for one in answer.repairs:
-            command.say(f'{"done" if one.get("done") else "not done"}: {one.get("text")}')
+            became = 'done' if one.get('done') else 'begun' if one.get('begun') else 'not done'
+            command.say(f'{became}: {one.get("text")}')
     command.exit_code = code_of(order)
     return order
 

@@ -104,6 +104,25 @@ class StartTestCase(WipesTestCase):
         self.host.wait()
         self.assertEqual(FREE, self.host.states()['d0'])
 
+    def test_a_repair_that_has_to_wipe_is_said_to_have_begun(self) -> None:
+        instance = self.gone()
+        self.machine.before('wipe', FULL, times=1)
+        self.assertRaises(exception.UnclaimFailed, self.host.manager.release, None, instance)
+        self.let_wipes_last()
+        order = orders.make(self.host.manager.host_uuid, orders.REPAIR, accept=False)
+        self.host.store.store.add_order(order)
+        self.host.audit(wait=False)
+        [answered] = [one for one in self.host.store.store.orders() if one.uuid == order.uuid]
+        answer = orders.answer_of(answered)
+        assert answer is not None
+        self.assertEqual((orders.DONE, '0 of 1 repairs done, 1 begun: devices are wiped in the background, and '
+                          '"devicetrack-manage inventory list" shows how far that is'), (answer.outcome, answer.text))
+        self.assertEqual([(False, True)], [(one['done'], one['begun']) for one in answer.repairs])
+        self.assertEqual(RELEASING, self.host.states()['d0'])
+        self.go_on.set()
+        self.host.wait()
+        self.assertEqual(FREE, self.host.states()['d0'])
+
     def test_what_is_not_wiped_goes_back_at_once(self) -> None:
         self.machine.add_parent('card', units=1)
         self.host.audit()

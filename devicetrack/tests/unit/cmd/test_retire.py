@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.claims import orders
@@ -55,6 +57,15 @@ class WipingTestCase(LeavingTestCase):
         self.run_to(0, 'device', 'drain', 'vpmem/d1')
         self.assertEqual(1, self.machine.calls['wipe'])
         self.assertEqual('releasing', self.host.records()[0].state)
+
+    def test_the_manager_that_is_to_give_it_back_says_that_the_wipe_began(self) -> None:
+        go_on = threading.Event()
+        self.addCleanup(go_on.set)
+        self.machine.before('wipe', lambda: go_on.wait(60))
+        self.while_waiting(lambda: self.host.audit(wait=False))
+        answer = self.run_to(0, 'audit', '--repair', '--wait', '60')
+        self.assertIn('done: 0 of 1 repairs done, 1 begun: ', answer.err)
+        self.assertIn('devicetrack-manage: begun: retry release vpmem d0', answer.err)
 
     def test_one_that_is_to_give_it_back_waits_for_the_wipe(self) -> None:
         self.machine.clear()
