@@ -548,10 +548,11 @@ class ClaimManager:
     def retire(self, kind: str, identifier: str, instance_uuid: str, reason: str = '') -> Withheld:
         """End the row of a device that is on its way back and cannot be wiped, and never hand the device out again.
 
-        It is withheld as retired, over restarts too, until :meth:`admit`. Nothing is wiped. A second call finds no row.
+        It is withheld as retired, over restarts too, until :meth:`admit`. Nothing is wiped. Idempotent.
 
         :param instance_uuid: the device's owner, to confirm that this device is meant
-        :raises NotAssigned: nobody has the device
+        :returns: why it is withheld; its ``changed`` is False when it was retired already
+        :raises NotAssigned: nobody has the device, and it is not retired
         :raises NotRetired: it is not on its way back, has another owner, is being wiped just now, a domain names it, or
             one of these cannot be told; nothing was changed
         :raises BadRequest: a name is no text, ``instance_uuid`` no UUID, or people could not read the reason

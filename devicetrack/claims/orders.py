@@ -179,8 +179,9 @@ class Orders:
                             f'{records[0].instance_uuid} {"went back" if wait else "go back"}')
 
     def _retire(self, arguments: Mapping[str, Any], _wait: bool) -> Answer:
-        return Answer(DONE, str(self._repairs.retire(_device(arguments), _text(arguments, 'instance_uuid'),
-                                                     _text(arguments, 'reason'))))
+        retired = self._repairs.retire(_device(arguments), _text(arguments, 'instance_uuid'),
+                                       _text(arguments, 'reason'))
+        return Answer(DONE, str(retired), changed=retired.changed)
 
     def _drain(self, arguments: Mapping[str, Any], _wait: bool) -> Answer:
         return Answer(DONE, str(self._withheld.drain(_target(arguments), _text(arguments, 'reason'))))

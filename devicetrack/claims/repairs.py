@@ -321,10 +321,11 @@ class Repairs:
     def retire(self, key: DeviceKey, instance_uuid: str, reason: str = '') -> Withheld:
         """End the row of a device that is on its way back and cannot be taken back, and never hand it out again.
 
-        It is withheld first: after an error it may be withheld as retired and keep its row. Nothing is wiped.
+        It is withheld first: after an error it may be withheld as retired and keep its row. Nothing is wiped. One that
+        is retired already, and that nobody holds, stays so.
 
         :param instance_uuid: its owner, as somebody confirmed it
-        :raises NotAssigned: nobody holds the device
+        :raises NotAssigned: nobody holds the device, and it is not retired
         :raises NotRetired: something works on it or its instance just now, it has another owner, it is not on its way
             back, a domain names it, or that cannot be told
         :raises BadRequest: people could not read the reason
@@ -341,6 +342,9 @@ class Repairs:
                 refuse(_BUSY)
             record = self._rows.of_devices([key]).get(key)
             if record is None:
+                state = self._withheld.state_of(Target.of(key))
+                if vocabulary.RETIRED in state.causes:
+                    return state._replace(changed=False)
                 raise exception.NotAssigned(_name(key), self._host)
             if record.instance_uuid != instance_uuid:
                 refuse(f'it belongs to instance {record.instance_uuid}, and {instance_uuid} was confirmed')

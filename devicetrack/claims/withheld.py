@@ -56,7 +56,7 @@ class Withheld(NamedTuple):
 
     ``causes`` are its own; ``parent`` is the parent of a device that is drained as all of its parent, None when it is
     not. ``warning`` says what somebody has to do now, '' when nothing. ``changed`` is False of one that was to be
-    undrained and was not drained.
+    undrained and was not drained, or to be retired and was retired already.
     """
 
     target: Target

@@ -12,10 +12,12 @@ from devicetrack import vocabulary
 from devicetrack.claims import host as host_identity
 from devicetrack.claims import orders
 from devicetrack.claims import repairs
+from devicetrack.claims import withheld
 from devicetrack.cmd import base
 from devicetrack.cmd import options
 from devicetrack.cmd import order as order_commands
 from devicetrack.conf import manager as manager_options
+from devicetrack.engine.withholding import Target
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Record
 from devicetrack.store.api import Host
@@ -26,9 +28,13 @@ DRAINED = 'drained'
 UNDRAINED = 'undrained'
 RETIRED = 'retired'
 NOT_DRAINED = 'was not drained'
+RETIRED_ALREADY = 'was retired already'
 ADMITTED = 'admitted'
 WIPING = 'wiping'
 ORDERED = 'ordered'
+
+# The outcome when there was nothing to do.
+_UNCHANGED = {UNDRAINED: NOT_DRAINED, RETIRED: RETIRED_ALREADY}
 
 
 def _add_device(parser: argparse.ArgumentParser) -> None:
@@ -84,7 +90,7 @@ class _Requesting(base.ShowOne):
 def _outcome(answer: orders.Answer, done: str) -> str:
     if answer.outcome != orders.DONE:
         return answer.outcome
-    return done if answer.changed else NOT_DRAINED
+    return done if answer.changed else _UNCHANGED.get(done, done)
 
 
 class _Draining(_Requesting):
@@ -192,8 +198,8 @@ class Retire(_Requesting):
     """End the assignment of a device that is on its way back and cannot be wiped, and never hand it out again.
 
     Nothing is wiped: what its last guest wrote stays on it. It is withheld as retired, over restarts too, until "device
-    admit". Refused unless it is releasing, while it is being wiped, a domain names it, or one of these is unknown.
-    Beside a manager that works it leaves an order. Exit code 3 while that has no answer.
+    admit"; a second time changes nothing. Refused unless it is releasing, while it is being wiped, a domain names it,
+    or one of these is unknown. Beside a manager that works it leaves an order. Exit code 3 while that has no answer.
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -212,7 +218,7 @@ class Retire(_Requesting):
         host = self.app.observer(parsed_args.host).host
         found = self.app.checked_store.records_of_devices(host.uuid, [key])
         if not found:
-            raise exception.NotAssigned(str(name), host.name)
+            return self._retired_already(host, name, key)
         record: Record = found[0]
         if parsed_args.confirm is None:
             raise base.UsageError(f'{name} is {record.role} and {record.state} for instance {record.instance_uuid}: '
@@ -221,6 +227,15 @@ class Retire(_Requesting):
                            instance_uuid=parsed_args.confirm, reason=parsed_args.reason)
         return {'outcome': outcome.outcome, 'host': host.name, 'kind': record.kind, 'identifier': record.identifier,
                 'instance_uuid': record.instance_uuid, 'text': outcome.text, 'order': outcome.order}
+
+    def _retired_already(self, host: Host, name: options.DeviceName, key: DeviceKey) -> Mapping[str, Any]:
+        """:raises NotAssigned: it is not"""
+        target = Target.of(key)
+        causes = withheld.load(self.app.checked_store, host.uuid).get(target, {})
+        if vocabulary.RETIRED not in causes:
+            raise exception.NotAssigned(str(name), host.name)
+        return {'outcome': RETIRED_ALREADY, 'host': host.name, 'kind': key.kind, 'identifier': key.identifier,
+                'instance_uuid': None, 'text': str(withheld.Withheld(target, causes, ())), 'order': None}
 
 
 class Forget(_Requesting):

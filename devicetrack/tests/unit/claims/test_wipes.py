@@ -458,6 +458,22 @@ class RetirementTestCase(WipesTestCase):
         self.instance = Instance()
         self.assertIn('was confirmed', self.refused())
 
+    def test_a_second_time_it_is_retired_already(self) -> None:
+        first = self.retire()
+        second = self.host.manager.retire('vpmem', 'd0', self.instance.uuid)
+        self.assertEqual((True, False), (first.changed, second.changed))
+        self.assertEqual(first.causes[vocabulary.RETIRED], second.causes[vocabulary.RETIRED])
+
+    def test_an_order_whose_answer_was_lost_is_done_again(self) -> None:
+        self.retire()
+        order = orders.make(self.host.manager.host_uuid, orders.RETIRE, kind='vpmem', identifier='d0',
+                            instance_uuid=self.instance.uuid, reason='')
+        self.host.store.store.add_order(order)
+        self.host.audit()
+        [answered] = self.host.store.store.orders()
+        answer = orders.answer_of(answered)
+        self.assertEqual((orders.DONE, False), (answer.outcome, answer.changed) if answer else None)
+
     def test_nobody_has_it(self) -> None:
         self.assertRaises(exception.NotAssigned, self.host.manager.retire, 'vpmem', 'd1', self.instance.uuid)
 

@@ -102,6 +102,15 @@ class RetireTestCase(LeavingTestCase):
         self.host.audit()
         self.assertEqual([], self.host.records())
 
+    def test_a_second_time_it_is_retired_already(self) -> None:
+        self.while_waiting(self.host.audit)
+        for expected, stop in (('retired', lambda: None), ('was retired already', lambda: None),
+                               ('was retired already', self.host.manager.close)):
+            stop()
+            answer = self.run_to(0, 'device', 'retire', 'vpmem/d0', '--confirm', self.instance.uuid, '--wait', '60')
+            self.assertEqual(expected, answer.data['outcome'])
+            self.assertIn('vpmem/d0 is withheld: retired', answer.data['text'])
+
     def test_a_refusal_is_the_answer(self) -> None:
         self.while_waiting(self.host.audit)
         answer = self.run_to(1, 'device', 'retire', 'vpmem/d0', '--confirm', ANOTHER, '--wait', '5')
