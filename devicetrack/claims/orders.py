@@ -170,7 +170,7 @@ class Orders:
 
     def _forget(self, arguments: Mapping[str, Any], _wait: bool) -> Answer:
         key = _device(arguments)
-        record = self._repairs.forget(key, _text(arguments, 'instance_uuid'))
+        record = self._repairs.forget(key, check_uuid('instance_uuid', arguments.get('instance_uuid')))
         return Answer(DONE, f'{key.kind}/{key.identifier} of instance {record.instance_uuid} is forgotten')
 
     def _release(self, arguments: Mapping[str, Any], wait: bool) -> Answer:
@@ -179,8 +179,8 @@ class Orders:
                             f'{records[0].instance_uuid} {"went back" if wait else "go back"}')
 
     def _retire(self, arguments: Mapping[str, Any], _wait: bool) -> Answer:
-        retired = self._repairs.retire(_device(arguments), _text(arguments, 'instance_uuid'),
-                                       _text(arguments, 'reason'))
+        retired = self._repairs.retire(
+            _device(arguments), check_uuid('instance_uuid', arguments.get('instance_uuid')), _text(arguments, 'reason'))
         return Answer(DONE, str(retired), changed=retired.changed)
 
     def _drain(self, arguments: Mapping[str, Any], _wait: bool) -> Answer:

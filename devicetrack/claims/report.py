@@ -14,6 +14,7 @@ import socket
 from typing import Any
 from typing import Final
 from typing import NamedTuple
+import uuid
 
 from oslo_utils import uuidutils
 
@@ -232,7 +233,7 @@ class Observer:
         :raises BadRequest: this host has no parent device of this name
         """
         if uuidutils.is_uuid_like(provider):
-            return provider
+            return str(uuid.UUID(provider))
         inventory = self._driver.get_inventory()
         known = inventory.providers - {''}
         self._providers.resolve(known)

@@ -25,7 +25,8 @@ class List(base.Lister):
     in_table = ('host', 'kind', 'identifier', 'instance_uuid', 'role', 'state', 'resource_class')
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument('--instance', metavar='UUID', help='Only those of this instance.')
+        parser.add_argument('--instance', metavar='UUID', type=options.canonical_uuid,
+                            help='Only those of this instance.')
         parser.add_argument('--host', metavar='NAME', help='Only those on this host.')
         parser.add_argument('--device', metavar='[KIND/]IDENTIFIER', type=options.device_name,
                             help='Only those of devices with this identifier.')

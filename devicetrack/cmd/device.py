@@ -174,7 +174,8 @@ class Release(_Requesting):
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         super().add_arguments(parser)
-        parser.add_argument('instance', metavar='INSTANCE', help='The UUID of the instance.')
+        parser.add_argument('instance', metavar='INSTANCE', type=options.canonical_uuid,
+                            help='The UUID of the instance.')
         parser.add_argument('--yes', action='store_true',
                             help='Do it. Without it what the instance holds is shown and nothing is done.')
 
@@ -205,7 +206,7 @@ class Retire(_Requesting):
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         super().add_arguments(parser)
         _add_device(parser)
-        parser.add_argument('--confirm', metavar='INSTANCE',
+        parser.add_argument('--confirm', metavar='INSTANCE', type=options.canonical_uuid,
                             help='The UUID of the instance that the device is on its way back from, to confirm that '
                                  'this one is meant. Without it the assignment is shown and nothing is done.')
         parser.add_argument('--reason', type=options.reason, default='', metavar='TEXT',
@@ -248,7 +249,7 @@ class Forget(_Requesting):
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         super().add_arguments(parser)
         _add_device(parser)
-        parser.add_argument('--confirm', metavar='INSTANCE',
+        parser.add_argument('--confirm', metavar='INSTANCE', type=options.canonical_uuid,
                             help='The UUID of the instance that owns the device, to confirm that this one is meant. '
                                  'Without it the assignment is shown and nothing is done.')
         parser.add_argument('--machine-gone', action='store_true',

@@ -14,6 +14,7 @@ from typing import Final
 from devicetrack import exception
 from devicetrack.claims import report
 from devicetrack.cmd import base
+from devicetrack.cmd import options
 from devicetrack.compatibility import host_facts
 from devicetrack.compatibility import matrix
 from devicetrack.compatibility import sources
@@ -71,8 +72,8 @@ class Check(base.Lister):
     in_table = ('kind', 'identifier', 'type', 'version', 'seen', 'verdict', 'partner_type', 'reasons', 'notes')
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        # As services write it: a UUID may be typed in capitals.
-        parser.add_argument('--instance', metavar='UUID', type=str.lower, required=True, help='The instance.')
+        parser.add_argument('--instance', metavar='UUID', type=options.canonical_uuid, required=True,
+                            help='The instance.')
         parser.add_argument('--host', metavar='NAME', required=True, help='The destination.')
         parser.add_argument('--strict', action='store_true',
                             help='End with exit code 3 also when a device has a partner only because an option or the '

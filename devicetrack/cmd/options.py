@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 from typing import Final
 from typing import NamedTuple
+import uuid
 
 from devicetrack import exception
 from devicetrack.claims import arguments
 
 _LONGEST_S: Final = 10 ** 9
+
+# The device kind whose identifiers are UUIDs. Other kinds name devices as they like, also by what looks like a UUID.
+_MDEV: Final = 'mdev'
 
 
 def add_host(parser: argparse.ArgumentParser) -> None:
@@ -39,6 +44,14 @@ def reason(text: str) -> str:
         raise argparse.ArgumentTypeError(error.reason) from error
 
 
+def canonical_uuid(text: str) -> str:
+    """Read a UUID in any form that Python knows: in capitals, without hyphens, in braces, as a URN."""
+    try:
+        return str(uuid.UUID(text))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f'{text!r} is no UUID') from None
+
+
 class DeviceName(NamedTuple):
     """A device as a person names it; ``kind`` is None for one of any kind."""
 
@@ -50,8 +63,11 @@ class DeviceName(NamedTuple):
 
 
 def device_name(text: str) -> DeviceName:
-    """Read ``[KIND/]IDENTIFIER``."""
+    """Read ``[KIND/]IDENTIFIER``. The identifier of a mediated device is a UUID."""
     kind, separator, identifier = text.rpartition('/')
     if not identifier or (separator and not kind):
         raise argparse.ArgumentTypeError(f'{text!r} is not [KIND/]IDENTIFIER')
+    if kind in ('', _MDEV):
+        with contextlib.suppress(argparse.ArgumentTypeError):
+            identifier = canonical_uuid(identifier)
     return DeviceName(kind or None, identifier)

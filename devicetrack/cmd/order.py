@@ -59,7 +59,7 @@ class Show(base.ShowOne):
     """
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument('order', metavar='UUID', help='The order.')
+        parser.add_argument('order', metavar='UUID', type=options.canonical_uuid, help='The order.')
         add_wait(parser)
 
     def fields(self, parsed_args: argparse.Namespace) -> Mapping[str, Any]:

@@ -7,6 +7,7 @@ import io
 import json
 import os
 from typing import Any
+import uuid
 
 import yaml
 
@@ -262,7 +263,7 @@ class CheckTestCase(MigrationCommandTestCase):
     def test_what_cannot_be_told_is_an_error(self) -> None:
         self.another('compute-9')
         for arguments, says in (
-                (('--instance', 'nobody', '--host', 'compute-8'), 'the store has no device that it has now'),
+                (('--instance', str(uuid.uuid4()), '--host', 'compute-8'), 'the store has no device that it has now'),
                 (('--instance', self.instance.uuid, '--host', 'compute-10'), 'no host compute-10 is known, in the '
                  'store or in a file of --facts; there are compute-7, compute-8, compute-9'),
                 (('--instance', self.instance.uuid, '--host', 'compute-9'), 'host compute-9 declares nothing')):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import uuid
 
 from devicetrack.cmd import base as cmd_base
 from devicetrack.store import api
@@ -16,7 +17,7 @@ class WordsTestCase(RepairCommandTestCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.order = api.Order('0' * 36, self.host.store.hosts()[0].uuid, 'drain', HOSTILE, 1)
+        self.order = api.Order(str(uuid.UUID(int=0)), self.host.store.hosts()[0].uuid, 'drain', HOSTILE, 1)
         self.host.store.add_order(self.order)
 
     def test_every_format_prints_a_line_of_text(self) -> None:
@@ -39,7 +40,7 @@ class WordsTestCase(RepairCommandTestCase):
                          done.stdout)
 
     def test_an_error_that_quotes_them_is_a_line(self) -> None:
-        answer = self.program.run('--debug', 'order', 'show', HOSTILE)
+        answer = self.program.run('--debug', 'assignment', 'show', HOSTILE)
         self.assertEqual(cmd_base.ERROR, answer.code)
         self.assertTrue(all(line.isprintable() for line in answer.err.splitlines()), repr(answer.err))
         self.assertFalse([line for line in answer.err.splitlines() if line.startswith('\x1b')])
