@@ -1,4 +1,8 @@
-"""Interrupts at every line: an exception as a signal, or the lack of memory, raises it between any two steps."""
+"""Interrupts at every line: an exception as a signal, or the lack of memory, raises it between any two steps.
+
+One of these steps is none of CPython's: where the block of a plain lock ends, nothing but a trace function can raise
+before the release. See :mod:`devicetrack.tests.unit.test_plain_locks`.
+"""
 
 from __future__ import annotations
 
