@@ -53,9 +53,10 @@ class ClaimManager:
     or of a migration, is a text in the canonical form: lower case, with hyphens. No value means "all of them".
 
     One process manages a host at a time. Once another one has started with the same store, in spite of all locks, the
-    store refuses what this one writes, and from then on every call raises ``HostTakenOver``. Every method may be called
-    from any number of native threads; those that work on one instance's devices wait for one another, claims wait only
-    for the ledger and for their commit.
+    store refuses what this one writes, and from then on every call raises ``HostTakenOver``. Calls whose answer a guest
+    is started or moved by raise it already before that. Every method may be called from any number of native threads;
+    those that work on one instance's devices wait for one another, claims wait only for the ledger and for their
+    commit.
 
     :param host: the host's name, unique among the hosts of the store
     :param driver: the virt driver
@@ -143,6 +144,17 @@ class ClaimManager:
             arguments.migration_uuid(migration)
         return host
 
+    def _owner_for(self, instance: Any, *migrations: Any) -> Running:
+        """The host as it runs, for a call whose answer a guest is started or moved by. Asks the store: one query.
+
+        :raises HostTakenOver: another manager of this host has started, also if no write of this one was refused yet
+        :raises StoreError: no answer
+        :raises BadRequest, NotReady, ForkedManager: as :meth:`_started_for`
+        """
+        host = self._started_for(instance, *migrations)
+        host.store.check_epoch()
+        return host
+
     def _open_for(self, nodename: str, instance: Any, migration: Any = None) -> Running:
         """The host as it runs, for a claim. Without a migration, the claim may have one created.
 
@@ -227,6 +239,7 @@ class ClaimManager:
         """
         host, uuid = self._started_for(instance), instance.uuid
         with host.rows.working(uuid):
+            host.store.check_epoch()
             host.gate.check_complete(uuid)
             records = host.rows.of_instance(uuid)
             if host.moves.settle_ended(uuid, records, before_move):
@@ -248,7 +261,7 @@ class ClaimManager:
         :raises DeviceGone: a device is not there or is another one of its name
         :raises RowsMissing: as :meth:`realize`
         """
-        host = self._started_for(instance)
+        host = self._owner_for(instance)
         host.gate.check_complete(instance.uuid)
         records = host.rows.of_instance(instance.uuid)
         used = host.life.used_by_guest(records, before_move)
@@ -268,7 +281,7 @@ class ClaimManager:
         :param before_move: as :meth:`realize`
         :raises InvalidTransition: its devices are on their way back
         """
-        host, uuid = self._started_for(instance), instance.uuid
+        host, uuid = self._owner_for(instance), instance.uuid
         with host.rows.working(uuid):
             resources = host.life.resources(uuid, host.life.start(uuid, before_move))
             instance.resources = resources
@@ -487,7 +500,7 @@ class ClaimManager:
         :raises NoDevicePair: a device has no partner; the claim is the caller's to drop
         :raises DeviceGone: a device is not there
         """
-        return self._started_for(instance, migration).live.device_map(instance, migration)
+        return self._owner_for(instance, migration).live.device_map(instance, migration)
 
     def migration_definitions(self, context: Any, instance: Any, migration: Any,
                               device_map: DeviceMap, *, post_copy: bool = False) -> MigrationDefinitions:
@@ -503,7 +516,7 @@ class ClaimManager:
         :raises DomainGone: no domain of the instance runs here
         :raises InvalidDocument: a device in its definition has no partner in the map, or cannot be read
         """
-        return self._started_for(instance, migration).live.definitions(instance, migration, device_map, post_copy)
+        return self._owner_for(instance, migration).live.definitions(instance, migration, device_map, post_copy)
 
     # -- what operators ask for ---------------------------------------------------------------------------------------
 
@@ -539,7 +552,9 @@ class ClaimManager:
         :raises NotAdmitted: the host does not have it, somebody owns or uses it, or one of these cannot be told
         :raises HypervisorUnreachable, StoreError: no answer; it stays withheld
         """
-        return self._started().unproven.admit(DeviceKey(kind, identifier), wipe)
+        host = self._started()
+        host.store.check_epoch()                # a wipe that is ordered begins before anything is written
+        return host.unproven.admit(DeviceKey(kind, identifier), wipe)
 
     def list_withheld(self) -> list[Withheld]:
         """Every device and parent that is withheld, why, and who has it still."""

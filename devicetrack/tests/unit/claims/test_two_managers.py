@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from devicetrack import exception
+from devicetrack import objects
 from devicetrack import vocabulary
 from devicetrack.claims.manager import ClaimManager
 from devicetrack.objects.values import Leftover
 from devicetrack.store import api
 from devicetrack.store.leftovers import HostLeftovers
 from devicetrack.testing import fixtures
+from devicetrack.testing.compute_service import Migration
 from devicetrack.testing.fixtures import Instance
 from devicetrack.tests import base
 from devicetrack.tests.unit.claims import test_process
@@ -42,6 +46,48 @@ class TestEveryCall(TwoManagersTestCase):
         error = self.assertRaises(exception.HostTakenOver, self.call, self.older, Instance())
         self.assertEqual('host', error.host)
         self.assertIn('state_path', str(error))
+
+
+def _of(call: Callable[[ClaimManager, Instance, Migration], object]) -> Callable[..., object]:
+    return call
+
+
+# What a guest is started by, moved by or wiped by, and what changes rows: refused at once, before anybody was told.
+REFUSED = {
+    'init_host': _of(lambda manager, _instance, _migration: manager.init_host(None)),
+    'update_available_resource': _of(lambda manager, _instance, _migration: manager.update_available_resource(
+        None, 'host')),
+    'instance_claim': _of(lambda manager, _instance, _migration: manager.instance_claim(
+        None, Instance(), 'host', fixtures.a_request(pmem=1))),
+    'resize_claim': _of(lambda manager, instance, migration: manager.resize_claim(
+        None, instance, 'host', fixtures.a_request(pmem=1), migration)),
+    'rebuild_claim': _of(lambda manager, _instance, migration: manager.rebuild_claim(
+        None, Instance(), 'host', fixtures.a_request(pmem=1), migration)),
+    'realize': _of(lambda manager, instance, _migration: manager.realize(None, instance)),
+    'guest_config': _of(lambda manager, instance, _migration: manager.guest_config(instance)),
+    'started': _of(lambda manager, instance, _migration: manager.started(None, instance)),
+    'device_map': _of(lambda manager, instance, migration: manager.device_map(instance, migration)),
+    'migration_definitions': _of(lambda manager, instance, migration: manager.migration_definitions(
+        None, instance, migration, objects.DeviceMap())),
+    'release': _of(lambda manager, instance, _migration: manager.release(None, instance)),
+    'abort_instance_claim': _of(lambda manager, instance, _migration: manager.abort_instance_claim(None, instance)),
+    'drain': _of(lambda manager, _instance, _migration: manager.drain('vpmem', 'd1')),
+    'admit': _of(lambda manager, _instance, _migration: manager.admit('vpmem', 'd1', wipe=True)),
+}
+
+
+class TestAtOnce(TwoManagersTestCase):
+    scenarios = base.table(*REFUSED.items(), names=('call',))
+
+    def test_raises_before_anything_else_was_refused(self) -> None:
+        instance = self.host.spawn(pmem=1)
+        self.host.delete_guest(instance.uuid)
+        self.start_newer()
+        before = self.host.records()
+        self.assertRaises(exception.HostTakenOver, self.call, self.older, instance,
+                          Migration('host', 'host', instance.uuid))
+        self.assertEqual(before, self.host.records())
+        self.assertRaises(exception.HostTakenOver, self.older.explain, None)
 
 
 class TestTakenOver(TwoManagersTestCase):
