@@ -104,17 +104,37 @@ class StartTestCase(WipesTestCase):
         self.host.wait()
         self.assertEqual(FREE, self.host.states()['d0'])
 
-    def test_a_repair_that_has_to_wipe_is_said_to_have_begun(self) -> None:
-        instance = self.gone()
-        self.machine.before('wipe', FULL, times=1)
-        self.assertRaises(exception.UnclaimFailed, self.host.manager.release, None, instance)
-        self.let_wipes_last()
+    def repair_by_order(self) -> orders.Answer:
         order = orders.make(self.host.manager.host_uuid, orders.REPAIR, accept=False)
         self.host.store.store.add_order(order)
         self.host.audit(wait=False)
         [answered] = [one for one in self.host.store.store.orders() if one.uuid == order.uuid]
         answer = orders.answer_of(answered)
         assert answer is not None
+        return answer
+
+    def test_a_repair_that_began_is_no_failure_where_another_device_of_the_instance_fails(self) -> None:
+        self.machine.add_parent('card', units=1)
+        self.host.audit()
+        instance = self.gone(pmem=1, vgpu=1)
+        [mdev] = self.host.mdevs()
+        self.machine.before('unclaim', KeyboardInterrupt(), times=1)
+        self.assertRaises(KeyboardInterrupt, self.host.manager.release, None, instance)
+        self.let_wipes_last()
+        with self.machine.working_on('mdev', mdev):
+            answer = self.repair_by_order()
+        self.assertEqual([('mdev', False, False), ('vpmem', False, True)], sorted(
+            (one['device_kind'], one['done'], one['begun']) for one in answer.repairs))
+        self.assertEqual((orders.PARTLY, True), (answer.outcome, '0 of 2 repairs done, 1 begun: ' in answer.text))
+        self.go_on.set()
+        self.host.wait()
+
+    def test_a_repair_that_has_to_wipe_is_said_to_have_begun(self) -> None:
+        instance = self.gone()
+        self.machine.before('wipe', FULL, times=1)
+        self.assertRaises(exception.UnclaimFailed, self.host.manager.release, None, instance)
+        self.let_wipes_last()
+        answer = self.repair_by_order()
         self.assertEqual((orders.DONE, '0 of 1 repairs done, 1 begun: devices are wiped in the background, and '
                           '"devicetrack-manage inventory list" shows how far that is'), (answer.outcome, answer.text))
         self.assertEqual([(False, True)], [(one['done'], one['begun']) for one in answer.repairs])
