@@ -98,9 +98,7 @@ def _noting(method: Callable[Concatenate[Ledger, Arguments], None],
                 ledger = self._ledger
                 if ledger is not None:
                     call(ledger, *args, **kwargs)
-        except exception.DeviceTrackError:
-            raise
-        except BaseException:
+        except BaseException:                   # what is told cannot be refused, so the ledger has no word of its own
             turn.end()                          # for one that came in the middle of ending it
             self.discard()
             raise

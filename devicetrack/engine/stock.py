@@ -314,7 +314,7 @@ class Stock:
 
     def unproven(self) -> list[DeviceState]:
         """The free devices that are withheld because nothing proves them clean, and for no other reason."""
-        return [self._state_of(unit) for unit in self._all_units() if unit.withheld == _UNPROVEN and unit.state == FREE]
+        return [self._state_of(unit) for unit in self._all_units() if unit.withheld == _UNPROVEN]
 
     def proven(self, keys: Iterable[DeviceKey]) -> None:
         """Devices that nobody holds were proven clean. Other reasons stay."""
