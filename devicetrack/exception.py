@@ -234,6 +234,14 @@ class NotRetired(DeviceTrackError):
     template = 'device {device} is not retired: {reason}'
 
 
+class NotAdopted(DeviceTrackError):
+    """A device cannot be recorded for an instance on its service's word. Nothing was recorded for the instance."""
+    instance_uuid: str
+    device: str
+    reason: str
+    template = 'device {device} is not recorded for instance {instance_uuid}: {reason}'
+
+
 class NotAdmitted(DeviceTrackError):
     """A forgotten or unproven device cannot be handed out as it is. It stays withheld; ``reason`` says why."""
     device: str

@@ -7,6 +7,7 @@ covers the ledger alone.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Mapping
 import os
 from typing import Any
@@ -284,6 +285,30 @@ class ClaimManager:
         host, uuid = self._owner_for(instance), instance.uuid
         with host.rows.working(uuid):
             resources = host.life.resources(uuid, host.life.start(uuid, before_move))
+            instance.resources = resources
+            return resources
+
+    def adopt(self, context: Any, instance: Any, devices: Iterable[DeviceKey]) -> InstanceResources:
+        """Record devices that the instance's guest has already, on the service's word. Idempotent, all or nothing.
+
+        For a host that ran guests before this library did: its guests' devices have no rows, and nobody gets them. What
+        is recorded is the instance's from then on, as if it had been claimed and started. No guest is touched.
+        Sets ``instance.resources``.
+
+        :param devices: kind and identifier of each, in the order in which the guest's request names them
+        :returns: what the instance has here now
+        :raises NotAdopted: the host has no such healthy device, another instance has it, another domain names it, the
+            service's own view says that the instance is not here, or one of these cannot be told; ``reason`` says which
+        :raises RowsMissing: as :meth:`realize`
+        :raises DriverError, HypervisorUnreachable, StoreError: no answer; nothing was recorded
+        """
+        host, uuid = self._owner_for(instance), instance.uuid
+        keys = [DeviceKey(arguments.check_text('kind', kind), arguments.check_text('identifier', identifier))
+                for kind, identifier in devices]
+        host.gate.check_complete(uuid)
+        with host.rows.working(uuid):
+            host.repairs.adopt(uuid, keys)
+            resources = host.life.resources(uuid, host.rows.there(uuid))
             instance.resources = resources
             return resources
 

@@ -7,6 +7,7 @@ holds the host's lock.
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Sequence
 import itertools
@@ -26,6 +27,7 @@ from devicetrack.claims.views import HostViews
 from devicetrack.claims.wipes import Wipes
 from devicetrack.claims.withheld import Withheld
 from devicetrack.claims.withheld import WithheldDevices
+from devicetrack.engine import adoption
 from devicetrack.engine import migrations
 from devicetrack.engine import reconcile
 from devicetrack.engine import repair_plan
@@ -260,6 +262,27 @@ class Repairs:
     def _unchanged(self, repairs: Sequence[Repair]) -> _Errors:
         rows = {record.key: record for record in self._rows.of_instance(repairs[0].instance_uuid)}
         return {one: None if rows.get(one.device) == one.before else _CHANGED for one in repairs}
+
+    def adopt(self, instance_uuid: str, keys: Collection[DeviceKey]) -> None:
+        """Record devices that a guest has already, on its service's word. For who works on the instance.
+
+        :raises NotAdopted: as :func:`.adoption.adoptions`, or a device is being taken or given back just now
+        :raises DriverError: a device may still count as clean; nothing was recorded
+        :raises HypervisorUnreachable, StoreError: no answer
+        """
+        wanted: list[Repair] = []
+        for _look in range(2):
+            wanted = adoption.adoptions(self._views.read(), instance_uuid, keys, self._views.providers.present.get)
+        if not wanted:
+            return
+        for key, progress in self._driver.wiping([one.device for one in wanted]).items():
+            raise exception.NotAdopted(instance_uuid, _name(key), f'it is being wiped: {progress}')
+        # What the guest wrote is there when its row goes, however that comes about.
+        self._driver.disprove([one.device for one in wanted])
+        for one, error in self._adopt_from(wanted).items():
+            if error is not None:
+                raise exception.NotAdopted(instance_uuid, _name(one.device), error)
+            LOG.warning('Host %(host)s: %(repair)s', {'host': self._host, 'repair': one})
 
     def release(self, instance_uuid: str, wait: bool = True) -> list[Record]:
         """Give back what an instance that is over here holds on this host, as somebody says who knows.

@@ -66,6 +66,7 @@ REFUSED = {
     'realize': _of(lambda manager, instance, _migration: manager.realize(None, instance)),
     'guest_config': _of(lambda manager, instance, _migration: manager.guest_config(instance)),
     'started': _of(lambda manager, instance, _migration: manager.started(None, instance)),
+    'adopt': _of(lambda manager, instance, _migration: manager.adopt(None, instance, ())),
     'device_map': _of(lambda manager, instance, migration: manager.device_map(instance, migration)),
     'migration_definitions': _of(lambda manager, instance, migration: manager.migration_definitions(
         None, instance, migration, objects.DeviceMap())),

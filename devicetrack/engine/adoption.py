@@ -1,0 +1,80 @@
+"""Says which rows record devices that a guest has already, on its compute service's word.
+
+Pure: somebody else writes them. A host that ran guests before this library did has such devices. Nobody but the service
+knows whose they are; what the hypervisor and the store say must not contradict it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterable
+from typing import Final
+
+from devicetrack import exception
+from devicetrack import vocabulary
+from devicetrack.engine import reconcile
+from devicetrack.engine.repair_plan import ADOPT
+from devicetrack.engine.repair_plan import Repair
+from devicetrack.engine.views import Views
+from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import InventoryDevice
+from devicetrack.objects.values import Record
+
+# The claim of such a row; no claim of a manager has this id.
+CLAIM_ID: Final = 'adopted'
+_REASON: Final = 'the compute service says that the guest has it'
+
+
+def adoptions(views: Views, instance_uuid: str, keys: Iterable[DeviceKey],
+              provider_uuid_of: Callable[[str], str | None]) -> list[Repair]:
+    """The rows to write, for those of the devices that have none. A device that the instance has is left as it is.
+
+    :param keys: the devices, in the order of the guest's request; one that stands here twice counts once
+    :param provider_uuid_of: the UUID of the provider with this stable name, None while it has none
+    :raises NotAdopted: one of the devices is not this instance's, or that cannot be told; then none of them is recorded
+    """
+    state = (views.instances or {}).get(instance_uuid)
+    own = [record for record in views.records if record.instance_uuid == instance_uuid]
+    found: list[Repair] = []
+    for key in dict.fromkeys(keys):
+        def refuse(reason: str, key: DeviceKey = key) -> exception.NotAdopted:
+            return exception.NotAdopted(instance_uuid, f'{key.kind}/{key.identifier}', reason)
+
+        if state is not None and state != reconcile.INSTANCE_HERE:
+            raise refuse(f'the compute service says that the instance is {state}')
+        row = views.owners.get(key)
+        if row is not None and row.instance_uuid == instance_uuid and row.state != vocabulary.RELEASING:
+            continue
+        if row is not None:
+            raise refuse(f'instance {row.instance_uuid} has it'
+                         + (', and it is on its way back' if row.state == vocabulary.RELEASING else ''))
+        device = views.devices.get(key)
+        problem = _problem(views, instance_uuid, key, device)
+        if device is None or problem is not None:
+            raise refuse(problem or '')
+        provider = provider_uuid_of(device.provider)
+        if provider is None:
+            raise refuse('the resource provider that counts it is not known yet; the next audit may find it')
+        found.append(Repair(ADOPT, key, instance_uuid, None, Record(
+            views.host_uuid, key.kind, key.identifier, instance_uuid, None, vocabulary.CURRENT, vocabulary.ACTIVE,
+            len(own) + len(found), CLAIM_ID, 1, provider, device.resource_class, device.parent, device.numa_node,
+            device.details, 0), _REASON))
+    return found
+
+
+def _problem(views: Views, instance_uuid: str, key: DeviceKey, device: InventoryDevice | None) -> str | None:
+    """Why a device without a row cannot be recorded for an instance, or None."""
+    usage, inventory = views.usage, views.inventory
+    for unknown in usage.unknown:
+        return f'{unknown.what} cannot be read ({unknown.reason}), and may name it: fix that first'
+    if key.kind not in inventory.known_kinds:
+        return next((f'{unknown.what} cannot be read: {unknown.reason}' for unknown in inventory.unknown
+                     if unknown.what == key.kind), f'no option of this host has devices of kind {key.kind}')
+    if device is None:
+        return 'the host does not have it, or no option names it'
+    if device.unhealthy is not None:
+        return f'it is unhealthy: {device.unhealthy}'
+    others = sorted({use.domain_uuid for use in usage.uses if (use.kind, use.identifier) == key} - {instance_uuid})
+    if others:
+        return f'domain {", ".join(others)} names it'
+    return None

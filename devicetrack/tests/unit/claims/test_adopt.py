@@ -1,0 +1,120 @@
+"""Devices that guests had before this library came are recorded on the service's word, where nothing denies it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from devicetrack import exception
+from devicetrack import vocabulary
+from devicetrack.engine import reconcile
+from devicetrack.objects.values import DeviceKey
+from devicetrack.testing import fixtures
+from devicetrack.testing.fixtures import Instance
+from devicetrack.tests import base
+from devicetrack.virt import fake_guests
+
+D0, D1, D2 = (DeviceKey('vpmem', f'd{number}') for number in range(3))
+
+
+class AdoptTestCase(base.TestCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.host = self.useFixture(fixtures.Host(devices=3, parents={'card': 2}))
+        self.machine, self.instance = self.host.machine, Instance()
+
+    def guest(self, *keys: DeviceKey, instance: Instance | None = None) -> None:
+        """A guest that was there before: its definition has no record of ours."""
+        self.machine.start_guest((instance or self.instance).uuid, [
+            fake_guests.element(key.kind, fixtures.path_of(self.machine.devices[key])) for key in keys])
+
+    def adopt(self, *keys: DeviceKey, instance: Instance | None = None) -> list[str]:
+        found = self.host.manager.adopt(self.host.context, instance or self.instance, keys)
+        return [one.identifier for one in found]
+
+    def refused(self, *keys: DeviceKey) -> str:
+        before = (self.host.records(), self.host.held(), self.host.states())
+        error = self.assertRaises(exception.NotAdopted, self.adopt, *keys)
+        self.assertEqual(before, (self.host.records(), self.host.held(), self.host.states()))
+        return error.reason
+
+    def test_a_guest_that_was_there_before(self) -> None:
+        self.guest(D1, D0)
+        self.host.audit()
+        self.assertEqual('withheld: foreign', self.host.states()['d0'])
+        self.assertEqual(['d1', 'd0'], self.adopt(D1, D0))
+        self.assertEqual(['d1', 'd0'], [one.identifier for one in self.instance.resources])
+        self.assertEqual({'d0': self.instance.uuid, 'd1': self.instance.uuid}, self.host.owners())
+        self.assertEqual([], self.host.audit())
+        self.host.restart()
+        self.assertEqual([], self.host.audit())
+        self.assertEqual(self.host.owners(), self.host.held())
+        self.assertEqual((vocabulary.ACTIVE, 0, 1), (self.host.records()[0].state, *sorted(
+            record.position for record in self.host.records())))
+
+    def test_what_it_wrote_is_wiped_when_it_goes(self) -> None:
+        self.guest(D0)
+        self.adopt(D0)
+        self.machine.write(D0, b'secret')
+        self.machine.delete_guest(self.instance.uuid)
+        self.host.manager.release(self.host.context, self.instance)
+        self.assertEqual(({}, 3), (self.host.owners(), self.host.free() - 2))
+        self.assertNotEqual(b'secret', self.machine.read(D0))
+
+    def test_it_is_not_clean_when_its_row_is_lost(self) -> None:
+        self.guest(D0)
+        self.adopt(D0)
+        self.assertIn(D0, self.machine.unproven)
+
+    def test_a_second_call_changes_nothing(self) -> None:
+        self.guest(D0, D1)
+        self.adopt(D0)
+        records = self.host.records()
+        self.assertEqual(['d0'], self.adopt(D0, D0))
+        self.assertEqual(records, self.host.records())
+        self.assertEqual(['d0', 'd1'], self.adopt(D0, D1))
+
+    def test_its_guest_is_off_and_nothing_names_the_device(self) -> None:
+        self.assertEqual(['d2'], self.adopt(D2))
+        self.assertEqual({'d2': self.instance.uuid}, self.host.held())
+
+    def test_none_of_several_when_one_is_refused(self) -> None:
+        self.guest(D0)
+        self.guest(D1, instance=Instance())
+        self.assertIn('names it', self.refused(D0, D1))
+
+    def test_devices_of_others(self) -> None:
+        other = self.host.spawn(pmem=1)
+        [record] = self.host.records()
+        self.assertEqual(f'instance {other.uuid} has it', self.refused(record.key))
+
+    def test_a_device_that_is_on_its_way_back(self) -> None:
+        self.host.spawn(self.instance, pmem=1)
+        [record] = self.host.records()
+        self.machine.before('wipe', exception.UnclaimFailed(record.kind, record.identifier, 'a bad block'), times=1)
+        self.machine.delete_guest(self.instance.uuid)
+        self.assertRaises(exception.UnclaimFailed, self.host.manager.release, self.host.context, self.instance)
+        self.assertIn('on its way back', self.refused(record.key))
+
+    def test_what_the_host_does_not_have(self) -> None:
+        self.assertIn('the host does not have it', self.refused(DeviceKey('vpmem', 'none')))
+        self.assertIn('no option of this host', self.refused(DeviceKey('floppy', 'a')))
+
+    def test_a_service_that_says_otherwise(self) -> None:
+        self.guest(D0)
+        for state in (reconcile.INSTANCE_DELETED, reconcile.INSTANCE_OFFLOADED, reconcile.INSTANCE_ELSEWHERE):
+            self.host.service.known = {self.instance.uuid: state}
+            self.assertIn(f'the instance is {state}', self.refused(D0))
+
+    def test_names_that_are_none(self) -> None:
+        for key in ((None, 'd0'), ('vpmem', 7)):
+            self.assertRaises(exception.BadRequest, self.host.manager.adopt, self.host.context, self.instance, [key])
+
+    def test_a_claim_takes_no_device_that_is_being_adopted(self) -> None:
+        """The device is free, and a claim that runs at the same time gets another one or waits for nothing."""
+        others = [Instance() for _ in range(2)]
+        calls: list[Callable[[], object]] = [lambda: self.adopt(D0)]
+        calls += [lambda one=one: self.host.claim(one, pmem=1) for one in others]
+        self.together(*calls)
+        self.assertEqual(self.host.owners(), self.host.held())
+        self.assertEqual(self.host.disagreements(), [])
