@@ -92,6 +92,24 @@ class TestFile(base.TestCase):
         self.addCleanup(other.close)
         self.assertEqual((0, 0, 0), other.execute('PRAGMA wal_checkpoint(TRUNCATE)').fetchone())
 
+    def test_beginning_costs_no_statement_of_sqlalchemy(self) -> None:
+        """It would cost as much as a read; the store is read many times in a second."""
+        sent: list[str] = []
+        sa.event.listen(self.store.engine, 'before_cursor_execute', lambda *args: sent.append(args[2].split()[0]))
+        begun: list[bool] = []
+
+        def write(connection: sa.Connection) -> None:
+            connection.execute(sa.text('UPDATE hosts SET epoch = epoch'))
+            other = sqlite3.connect(self.fixture.path, isolation_level=None, timeout=0)
+            with contextlib.closing(other), self.assertRaisesRegex(sqlite3.OperationalError, 'locked'):
+                other.execute('BEGIN IMMEDIATE')
+            begun.append(connection.connection.dbapi_connection.in_transaction)     # type: ignore[union-attr]
+
+        for _ in range(2):                      # one connection after another use of it
+            self.store.records()
+            self.store.transact(write)
+        self.assertEqual((['SELECT', 'UPDATE'] * 2, [True, True]), (sent, begun))
+
     def test_a_transaction_that_got_no_lock_leaves_no_mark_on_its_connection(self) -> None:
         other = sqlite3.connect(self.fixture.path, isolation_level=None)
         self.addCleanup(other.close)
