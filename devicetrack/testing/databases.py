@@ -318,7 +318,8 @@ class PostgreSQLServer(Server):
             written.write(self.password)
         os.chmod(password_file, 0o644)          # the directory is closed
         self._run([self._program('initdb', *self._PLACES), '-D', self.data, '-U', self.user, '--pwfile', password_file,
-                   '--auth', 'scram-sha-256', '--encoding', 'UTF8', '--locale', 'C', '--no-sync'])
+                   # scram-sha-256 hashes each password 4,096 times, at either end: half of what a connection costs.
+                   '--auth', 'md5', '--encoding', 'UTF8', '--locale', 'C', '--no-sync'])
 
     def _command(self) -> list[str]:
         settings = {'listen_addresses': '', 'unix_socket_directories': self.directory,
