@@ -1,5 +1,6 @@
 """The tests of devicetrack."""
 
+import gc
 import os
 import tempfile
 
@@ -15,6 +16,11 @@ if 'TMPDIR' not in os.environ and scratch.directory() != scratch.DISK:
 # oslo.messaging loads eventlet, and that a resolver of names of its own: a sixth of what a start of ours takes. Nothing
 # here asks it, nor do the programs that tests start and that have this from them.
 os.environ.setdefault('EVENTLET_NO_GREENDNS', 'yes')
+
+# While tests are found, nearly all that is made stays. While they run, the collector is as it always is: what one test
+# left in cycles must not wait for another's deepest call.
+_COLLECTOR = gc.get_threshold()
+gc.set_threshold(10_000)
 
 # How long an example takes says something about the machine, and nothing about the code.
 hypothesis.settings.register_profile('devicetrack', deadline=None,
@@ -35,4 +41,10 @@ def load_tests(loader, tests, pattern):
         package = os.path.join(entry.path, '__init__.py')
         if entry.name not in _APART and os.path.exists(package):
             tests.addTests(loader.discover(entry.path, pattern or 'test*.py'))
-    return loader.suiteClass(testscenarios.generate_scenarios(tests))
+    suite = loader.suiteClass(testscenarios.generate_scenarios(tests))
+    # All that is there by now stays to the end: hundreds of thousands of objects, which the collector would go through
+    # again and again.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_COLLECTOR)
+    return suite
