@@ -166,7 +166,7 @@ class Backend(abc.ABC):
 
     def __init__(self, engine: sa.Engine, patience: Patience) -> None:
         self.patience = patience
-        self._account = _account_in(engine.url)
+        self._account = Account(engine.url)
         self.Error: type[Exception] = engine.dialect.loaded_dbapi.Error
         make_dialect: Callable[..., sa.Dialect] = type(engine.dialect)
         (self.insert_one, self.update_one, self.of_update, self.delete_one, self.of_delete, self._put_context,
@@ -277,7 +277,7 @@ class Backend(abc.ABC):
 
     def fault(self, error: BaseException) -> Fault:
         """What an error of the driver, of SQLAlchemy or of oslo.db means."""
-        self.hide_account(error)
+        self._account.hide(error)
         origin = origin_of(error)
         # An error that is not the driver's comes from the operating system (a socket, a file), or is a mistake of ours.
         cause = (self.cause_of(origin) if isinstance(origin, self.Error)
@@ -287,7 +287,16 @@ class Backend(abc.ABC):
         return Fault(cause, f'{cause.value} ({detail})', error)
 
 
-    def hide_account(self, error: BaseException | None) -> None:
+class Account:
+    """What a URL names of an account. A server may name it in an error, and a driver its parameters."""
+
+    def __init__(self, url: sa.URL) -> None:
+        words = {word for word in (url.username, url.password, *map(url.query.get, ('user', 'password', 'passwd')))
+                 if isinstance(word, str) and word}
+        found = '|'.join(sorted(map(re.escape, words), key=len, reverse=True))
+        self._words = re.compile(rf'(?<!\w)(?:{found})(?!\w)' if words else r'(?!)')
+
+    def hide(self, error: BaseException | None) -> None:
         """Take the account and its password out of the texts of an error and of those behind it, which logs show."""
         seen: set[int] = set()
         waiting = [error]
@@ -296,18 +305,10 @@ class Backend(abc.ABC):
             if one is None or id(one) in seen:
                 continue
             seen.add(id(one))
-            one.args = tuple(self._account.sub('(not shown)', part) if isinstance(part, str) else part
+            one.args = tuple(self._words.sub('(not shown)', part) if isinstance(part, str) else part
                              for part in one.args)
             waiting += [one.__cause__, one.__context__, getattr(one, 'orig', None),
                         getattr(one, 'inner_exception', None)]
-
-
-def _account_in(url: sa.URL) -> re.Pattern[str]:
-    """Match what a URL names of an account. A server may name it in an error, and a driver its parameters."""
-    words = {word for word in (url.username, url.password, *map(url.query.get, ('user', 'password', 'passwd')))
-             if isinstance(word, str) and word}
-    found = '|'.join(sorted(map(re.escape, words), key=len, reverse=True))
-    return re.compile(rf'(?<!\w)(?:{found})(?!\w)' if words else r'(?!)')
 
 
 def origin_of(error: BaseException) -> BaseException:

@@ -103,7 +103,7 @@ def _postgresql_url(url: sa.URL, conf: cfg.ConfigOpts) -> sa.URL:
     defaults = {'connect_timeout': str(conf[store_conf.GROUP].connect_timeout_s), 'keepalives_idle': str(_SILENCE_S),
                 'keepalives_interval': '10', 'keepalives_count': '3',
                 'tcp_user_timeout': str(2 * _SILENCE_S * 1000)}
-    return url.set(drivername='postgresql+psycopg2', query={**defaults, **url.query})
+    return _hidden(url.set(drivername='postgresql+psycopg2', query={**defaults, **url.query}))
 
 
 def _mariadb_url(url: sa.URL, conf: cfg.ConfigOpts) -> sa.URL:
@@ -111,7 +111,37 @@ def _mariadb_url(url: sa.URL, conf: cfg.ConfigOpts) -> sa.URL:
     defaults = {'charset': 'utf8mb4', 'connect_timeout': str(conf[store_conf.GROUP].connect_timeout_s),
                 'read_timeout': patience, 'write_timeout': patience}
     # SQLAlchemy and oslo.db tell MariaDB from MySQL by the server; their dialect for both is called mysql.
-    return url.set(drivername='mysql+pymysql', query={**defaults, **url.query})
+    return _hidden(url.set(drivername='mysql+pymysql', query={**defaults, **url.query}))
+
+
+class HiddenAccount(sa_engine.CreateEnginePlugin):
+    """Takes a URL's account out of the errors of its engine before anybody else sees them.
+
+    oslo.db logs errors that it does not know, with their tracebacks. Listeners are called in the order in which they
+    came (SQLAlchemy has no other for those of errors), and a plugin's come before oslo.db's.
+    """
+
+    name: Final = 'devicetrack_hidden_account'
+
+    def __init__(self, url: sa.URL, kwargs: dict[str, Any]) -> None:
+        super().__init__(url, kwargs)
+        self._account = backends.Account(url)
+
+    def update_url(self, url: sa.URL) -> sa.URL:
+        return url                              # SQLAlchemy takes out the name of the plugin
+
+    def engine_created(self, engine: sa.Engine) -> None:
+        @sa.event.listens_for(engine, 'handle_error')
+        def hide(context: sa.ExceptionContext) -> None:
+            self._account.hide(context.original_exception)
+            self._account.hide(context.sqlalchemy_exception)
+
+
+dialects.plugins.register(HiddenAccount.name, __name__, HiddenAccount.__name__)
+
+
+def _hidden(url: sa.URL) -> sa.URL:
+    return url.update_query_pairs([('plugin', HiddenAccount.name)], append=True)
 
 
 def _patience(conf: cfg.ConfigOpts) -> backends.Patience:
@@ -159,12 +189,6 @@ def create(at: Place, conf: cfg.ConfigOpts) -> tuple[sa.Engine, backends.Backend
     @sa.event.listens_for(made, 'connect')
     def prepare(connection: Any, record: Any) -> None:
         backend.prepare(connection)
-
-    # First of all, since oslo.db logs errors that it does not know, with their tracebacks.
-    @sa.event.listens_for(made, 'handle_error', insert=True)
-    def hide_account(context: sa.ExceptionContext) -> None:
-        backend.hide_account(context.original_exception)
-        backend.hide_account(context.sqlalchemy_exception)
 
     if at.path is not None:
         _watch_file(made, at.path)

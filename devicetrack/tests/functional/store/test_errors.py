@@ -362,6 +362,16 @@ class TestServer(base.TestCase):
             self.assertNotIn(f"'{user}'", ''.join(traceback.format_exception(error)))
 
 
+class TestPostgreSQL(base.TestCase):
+    def test_an_error_that_oslo_db_logs_is_logged_without_the_account(self) -> None:
+        store = self.useFixture(databases.PostgreSQLStore()).store
+        logged = self.useFixture(fixtures.FakeLogger(level=logging.DEBUG))
+        with self.assertRaises(exception.StoreUnavailable), store.reading() as connection:
+            connection.exec_driver_sql("DO $$ BEGIN RAISE EXCEPTION 'no more for %%', current_user; END $$")
+        self.assertIn('DBAPIError exception wrapped', logged.output)
+        self.assertIn('no more for (not shown)', logged.output)
+
+
 class TestMariaDB(base.TestCase):
     def test_the_writing_connection_alone_takes_several_statements_in_one_go(self) -> None:
         store = self.useFixture(databases.MariaDBStore()).store
