@@ -159,12 +159,16 @@ class Intake(Stock):
                 unit = Unit(pool, device.identifier, device.details)
                 pool.total += 1
                 self._units.setdefault(device.kind, {})[device.identifier] = unit
-                unit.unproven = (device.kind, device.identifier) in unproven
-                unit.withheld = self._reasons(device, unit)
-                if (device.kind, device.identifier) in recorded:
+                key = (device.kind, device.identifier)
+                unit.unproven = key in unproven
+                if key in recorded:
                     unit.state = HELD
                     pool.held_count += 1
+                    unit.withheld = self._reasons(device, unit)
+                    if not device.adoptable:                    # until hold has seen in its row who made it
+                        unit.withheld |= {vocabulary.NOT_ADOPTED}
                 else:
+                    unit.withheld = self._reasons(device, unit)
                     self._enqueue(unit)
         there = collections.Counter(
             kind for kind, _name in Compact(InventoryDevice, inventory.devices).columns('kind', 'identifier'))

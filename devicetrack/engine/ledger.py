@@ -267,7 +267,7 @@ class Ledger(Intake):
                     unit.pool.free_count -= 1
                 unit.pool.held_count += 1
                 unit.state = HELD
-            if unit.unproven:
+            if vocabulary.UNPROVEN in unit.withheld:
                 # Whoever gives it back proves it. By then its owner may have written to it.
                 self._withhold(unit, unit.withheld - {vocabulary.UNPROVEN})
             if vocabulary.NOT_ADOPTED in unit.withheld and details.is_made(record.details):
