@@ -279,6 +279,10 @@ class Committer:
             self._connection = self._connect()
         return self._connection
 
+    def distrust(self) -> None:
+        """Try the connection before the next commit, however short it was idle: another one was lost."""
+        self._used = 0.0
+
     def _undo(self) -> None:
         try:
             self._backend.rollback(self._connection)

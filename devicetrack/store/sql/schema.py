@@ -30,8 +30,6 @@ LOG = log.logger(__name__)
 
 MIGRATIONS: Final = os.path.join(os.path.dirname(__file__), 'migrations')
 
-_REVISION: Final = sa.text('SELECT version_num FROM alembic_version')
-
 _alembic = threading.Lock()
 
 # The names of the lock that keeps two processes from migrating one database at once.
@@ -41,14 +39,11 @@ _LOCK_NAME: Final = 'devicetrack_db_sync'
 
 def revision(store: Database) -> str | None:
     """The revision of the store's schema, or None when it has none of ours."""
-    try:
-        with store.reading() as connection:
-            found: str | None = connection.execute(_REVISION).scalar()
-            return found
-    except exception.SchemaMismatch as error:
-        if error.found is not None:             # it is no database
-            raise
-        return None
+    with store.reading() as connection:
+        if not sa.inspect(connection).has_table('alembic_version'):
+            return None
+        found: str | None = connection.execute(sa.text('SELECT version_num FROM alembic_version')).scalar()
+        return found
 
 
 def check(store: Database) -> None:

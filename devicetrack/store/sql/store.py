@@ -30,6 +30,7 @@ from devicetrack.store.sql import queries
 from devicetrack.store.sql import schema
 from devicetrack.store.sql import settle
 from devicetrack.store.sql.backend import Cause
+from devicetrack.store.sql.backend import Fault
 
 # For each host. An order that waits is never dropped.
 ANSWERED_ORDERS_KEPT: Final = 100
@@ -64,6 +65,11 @@ class SQLStore(database.Database, api.Store):
         self.notice_fork()
         self._committer.close()
         self.engine.dispose()
+
+    def unavailable(self, fault: Fault) -> exception.NothingWritten:
+        if fault.cause is Cause.GONE:
+            self._committer.distrust()
+        return super().unavailable(fault)
 
     def _abandon(self) -> Any:
         return self._committer.abandon()

@@ -171,8 +171,6 @@ class _Run:
         self.stores.route(False)
         self._restart()
         world.course, world.contents = Course(), None
-        if how == moments.OUTAGE:
-            world.audit()                       # the first one may find that its connection is dead: see _finish
         if how == moments.HUNG:
             world.do_late()
             wrong += invariant.at_a_moment(world, self._views())

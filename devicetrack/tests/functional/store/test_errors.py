@@ -307,6 +307,18 @@ class TestServer(base.TestCase):
         store.write(insert(record('ns1')))
         self.assertEqual(2, len(store.records()))
 
+    def test_who_writes_after_a_read_has_found_the_server_away_does_not_notice(self) -> None:
+        fixture = self.useFixture(self.database())
+        proxy = self.useFixture(proxies.CommitProxy(fixture.server))
+        store = fixture.open_through(*proxy.address)
+        store._committer._ping_after_s = 3600.0
+        store.write(insert(record('ns0')))
+        proxy.cut_idle()
+        proxy.cut_at_next('assignments')
+        self.assertRaises(exception.StoreUnavailable, store.records)
+        store.write(insert(record('ns1')))
+        self.assertEqual(2, len(store.records()))
+
     def test_a_connection_that_breaks_while_reading(self) -> None:
         fixture = self.useFixture(self.database())
         proxy = self.useFixture(proxies.CommitProxy(fixture.server))
@@ -363,6 +375,11 @@ class TestServer(base.TestCase):
 
 
 class TestPostgreSQL(base.TestCase):
+    def test_a_schema_is_made_without_an_error_in_the_log(self) -> None:
+        logged = self.useFixture(fixtures.FakeLogger(level=logging.WARNING))
+        schema.sync(self.useFixture(databases.PostgreSQLStore(synced=False)).store)
+        self.assertEqual('', logged.output)
+
     def test_an_error_that_oslo_db_logs_is_logged_without_the_account(self) -> None:
         store = self.useFixture(databases.PostgreSQLStore()).store
         logged = self.useFixture(fixtures.FakeLogger(level=logging.DEBUG))
