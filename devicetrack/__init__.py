@@ -25,6 +25,7 @@ _PUBLIC = {
     'load_driver': 'devicetrack.virt.loader',
     'open_store': 'devicetrack.store.sql',
     'register_options': 'devicetrack.conf.opts',
+    'sync_store': 'devicetrack.store.sql',
 }
 
 __all__ = sorted(_PUBLIC)

@@ -19,3 +19,27 @@ def open_store(conf: cfg.ConfigOpts) -> SQLStore:
     """
     from devicetrack.store.sql.store import SQLStore
     return SQLStore(conf)
+
+
+def sync_store(conf: cfg.ConfigOpts) -> str:
+    """Make the store that ``[devicetrack_database]`` names, or bring its schema to this release, as ``db sync`` does.
+
+    For services that do this themselves before they open the store. Call it before
+    :meth:`~devicetrack.claims.manager.ClaimManager.init_host`, which refuses a store of another release. Idempotent: a
+    store that is up to date is only read. When two processes do this at once, one waits for the other. A store that
+    many hosts share is upgraded for all of them, so stop the managers of the older release first.
+
+    Blocks for as long as the migrations take. The directory of an SQLite store gets mode 0700 when it is made here, the
+    file 0600.
+
+    :returns: the revision that the schema has now
+    :raises SchemaMismatch: the store is of a newer release, or it is no store; nothing was changed
+    :raises StoreUnavailable: it cannot be reached or written
+    :raises InvalidConfiguration: as :func:`open_store`
+    """
+    from devicetrack.store.sql import schema
+    store = open_store(conf)
+    try:
+        return schema.sync(store)
+    finally:
+        store.close()

@@ -9,7 +9,6 @@ import uuid
 from oslo_config import cfg
 
 import devicetrack
-from devicetrack.store.sql import schema
 
 DOMAIN = """
 <domain type='test'>
@@ -48,8 +47,8 @@ directory = {directory}/memory
 conf = cfg.ConfigOpts()
 devicetrack.register_options(conf)
 conf(['--config-file', str(directory / 'service.conf')])
+devicetrack.sync_store(conf)
 store = devicetrack.open_store(conf)
-schema.sync(store)
 manager = devicetrack.ClaimManager('compute-7', devicetrack.load_driver(conf, 'compute-7'), store, conf)
 manager.init_host(None)
 

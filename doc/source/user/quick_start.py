@@ -9,7 +9,6 @@ from oslo_config import cfg
 
 import devicetrack
 from devicetrack import exception
-from devicetrack.store.sql import schema
 
 # What an operator writes into the service's configuration file.
 temporary = tempfile.TemporaryDirectory()
@@ -37,8 +36,8 @@ directory = {directory}/memory
 conf = cfg.ConfigOpts()
 devicetrack.register_options(conf)
 conf(['--config-file', configuration])
+devicetrack.sync_store(conf)
 store = devicetrack.open_store(conf)
-schema.sync(store)
 manager = devicetrack.ClaimManager('compute-7', devicetrack.load_driver(conf, 'compute-7'), store, conf)
 context = None                                  # the service's request context, handed through
 print('findings:', manager.init_host(context))

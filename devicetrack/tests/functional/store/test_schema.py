@@ -10,6 +10,8 @@ from alembic import script
 from alembic.runtime import migration
 import sqlalchemy as sa
 
+import devicetrack
+from devicetrack import exception
 from devicetrack.objects import details
 from devicetrack.objects.values import Record
 from devicetrack.store.sql import models
@@ -80,6 +82,40 @@ class TestSync(StoreTestCase):
         self.assertEqual([models.REVISION] * 2, answers)
         for store in stores:
             store.check()
+
+
+class TestSyncByConfiguration(StoreTestCase):
+    """The public call for services that make their store themselves."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.unsynced = self.useFixture(self.database(synced=False))
+
+    def sync(self) -> str:
+        return devicetrack.sync_store(self.unsynced.conf)
+
+    def test_a_store_that_has_no_schema_can_be_used_after_it(self) -> None:
+        self.assertRaises(exception.SchemaMismatch, self.unsynced.store.check)
+        self.assertEqual(models.REVISION, self.sync())
+        self.unsynced.store.check()
+
+    def test_again_it_changes_nothing(self) -> None:
+        self.sync()
+        row = record('ns0')
+        self.unsynced.store.write(insert(row))
+        self.assertEqual(models.REVISION, self.sync())
+        self.assertEqual([row], self.unsynced.store.records())
+
+    def test_two_at_once_do_it_once(self) -> None:
+        self.assertEqual([models.REVISION] * 2, self.together(self.sync, self.sync))
+        self.unsynced.store.check()
+
+    def test_a_store_of_a_newer_release_is_left_as_it_is(self) -> None:
+        self.sync()
+        self.unsynced.store.transact(lambda connection: connection.execute(
+            sa.text("UPDATE alembic_version SET version_num = '9999'")))
+        error = self.assertRaises(exception.SchemaMismatch, self.sync)
+        self.assertEqual(('9999', '9999'), (error.found, schema.revision(self.unsynced.store)))
 
 
 class TestMigrateDetails(StoreTestCase):
