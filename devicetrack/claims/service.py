@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
+from collections.abc import Set
 import contextlib
 import time
 from typing import Any
@@ -29,12 +31,14 @@ class ComputeService(Protocol):
     calls of a move; never under its lock.
     """
 
-    def instances(self) -> Mapping[str, str] | None:
-        """Say what became of the instances that this host may know.
+    def instances(self, uuids: Set[str]) -> Mapping[str, str] | None:
+        """Say what became of these instances.
 
+        :param uuids: a frozen set: the instances with rows of this host, and at a start and in an audit every domain
+            of it too, among which may be some that are not the service's
         :returns: by instance UUID ``here`` (it lives on this host), ``elsewhere`` (it lives on another one),
-            ``deleted`` or ``offloaded``; an instance that is left out is unknown, not gone. None when the service
-            cannot tell now.
+            ``deleted`` or ``offloaded``; an instance that is left out is unknown, not gone, and one that was not asked
+            for does not matter. None when the service cannot tell now.
         """
 
 
@@ -92,9 +96,9 @@ class ServiceView:
     def tells_of_evacuations(self) -> bool:
         return hasattr(self._service, 'evacuated_from_here')
 
-    def instances(self) -> Mapping[str, str] | None:
-        """The state of each instance that the service knows."""
-        found = self._ask('instances')
+    def instances(self, uuids: Iterable[str]) -> Mapping[str, str] | None:
+        """The states of these instances, as far as the service knows them."""
+        found = self._ask('instances', frozenset(uuids))
         if found is None or not self._is_of('instances', found, Mapping):
             return None
         return {uuid: state for uuid, state in found.items() if isinstance(uuid, str) and isinstance(state, str)}

@@ -16,6 +16,7 @@ from devicetrack.claims.providers import KnownProviders
 from devicetrack.claims.service import ServiceView
 from devicetrack.engine import demand as demands
 from devicetrack.engine.migrations import Endpoint
+from devicetrack.engine.views import named_instances
 from devicetrack.engine.views import named_migrations
 from devicetrack.engine.views import needs_guest_records
 from devicetrack.engine.views import Views
@@ -80,7 +81,8 @@ class HostReader:
         usage = self._driver.get_usage()
         inventory = self._driver.get_inventory()
         records = self._store.records_of_host(self._host_uuid)
-        views = Views(usage, inventory, records, self._service.instances(),
+        # A guest without rows is asked about too: the service may have evacuated it from here, and it may be back.
+        views = Views(usage, inventory, records, self._service.instances(usage.domains | named_instances(records)),
                       self._service.migrations(named_migrations(records)), self._here.host, self._host_uuid,
                       self._boot.has_changed, node=self._here.node)
         if needs_guest_records(views):
@@ -89,7 +91,7 @@ class HostReader:
 
     def read_for(self, records: Sequence[Record]) -> Views:
         """What settles the moves of one instance: the usage, its rows and the service's answers."""
-        return Views(self._driver.get_usage(), NO_INVENTORY, records, self._service.instances(),
+        return Views(self._driver.get_usage(), NO_INVENTORY, records, self._service.instances(named_instances(records)),
                      self._service.migrations(named_migrations(records)))
 
 

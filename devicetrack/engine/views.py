@@ -105,6 +105,11 @@ def named_migrations(records: Iterable[Record]) -> list[str]:
     return sorted(named - {None})
 
 
+def named_instances(records: Iterable[Record]) -> set[str]:
+    """The instances that rows name."""
+    return {instance_uuid for instance_uuid, _kind in Compact(Record, records).columns('instance_uuid', 'kind')}
+
+
 def used(usage: Usage) -> set[DeviceKey]:
     """The devices that any domain names."""
     return {DeviceKey(use.kind, use.identifier) for use in usage.uses if use.identifier is not None}

@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
+from collections.abc import Set
 import dataclasses
 import itertools
 from typing import Any
@@ -117,11 +118,12 @@ class ServiceData:
 
     # -- what a manager asks ------------------------------------------------------------------------------------------
 
-    def instances_of(self, host: str) -> Mapping[str, str] | None:
+    def instances_of(self, host: str, uuids: Set[str]) -> Mapping[str, str] | None:
         """Answer ``instances`` of a host. An instance that has no host yet is left out: unknown."""
         return {one.uuid: one.state if one.state in (DELETED, OFFLOADED)
                 else 'here' if one.host == host else 'elsewhere'
-                for one in self.instances if one.state in (DELETED, OFFLOADED) or one.host is not None}
+                for one in self.instances if one.uuid in uuids
+                and (one.state in (DELETED, OFFLOADED) or one.host is not None)}
 
     def migrations_of(self, host: str, uuids: Sequence[str]) -> Mapping[str, Any] | None:
         """Answer ``migrations`` of a host."""
@@ -158,8 +160,8 @@ class View:
     def __init__(self, data: Any, host: str) -> None:
         self.data, self.host = data, host
 
-    def instances(self) -> Mapping[str, str] | None:
-        found: Mapping[str, str] | None = self.data.instances_of(self.host)
+    def instances(self, uuids: Set[str]) -> Mapping[str, str] | None:
+        found: Mapping[str, str] | None = self.data.instances_of(self.host, uuids)
         return found
 
     def migrations(self, uuids: Sequence[str]) -> Mapping[str, Any] | None:

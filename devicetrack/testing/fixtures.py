@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
+from collections.abc import Set
 import os
 from typing import Any
 from typing import TypeVar
@@ -76,8 +77,12 @@ class Service(compute_service.View):
         self.moves: list[Migration] | BaseException | None = self.data.migrations
         self.evacuated: list[str] | BaseException | None = None
 
-    def instances(self) -> Mapping[str, str] | None:
-        return super().instances() if self._tells and self.known is None else _said(self.known)
+    def instances(self, uuids: Set[str]) -> Mapping[str, str] | None:
+        if self._tells and self.known is None:
+            return super().instances(uuids)
+        said = _said(self.known)
+        # A real service answers what it was asked; an answer that is no mapping is a test's.
+        return {uuid: said[uuid] for uuid in uuids if uuid in said} if isinstance(said, Mapping) else said
 
     def migrations(self, uuids: Sequence[str]) -> Mapping[str, Migration] | None:
         moves = _said(self.moves)

@@ -10,6 +10,7 @@ A real service stays; this one starts for each order, which shows that nothing d
 
 from __future__ import annotations
 
+from collections.abc import Set
 import dataclasses
 import json
 import pathlib
@@ -95,9 +96,9 @@ class ComputeService:
         self.manager.release(None, instance)
         self._save(instance, 'deleted')
 
-    def instances(self) -> dict[str, str]:
-        """Answer the library: what became of the instances that this host may know."""
-        return {known: facts['state'] for known, facts in self._load().items()}
+    def instances(self, uuids: Set[str]) -> dict[str, str]:
+        """Answer the library: what became of these instances."""
+        return {known: facts['state'] for known, facts in self._load().items() if known in uuids}
 
     def find(self, name: str) -> Instance:
         """The one instance of this name that is here."""

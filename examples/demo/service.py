@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence
+from collections.abc import Set
 import json
 import sys
 import threading
@@ -65,10 +66,10 @@ class Service:
         self._store = devicetrack.open_store(conf)
         self._manager = devicetrack.ClaimManager(NAME, driver, self._store, conf, service=self)
 
-    def instances(self) -> Mapping[str, str]:
-        """Answer the library: what became of the instances of this host."""
+    def instances(self, uuids: Set[str]) -> Mapping[str, str]:
+        """Answer the library: what became of these instances."""
         return {instance.uuid: 'deleted' if instance.state == DELETED else 'here'
-                for instance in self._instances.all()}
+                for instance in self._instances.all() if instance.uuid in uuids}
 
     def migrations(self, uuids: Sequence[str]) -> Mapping[str, Migration]:
         """Answer the library: where their migrations stand."""

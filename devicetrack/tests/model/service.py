@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
+from collections.abc import Set
 import dataclasses
 from typing import Any
 from typing import Final
@@ -120,8 +121,8 @@ class ModelService(compute_service.ServiceData):
         """By their names."""
         return {guest.name: guest for guest in self.instances}
 
-    def instances_of(self, host: str) -> Mapping[str, str] | None:
-        return None if self.mute else super().instances_of(host)
+    def instances_of(self, host: str, uuids: Set[str]) -> Mapping[str, str] | None:
+        return None if self.mute else super().instances_of(host, uuids)
 
     def migrations_of(self, host: str, uuids: Sequence[str]) -> Mapping[str, Move] | None:
         return None if self.mute or self.hesitates else super().migrations_of(host, uuids)

@@ -10,10 +10,11 @@ class MovingService:
     def __init__(self, database, host):
         self.database, self.host = database, host
 
-    def instances(self):
+    def instances(self, uuids):
         """By what is recorded: ``host`` changes in the transaction that says so, and is None when offloaded."""
         return {one.uuid: 'deleted' if one.deleted else 'offloaded' if one.host is None
-                else 'here' if one.host == self.host else 'elsewhere' for one in self.database.instances}
+                else 'here' if one.host == self.host else 'elsewhere'
+                for one in self.database.instances if one.uuid in uuids}
 
     def migrations(self, uuids):
         """Those that were asked for, and those that take an instance away from here and are not long over."""

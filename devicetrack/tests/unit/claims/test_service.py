@@ -2,6 +2,7 @@
 
 import threading
 import types
+from typing import Any
 
 import fixtures as fixtures_of_tests
 
@@ -9,6 +10,7 @@ from devicetrack import exception
 from devicetrack.claims.service import ServiceView
 from devicetrack.store import api
 from devicetrack.testing import fixtures
+from devicetrack.testing.region import Region
 from devicetrack.tests import base
 
 INSTANCE = '4f1c9c7e-2d0b-4f0e-9a55-0c6d7e8f9a10'
@@ -29,7 +31,7 @@ class AnswerTestCase(base.TestCase):
     def test_it_is_unknown(self):
         view = ServiceView(Says(self.answer))
         self.assertEqual((None, None, set()),
-                         (view.instances(), view.migrations([INSTANCE]), view.evacuated_from_here()))
+                         (view.instances([INSTANCE]), view.migrations([INSTANCE]), view.evacuated_from_here()))
 
     def test_an_audit_goes_on_and_frees_nothing(self):
         host = self.useFixture(fixtures.Host(devices=2))
@@ -43,24 +45,96 @@ class AnswerTestCase(base.TestCase):
         self.assertEqual(before, host.records())
 
 
+class AskedTestCase(base.TestCase):
+    """Which instances the service is asked for: a service with a million of them is not to list them all."""
+
+    def setUp(self):
+        super().setUp()
+        self.host = self.useFixture(fixtures.Host(devices=4))
+        self.asked: list[set[str]] = []
+        answer = self.host.service.instances
+
+        def instances(uuids):
+            self.asked.append(set(uuids))
+            return answer(uuids)
+
+        self.patch(self.host.service, 'instances', instances)
+
+    def test_a_start_and_an_audit_ask_for_who_has_rows_or_a_domain_here(self):
+        with_rows = {self.host.spawn(pmem=1).uuid, self.host.spawn(pmem=1).uuid}
+        without = fixtures.Instance()
+        self.host.machine.start_guest(without.uuid, ())
+        self.host.audit()
+        self.host.restart()
+        self.assertEqual({frozenset(with_rows | {without.uuid})}, set(map(frozenset, self.asked)))
+
+    def test_a_host_that_has_nothing_asks_for_nobody(self):
+        self.host.audit()
+        self.assertEqual({frozenset()}, set(map(frozenset, self.asked)))
+
+    def test_before_a_guest_starts_only_its_instance_is_asked_for(self):
+        self.host.spawn(pmem=1)
+        moving = self.host.spawn(pmem=1)
+        self.host.resize(moving, pmem=1).status = 'error'
+        del self.asked[:]
+        self.host.manager.realize(self.host.context, moving)
+        self.assertEqual([{moving.uuid}], self.asked)
+
+    def test_who_was_asked_for_can_be_looked_up_at_once(self):
+        """A service looks each of its instances up in what it is given: in a list that would take quadratic time."""
+        self.host.spawn(pmem=1)
+        given: list[Any] = []
+        answer = self.host.service.instances
+
+        def instances(uuids):
+            given.append(uuids)
+            return answer(uuids)
+
+        self.patch(self.host.service, 'instances', instances)
+        self.host.audit()
+        self.assertEqual({frozenset}, set(map(type, given)))
+
+    def test_a_service_that_takes_no_question_is_unknown_and_frees_nothing(self):
+        self.host.spawn(pmem=1)
+        deleted = self.host.spawn(pmem=1)
+        self.host.machine.delete_guest(deleted.uuid)
+        before = self.host.records()
+        logged = self.useFixture(fixtures_of_tests.FakeLogger())
+        self.patch(self.host.service, 'instances', lambda: {deleted.uuid: 'deleted'})
+        self.host.audit()
+        self.host.restart()
+        self.assertEqual(before, self.host.records())
+        self.assertIn('does not answer instances: TypeError', logged.output)
+
+    def test_a_guest_that_came_back_without_devices_is_not_removed(self):
+        """It has no row, and the service's word that it is here is all that speaks for it."""
+        region = self.useFixture(Region())
+        guest = fixtures.Instance(host='one', state='active')
+        region.save(guest)
+        region.one.machine.start_guest(guest.uuid, ())
+        region.one.service.evacuated = [guest.uuid]
+        region.one.restart()
+        self.assertIn(guest.uuid, region.one.machine.usage().domains)
+
+
 class LateTestCase(base.TestCase):
 
     def test_an_answer_that_is_late_is_reported_while_it_is_waited_for(self):
         logged = self.useFixture(fixtures_of_tests.FakeLogger())
         reported = threading.Event()
 
-        def answer():
+        def answer(_uuids):
             while 'has not answered instances' not in logged.output:
                 reported.wait(0.01)
             return {INSTANCE: 'here'}
 
         view = ServiceView(types.SimpleNamespace(instances=answer), late_s=0.05)
-        self.assertEqual({INSTANCE: 'here'}, view.instances())
+        self.assertEqual({INSTANCE: 'here'}, view.instances([INSTANCE]))
         self.assertIn('s to answer instances', logged.output)
 
     def test_one_in_time_is_not(self):
         logged = self.useFixture(fixtures_of_tests.FakeLogger())
-        ServiceView(types.SimpleNamespace(instances=dict), late_s=base.HANGS_S).instances()
+        ServiceView(types.SimpleNamespace(instances=dict.fromkeys), late_s=base.HANGS_S).instances([])
         self.assertEqual('', logged.output)
 
 
@@ -69,7 +143,7 @@ class ListTestCase(base.TestCase):
     def test_a_list_is_no_mapping(self):
         view = ServiceView(Says([INSTANCE]))
         self.assertEqual((None, None, {INSTANCE}),
-                         (view.instances(), view.migrations([INSTANCE]), view.evacuated_from_here()))
+                         (view.instances([INSTANCE]), view.migrations([INSTANCE]), view.evacuated_from_here()))
 
 
 class PartTestCase(base.TestCase):
@@ -81,9 +155,9 @@ class PartTestCase(base.TestCase):
         odd = {INSTANCE: types.SimpleNamespace(
             uuid=INSTANCE, status=[], source_compute={}), 7: migration(), 'x': None, None: {}}
         view = ServiceView(types.SimpleNamespace(
-            instances=lambda: {INSTANCE: 'here', 7: 'deleted', 'x': [], None: None},
+            instances=lambda _uuids: {INSTANCE: 'here', 7: 'deleted', 'x': [], None: None},
             migrations=lambda _uuids: odd, evacuated_from_here=lambda: [INSTANCE, 7, None, []]))
-        self.assertEqual({INSTANCE: 'here'}, view.instances())
+        self.assertEqual({INSTANCE: 'here'}, view.instances([INSTANCE]))
         self.assertEqual({INSTANCE}, view.evacuated_from_here())
         known = view.migrations([INSTANCE])
         assert known is not None

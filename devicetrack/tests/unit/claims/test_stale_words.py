@@ -299,7 +299,7 @@ class ElsewhereTestCase(test_moving.RegionTestCase):
         instance = self.gone_without_a_word(region)
         here = {instance.uuid: 'here'}
         asked = iter((here, None))
-        self.patch(self.one.service, 'instances', lambda: next(asked))
+        self.patch(self.one.service, 'instances', lambda _uuids: next(asked))
         self.one.audit()
         self.assertEqual([('d0', 'current', 'active')], region.rows(instance)['one'])
 
