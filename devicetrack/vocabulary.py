@@ -37,9 +37,12 @@ IN_DOUBT: Final = 'in doubt'
 UNPROVEN: Final = 'unproven'
 NOT_ADOPTED: Final = 'not to be adopted'
 RETIRED: Final = 'retired'
+# The compute service has not created the provider yet that will count it.
+NO_PROVIDER: Final = 'no provider yet'
 # Its owner left it, and it could not be taken back: it is held still, and this is for people to know.
 NOT_GIVEN_BACK: Final = 'not given back'
-WITHHELD_REASONS: Final = (DRAINED, RETIRED, UNHEALTHY, FOREIGN, IN_DOUBT, UNPROVEN, NOT_ADOPTED, NOT_GIVEN_BACK)
+WITHHELD_REASONS: Final = (DRAINED, RETIRED, UNHEALTHY, FOREIGN, IN_DOUBT, UNPROVEN, NOT_ADOPTED, NO_PROVIDER,
+                           NOT_GIVEN_BACK)
 
 # What happens to a free device that keeps bytes and that nothing proves clean.
 VERIFY: Final = 'verify'

@@ -69,7 +69,7 @@ class Audit:
             views = self._views.read()
         if self._resume.waits(views) and self._resume.go_on(views):
             views = self._views.read()
-        return self._dated(self._not_under_way(self._compare(views)))
+        return self._dated(self._not_under_way(self._compare(views)) + self._without_provider())
 
     def run(self) -> list[Finding]:
         """Audit a host that works.
@@ -97,7 +97,8 @@ class Audit:
         self._note(views)
         if self._resume.go_on(views, left):
             found = self._still_there(found)
-        return self._dated(self._not_under_way(found) + [_in_doubt(doubt) for doubt in self._rows.doubts])
+        return self._dated(self._not_under_way(found) + [_in_doubt(doubt) for doubt in self._rows.doubts]
+                           + self._without_provider())
 
     def _compare(self, views: Views) -> list[Finding]:
         return reconcile.compare(views, self._withheld.failures)
@@ -113,6 +114,13 @@ class Audit:
                 finding = finding._replace(detail=f'{finding.detail}; {news}') if news else finding
             told.append(finding)
         return told
+
+    def _without_provider(self) -> list[Finding]:
+        return [Finding(reconcile.NO_PROVIDER, reconcile.WARNING, reconcile.NO_DEVICE, None, (), 0,
+                        f'{name or "the node"}: the compute service has not created the provider that counts its '
+                        'devices', 'every device there that nobody owns',
+                        'none: the next audit asks the compute service again')
+                for name in sorted(self._views.providers.missing)]
 
     def _note(self, views: Views) -> None:
         """Act on what is withheld: prove what can be proven at once, and have the store know the rest."""

@@ -638,8 +638,8 @@ class ClaimManager:
     def providers(self) -> list[Provider]:
         """The resource providers of this host: what exists and can still be made, and what of it nobody may have.
 
-        One whose parent device is not there any more is not among them; :attr:`complete` says whether all of the host
-        could be read.
+        One whose parent device is not there any more is not among them, nor one that the resolver does not name yet,
+        and none is until it names the node's. :attr:`complete` says whether all of the host could be read.
         """
         return self._started().providers()
 

@@ -6,14 +6,19 @@ from collections.abc import Iterable
 from typing import Protocol
 import uuid
 
+from devicetrack.engine.selection import NO_UUID
+
 
 class ProviderResolver(Protocol):
-    """Says the UUID of a provider. Beside a service that made the providers itself, look them up by name."""
+    """Says the UUID of a provider. Beside a service that makes the providers itself, look them up by name."""
 
-    def uuid_of(self, name: str) -> str:
+    def uuid_of(self, name: str) -> str | None:
         """The UUID of the provider for the parent device with this stable name; '' is the node.
 
         Must give the same answer after a restart and in another process. May block; never called under the lock.
+
+        :returns: None when the provider was not created yet. Then nothing that is counted at it is handed out, and
+            each audit asks again; who has a device there keeps it. What was answered once is not asked again.
         """
 
 
@@ -44,11 +49,17 @@ class KnownProviders:
         """Ask for those that are not known yet. May block."""
         for name in names:
             if name not in self._uuids:
-                self._uuids[name] = self._resolver.uuid_of(name)
+                found = self._resolver.uuid_of(name)
+                if found:
+                    self._uuids[name] = found
 
     def uuid_of(self, name: str) -> str:
-        """The UUID of a provider that was resolved."""
-        return self._uuids[name]
+        """The UUID of a provider that was resolved, :data:`~devicetrack.engine.selection.NO_UUID` of another one."""
+        return self._uuids.get(name, NO_UUID)
+
+    def missing(self, names: Iterable[str]) -> set[str]:
+        """Those of these names that were not resolved yet."""
+        return {name for name in names if name not in self._uuids}
 
     def all(self) -> frozenset[str]:
         """Every UUID that is known."""

@@ -200,11 +200,12 @@ class Observer:
         lines = [_line_of(device, names, wiping) for device in ledger.devices()]
         for pool in ledger.pools():
             if pool.makes:
-                drained = pool.room == pool.free
-                lines.append(Line(pool.kind, None, WITHHELD if drained else CREATABLE, pool.makes,
+                reason = None
+                if pool.room == pool.free:
+                    reason = vocabulary.DRAINED if pool.provider_uuid else vocabulary.NO_PROVIDER
+                lines.append(Line(pool.kind, None, CREATABLE if reason is None else WITHHELD, pool.makes,
                                   pool.resource_class, names.get(pool.provider_uuid), pool.provider_uuid,
-                                  pool.parent, pool.numa_node, None, vocabulary.DRAINED if drained else None,
-                                  pool.details))
+                                  pool.parent, pool.numa_node, None, reason, pool.details))
         lines.sort(key=lambda line: (line.kind, line.parent or '', line.identifier is None, line.identifier or '',
                                      line.resource_class or ''))
         listed = {(line.kind, line.identifier) for line in lines}
@@ -230,7 +231,7 @@ class Observer:
     def provider_uuid(self, provider: str) -> str:
         """The UUID of a provider that is named by it, or by the stable name of its parent device.
 
-        :raises BadRequest: this host has no parent device of this name
+        :raises BadRequest: this host has no parent device of this name, or it has no provider yet
         """
         if uuidutils.is_uuid_like(provider):
             return str(uuid.UUID(provider))
@@ -241,6 +242,8 @@ class Observer:
             some = ' (a part of them could not be read)' if inventory.unknown else ''
             raise exception.BadRequest('provider', provider, 'no parent device of this host has this name; it has '
                                        f'{", ".join(sorted(known)) or "none"}{some}')
+        if provider not in self._providers:
+            raise exception.BadRequest('provider', provider, 'the compute service has not created it yet')
         return self._providers.uuid_of(provider)
 
     def providers(self, nodename: str | None = None) -> tuple[list[Provider], bool]:
@@ -298,7 +301,7 @@ class Observer:
         """The ledger that a manager would make of these views at its start; and provider names by UUID."""
         here = views.inventory.providers | {''}
         self._providers.resolve(here)
-        names = {self._providers.uuid_of(name): name for name in sorted(here, reverse=True)}
+        names = {self._providers.uuid_of(name): name for name in sorted(here, reverse=True) if name in self._providers}
         return open_ledger(self._policy, self._providers.uuid_of, views, marks), names
 
 

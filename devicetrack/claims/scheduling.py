@@ -64,10 +64,13 @@ def providers(names: Mapping[str, str], nodename: str, found: Iterable[Count],
               declared: Collection[Declaration] = ()) -> list[Provider]:
     """The providers of a host.
 
-    :param names: UUIDs by the stable names of providers, '' for the node; what is counted elsewhere is left out
+    :param names: UUIDs by the stable names of providers, '' for the node; what is counted elsewhere is left out.
+        Without the node there is nothing that they could be below, and none is told
     :param declared: what the host declares. A pool may have devices of several types and knows the details of one, so
         its provider has the traits of all types of the same kind and parent
     """
+    if '' not in names:
+        return []
     offered = compatibility_traits.of_host(one.facts for one in declared)
     offers: dict[tuple[str, str | None], set[str]] = {}
     for one in declared:

@@ -36,7 +36,8 @@ class Providers(NamedTuple):
     ``uuids`` are those of this host's providers, ``classes`` the resource classes that count devices of ours.
     ``below`` has, by provider, the classes that only providers below it count: a flat view of the scheduler allocates
     them there. ``present`` has the UUIDs by the stable names of providers that the host has something of now, '' for
-    the node; ``complete`` says whether all of the host could be read.
+    the node; ``complete`` says whether all of the host could be read. ``missing`` are the names of those that the
+    compute service has not created yet.
     """
 
     uuids: frozenset[str] = frozenset()
@@ -44,6 +45,7 @@ class Providers(NamedTuple):
     below: Mapping[str, frozenset[str]] = {}
     present: Mapping[str, str] = {}
     complete: bool = False
+    missing: frozenset[str] = frozenset()
 
     def demand(self, allocations: Mapping[str, Any] | DeviceRequest | None, flavor: Any) -> demands.Demand:
         """What a claim with these allocations asks of this host.
@@ -145,11 +147,12 @@ class HostViews:
         names = inventory.providers | {''}
         if not complete:
             names |= self.providers.present.keys()
+        missing = self._known.missing(names)
         self.providers = Providers(
-            frozenset(provider for _class, provider in counted) | self._known.all(),
+            frozenset(provider for _class, provider in counted if provider) | self._known.all(),
             here | self._driver.resource_classes(),
-            {root: here - {resource_class for resource_class, provider in counted if provider == root}},
-            {name: self._known.uuid_of(name) for name in names}, complete)
+            {root: here - {resource_class for resource_class, provider in counted if provider == root}} if root else {},
+            {name: self._known.uuid_of(name) for name in names - missing}, complete, frozenset(missing))
 
     def read_parents(self) -> None:
         """Read again what parents can make, after one of them turned out to be full. May block."""

@@ -20,7 +20,8 @@ class Shortage(NamedTuple):
     ``wanted`` counts the devices of this resource class in the whole request (from ``provider_uuid``, if it names one).
     ``exist`` counts the devices that exist and those that could still be made when the host was last read, ``free`` the
     ones that can be taken now. The others are ``held`` by ``instances`` instances; ``releasing``, that is being wiped
-    or removed; ``withheld``, by reasons and each device once, with those that a drained parent could make; or free on a
+    or removed; ``withheld``, by reasons and each device once, with those that a drained parent, or one
+    without a provider, could make; or free on a
     ``wrong_numa_node``. Each parent in ``full_parents`` can make no more. ``wrong_provider`` devices of the class are
     free at other providers, ``wrong_type`` devices of the same provider count as another class. ``unread`` means that a
     part of the host could not be read, and may have some.
@@ -97,7 +98,8 @@ def shortage(resource_class: str, provider_uuid: str | None, wanted: int, demand
                     withheld[reasons] = withheld.get(reasons, 0) + 1
         not_made = pool.free_count + pool.makes() - pool.room()
         if not_made:
-            withheld[vocabulary.DRAINED] = withheld.get(vocabulary.DRAINED, 0) + not_made
+            reason = vocabulary.DRAINED if pool.parent.drained else vocabulary.NO_PROVIDER
+            withheld[reason] = withheld.get(reason, 0) + not_made
     return Shortage(
         resource_class, provider_uuid, wanted,
         exist=sum(pool.total + pool.makes() for pool in ours),

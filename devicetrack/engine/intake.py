@@ -27,7 +27,7 @@ _UNPROVEN: Final = frozenset((vocabulary.UNPROVEN,))
 
 # What is said of a device anew whenever the host says that it has it, and by which parent.
 _OF_THE_HOST: Final = frozenset((vocabulary.UNHEALTHY, vocabulary.NOT_ADOPTED, vocabulary.UNPROVEN, vocabulary.DRAINED,
-                                 GONE))
+                                 vocabulary.NO_PROVIDER, GONE))
 
 
 class Intake(Stock):
@@ -208,7 +208,8 @@ class Intake(Stock):
     def _reasons(self, device: InventoryDevice, unit: Unit) -> frozenset[str]:
         """Why a device must not be handed out, once the host has said what it says now; whoever holds it keeps it."""
         free_unproven = unit.unproven and unit.state == FREE
-        if device.unhealthy is None and device.adoptable and not unit.withheld and not self._standing:
+        if (device.unhealthy is None and device.adoptable and not unit.withheld and not self._standing
+                and unit.pool.provider_uuid):
             return _UNPROVEN if free_unproven else NO_REASON    # nearly all of them
         reasons = {*unit.withheld - _OF_THE_HOST, *self._standing.of(unit.key, unit.pool.parent_name)}
         if device.unhealthy is not None:
@@ -218,4 +219,6 @@ class Intake(Stock):
             reasons.add(vocabulary.NOT_ADOPTED)
         if free_unproven:
             reasons.add(vocabulary.UNPROVEN)
+        if not unit.pool.provider_uuid:
+            reasons.add(vocabulary.NO_PROVIDER)
         return frozenset(reasons)

@@ -293,6 +293,8 @@ class Ledger(Intake):
                                                                                  record.details)
         pool.total += 1
         unit.withheld = self._standing.of(unit.key, pool.parent_name)
+        if not pool.provider_uuid:
+            unit.withheld |= {vocabulary.NO_PROVIDER}
         if pool.creatable:
             unit.unborn = True
             pool.parent.pending += 1

@@ -50,8 +50,9 @@ LEFT_OVER: Final = 'left over'
 STALE_MIGRATION: Final = 'stale migration'
 DETAILS_DIFFER: Final = 'details differ'
 NO_GUESTS: Final = 'no guest at all'
+NO_PROVIDER: Final = 'no provider yet'
 FINDINGS: Final = (USED_UNRECORDED, RECORDED_UNUSED, WRONG_OWNER, SHARED, GONE, UNHEALTHY, RELEASE_PENDING, ABANDONED,
-                   IN_DOUBT, VIEW_UNKNOWN, LEFT_OVER, STALE_MIGRATION, DETAILS_DIFFER, NO_GUESTS)
+                   IN_DOUBT, VIEW_UNKNOWN, LEFT_OVER, STALE_MIGRATION, DETAILS_DIFFER, NO_GUESTS, NO_PROVIDER)
 
 # The repairs that a finding may name; devicetrack.engine.repair_plan describes them.
 ADOPT: Final = 'adopt'

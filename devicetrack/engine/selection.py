@@ -44,6 +44,10 @@ class Parent:
         self.name, self.pending, self.drained = name, 0, False
 
 
+# In the place of a provider's UUID, while there is no provider. Whatever is in a pool there is withheld.
+NO_UUID: Final = ''
+
+
 class Pool:
     """Devices that a request cannot tell apart, and how many more of them can be made (``available``)."""
 
@@ -68,7 +72,7 @@ class Pool:
 
     def room(self) -> int:
         """How many devices can be taken from here now."""
-        if not self.creatable or self.parent.drained:
+        if not self.creatable or self.parent.drained or not self.provider_uuid:
             return self.free_count
         creatable = self.available - self.parent.pending
         return self.free_count + creatable if creatable > 0 else self.free_count

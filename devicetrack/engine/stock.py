@@ -103,7 +103,8 @@ class Stock:
     def counted_now(self, records: Iterable[Record]) -> list[Record]:
         """Rows with the provider and class that their devices are counted at now; a row names what its claim knew."""
         return [record if (unit := self._find(record.key)) is None else record._replace(
-            provider_uuid=unit.pool.provider_uuid, resource_class=unit.pool.resource_class) for record in records]
+            provider_uuid=unit.pool.provider_uuid or record.provider_uuid, resource_class=unit.pool.resource_class)
+            for record in records]
 
     def parents(self) -> list[tuple[str, str]]:
         """Kind and name of every parent that there ever was."""
