@@ -289,15 +289,19 @@ class UnknownProvider(NoFit):
     """The request names a provider that this host does not have, or not any more. Nothing is held.
 
     The device of the provider may be gone since placement was told of it, which another host can make up for.
+    ``others`` are more providers of that sort.
     """
 
-    def __init__(self, provider_uuid: str, resource_classes: Iterable[str], known: Iterable[str]) -> None:
+    def __init__(self, provider_uuid: str, resource_classes: Iterable[str], known: Iterable[str],
+                 others: Iterable[str] = ()) -> None:
         self.provider_uuid, self.resource_classes, self.known = provider_uuid, tuple(resource_classes), tuple(known)
+        self.others = tuple(others)
         super().__init__(())
-        self.args = (self.provider_uuid, self.resource_classes, self.known)
+        self.args = (self.provider_uuid, self.resource_classes, self.known, self.others)
 
     def __str__(self) -> str:
-        return (f'allocations: {self.provider_uuid!r}: no provider of this host has this UUID; it was asked for '
+        unknown = ', '.join(map(repr, (self.provider_uuid, *self.others)))
+        return (f'allocations: {unknown}: no provider of this host has this UUID; it was asked for '
                 f'{", ".join(self.resource_classes)}; this host has {", ".join(self.known) or "none"}')
 
 

@@ -19,17 +19,18 @@ class Claim:
 
     A claim acts when it is made, so it needs no ``with``. An error that leaves a ``with`` block gives back what the
     claim took, and goes on. The exception is a block in which ``started`` failed while the guest is there: it keeps
-    its devices, and the audit records that it runs. ``migration`` is that of a claim for a move, else None.
+    its devices, and the audit records that it runs. ``migration`` is that of a claim for a move, else None. ``skipped``
+    are the UUIDs of providers of other hosts that the allocations named too, with resource classes of ours.
     """
 
-    __slots__ = ('resources', 'claim_id', 'migration', '_life', '_instance', '_over')
+    __slots__ = ('resources', 'claim_id', 'migration', 'skipped', '_life', '_instance', '_over')
 
     def __init__(self, life: Life, instance: Any, resources: InstanceResources, migration: Any = None,
-                 over: bool | None = None) -> None:
+                 over: bool | None = None, skipped: tuple[str, ...] = ()) -> None:
         assignments = resources.assignments
         self.resources = resources
         self.claim_id: str = assignments[0].claim_id if assignments else ''
-        self.migration = migration
+        self.migration, self.skipped = migration, skipped
         self._life, self._instance = life, instance
         self._over = not assignments if over is None else over
 

@@ -178,9 +178,12 @@ class ClaimManager:
 
         :param instance: ``uuid`` is read, and ``flavor.extra_specs`` when there is a flavor
         :param allocations: placement's ``{provider UUID: {'resources': {CLASS: amount}}}``, of which classes that
-            are not ours are skipped, or a :class:`~devicetrack.objects.DeviceRequest`; None and {} claim nothing
+            are not ours are skipped, and so are providers of other hosts: the claim's ``skipped`` names those; or a
+            :class:`~devicetrack.objects.DeviceRequest`; None and {} claim nothing
         :param limits: taken for the sake of callers that pass it, and not used: devices have no overcommit
         :raises NoFit: nothing free matches; nothing is held; says why
+        :raises UnknownProvider: all that is allocated of a class, or more than here, is at providers that this host
+            does not know; or it does not know all of its own, and no flavor says what is needed; nothing is held
         :raises BadRequest: the request means nothing here; nothing is held
         :raises InstanceHasClaim: it holds devices already, which stay as they are
         :raises NodeUnavailable: the node is not of this host, or disabled
@@ -190,7 +193,7 @@ class ClaimManager:
         host = self._open_for(nodename, instance)
         demand = host.views.providers.demand(allocations, getattr(instance, 'flavor', None))
         records = host.life.take(instance.uuid, demand) if demand.items else []
-        claim = Claim(host.life, instance, host.life.resources(instance.uuid, records))
+        claim = Claim(host.life, instance, host.life.resources(instance.uuid, records), skipped=demand.skipped)
         with claim:                             # gives it back when the instance does not take it
             instance.resources = claim.resources
         return claim
@@ -448,7 +451,7 @@ class ClaimManager:
     def rebuild_claim(self, context: Any, instance: Any, nodename: str,
                       allocations: Mapping[str, Any] | DeviceRequest | None, migration: Any = None,
                       limits: Any = None, *, numa_topology: Any = None) -> Claim:
-        """Claim for an instance that is evacuated to this host. Only its allocations of this host count.
+        """Claim for an instance that is evacuated to this host. Its allocations name both hosts, as a rule.
 
         A rebuild in place (no migration, and the instance is on this host) takes nothing: the claim has the devices
         that the instance has, and giving it up gives none of them back.
@@ -458,8 +461,7 @@ class ClaimManager:
         host = self._open_for(nodename, instance, migration)
         if migration is None and getattr(instance, 'host', None) == self.host:
             return host.moves.claim_in_place(instance)
-        providers = host.views.providers
-        demand = providers.demand(providers.own(allocations), getattr(instance, 'flavor', None))
+        demand = host.views.providers.demand(allocations, getattr(instance, 'flavor', None))
         return host.moves.claim(context, instance, migration, moves.EVACUATION, demand, numa_topology)
 
     def drop_move_claim_at_source(self, context: Any, instance: Any, migration: Any) -> None:

@@ -82,7 +82,8 @@ class Moves:
             else:
                 self._life.leave(move)
         resources = self._life.resources(instance.uuid, records)
-        claim = Claim(self._life, instance, resources, migration, over=not records and not leaving)
+        claim = Claim(self._life, instance, resources, migration, over=not records and not leaving,
+                      skipped=demand.skipped)
         with claim:                             # gives it back when the instance does not take it
             instance.migration_context = move.context(resources)
         return claim

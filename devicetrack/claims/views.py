@@ -9,6 +9,7 @@ import contextlib
 from typing import Any
 from typing import NamedTuple
 
+from devicetrack import log
 from devicetrack.claims import locks
 from devicetrack.claims.boot import Boot
 from devicetrack.claims.locked_ledger import LockedLedger
@@ -26,6 +27,8 @@ from devicetrack.objects.values import Inventory
 from devicetrack.objects.values import Record
 from devicetrack.store.api import Store
 from devicetrack.virt.driver import VirtDriver
+
+LOG = log.logger(__name__)
 
 NO_INVENTORY = Inventory((), (), frozenset())
 
@@ -48,20 +51,19 @@ class Providers(NamedTuple):
     missing: frozenset[str] = frozenset()
 
     def demand(self, allocations: Mapping[str, Any] | DeviceRequest | None, flavor: Any) -> demands.Demand:
-        """What a claim with these allocations asks of this host.
+        """What a claim with these allocations asks of this host; what they hold of other hosts is skipped.
 
         :raises BadRequest: it means nothing here
+        :raises UnknownProvider: some of it is of no provider of this host, and may have been meant for this host
         """
         if isinstance(allocations, DeviceRequest):
             return demands.from_request(allocations, self.uuids)
-        return demands.from_allocations(allocations, self.uuids, self.classes, getattr(flavor, 'extra_specs', None),
-                                        self.below)
-
-    def own(self, allocations: Any) -> Any:
-        """The part of allocations that is of this host; requests of another form are left as they are."""
-        if not isinstance(allocations, Mapping):
-            return allocations
-        return {provider: allocation for provider, allocation in allocations.items() if provider in self.uuids}
+        demand = demands.from_allocations(allocations, self.uuids, self.classes, getattr(flavor, 'extra_specs', None),
+                                          self.below, self.complete and not self.missing)
+        if demand.skipped:
+            LOG.debug('Left out of a claim: what is allocated at providers of other hosts: %s',
+                      ', '.join(demand.skipped))
+        return demand
 
 
 class HostReader:

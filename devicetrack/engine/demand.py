@@ -32,13 +32,14 @@ class Demand(NamedTuple):
     """Everything that one claim wants, in the order of the request.
 
     ``order`` names the resource class of the first, second, … device of the guest; devices that it does not name
-    follow in the order of the items.
+    follow in the order of the items. ``skipped`` are the providers of other hosts that the request names too.
     """
 
     items: tuple[Item, ...]
     order: tuple[str, ...] = ()
     numa_nodes: frozenset[int | None] = frozenset()
     numa_policy: str = vocabulary.NONE
+    skipped: tuple[str, ...] = ()
 
     def as_asked(self) -> Demand:
         """The same without ``accepts``, which is of use in this process only."""
@@ -47,26 +48,33 @@ class Demand(NamedTuple):
 
 NOTHING = Demand(())
 _NONE_BELOW: Mapping[str, Collection[str]] = MappingProxyType({})
+_NO_NEEDS = specs.Needs((), {}, None)
 
 
 def from_allocations(allocations: Any, providers: Collection[str], ours: Collection[str],
                      extra_specs: Mapping[str, str] | None = None,
-                     below: Mapping[str, Collection[str]] = _NONE_BELOW) -> Demand:
+                     below: Mapping[str, Collection[str]] = _NONE_BELOW, certain: bool = True) -> Demand:
     """Read placement's allocations ``{provider UUID: {'resources': {CLASS: amount}}}``.
+
+    Those of an instance that moves may name providers of both hosts. What is allocated at providers that are not of
+    this host is skipped, where what is allocated here is surely all that was meant for here: the flavor's need, or, if
+    the flavor says none, no less of each class than is allocated elsewhere.
 
     :param providers: UUIDs of this host's providers
     :param ours: the resource classes that count our devices; every other class is skipped
     :param extra_specs: the flavor's, when known: they order the devices, and the allocations must not hold less
     :param below: by provider, the classes that only providers below it count: allocated at it, they come from any of
         them
+    :param certain: whether ``providers`` are all of this host's; if not, only the flavor's need counts
     :raises BadRequest: the allocations have another shape, or hold less than the flavor needs
-    :raises UnknownProvider: devices were allocated on a provider that is not of this host
+    :raises UnknownProvider: devices were allocated on providers that are not of this host, and nothing here or less
     """
     if allocations is None or allocations == {}:
         return NOTHING
     if not isinstance(allocations, Mapping):
         raise exception.BadRequest('allocations', type(allocations).__name__, 'must be a mapping by provider UUID')
     items = []
+    elsewhere: dict[str, dict[str, int]] = {}
     for provider, allocation in allocations.items():
         resources = allocation.get('resources') if isinstance(allocation, Mapping) else None
         if not isinstance(resources, Mapping):
@@ -77,27 +85,50 @@ def from_allocations(allocations: Any, providers: Collection[str], ours: Collect
                 if type(amount) is not int or not 0 < amount <= vocabulary.MAX_AMOUNT:
                     raise exception.BadRequest(f'allocations[{provider}][{resource_class}]', amount,
                                                f'must be a whole number from 1 to {vocabulary.MAX_AMOUNT}')
-                if provider not in providers:
-                    raise exception.UnknownProvider(
-                        str(provider), [name for name in resources if name in ours], providers)
-                items.append(Item(resource_class, amount,
-                                  None if resource_class in below.get(provider, ()) else provider))
+                if provider in providers:
+                    items.append(Item(resource_class, amount,
+                                      None if resource_class in below.get(provider, ()) else provider))
+                else:
+                    elsewhere.setdefault(str(provider), {})[resource_class] = amount
+    needs = specs.read(extra_specs) if extra_specs else _NO_NEEDS
+    if elsewhere:
+        _check_complete(items, elsewhere, needs, providers, certain)
     if not extra_specs:
-        return Demand(tuple(items))
-    needs = specs.read(extra_specs)
+        return Demand(tuple(items), skipped=tuple(elsewhere))
     _check_enough(items, needs, ours)
-    return Demand(tuple(items), needs.order, numa_policy=needs.policy or vocabulary.NONE)
+    return Demand(tuple(items), needs.order, numa_policy=needs.policy or vocabulary.NONE, skipped=tuple(elsewhere))
+
+
+def _check_complete(items: Sequence[Item], elsewhere: Mapping[str, Mapping[str, int]], needs: specs.Needs,
+                    providers: Collection[str], certain: bool) -> None:
+    """See that what is allocated at providers of nobody here is another host's, and not a part of what is meant here.
+
+    A mistake (a resolver that says other UUIDs than the scheduler has, a parent that is gone) shows as a class of which
+    less is allocated here than elsewhere, or none.
+    """
+    classes = sorted({resource_class for resources in elsewhere.values() for resource_class in resources})
+    for resource_class in classes:
+        here = _amount_of(resource_class, items)
+        there = sum(resources.get(resource_class, 0) for resources in elsewhere.values())
+        needed = needs.amounts.get(resource_class, 0)
+        if here < (needed or there) or not (needed or certain):
+            first, *others = elsewhere
+            raise exception.UnknownProvider(first, classes, providers, others)
 
 
 def _check_enough(items: Sequence[Item], needs: specs.Needs, ours: Collection[str]) -> None:
     """A flavor that needs more than the allocations hold would boot a guest with less in silence."""
     for resource_class, needed in needs.amounts.items():
         if needed and (resource_class in ours or resource_class in needs.order):
-            found = sum(item.amount for item in items if item.resource_class == resource_class)
+            found = _amount_of(resource_class, items)
             if found < needed:
                 raise exception.BadRequest(
                     'allocations', {resource_class: found},
                     f'the flavor needs {needed} {resource_class}, allocated on providers of this host is {found}')
+
+
+def _amount_of(resource_class: str, items: Sequence[Item]) -> int:
+    return sum(item.amount for item in items if item.resource_class == resource_class)
 
 
 def from_request(request: Any, providers: Collection[str]) -> Demand:

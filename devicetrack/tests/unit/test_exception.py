@@ -101,7 +101,7 @@ class FactsTestCase(testtools.TestCase):
         self.assertEqual(connection.Meaning.OTHER, parameters['meaning'].default)
 
     def test_a_constructor_of_its_own_shows_its_parameters(self) -> None:
-        self.assertEqual(['provider_uuid', 'resource_classes', 'known'],
+        self.assertEqual(['provider_uuid', 'resource_classes', 'known', 'others'],
                          list(inspect.signature(exception.UnknownProvider).parameters))
 
     def test_an_error_keeps_its_cause_and_goes_into_a_group(self) -> None:

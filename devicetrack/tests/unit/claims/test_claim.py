@@ -1,8 +1,11 @@
 """Taking and giving back, as a compute service does it: the real store, a host in memory."""
 
+import logging
 import time
 from unittest import mock
 import uuid
+
+import fixtures as fixtures_of_tests
 
 from devicetrack import exception
 from devicetrack import objects
@@ -221,6 +224,65 @@ class BadRequestTestCase(HostTestCase):
         self.assertEqual({'d0': FREE, 'd1': FREE}, host.states())
         self.assertEqual([], host.store.written)
         self.assertIsNone(instance.resources)
+
+
+class OtherHostTestCase(HostTestCase):
+    """Allocations that name providers of this host and of another one."""
+
+    def setUp(self):
+        super().setUp()
+        self.one = self.host(devices=2)
+        [here] = [one.uuid for one in self.one.manager.providers()]
+        self.allocations = {here: {'resources': {PMEM: 1}}, OTHER: {'resources': {PMEM: 1}}}
+
+    def moving(self):
+        instance = Instance(host='elsewhere')
+        return instance, fixtures.Migration('elsewhere', 'host', instance.uuid)
+
+    def test_a_claim_takes_what_is_of_this_host_and_says_what_it_left_out(self):
+        logged = self.useFixture(fixtures_of_tests.FakeLogger(level=logging.DEBUG))
+        claim = self.one.claim(Instance(), self.allocations)
+        self.assertEqual((1, (OTHER,)), (len(claim.resources), claim.skipped))
+        self.assertIn(f'providers of other hosts: {OTHER}', logged.output)
+
+    def test_so_do_claims_of_moves(self):
+        manager = self.one.manager
+        for claim in (manager.resize_claim, manager.rebuild_claim):
+            instance, migration = self.moving()
+            with claim(None, instance, 'host', self.allocations, migration) as made:
+                self.assertEqual((1, (OTHER,)), (len(made.resources), made.skipped))
+            made.abort()
+
+    def test_so_does_the_claim_of_a_live_migration(self):
+        source = self.host(devices=1, name='elsewhere')
+        instance = source.spawn(pmem=1)
+        instance.host = 'elsewhere'
+        migration = fixtures.Migration('elsewhere', 'host', instance.uuid)
+        claim = self.one.manager.live_migration_claim(None, instance, 'host', self.allocations, migration)
+        self.assertEqual((1, (OTHER,)), (len(claim.resources), claim.skipped))
+
+    def test_one_that_left_nothing_out_says_so(self):
+        del self.allocations[OTHER]
+        self.assertEqual((), self.one.claim(Instance(), self.allocations).skipped)
+        self.assertEqual((), self.one.claim(Instance(), pmem=1).skipped)
+        self.assertEqual((), self.one.claim(Instance(), None).skipped)
+
+    def test_nothing_but_other_hosts_is_an_error_of_every_claim(self):
+        [here] = set(self.allocations) - {OTHER}
+        del self.allocations[here]
+        manager = self.one.manager
+        for claim in (manager.resize_claim, manager.rebuild_claim, manager.live_migration_claim):
+            instance, migration = self.moving()
+            error = self.assertRaises(exception.UnknownProvider, claim, None, instance, 'host', self.allocations,
+                                      migration)
+            self.assertEqual((OTHER, (PMEM,)), (error.provider_uuid, error.resource_classes))
+        self.assertRaises(exception.UnknownProvider, self.one.claim, Instance(), self.allocations)
+        self.assertEqual({'d0': FREE, 'd1': FREE}, self.one.states())
+
+    def test_a_host_that_could_not_be_read_leaves_nothing_out_that_may_be_its_own(self):
+        self.one.machine.unknown_kinds['mdev'] = 'no answer'
+        self.one.audit()
+        self.assertRaises(exception.UnknownProvider, self.one.claim, Instance(), self.allocations)
 
 
 class ParentGoneTestCase(HostTestCase):

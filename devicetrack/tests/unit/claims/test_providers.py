@@ -171,6 +171,15 @@ class LateProvidersTestCase(base.TestCase):
         self.assertEqual([], host.manager.providers())
         self.assertIn(PMEM, host.manager.classes)
 
+    def test_a_provider_that_may_be_the_missing_one_is_not_taken_for_another_hosts(self) -> None:
+        """The service has just created it and allocates there before an audit hears of it."""
+        host = self.start('', OTHER, parents={PARENT: 2, OTHER: 1})
+        self.created.create(PARENT)
+        both = {self.created.uuids[name]: {'resources': {VGPU: 1}} for name in (PARENT, OTHER)}
+        self.assertRaises(exception.UnknownProvider, host.claim, fixtures.Instance(), both)
+        host.audit()
+        self.assertEqual(2, len(host.claim(fixtures.Instance(), both).resources))
+
     def test_no_uuid_but_the_services_is_recorded(self) -> None:
         host = self.start()
         self.assertRaises(exception.NoFit, host.claim, fixtures.Instance(), pmem=1)

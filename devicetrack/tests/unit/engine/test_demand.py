@@ -73,6 +73,59 @@ class UnknownProviderTestCase(base.TestCase):
         self.assertEqual(('elsewhere', (VGPU,), (HERE, THERE)),
                          (error.provider_uuid, error.resource_classes, error.known))
 
+    def test_each_of_several_is_named(self):
+        error = self.assertRaises(exception.UnknownProvider, read, {
+            'x': {'resources': {PMEM: 1}}, 'y': {'resources': {VGPU: 1, PMEM: 1}}, 'z': {'resources': {'VCPU': 1}}})
+        self.assertEqual(('x', ('y',), (PMEM, VGPU)), (error.provider_uuid, error.others, error.resource_classes))
+        self.assertIn("'x', 'y'", str(error))
+
+
+class OtherHostTestCase(base.TestCase):
+    """Allocations over two hosts: those of an instance that is evacuated, or that an earlier move left behind."""
+
+    scenarios = base.table(
+        ('as much there as here', {HERE: {VGPU: 1}, 'x': {VGPU: 1}}, {}, ('x',)),
+        ('less there', {HERE: {VGPU: 2}, 'x': {VGPU: 1}}, {}, ('x',)),
+        ('over providers', {HERE: {VGPU: 1}, THERE: {VGPU: 1}, 'x': {VGPU: 2}}, {}, ('x',)),
+        ('two providers there', {HERE: {VGPU: 2}, 'x': {VGPU: 1}, 'y': {VGPU: 1}}, {}, ('x', 'y')),
+        ('what the flavor needs is here', {HERE: {VGPU: 1}, 'x': {VGPU: 4}}, {'resources:VGPU': '1'}, ('x',)),
+        ('several classes', {HERE: {VGPU: 1, PMEM: 1}, 'x': {VGPU: 1}, 'y': {PMEM: 1}}, {}, ('x', 'y')),
+        ('nothing of ours there', {HERE: {VGPU: 1}, 'x': {'VCPU': 1}}, {}, ()),
+        names=('allocated', 'extra_specs', 'skipped'))
+
+    def test_is_skipped_and_said(self):
+        asked = read({uuid: {'resources': resources} for uuid, resources in self.allocated.items()}, self.extra_specs)
+        self.assertEqual(self.skipped, asked.skipped)
+        self.assertEqual({HERE, THERE} & self.allocated.keys(), {item.provider_uuid for item in asked.items})
+
+
+class PerhapsOursTestCase(base.TestCase):
+    """Where it would be a claim of less than was meant, nothing is left out in silence."""
+
+    scenarios = base.table(
+        ('more there', {HERE: {VGPU: 1}, 'x': {VGPU: 2}}, {}, True),
+        ('another class there', {HERE: {PMEM: 1}, 'x': {VGPU: 1}}, {}, True),
+        ('none here of what the flavor needs', {HERE: {PMEM: 1}, 'x': {VGPU: 1}}, {'resources:VGPU': '1'}, True),
+        ('less here than the flavor needs', {HERE: {VGPU: 1}, 'x': {VGPU: 1}}, {'resources:VGPU': '2'}, True),
+        ('this host does not know all its providers', {HERE: {VGPU: 1}, 'x': {VGPU: 1}}, {}, False),
+        names=('allocated', 'extra_specs', 'certain'))
+
+    def read(self, **more):
+        return demand.from_allocations({uuid: {'resources': resources} for uuid, resources in self.allocated.items()},
+                                       (HERE, THERE), OURS, {**self.extra_specs, **more}, certain=self.certain)
+
+    def test_is_refused_and_named(self):
+        error = self.assertRaises(exception.UnknownProvider, self.read)
+        self.assertEqual('x', error.provider_uuid)
+
+
+class NotAllKnownTestCase(base.TestCase):
+
+    def test_what_the_flavor_needs_is_certain_all_the_same(self):
+        asked = demand.from_allocations({HERE: {'resources': {VGPU: 1}}, 'x': {'resources': {VGPU: 1}}}, (HERE,), OURS,
+                                        {'resources:VGPU': '1'}, certain=False)
+        self.assertEqual(('x',), asked.skipped)
+
 
 class FlavorTestCase(base.TestCase):
 
