@@ -220,6 +220,7 @@ class LockedLedger:
     proven = _noting(Ledger.proven)
     withheld = _asking(Ledger.withheld)
     reasons = _asking(Ledger.reasons)
+    held = _asking(Ledger.held)
     device = _asking(Ledger.device)
     devices = _asking(Ledger.devices)
     parents = _asking(Ledger.parents)

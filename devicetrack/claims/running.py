@@ -44,6 +44,7 @@ from devicetrack.compatibility.sources import Declarer
 from devicetrack.conf import manager as options
 from devicetrack.engine.migrations import Endpoint
 from devicetrack.engine.reconcile import Finding
+from devicetrack.engine.states import HeldDevice
 from devicetrack.objects import Provider
 from devicetrack.objects.values import Record
 from devicetrack.objects.values import Usage
@@ -158,6 +159,14 @@ class Running:
         counts = scheduling.counts(pools, unclaimed, self.gate.report_only is not None)
         return scheduling.providers(self.views.providers.present, self._nodename, counts,
                                     list(self.declarations.known.values()))
+
+    def held(self, instance_uuid: str | None) -> tuple[HeldDevice, ...]:
+        """What an instance holds, or all of them, by memory alone."""
+        # Asked before and after: a commit that gets into doubt meanwhile, or out of it, is never called sure too early.
+        before, held = self.rows.doubts, self.ledger.held(instance_uuid)
+        doubted = {key for doubt in (*before, *self.rows.doubts) for key in doubt.changes.keys}
+        return tuple(held if not doubted else [
+            one._replace(in_doubt=(one.kind, one.identifier) in doubted) for one in held])
 
     def placed(self) -> tuple[list[Record], Usage]:
         """The rows of the host, as their devices are counted now, and what guests use."""

@@ -44,6 +44,24 @@ class DeviceState(NamedTuple):
         return self.kind, self.identifier
 
 
+class HeldDevice(NamedTuple):
+    """One device that an instance has, as the manager's memory knows it.
+
+    ``identifier`` is None while it is being claimed and not named yet. ``provider_uuid`` is where it is counted now,
+    None while its provider was not created yet. ``releasing`` when it is on its way back. ``in_doubt`` when a commit
+    about it got no answer: whether the instance has it, or gave it up, is for the store to say at the next audit.
+    """
+
+    kind: str
+    identifier: str | None
+    instance_uuid: str
+    provider_uuid: str | None
+    resource_class: str
+    parent: str | None
+    releasing: bool
+    in_doubt: bool = False
+
+
 class PoolState(NamedTuple):
     """The devices of one pool, counted.
 

@@ -23,6 +23,7 @@ from devicetrack.engine.selection import Pool
 from devicetrack.engine.selection import RELEASING
 from devicetrack.engine.selection import Unit
 from devicetrack.engine.states import DeviceState
+from devicetrack.engine.states import HeldDevice
 from devicetrack.engine.states import PoolState
 from devicetrack.engine.withholding import NO_REASON
 from devicetrack.engine.withholding import Standing
@@ -80,6 +81,15 @@ class Stock:
         yield from self._holdings.values()
         for beside in self._beside.values():
             yield from beside
+
+    def held(self, instance_uuid: str | None = None) -> list[HeldDevice]:
+        """What an instance holds, or without one every instance, in whatever role."""
+        holdings = self._all_holdings() if instance_uuid is None else self._holdings_of(instance_uuid)
+        unnamed = self._unnamed
+        return [HeldDevice((pool := unit.pool).kind, None if unit.identifier in unnamed else unit.identifier,
+                           holding.instance_uuid, pool.provider_uuid or None, pool.resource_class, pool.parent_name,
+                           unit.state == RELEASING)
+                for holding in holdings for unit in holding.units]
 
     def device(self, key: DeviceKey) -> DeviceState | None:
         """One device, None when it is not known here."""

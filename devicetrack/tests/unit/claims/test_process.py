@@ -20,6 +20,7 @@ CALLS = base.table(
     ('release', lambda manager, instance: manager.release(None, instance)),
     ('update_available_resource', lambda manager, instance: manager.update_available_resource(None, 'host')),
     ('resources_of', lambda manager, instance: manager.resources_of(instance.uuid)),
+    ('held', lambda manager, instance: manager.held(instance.uuid)),
     ('explain', lambda manager, instance: manager.explain(None)),
     ('providers', lambda manager, instance: manager.providers()),
     names=('call',))
