@@ -10,11 +10,12 @@ import importlib
 from typing import Any
 import warnings
 
-# oslo.versionedobjects loads oslo.messaging, that oslo.service, and that eventlet; oslo.privsep loads it too. eventlet
-# then prints that it is deprecated. Nothing here uses it, and whoever imports this library cannot do anything about it.
+# oslo.versionedobjects loads oslo.messaging, that oslo.service, and that eventlet, itself or by futurist; oslo.privsep
+# loads it too. eventlet then prints that it is deprecated. Nothing here uses it, and who imports this library can do
+# nothing about it.
 # A program that imports eventlet itself is still warned. A filter within catch_warnings() around each import would not
 # do: it undoes what other threads change in the filters meanwhile.
-warnings.filterwarnings('ignore', r'\s*Eventlet is deprecated', module='oslo_')
+warnings.filterwarnings('ignore', r'\s*Eventlet is deprecated', module='oslo_|futurist')
 
 _PUBLIC = {
     'Claim': 'devicetrack.claims.claim',

@@ -1,0 +1,79 @@
+"""The library in a Nova that runs with native threads, which refuses eventlet: any import of it then fails.
+
+Nova refuses to start when something has loaded eventlet before it chose its threads. Each test is a process of its own.
+"""
+
+import os
+import pathlib
+import subprocess
+import sys
+import textwrap
+
+import devicetrack
+from devicetrack.tests import base
+
+ROOT = pathlib.Path(devicetrack.__file__).parent
+
+# Our tests are no part of a service, and neither is what only one of its commands loads within a migration.
+_NOT_OF_A_SERVICE = ('tests', 'migrations')
+
+_CHOOSE = """
+from nova import monkey_patch
+monkey_patch.patch(backend='threading')
+"""
+
+_CLAIM = """
+from devicetrack.testing import fixtures
+host = fixtures.Host(devices=1, parents={'p0': 1})
+host.setUp()
+instance = host.spawn(pmem=1, vgpu=1)
+host.audit()
+host.delete(instance)
+host.cleanUp()
+"""
+
+
+def modules():
+    for path in sorted(ROOT.rglob('*.py')):
+        parts = [ROOT.name, *path.relative_to(ROOT).with_suffix('').parts]
+        if not set(_NOT_OF_A_SERVICE).intersection(parts):
+            yield '.'.join(parts[:-1] if parts[-1] == '__init__' else parts)
+
+
+class NativeThreadsTestCase(base.TestCase):
+
+    def run_program(self, program):
+        environment = {name: value for name, value in os.environ.items() if name != 'OS_NOVA_DISABLE_EVENTLET_PATCHING'}
+        answer = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True, check=False,
+                                env=environment | {'PYTHONPATH': str(ROOT.parent)})
+        self.assertEqual((0, ''), (answer.returncode, answer.stderr[-2000:] if answer.returncode else ''))
+        return answer.stdout.strip(), answer.stderr
+
+    def test_all_of_it_is_imported_and_a_guest_gets_devices_without_eventlet(self):
+        named = list(modules())
+        self.assertIn('devicetrack.virt.libvirt.driver', named)
+        program = _CHOOSE + textwrap.dedent(f"""
+            import importlib, sys
+            for name in {named}:
+                importlib.import_module(name)
+        """) + _CLAIM + "print('eventlet' in sys.modules)"
+        self.assertEqual('False', self.run_program(program)[0])
+
+    def test_nova_can_choose_after_the_package_and_its_options(self):
+        program = textwrap.dedent("""
+            import sys
+            import devicetrack
+            from oslo_config import cfg
+            devicetrack.register_options(cfg.ConfigOpts())
+        """) + _CHOOSE + _CLAIM + "print('eventlet' in sys.modules)"
+        self.assertEqual('False', self.run_program(program)[0])
+
+    def test_another_service_that_chooses_native_threads_hears_nothing_of_eventlet(self):
+        program = textwrap.dedent("""
+            import devicetrack
+            from oslo_service import backend
+            backend.init_backend(backend.BackendType.THREADING)
+            import devicetrack.claims.manager
+            print(backend.get_backend_type().value)
+        """)
+        self.assertEqual(('threading', ''), self.run_program(program))
