@@ -455,7 +455,8 @@ class _Comparison:
                 if (state == INSTANCE_ELSEWHERE and record.state == vocabulary.ACTIVE and uuid not in usage.domains
                         and key not in self.named and uuid not in self._left):
                     yield self._finding(RECORDED_UNUSED, WARNING, key, f'the compute service says that {uuid} lives '
-                                        'elsewhere, and no domain names it', 'see whether the instance still needs it')
+                                        'elsewhere, and no domain names it', 'see whether a migration that failed may '
+                                        'bring it back; if none may, devicetrack-manage instance release')
                 continue
             move = known.get(record.migration_uuid)
             if move is None:

@@ -85,7 +85,7 @@ def _next(world: World) -> Step | None:
         if guest.state == compute_service.ACTIVE and guest.uuid not in world.hosts[str(guest.host)].machine.domains:
             return Step('hard reboot', name)
     for step in operations.enabled(world):
-        if step.name == 'clean up':
+        if step.name in ('clean up', 'release by hand'):
             return step
     return None
 

@@ -13,7 +13,9 @@ from typing import Final
 from typing import NamedTuple
 
 from devicetrack import exception
+from devicetrack import vocabulary
 from devicetrack.testing import compute_service as service
+from devicetrack.tests.model import memory
 from devicetrack.tests.model import service as states
 from devicetrack.tests.model.service import Guest
 from devicetrack.tests.model.service import Move
@@ -319,6 +321,23 @@ def _is_left_behind(world: World, guest: Guest, host: str) -> bool:
         return False
     move = world.service.move_of(guest)
     return move is None or host not in (move.source, move.dest)
+
+
+@operation(lambda world: ((guest.name, name) for guest in _at_rest(world)
+                          for name in _alive(world) if _waits_for_a_person(world, guest, name)))
+def release_by_hand(world: World, name: str, host: str) -> None:
+    """An operator says that an instance has left a host for good."""
+    world.acting = host
+    memory.running(world.hosts[host].manager).repairs.release(world.service.guests[name].uuid)
+
+
+def _waits_for_a_person(world: World, guest: Guest, host: str) -> bool:
+    """Whether a migration that failed may have taken a guest away from a host, for all that the host can know."""
+    return (guest.host != host and guest.uuid not in world.hosts[host].machine.domains
+            and any(row.instance_uuid == guest.uuid and row.migration_uuid is None and row.state == vocabulary.ACTIVE
+                    for row in world.rows_of(host))
+            and any(move.instance_uuid == guest.uuid and move.source == host and move.status == 'error'
+                    for move in world.service.migrations))
 
 
 # -- resize and cold migration ----------------------------------------------------------------------------------------

@@ -1,10 +1,14 @@
 """A short search; ``make model-check`` makes the long ones."""
 
 from devicetrack.tests import base
+from devicetrack.tests.model import finishing
 from devicetrack.tests.model import mutants
+from devicetrack.tests.model import operations
 from devicetrack.tests.model import quiet
 from devicetrack.tests.model import search
+from devicetrack.tests.model.operations import Step
 from devicetrack.tests.model.world import Shape
+from devicetrack.tests.model.world import World
 
 
 class SearchTestCase(base.TestCase):
@@ -19,6 +23,22 @@ class SearchTestCase(base.TestCase):
         result = search.run(self.shape, depth=1)
         self.assertEqual([], [str(violation) for violation in result.violations])
         self.assertGreater(result.states, 100)
+
+
+class StoriesTestCase(base.TestCase):
+    """Histories that random ones came upon, and that are too long for a search."""
+
+    def test_a_guest_is_elsewhere_and_a_migration_from_here_had_failed(self):
+        """It may have taken the guest along, for all that this host knows: a person says that it did not."""
+        quiet.logs(self)
+        world = self.useFixture(World(Shape(devices=3, mdevs=3, guests=3, sizes=(1, 2, 0))))
+        for step in (Step('boot', ('i2', 'b')), Step('resize', ('i2', 'b', 1)), Step('boot', ('i3', 'a'))):
+            operations.perform(world, step)
+        world.kill('a')
+        operations.perform(world, Step('resize', ('i3', 'b', 2)))               # for which there is no room
+        operations.perform(world, Step('unshelve elsewhere', ('i3',)))
+        ending = finishing.finish(world)
+        self.assertEqual(((), True), (ending.wrong, Step('release by hand', ('i3', 'a')) in ending.steps))
 
 
 # This planted fault takes as long as all others together. ``make model-check`` finds it.
