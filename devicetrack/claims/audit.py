@@ -32,6 +32,7 @@ LOG = log.logger(__name__)
 
 # An audit goes on with these itself. Once the row has gone or moved on since, there is nothing to report.
 _GOES_ON = (reconcile.RELEASE_PENDING, reconcile.ABANDONED, reconcile.STALE_MIGRATION)
+_USED_BY_ANOTHER = (reconcile.WRONG_OWNER, reconcile.SHARED)
 # Rows of instances that have no allocation any more.
 _OVER = (reconcile.ABANDONED, reconcile.STALE_MIGRATION)
 
@@ -101,7 +102,13 @@ class Audit:
                            + self._without_provider())
 
     def _compare(self, views: Views) -> list[Finding]:
-        return reconcile.compare(views, self._withheld.failures)
+        found = reconcile.compare(views, self._withheld.failures)
+        # One look is enough: a proof too few costs a wipe. An owner that never used its device would give it back as
+        # clean, though another has written to it.
+        used = {finding.device for finding in found if finding.kind in _USED_BY_ANOTHER}
+        if used:
+            self._unproven.disprove(used)
+        return found
 
     def _not_under_way(self, findings: Sequence[Finding]) -> list[Finding]:
         """Findings without the devices that are being wiped here as they should be; and news of the others."""

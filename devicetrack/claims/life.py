@@ -36,6 +36,7 @@ from devicetrack.engine.views import used
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import InstanceResources
 from devicetrack.objects import MigrationContext
+from devicetrack.objects import values
 from devicetrack.objects.values import Candidate
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Record
@@ -101,7 +102,7 @@ class Life:
         self._ledger, self._rows, self._driver = ledger, rows, driver
         self._views, self._declarations = views, declarations
         self._given_up, self._rebuild, self._attempts = given_up, rebuild, attempts
-        self._giving, self._wipes = giving, wipes
+        self._giving, self._wipes, self._wiped = giving, wipes, driver.wiped_kinds()
         # Claim ids only have to differ from one another, over restarts too; a UUID for each would cost more.
         self._claim_prefix = secrets.token_hex(8)
         self._claim_numbers = itertools.count()
@@ -205,8 +206,9 @@ class Life:
                    position: int, claim_id: str, now: int) -> Record:
         # Each has its name by now, which the type cannot say: a check for each would be paid by every claim.
         return Record(self.host_uuid, candidate.kind, candidate.identifier, instance_uuid,  # type: ignore[arg-type]
-                      migration_uuid, role, vocabulary.CLAIMED, position, claim_id, 1, candidate.provider_uuid,
-                      candidate.resource_class, candidate.parent, candidate.numa_node, candidate.details, now)
+                      migration_uuid, role, vocabulary.CLAIMED, position, claim_id, values.CLAIMED,
+                      candidate.provider_uuid, candidate.resource_class, candidate.parent, candidate.numa_node,
+                      candidate.details, now)
 
     # -- making it real -----------------------------------------------------------------------------------------------
 
@@ -234,7 +236,9 @@ class Life:
             details = self._make(record)
         after = record._replace(details=details)
         after = after._replace(seen=self._declarations.seen_before_start(after))
-        return record, record if after == record else after._replace(generation=record.generation + 1)
+        # That a guest may write to it from now on is noted in the row too, or its release would need no wipe.
+        is_news = after != record or (record.generation == values.CLAIMED and record.kind in self._wiped)
+        return record, after._replace(generation=record.generation + 1) if is_news else record
 
     def _make(self, record: Record) -> str:
         """Make one device ready on the host; returns its details."""
@@ -270,8 +274,8 @@ class Life:
         with self._ledger.put_back_on_error(other):
             chosen = record._replace(
                 kind=candidate.kind, identifier=candidate.identifier or '', provider_uuid=candidate.provider_uuid,
-                parent=candidate.parent, numa_node=candidate.numa_node, details=candidate.details, generation=1,
-                state=vocabulary.CLAIMED)
+                parent=candidate.parent, numa_node=candidate.numa_node, details=candidate.details,
+                generation=values.CLAIMED, state=vocabulary.CLAIMED)
         try:
             self._rows.write(Changes(insert=(chosen,), delete=(record,)))
         except exception.NothingWritten:

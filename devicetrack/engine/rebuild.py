@@ -21,6 +21,7 @@ from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestRecord
 from devicetrack.objects.values import Inventory
 from devicetrack.objects.values import InventoryDevice
+from devicetrack.objects.values import OF_A_GUEST
 from devicetrack.objects.values import Record
 from devicetrack.objects.values import RecordedDevice
 from devicetrack.objects.values import Usage
@@ -164,8 +165,9 @@ def _row(host_uuid: str, claim: _Claim, usage: Usage) -> Record:
         role = vocabulary.CURRENT
     waits = role == vocabulary.INCOMING or (uuid in usage.arriving and not device.beside)
     return Record(host_uuid, device.kind, device.identifier, uuid, device.migration_uuid, role,
-                  vocabulary.CLAIMED if waits else vocabulary.ACTIVE, device.position, device.claim_id, 1,
-                  device.provider_uuid, device.resource_class, device.parent, device.numa_node, device.details, 0)
+                  vocabulary.CLAIMED if waits else vocabulary.ACTIVE, device.position, device.claim_id,
+                  OF_A_GUEST, device.provider_uuid, device.resource_class, device.parent, device.numa_node,
+                  device.details, 0)
 
 
 def _names(domains: Collection[str]) -> str:

@@ -28,6 +28,7 @@ from devicetrack.engine.views import Views
 from devicetrack.objects import details
 from devicetrack.objects import identity
 from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import OF_A_GUEST
 from devicetrack.objects.values import Record
 from devicetrack.objects.values import RecordedDevice
 
@@ -120,8 +121,8 @@ def _row(device: RecordedDevice, instance_uuid: str, views: Views) -> Record:
     # The audit finds out whether an arriving guest has arrived. Then its row becomes active.
     state = vocabulary.CLAIMED if device.role == vocabulary.INCOMING else vocabulary.ACTIVE
     return Record(views.host_uuid, device.kind, device.identifier, instance_uuid, device.migration_uuid, device.role,
-                  state, device.position, device.claim_id, 1, device.provider_uuid, device.resource_class,
-                  device.parent, device.numa_node, device.details, 0)
+                  state, device.position, device.claim_id, OF_A_GUEST, device.provider_uuid,
+                  device.resource_class, device.parent, device.numa_node, device.details, 0)
 
 
 # -- rows that there are ----------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from typing import Any
 from oslo_utils import versionutils
 from oslo_versionedobjects import fields as ovo_fields
 
+from devicetrack import vocabulary
 from devicetrack.objects import base
 from devicetrack.objects import details
 from devicetrack.objects import fields
@@ -68,6 +69,15 @@ class DeviceAssignment(base.DeviceTrackObject):
             if attribute != '_obj_details':
                 held[attribute] = value
         return made
+
+    @property
+    def was_only_claimed(self) -> bool:
+        """Whether the row says that no guest was ever to have the device: it was claimed, and then given back.
+
+        The manager writes the row when it makes a device ready that keeps bytes (:data:`.values.ONLY_CLAIMED`), so one
+        that was written by the claim and by the release alone never was. It says nothing of other users of the device.
+        """
+        return bool(self.state == vocabulary.RELEASING and self.generation == values.ONLY_CLAIMED)
 
     def obj_load_attr(self, attrname: str) -> None:
         if attrname != 'details' or self._record is None:

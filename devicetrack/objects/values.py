@@ -9,6 +9,7 @@ changed.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 from typing import NamedTuple
 
 from devicetrack.objects.compact import Compact
@@ -21,13 +22,20 @@ class DeviceKey(NamedTuple):
     identifier: str
 
 
+# The generation of a row that its claim wrote, and of a row that only its claim and its release wrote. A row that does
+# not begin with a claim begins with OF_A_GUEST: its guest may have written to the device already.
+CLAIMED: Final = 1
+ONLY_CLAIMED: Final = 2
+OF_A_GUEST: Final = 3
+
+
 class Record(NamedTuple):
     """One row of the store: one assignment.
 
-    ``position`` counts from 0 in the order of the request. ``generation`` counts the writes of the row from 1.
-    ``created_at`` is in seconds since the epoch, and no decision uses it. ``seen`` is the highest migration version, as
-    major.minor.patch, that the guest may have seen of the device since its boot. It is None when nobody knows, for
-    example in a row that was recovered from the record of a guest.
+    ``position`` counts from 0 in the order of the request. ``generation`` counts the writes of the row, from 1 for the
+    one of its claim. ``created_at`` is in seconds since the epoch, and no decision uses it. ``seen`` is the highest
+    migration version, as major.minor.patch, that the guest may have seen of the device since its boot. It is None when
+    nobody knows, for example in a row that was recovered from the record of a guest.
     """
 
     host_uuid: str

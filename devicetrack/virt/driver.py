@@ -127,10 +127,13 @@ class VirtDriver(abc.ABC):
                 confirm: Confirm | None = None) -> Mapping[DeviceKey, DriverError | None]:
         """Check that no domain names the devices, unrealize or wipe them, and prove that they are clean or gone.
 
-        Idempotent: it does not repeat work that is done, except a wipe without proof. While it holds the devices'
-        locks, it asks the hypervisor right before it changes each device, and once more after the last one: a guest may
-        have been started meanwhile. Before it says that a device may be given to somebody else, it records durably that
-        the device is clean, if such devices keep bytes.
+        Idempotent: it does not repeat work that is done, except a wipe without proof. A device of an assignment that
+        was only claimed (:attr:`~devicetrack.objects.DeviceAssignment.was_only_claimed`) is not wiped, if a proof on
+        this host says that it is clean, and nobody uses it. When somebody uses a device, its proof is taken back, so
+        that it is wiped when that ends. While it holds the devices' locks, it asks the hypervisor right before it
+        changes each device, and once more after the last one: a guest may have been started meanwhile. Before it says
+        that a device may be given to somebody else, it records durably that the device is clean, if such devices keep
+        bytes.
 
         :param confirm: called with each assignment under its device's lock, before the device is changed. An error of
             it ends the call, and passes: this device and those after it were not changed

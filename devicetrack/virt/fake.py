@@ -482,6 +482,14 @@ class FakeHost:
             self.contents.pop(key, None)
             self.enter('destroyed')
 
+    def is_untouched(self, assignment: DeviceAssignment) -> bool:
+        """Whether a namespace was claimed and never made ready for a guest, and is as clean as it was then."""
+        key = DeviceKey(assignment.kind, assignment.identifier)
+        if key.kind != VPMEM or key in self.unproven or not assignment.was_only_claimed:
+            return False
+        self._namespace(assignment)
+        return True
+
     def prove(self, assignment: DeviceAssignment, how: str) -> None:
         """Look whether a namespace is clean, or wipe it; then the machine has a proof."""
         key = DeviceKey(assignment.kind, assignment.identifier)
@@ -597,14 +605,18 @@ class FakeDriver(driver.VirtDriver):
                 results.update((key, driver.obstacle(key, usage)) for key in done)
                 # No sooner: whoever used a device meanwhile may have written to it after its wipe.
                 self.machine.unproven.difference_update(key for key in done if results[key] is None)
+                self.disprove(key for key in done if results[key] is not None)
         return results
 
     def _unclaim(self, assignment: DeviceAssignment) -> exception.DriverError | None:
-        obstacle = driver.obstacle(DeviceKey(assignment.kind, assignment.identifier), self.machine.usage(guarding=True))
+        key = DeviceKey(assignment.kind, assignment.identifier)
+        obstacle = driver.obstacle(key, self.machine.usage(guarding=True))
         if obstacle is not None:
+            self.disprove((key,))               # whoever has it may write to it, and be gone at the next try
             return obstacle
         try:
-            self.machine.unrealize(assignment)
+            if not self.machine.is_untouched(assignment):
+                self.machine.unrealize(assignment)
         except exception.DeviceError as error:
             return error
         return None

@@ -16,6 +16,7 @@ from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import DeviceMap
 from devicetrack.objects import DevicePair
+from devicetrack.objects import values
 from devicetrack.objects.values import Attribute
 from devicetrack.objects.values import Candidate
 from devicetrack.objects.values import Capacity
@@ -36,11 +37,12 @@ PROVIDER = '9c0f1e5e-6d5b-4f7a-9b57-0c8f2f1f9a01'
 
 
 def assignment(instance_uuid: str, kind: str, identifier: str, parent: str | None, text: str,
-               position: int = 0) -> DeviceAssignment:
+               position: int = 0, state: str = vocabulary.CLAIMED,
+               generation: int = values.CLAIMED) -> DeviceAssignment:
     """An assignment as the claim manager hands it to a driver; ``text`` are its details."""
     return DeviceAssignment.from_record(Record(
         host_uuid=HOST, kind=kind, identifier=identifier, instance_uuid=instance_uuid, migration_uuid=None,
-        role=vocabulary.CURRENT, state=vocabulary.CLAIMED, position=position, claim_id='claim', generation=1,
+        role=vocabulary.CURRENT, state=state, position=position, claim_id='claim', generation=generation,
         provider_uuid=PROVIDER, resource_class='CLASS', parent=parent, numa_node=None, details=text, created_at=0))
 
 
@@ -300,6 +302,65 @@ class Contract(base.TestCase):
             self.assertNotIn('ns0', self.unproven())
             self.driver.realize(wanted)
             self.assertIn('ns0', self.unproven())
+
+    def released(self, name: str, generation: int = values.ONLY_CLAIMED,
+                 state: str = vocabulary.RELEASING) -> DeviceAssignment:
+        """The assignment of a namespace that is on its way back."""
+        device = self.devices()[DeviceKey('vpmem', name)]
+        return assignment(self.instance, 'vpmem', name, device.parent, device.details, 0, state, generation)
+
+    def test_what_was_only_claimed_goes_back_as_it_is(self) -> None:
+        self.driver.unclaim([self.assigned('vpmem', 'ns0')])
+        # No guest wrote this. It shows whether anything was written.
+        self.world.write('ns0', b'a mark')
+        self.assertEqual({DeviceKey('vpmem', 'ns0'): None}, self.driver.unclaim([self.released('ns0')]))
+        self.assertFalse(self.world.is_clean('ns0'))
+        self.assertNotIn('ns0', self.unproven())
+        self.assertEqual({DeviceKey('vpmem', 'ns0'): None}, self.world.driver().unclaim([self.released('ns0')]))
+        self.assertFalse(self.world.is_clean('ns0'))
+
+    def check_is_wiped(self, assignment: DeviceAssignment) -> None:
+        self.world.write('ns0', b'secret')
+        self.assertEqual({DeviceKey('vpmem', 'ns0'): None}, self.driver.unclaim([assignment]))
+        self.assertTrue(self.world.is_clean('ns0'))
+        self.assertNotIn('ns0', self.unproven())
+
+    def test_what_was_only_claimed_is_wiped_without_a_proof(self) -> None:
+        self.driver.disprove([DeviceKey('vpmem', 'ns0')])
+        self.check_is_wiped(self.released('ns0'))
+
+    def test_what_was_realized_is_wiped_whatever_its_row_says(self) -> None:
+        self.driver.unclaim([self.assigned('vpmem', 'ns0')])
+        self.driver.realize(self.assigned('vpmem', 'ns0'))
+        self.check_is_wiped(self.released('ns0'))
+        self.driver.guest_config([self.assigned('vpmem', 'ns0')])
+        self.check_is_wiped(self.released('ns0'))
+
+    def test_what_its_row_says_was_more_than_claimed_is_wiped_whatever_is_proven(self) -> None:
+        for generation in (values.CLAIMED, values.OF_A_GUEST):
+            self.driver.unclaim([self.assigned('vpmem', 'ns0')])
+            self.check_is_wiped(self.released('ns0', generation))
+        self.driver.unclaim([self.assigned('vpmem', 'ns0')])
+        self.check_is_wiped(self.released('ns0', state=vocabulary.ACTIVE))
+
+    def test_what_was_only_claimed_and_a_guest_names_is_wiped_when_that_is_gone(self) -> None:
+        self.driver.unclaim([self.assigned('vpmem', 'ns0')])
+        config = self.driver.guest_config([self.assigned('vpmem', 'ns0')])
+        self.driver.unclaim([self.assigned('vpmem', 'ns0')])
+        self.world.start_guest(self.instance, config)
+        self.assertIsInstance(self.driver.unclaim([self.released('ns0')])[DeviceKey('vpmem', 'ns0')],
+                              exception.DeviceInUse)
+        self.world.stop_guest(self.instance)
+        self.world.delete_guest(self.instance)
+        self.check_is_wiped(self.released('ns0'))
+
+    def test_another_device_of_the_name_of_what_was_only_claimed_does_not_go_back(self) -> None:
+        self.driver.unclaim([self.assigned('vpmem', 'ns0')])
+        released = self.released('ns0')
+        self.world.replace('ns0')
+        self.assertIsInstance(self.driver.unclaim([released])[DeviceKey('vpmem', 'ns0')], exception.DeviceGone)
+        self.assertFalse(self.world.is_clean('ns0'))
+        self.check_is_wiped(self.released('ns0'))
 
     def test_what_another_uses_is_proven_no_more(self) -> None:
         self.driver.unclaim([self.assigned('vpmem', 'ns0')])

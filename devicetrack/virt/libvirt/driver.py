@@ -328,14 +328,12 @@ class LibvirtDriver(driver.VirtDriver):
                 if confirm is not None:
                     confirm(assignment)
                 usage = asked or self._usage_or_doubt({kind.name}, keys)
-                results[_key(assignment)] = (driver.obstacle(_key(assignment), usage)
-                                             or self._proving.unclaim(assignment, kind, lock))
+                results[_key(assignment)] = self._proving.give_back(assignment, kind, lock, usage)
                 asked = None
             done = [(assignment, kind) for assignment, kind, _lock in held if results[_key(assignment)] is None]
             if done:
                 usage = self._usage_or_doubt({kind.name for _assignment, kind in done}, keys)
-                results.update((_key(one), driver.obstacle(_key(one), usage)) for one, _kind in done)
-                results.update(self._proving.wiped([one for one, _kind in done if results[_key(one)] is None]))
+                results.update(self._proving.proven([one for one, _kind in done], usage))
             for _assignment, _kind, lock in held:
                 lock.unlock()                   # the kinds answered, so their wipers have ended
         return {_key(assignment): results[_key(assignment)] for assignment in assignments}

@@ -89,6 +89,13 @@ class Proofs:
                         found.append(key)
         return found
 
+    def is_clean(self, key: DeviceKey, details: str) -> bool:
+        """Whether a proof calls this one device clean."""
+        with self._mutex:
+            self._refresh()
+            proof = self._known.get((key.kind, key.identifier))
+        return proof is not None and identity.same_device(proof[0], details)
+
     def record(self, proven: Mapping[DeviceKey, str], how: str) -> None:
         """Record that devices are clean. For who holds their locks.
 

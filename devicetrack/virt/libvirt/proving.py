@@ -47,9 +47,61 @@ class Proving:
         self._kinds, self._proofs, self._lock, self._usage = kinds, known, lock, usage
         self._reading: list[threading.Event] = []       # one for each device that is being read; set, it ends that
 
+    def give_back(self, assignment: DeviceAssignment, kind: api.DeviceKind, lock: filelock.FileLock,
+                  usage: Usage) -> exception.DriverError | None:
+        """Take one device back, if nobody uses it. One that was never made ready for a guest is left as it is.
+
+        It is clean then; :meth:`proven` records that.
+        """
+        key = key_of(assignment)
+        try:
+            error: exception.DeviceError | None = obstacle(key, usage)
+            try:
+                if error is None and self._is_untouched(assignment, kind):
+                    return None
+            except exception.DeviceError as failed:
+                error = failed
+            if error is not None:
+                self.take_back((key,))          # whoever has it may write to it, and be gone at the next try
+                return error
+        except exception.DriverError as failed:
+            return exception.UnclaimFailed(*key, str(failed))
+        return self.unclaim(assignment, kind, lock)
+
+    def _is_untouched(self, assignment: DeviceAssignment, kind: api.DeviceKind) -> bool:
+        """Whether a device was claimed and never made ready for a guest, and is as clean as it was then.
+
+        The row and the proof must both say so. Each may be older than a guest that had the device: the row in a store
+        that was restored, the proof in a state directory that another manager did not use. The proof stays.
+
+        :raises DriverError: the device cannot go back
+        """
+        return (kind.keeps_bytes and assignment.was_only_claimed
+                and self._proofs.is_clean(key_of(assignment), details.to_text(assignment.details))
+                and kind.is_untouched(assignment))
+
+    def proven(self, assignments: Iterable[DeviceAssignment], usage: Usage) -> _Results:
+        """Record that devices are clean which were taken back, unless somebody uses them by now.
+
+        :returns: an error for each that cannot be given to somebody else, and None for the others
+        """
+        results: _Results = {}
+        clean = []
+        for assignment in assignments:
+            key = key_of(assignment)
+            results[key] = obstacle(key, usage)
+            if results[key] is None:
+                clean.append(assignment)
+        try:
+            self.take_back(key for key, error in results.items() if error is not None)
+        except exception.DriverError as failed:
+            results.update((key, exception.UnclaimFailed(*key, str(failed)))
+                           for key, error in results.items() if error is not None)
+        return results | self.wiped(clean)
+
     def unclaim(self, assignment: DeviceAssignment, kind: api.DeviceKind,
                 lock: filelock.FileLock) -> exception.DriverError | None:
-        """Take one device back, which nobody uses. It is clean then; :meth:`wiped` records that."""
+        """Clean or remove one device, which nobody uses; :meth:`wiped` records that."""
         key = key_of(assignment)
         try:
             # Usually it has no proof. A state directory that is older than its guests may have one.
@@ -66,7 +118,8 @@ class Proving:
 
         :returns: an error for each that has no proof now
         """
-        keep_bytes = [one for one in assignments if self._kinds[one.kind].keeps_bytes]
+        keep_bytes = [one for one in assignments if self._kinds[one.kind].keeps_bytes
+                      and not self._proofs.is_clean(key_of(one), details.to_text(one.details))]
         if keep_bytes:
             try:
                 self._record(keep_bytes, vocabulary.WIPED)

@@ -93,6 +93,7 @@ class AbortTestCase(base.TestCase):
 
     def test_a_device_that_cannot_be_cleaned_is_the_matter_of_the_audit(self):
         claim = self.host.claim(self.instance, pmem=1)
+        self.host.manager.realize(self.host.context, self.instance)
         self.host.store.before('write', GONE, times=1)
         self.assertRaises(exception.StoreUnavailable, claim.abort)
         self.host.machine.before('wipe', exception.UnclaimFailed('vpmem', 'd0', 'a bad block'))

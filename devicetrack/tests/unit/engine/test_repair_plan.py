@@ -123,7 +123,7 @@ class RowTestCase(base.TestCase):
         device = recorded(pmem(), 3, role='current', migration='M', claim_id='7')
         [one] = planned(LOST._replace(guests=(guest(device),)))
         self.assertEqual(values.Record(
-            'host', 'vpmem', 'a', 'i', 'M', 'current', 'active', 3, '7', 1, 'provider', device.resource_class,
+            'host', 'vpmem', 'a', 'i', 'M', 'current', 'active', 3, '7', 3, 'provider', device.resource_class,
             device.parent, device.numa_node, device.details, 0), one.after)
 
     def test_once_adopted_there_is_nothing_to_repair(self):
@@ -163,7 +163,7 @@ class LineTestCase(base.TestCase):
     def test_what_a_definition_says_makes_no_line_of_its_own(self):
         device = recorded(pmem(), claim_id='1\ngive back vpmem b')
         [one] = planned(LOST._replace(guests=(guest(device),)))
-        self.assertIn(r"claim_id='1\ngive back vpmem b' generation=1", str(one))
+        self.assertIn(r"claim_id='1\ngive back vpmem b' generation=3", str(one))
         self.assertTrue(str(one).isprintable())
 
 

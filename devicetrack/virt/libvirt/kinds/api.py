@@ -166,6 +166,17 @@ class DeviceKind(abc.ABC):
         :raises DriverError: the device is not given back; it stays held
         """
 
+    def is_untouched(self, assignment: DeviceAssignment) -> bool:
+        """Say whether a device, which is proven clean and was only claimed, can go back as it is.
+
+        For a kind that keeps bytes. The driver has the device's lock, and no domain names it. By default the kind
+        cannot tell, and the device is wiped.
+
+        :returns: False when it has to be wiped
+        :raises DriverError: as :meth:`unclaim`, where the host does not have the device, or somebody uses it
+        """
+        return False
+
     def is_blank(self, assignments: Sequence[DeviceAssignment]) -> Collection[str]:
         """Say of which devices the host knows, without reading any of their bytes, that all of them are zero.
 

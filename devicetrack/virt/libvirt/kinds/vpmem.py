@@ -177,6 +177,11 @@ class VPMEM(api.DeviceKind):
             os.close(fd)
         os.close(self._open(assignment, namespace))             # nobody has opened it meanwhile
 
+    def is_untouched(self, assignment: DeviceAssignment) -> bool:
+        os.close(self._open(assignment, self._wipeable(assignment)))        # nobody has it open or mapped
+        self._wipeable(assignment)
+        return True
+
     def _open(self, assignment: DeviceAssignment, namespace: namespaces.Namespace) -> int:
         """Open a namespace that nobody else has open, and take its lock.
 

@@ -1,0 +1,144 @@
+"""Devices that were claimed and never made ready go back as they are, unless a guest may have had them all the same."""
+
+from devicetrack import exception
+from devicetrack.objects.values import DeviceKey
+from devicetrack.store.api import Changes
+from devicetrack.testing import fixtures
+from devicetrack.testing.compute_service import Migration
+from devicetrack.testing.fixtures import a_request
+from devicetrack.testing.fixtures import FREE
+from devicetrack.testing.fixtures import Instance
+from devicetrack.tests import base
+from devicetrack.virt import fake_guests
+
+D0 = DeviceKey('vpmem', 'd0')
+
+
+class OnlyClaimedTestCase(base.TestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.host = self.useFixture(fixtures.Host(devices=1))
+        self.instance = Instance()
+        # No guest wrote it: it shows whether the device was wiped.
+        self.host.machine.contents[D0] = b'a mark'
+
+    def check_was_wiped(self, was):
+        self.assertEqual(([], {'d0': FREE}, not was),
+                         (self.host.records(), self.host.states(), D0 in self.host.machine.contents))
+
+
+class GoesBackTestCase(OnlyClaimedTestCase):
+    """Without a wipe."""
+
+    def test_by_an_abort(self):
+        self.host.claim(self.instance, pmem=1).abort()
+        self.check_was_wiped(False)
+
+    def test_by_an_error_in_the_block(self):
+        def refuses():
+            with self.host.claim(self.instance, pmem=1):
+                raise exception.NodeUnavailable('host', 'refused late')
+        self.assertRaises(exception.NodeUnavailable, refuses)
+        self.check_was_wiped(False)
+
+    def test_by_a_release_in_the_background(self):
+        self.host.claim(self.instance, pmem=1)
+        self.host.manager.release(self.host.context, self.instance, wait=False)
+        self.host.wait()
+        self.check_was_wiped(False)
+
+    def test_by_an_abort_whose_manager_ended_in_its_middle(self):
+        claim = self.host.claim(self.instance, pmem=1)
+        self.host.machine.before('unclaim', exception.HypervisorUnreachable('fake', 'gone'), times=1)
+        self.assertRaises(exception.HypervisorUnreachable, claim.abort)
+        self.host.restart()
+        self.check_was_wiped(False)
+
+    def test_by_a_move_that_is_reverted_before_its_guest_came(self):
+        migration = Migration('another', 'host', self.instance.uuid)
+        self.host.service.moves = [migration]
+        self.host.manager.resize_claim(self.host.context, self.instance, 'host', a_request(pmem=1), migration)
+        self.host.manager.drop_move_claim_at_dest(self.host.context, self.instance, migration)
+        self.check_was_wiped(False)
+
+    def test_after_a_restart_by_a_release(self):
+        self.host.claim(self.instance, pmem=1)
+        self.host.restart()
+        self.host.manager.release(self.host.context, self.instance)
+        self.check_was_wiped(False)
+
+
+class IsWipedTestCase(OnlyClaimedTestCase):
+    """A guest may have written to it."""
+
+    def test_after_realize(self):
+        claim = self.host.claim(self.instance, pmem=1)
+        self.host.manager.realize(self.host.context, self.instance)
+        claim.abort()
+        self.check_was_wiped(True)
+
+    def test_after_a_realize_that_failed(self):
+        host = self.useFixture(fixtures.Host(devices=2))
+        host.machine.contents[D0] = b'a mark'
+        claim = host.claim(self.instance, pmem=2)
+        host.machine.remove(DeviceKey('vpmem', 'd1'))
+        self.assertRaises(exception.DeviceGone, host.manager.realize, host.context, self.instance)
+        self.assertRaises(exception.DeviceGone, claim.abort)
+        self.assertNotIn(D0, host.machine.contents)
+
+    def test_after_a_realize_that_could_not_be_recorded(self):
+        claim = self.host.claim(self.instance, pmem=1)
+        self.host.store.before('write', exception.StoreUnavailable('store', 'gone'), times=1)
+        self.assertRaises(exception.StoreUnavailable, self.host.manager.realize, self.host.context, self.instance)
+        claim.abort()
+        self.check_was_wiped(True)
+
+    def test_after_a_start_that_nobody_recorded(self):
+        self.host.claim(self.instance, pmem=1)
+        self.host.manager.realize(self.host.context, self.instance)
+        self.host.start_guest(self.instance.uuid, self.host.manager.guest_config(self.instance))
+        self.assertEqual(['claimed'], [record.state for record in self.host.records()])
+        self.host.stop_guest(self.instance.uuid)
+        self.host.delete_guest(self.instance.uuid)
+        self.host.restart()
+        self.host.manager.release(self.host.context, self.instance)
+        self.check_was_wiped(True)
+
+    def test_after_a_start_by_a_manager_with_another_state_directory(self):
+        self.host.claim(self.instance, pmem=1)
+        self.host.manager.realize(self.host.context, self.instance)
+        # What this state directory has to say is older than that.
+        self.host.machine.unproven.discard(D0)
+        self.host.restart()
+        self.host.manager.release(self.host.context, self.instance)
+        self.check_was_wiped(True)
+
+    def test_after_a_start_that_a_restored_store_does_not_know_of(self):
+        self.host.claim(self.instance, pmem=1)
+        [before] = self.host.records()
+        self.host.manager.realize(self.host.context, self.instance)
+        [row] = self.host.records()
+        self.host.manager.close()
+        self.host.store.store.write(Changes(delete=(row,)))
+        self.host.store.store.write(Changes(insert=(before,)))
+        self.host.restart()
+        self.host.manager.release(self.host.context, self.instance)
+        self.check_was_wiped(True)
+
+    def test_after_another_guest_used_it(self):
+        self.host.claim(self.instance, pmem=1)
+        [device] = self.host.machine.devices.values()
+        self.host.machine.start_guest('another', [fake_guests.element('vpmem', fixtures.path_of(device))])
+        self.host.audit()
+        self.host.stop_guest('another')
+        self.host.delete_guest('another')
+        self.host.manager.release(self.host.context, self.instance)
+        self.check_was_wiped(True)
+
+    def test_after_nothing_proved_it_clean_when_it_was_claimed(self):
+        self.host.configuration.set('devicetrack', unproven_devices='trust')
+        self.host.machine.unproven.add(D0)
+        self.host.restart()
+        self.host.claim(self.instance, pmem=1).abort()
+        self.check_was_wiped(True)
