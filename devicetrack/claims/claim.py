@@ -7,9 +7,10 @@ from typing import Any
 from typing import Self
 
 from devicetrack import log
+from devicetrack.claims.instance_fields import Fields
+from devicetrack.claims.instance_fields import InstanceFields
 from devicetrack.claims.life import Life
 from devicetrack.objects import InstanceResources
-from devicetrack.objects import MigrationContext
 
 LOG = log.logger(__name__)
 
@@ -21,31 +22,41 @@ class Claim:
     claim took, and goes on. The exception is a block in which ``started`` failed while the guest is there: it keeps
     its devices, and the audit records that it runs. ``migration`` is that of a claim for a move, else None. ``skipped``
     are the UUIDs of providers of other hosts that the allocations named too, with resource classes of ours.
+    ``fields`` is what the claim set on the instance, or would have set: see :class:`.InstanceFields`.
     """
 
-    __slots__ = ('resources', 'claim_id', 'migration', 'skipped', '_life', '_instance', '_over')
+    __slots__ = ('resources', 'fields', 'claim_id', 'migration', 'skipped', '_life', '_instances', '_instance', '_over')
 
-    def __init__(self, life: Life, instance: Any, resources: InstanceResources, migration: Any = None,
-                 over: bool | None = None, skipped: tuple[str, ...] = ()) -> None:
+    def __init__(self, life: Life, instances: InstanceFields, instance: Any, resources: InstanceResources,
+                 fields: Fields, migration: Any = None, over: bool | None = None,
+                 skipped: tuple[str, ...] = ()) -> None:
         assignments = resources.assignments
-        self.resources = resources
+        self.resources, self.fields = resources, fields
         self.claim_id: str = assignments[0].claim_id if assignments else ''
         self.migration, self.skipped = migration, skipped
-        self._life, self._instance = life, instance
+        self._life, self._instances, self._instance = life, instances, instance
         self._over = not assignments if over is None else over
 
-    def abort(self) -> None:
+    def keep(self) -> Self:
+        """Have the instance keep what was claimed for it. A claim that it refuses is given back."""
+        with self:
+            self._instances.set(self._instance, self.fields)
+        return self
+
+    def abort(self) -> Fields:
         """Give back what this claim took, and nothing that another claim took since. A second call does nothing.
 
+        :returns: what it set on the instance: what that had before the claim
         :raises DeviceInUse: the guest is there still; its devices stay recorded and held
         :raises DriverError, StoreError: not everything could be given back; the audit goes on with it
         """
         if self._over:
-            return
+            return {}
         migration_uuid = None if self.migration is None else self.migration.uuid
         self._life.abort(self._instance.uuid, self.claim_id, migration_uuid)
         self._over = True
-        take_off(self._instance, self.claim_id, migration_uuid)
+        now = Fields(**{**self.fields, **self._instances.read(self._instance)})
+        return take_off(self._instances, self._instance, now, self.claim_id, migration_uuid)
 
     def __enter__(self) -> Self:
         return self
@@ -69,11 +80,23 @@ class Claim:
                         {'claim': self.claim_id, 'error': not_given})
 
 
-def take_off(instance: Any, claim_id: str, migration_uuid: str | None) -> None:
-    """Let an instance name nothing that a claim took and gave back."""
-    context = getattr(instance, 'migration_context', None)
-    resources = getattr(instance, 'resources', None)
-    if isinstance(resources, InstanceResources) and any(one.claim_id == claim_id for one in resources):
-        instance.resources = context.old_resources if isinstance(context, MigrationContext) else None
+def take_off(instances: InstanceFields, instance: Any, now: Fields, claim_id: str,
+             migration_uuid: str | None) -> Fields:
+    """Let an instance keep nothing that a claim took and gave back.
+
+    :param now: what the instance keeps, as far as that is known
+    :returns: what was set on it
+    """
+    after = Fields()
+    resources, context = now.get('resources'), now.get('migration_context')
+    before = context.old_resources if context is not None else None
+    if resources is not None:
+        names_it = any(one.claim_id == claim_id for one in resources)
+    else:
+        names_it = 'resources' not in now and (migration_uuid is None or before is not None)
+    if names_it:
+        after['resources'] = before
     if migration_uuid is not None:
-        instance.migration_context = None
+        after['migration_context'] = None
+    instances.set(instance, after)
+    return after

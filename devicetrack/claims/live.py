@@ -18,6 +18,7 @@ from devicetrack.claims import moves
 from devicetrack.claims import partner_search
 from devicetrack.claims.claim import Claim
 from devicetrack.claims.declarations import Declarations
+from devicetrack.claims.instance_fields import InstanceFields
 from devicetrack.claims.locked_ledger import LockedLedger
 from devicetrack.claims.moves import Moves
 from devicetrack.claims.partner_search import PartnerSearch
@@ -42,17 +43,17 @@ LOG = log.logger(__name__)
 class LiveMigrations:
     """Both ends of the live migrations of guests with devices. :class:`.manager.ClaimManager` documents each call."""
 
-    def __init__(self, host: str, driver: VirtDriver, rows: Rows, ledger: LockedLedger, declarations: Declarations,
-                 moving: Moves) -> None:
-        self._host, self._driver, self._rows, self._ledger = host, driver, rows, ledger
+    def __init__(self, host: str, driver: VirtDriver, instances: InstanceFields, rows: Rows, ledger: LockedLedger,
+                 declarations: Declarations, moving: Moves) -> None:
+        self._host, self._driver, self._instances, self._rows, self._ledger = host, driver, instances, rows, ledger
         self._declarations, self._moves = declarations, moving
 
     # -- before anything is claimed -----------------------------------------------------------------------------------
 
     def check_at_destination(self, instance: Any) -> LiveMigrationCheck:
         """See that this host takes running guests with such devices."""
-        resources = getattr(instance, 'resources', None)
-        if isinstance(resources, InstanceResources):
+        resources = self._instances.read(instance).get('resources')
+        if resources is not None:
             self._check_partners(partner_search.from_resources(resources))
         return LiveMigrationCheck(instance_uuid=instance.uuid, devices=None)
 
@@ -99,7 +100,7 @@ class LiveMigrations:
         """Claim a partner for each device that the guest runs on."""
         if migration is not None and self._moves.is_source(migration):
             raise exception.BadRequest('migration.source_compute', self._host, 'a live migration has two hosts')
-        guest = _source_devices(instance, check, demand)
+        guest = _source_devices(instance, self._instances.read(instance).get('resources'), check, demand)
         self._check_partners(guest)
         search = PartnerSearch(self._host, self._ledger, self._declarations, guest)
         return self._moves.claim(context, instance, migration, moves.LIVE_MIGRATION, demand, numa_topology, search)
@@ -176,13 +177,13 @@ def _check_map_is_of(instance: Any, migration: Any, device_map: DeviceMap) -> No
             raise exception.BadRequest(f'device_map.{where}', found, f'the call is about {wanted}')
 
 
-def _source_devices(instance: Any, check: LiveMigrationCheck | None, demand: Demand) -> list[Wanted]:
+def _source_devices(instance: Any, resources: InstanceResources | None, check: LiveMigrationCheck | None,
+                    demand: Demand) -> list[Wanted]:
     """The devices that the guest runs on, each of which needs a partner here.
 
     :raises BadRequest: nobody said which they are, or they are not as many as were asked for
     """
-    resources = getattr(instance, 'resources', None)
-    has = sorted(resources if isinstance(resources, InstanceResources) else (), key=lambda one: one.position)
+    has = sorted(resources or (), key=lambda one: one.position)
     wanted = sum(item.amount for item in demand.items)
     if len(has) != wanted:
         raise exception.BadRequest(

@@ -18,6 +18,8 @@ from devicetrack.claims import arguments
 from devicetrack.claims import moves
 from devicetrack.claims.claim import Claim
 from devicetrack.claims.claim import take_off
+from devicetrack.claims.instance_fields import Fields
+from devicetrack.claims.instance_fields import InstanceFields
 from devicetrack.claims.providers import ProviderResolver
 from devicetrack.claims.running import Parts
 from devicetrack.claims.running import Running
@@ -67,12 +69,17 @@ class ClaimManager:
     :param service: the compute service's view of its instances; without it nothing is concluded about instances
     :param providers: says the UUIDs of resource providers; by default they are derived from the host's UUID
     :param nodename: the hypervisor node of this host, when its name is another than the host's
+    :param instance_fields: reads and sets what instances keep of their devices; by default their attributes. A service
+        whose instances take no objects of ours hands in a
+        :class:`~devicetrack.claims.instance_fields.ReturnedFields`, and keeps what the calls return
     """
 
     def __init__(self, host: str, driver: VirtDriver, store: Store, conf: Any, service: ComputeService | None = None,
-                 providers: ProviderResolver | None = None, nodename: str | None = None) -> None:
+                 providers: ProviderResolver | None = None, nodename: str | None = None,
+                 instance_fields: InstanceFields | None = None) -> None:
         self.host, self.nodename = host, nodename or host
-        self._parts = Parts(Endpoint(self.host, self.nodename), driver, store, conf, service, providers)
+        self._parts = Parts(Endpoint(self.host, self.nodename), driver, store, conf, service, providers,
+                            instance_fields or InstanceFields())
         self._pid = os.getpid()
         self._running: Running | None = None
 
@@ -194,10 +201,9 @@ class ClaimManager:
         host = self._open_for(nodename, instance)
         demand = host.views.providers.demand(allocations, getattr(instance, 'flavor', None))
         records = host.life.take(instance.uuid, demand) if demand.items else []
-        claim = Claim(host.life, instance, host.life.resources(instance.uuid, records), skipped=demand.skipped)
-        with claim:                             # gives it back when the instance does not take it
-            instance.resources = claim.resources
-        return claim
+        resources = host.life.resources(instance.uuid, records)
+        return Claim(host.life, host.instances, instance, resources, {'resources': resources},
+                     skipped=demand.skipped).keep()
 
     def disable_node(self, nodename: str, reason: str) -> None:
         """Refuse new claims on a node, until :meth:`enable_node` or :meth:`close`.
@@ -280,8 +286,8 @@ class ClaimManager:
     def started(self, context: Any, instance: Any, before_move: bool = False) -> InstanceResources:
         """Record that the guest runs on its devices. If it is never called, the audit settles it.
 
-        Sets ``instance.resources``. When the instance moved to here, the new devices are its current ones from now on;
-        those that it left on this host stay its own until the move is confirmed.
+        Sets ``instance.resources``, and returns them. When the instance moved to here, the new devices are its current
+        ones from now on; those that it left on this host stay its own until the move is confirmed.
 
         :param before_move: as :meth:`realize`
         :raises InvalidTransition: its devices are on their way back
@@ -289,7 +295,7 @@ class ClaimManager:
         host, uuid = self._owner_for(instance), instance.uuid
         with host.rows.working(uuid):
             resources = host.life.resources(uuid, host.life.start(uuid, before_move))
-            instance.resources = resources
+            host.instances.set(instance, {'resources': resources})
             return resources
 
     def adopt(self, context: Any, instance: Any, devices: Iterable[DeviceKey]) -> InstanceResources:
@@ -331,7 +337,7 @@ class ClaimManager:
 
     # -- giving back --------------------------------------------------------------------------------------------------
 
-    def release(self, context: Any, instance: Any, wait: bool = True) -> None:
+    def release(self, context: Any, instance: Any, wait: bool = True) -> Fields:
         """Give back everything that the instance holds here, old and new when it moves. Idempotent.
 
         Sets ``instance.resources`` to None. Call it after the guest is gone. Blocks while devices are removed or wiped,
@@ -339,11 +345,12 @@ class ClaimManager:
 
         :param wait: without it what has to be wiped is wiped in the background, and is held until then: :meth:`wipes`
             says how far that is, and audits report what of it fails
+        :returns: what it set on the instance
         :raises DeviceInUse: a domain still names a device; what is not in use was given back. Without ``wait`` only
             for devices that are not wiped
         :raises DriverError, StoreError: not everything was given back; the audit goes on with it
         """
-        host, released = self._started_for(instance), False
+        host, released, fields = self._started_for(instance), False, Fields(resources=None)
         while not released:
             if wait:
                 host.wipes.wait_for(instance.uuid)
@@ -351,29 +358,29 @@ class ClaimManager:
                 if wait and host.wipes.is_wiping(instance.uuid):
                     continue                    # an audit has just begun with it
                 host.life.release(host.rows.of_instance(instance.uuid), wait)
-                if getattr(instance, 'resources', None) is not None:
-                    instance.resources = None
+                host.instances.set(instance, fields)
                 released = True
         host.wipes.go_on()
+        return fields
 
     def abort_instance_claim(self, context: Any, instance: Any, claim_id: str | None = None,
-                             migration_uuid: str | None = None) -> None:
+                             migration_uuid: str | None = None) -> Fields:
         """Give back what a claim took: everything that the instance holds here, or only what ``claim_id`` took.
 
         What a claim for a move made old is current again. Sets ``instance.resources`` to what the instance had before
         the claim.
 
+        :returns: what it set on the instance
         :raises DriverError, StoreError: as :meth:`release`
         """
         if claim_id is None:
-            self.release(context, instance)
-            return
+            return self.release(context, instance)
         host = self._started_for(instance)
         arguments.check_text('claim_id', claim_id)
         if migration_uuid is not None:
             arguments.check_uuid('migration_uuid', migration_uuid)
         host.life.abort(instance.uuid, claim_id, migration_uuid)
-        take_off(instance, claim_id, migration_uuid)
+        return take_off(host.instances, instance, host.instances.read(instance), claim_id, migration_uuid)
 
     # -- moving -------------------------------------------------------------------------------------------------------
 
@@ -465,48 +472,54 @@ class ClaimManager:
         demand = host.views.providers.demand(allocations, getattr(instance, 'flavor', None))
         return host.moves.claim(context, instance, migration, moves.EVACUATION, demand, numa_topology)
 
-    def drop_move_claim_at_source(self, context: Any, instance: Any, migration: Any) -> None:
+    def drop_move_claim_at_source(self, context: Any, instance: Any, migration: Any) -> Fields:
         """A move is confirmed: give back what the instance left on this host. Idempotent.
 
         On one host the new devices are at rest from the same transaction on. Call it after the guest that ran on the
         old devices is gone, or runs on the new ones. Sets ``instance.migration_context`` to None.
 
+        :returns: what it set on the instance
         :raises DriverError, StoreError: as :meth:`release`
         """
-        self._started_for(instance, migration).moves.drop_at_source(instance, migration)
+        return self._started_for(instance, migration).moves.drop_at_source(instance, migration)
 
-    def drop_move_claim_at_dest(self, context: Any, instance: Any, migration: Any) -> None:
+    def drop_move_claim_at_dest(self, context: Any, instance: Any, migration: Any) -> Fields:
         """A move is reverted or rolled back: give back what was claimed for it on this host. Idempotent.
 
         On one host the old devices are current again from the same transaction on, their contents untouched. Sets
         ``instance.resources`` to what the instance had, where that is known, and ``instance.migration_context`` to
         None.
 
+        :returns: what it set on the instance
         :raises BadRequest: the service says that the migration is done; nothing was changed
         :raises DeviceInUse: the guest's definition still names the new devices; they go back at an audit after it is
             defined anew
         :raises DriverError, StoreError: as :meth:`release`
         """
-        self._started_for(instance, migration).moves.drop_at_destination(instance, migration.uuid)
+        return self._started_for(instance, migration).moves.drop_at_destination(instance, migration.uuid)
 
     def drop_move_claim(self, context: Any, instance: Any, nodename: str, flavor: Any = None,
-                        prefix: str = moves.NEW) -> None:
+                        prefix: str = moves.NEW) -> Fields:
         """End a move of which the caller has no migration at hand: ``new_`` undoes it here, ``old_`` confirms it.
 
         The migration is that of ``instance.migration_context``, or the only one that rows of the instance name here.
 
+        :returns: what it set on the instance
         :raises NodeUnavailable: the node is not of this host
         :raises Exception: as :meth:`drop_move_claim_at_dest`
         """
         host = self._started_for(instance)
         host.gate.check_name(nodename)
-        host.moves.drop(instance, prefix)
+        return host.moves.drop(instance, prefix)
 
-    def finish_evacuation(self, context: Any, instance: Any, nodename: str, migration: Any) -> None:
-        """The evacuated guest runs here. Sets ``instance.resources``, and ``instance.migration_context`` to None."""
+    def finish_evacuation(self, context: Any, instance: Any, nodename: str, migration: Any) -> Fields:
+        """The evacuated guest runs here. Sets ``instance.resources``, and ``instance.migration_context`` to None.
+
+        :returns: what it set on the instance
+        """
         host = self._started_for(instance)
         host.gate.check_name(nodename)
-        host.moves.finish_evacuation(instance, migration)
+        return host.moves.finish_evacuation(instance, migration)
 
     def update_usage(self, context: Any, instance: Any, nodename: str, sign: int = 1) -> None:
         """Take note of a change of an instance on this host: a migration that its context names takes it away.

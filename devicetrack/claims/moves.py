@@ -20,6 +20,8 @@ from devicetrack import log
 from devicetrack import vocabulary
 from devicetrack.claims import arguments
 from devicetrack.claims.claim import Claim
+from devicetrack.claims.instance_fields import Fields
+from devicetrack.claims.instance_fields import InstanceFields
 from devicetrack.claims.life import Arrival
 from devicetrack.claims.life import Life
 from devicetrack.claims.partner_search import PartnerSearch
@@ -49,13 +51,14 @@ class Moves:
     """Instances that move to this host, from it, or to other devices of it.
 
     :param here: this host as migrations name it
+    :param instances: reads and sets what the service's instances keep
     :param attempts: how often a claim for a running guest looks for partners
     """
 
-    def __init__(self, here: migrations.Endpoint, service: ServiceView, rows: Rows, life: Life, views: HostViews,
-                 attempts: int) -> None:
-        self._here, self._service, self._rows, self._life, self._views = here, service, rows, life, views
-        self._attempts = attempts
+    def __init__(self, here: migrations.Endpoint, service: ServiceView, instances: InstanceFields, rows: Rows,
+                 life: Life, views: HostViews, attempts: int) -> None:
+        self._here, self._service, self._instances = here, service, instances
+        self._rows, self._life, self._views, self._attempts = rows, life, views, attempts
 
     # -- claims -------------------------------------------------------------------------------------------------------
 
@@ -82,11 +85,9 @@ class Moves:
             else:
                 self._life.leave(move)
         resources = self._life.resources(instance.uuid, records)
-        claim = Claim(self._life, instance, resources, migration, over=not records and not leaving,
-                      skipped=demand.skipped)
-        with claim:                             # gives it back when the instance does not take it
-            instance.migration_context = move.context(resources)
-        return claim
+        return Claim(self._life, self._instances, instance, resources,
+                     {'migration_context': move.context(resources)}, migration,
+                     over=not records and not leaving, skipped=demand.skipped).keep()
 
     def _take(self, demand: Demand, move: Arrival, partners: PartnerSearch | None) -> list[Record]:
         if partners is None:
@@ -99,7 +100,7 @@ class Moves:
     def claim_in_place(self, instance: Any) -> Claim:
         """The claim of a rebuild in place: it has the instance's devices, and an abort takes none."""
         records = self._life.used_by_guest(self._rows.of_instance(instance.uuid))
-        return Claim(self._life, instance, self._life.resources(instance.uuid, records), over=True)
+        return Claim(self._life, self._instances, instance, self._life.resources(instance.uuid, records), {}, over=True)
 
     def is_source(self, migration: Any) -> bool:
         """Whether a migration leaves from this host."""
@@ -151,8 +152,7 @@ class Moves:
     def _old_resources(self, instance: Any, leaving: Sequence[Record] | None) -> InstanceResources | None:
         if leaving is not None:
             return self._life.resources(instance.uuid, leaving)
-        resources = getattr(instance, 'resources', None)
-        return resources if isinstance(resources, InstanceResources) else None
+        return self._instances.read(instance).get('resources')
 
     # -- what the service and the guest say ---------------------------------------------------------------------------
 
@@ -255,25 +255,27 @@ class Moves:
             (record, migration_uuid) for record in records
             if migrations.leaves_with(record, records) or (by_calls and _came(record, records)))))
 
-    def drop_at_source(self, instance: Any, migration: Any) -> None:
+    def drop_at_source(self, instance: Any, migration: Any) -> Fields:
         """A move is confirmed: what the instance left goes back, what it has is at rest."""
         with self._rows.working(instance.uuid):
             move = migrations.Move.of(migration)
             if self._here.is_at(move.source) and not self._here.is_at(move.destination) \
                     and getattr(instance, 'host', None) != self._here.host:
                 self.mark_old(instance, migration.uuid)
-            self._confirm(instance, migration.uuid)
+            return self._confirm(instance, migration.uuid)
 
-    def _confirm(self, instance: Any, migration_uuid: str) -> None:
+    def _confirm(self, instance: Any, migration_uuid: str) -> Fields:
         """End a move in one transaction; then what was left goes back. For who works on the instance."""
         ours = [record for record in self._rows.there(instance.uuid) if record.migration_uuid == migration_uuid]
         old = tuple(record for record in ours if record.role == vocabulary.OLD)
         new = tuple(record for record in ours if record.role != vocabulary.OLD)
         left = self._life.advance(migrations.Settlement(settle=new, give=old, over=True))
-        instance.migration_context = None
+        fields: Fields = {'migration_context': None}
+        self._instances.set(instance, fields)
         self._life.give_back(left)
+        return fields
 
-    def drop_at_destination(self, instance: Any, migration_uuid: str) -> None:
+    def drop_at_destination(self, instance: Any, migration_uuid: str) -> Fields:
         """A move is undone: what was claimed for it goes back, what the instance had is current again.
 
         :raises BadRequest: the service says that the move is done
@@ -290,10 +292,12 @@ class Moves:
             new = tuple(record for record in ours if record.role != vocabulary.OLD)
             before = self._resources_before(instance, migration_uuid, old)
             left = self._life.advance(migrations.Settlement(settle=old, give=new, over=True))
+            fields: Fields = {'migration_context': None}
             if before is not None:
-                instance.resources = before
-            instance.migration_context = None
+                fields['resources'] = before
+            self._instances.set(instance, fields)
             self._life.give_back(left)
+            return fields
 
     def _resources_before(self, instance: Any, migration_uuid: str,
                           old: Sequence[Record]) -> InstanceResources | None:
@@ -302,51 +306,56 @@ class Moves:
             return self._life.resources(instance.uuid, [
                 record._replace(role=vocabulary.CURRENT, migration_uuid=None, generation=record.generation + 1)
                 for record in old])
-        context = getattr(instance, 'migration_context', None)
-        if isinstance(context, MigrationContext) and context.migration_uuid == migration_uuid:
+        kept = self._instances.read(instance)
+        context = kept.get('migration_context')
+        if 'migration_context' not in kept:
+            with contextlib.suppress(exception.UnknownObject, exception.MalformedObject):
+                context = self.stored_context(instance.uuid)
+        if context is not None and context.migration_uuid == migration_uuid:
             resources: InstanceResources | None = context.old_resources
             return resources
         return None
 
-    def drop(self, instance: Any, prefix: str) -> None:
+    def drop(self, instance: Any, prefix: str) -> Fields:
         """End a move at the end that the prefix names: ``new_`` undoes it here, ``old_`` confirms it.
 
         :raises BadRequest: the prefix is neither
         """
         if prefix not in (NEW, OLD):
             raise exception.BadRequest('prefix', prefix, f'must be {NEW} or {OLD}')
-        named = _named_by(instance)
+        named = self._named_by(instance)
         if named is None:
             of_rows = named_migrations(self._rows.there(instance.uuid))
             if len(of_rows) != 1:
-                return                          # nothing moves, or nobody can say what: the audit will ask
+                return {}                       # nothing moves, or nobody can say what: the audit will ask
             [named] = of_rows
         if prefix == NEW:
-            self.drop_at_destination(instance, named)
-            return
+            return self.drop_at_destination(instance, named)
         with self._rows.working(instance.uuid):
-            self._confirm(instance, named)
+            return self._confirm(instance, named)
 
-    def finish_evacuation(self, instance: Any, migration: Any) -> None:
+    def finish_evacuation(self, instance: Any, migration: Any) -> Fields:
         """The guest runs here: what was claimed for it is current. It is at rest when the service says all is done."""
         with self._rows.working(instance.uuid):
-            named = arguments.migration_uuid(migration) if migration is not None else _named_by(instance)
+            named = arguments.migration_uuid(migration) if migration is not None else self._named_by(instance)
             self._life.settle(migrations.Settlement(arrive=tuple(
                 record for record in self._rows.there(instance.uuid)
                 if named is not None and record.migration_uuid == named and record.role != vocabulary.OLD)))
-            instance.resources = self._life.resources(
+            resources = self._life.resources(
                 instance.uuid, self._life.used_by_guest(self._rows.of_instance(instance.uuid)))
-            instance.migration_context = None
+            fields: Fields = {'resources': resources, 'migration_context': None}
+            self._instances.set(instance, fields)
+            return fields
 
     def update_usage(self, instance: Any) -> None:
         """The service saved a change of an instance: at a move's source this is the first that names the migration.
 
         The context may be of a move that is over, or that brought the instance here. Such a one takes it nowhere.
         """
-        named = _named_by(instance)
-        if named is None:
+        named, context = self._named_by(instance), self._instances.read(instance).get('migration_context')
+        if named is None or context is None:
             return
-        new_resources = instance.migration_context.new_resources
+        new_resources = context.new_resources
         if new_resources is not None and new_resources.host_uuid == self._life.host_uuid:
             return
         if not self._service.ends_moves_by_calls:
@@ -356,16 +365,15 @@ class Moves:
         with self._rows.working(instance.uuid):
             self.mark_old(instance, named)
 
+    def _named_by(self, instance: Any) -> str | None:
+        """The migration that an instance's context names, if it has one.
 
-def _named_by(instance: Any) -> str | None:
-    """The migration that an instance's context names, if it has one.
-
-    :raises BadRequest: it names none
-    """
-    context = getattr(instance, 'migration_context', None)
-    if not isinstance(context, MigrationContext):
-        return None
-    return arguments.check_uuid('instance.migration_context.migration_uuid', context.migration_uuid)
+        :raises BadRequest: it names none
+        """
+        context = self._instances.read(instance).get('migration_context')
+        if context is None:
+            return None
+        return arguments.check_uuid('instance.migration_context.migration_uuid', context.migration_uuid)
 
 
 def _came(record: Record, rows: Sequence[Record]) -> bool:

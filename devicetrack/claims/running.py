@@ -22,6 +22,7 @@ from devicetrack.claims.given_up import GivenUpClaims
 from devicetrack.claims.giving import Giving
 from devicetrack.claims.host import HostLock
 from devicetrack.claims.host import identify
+from devicetrack.claims.instance_fields import InstanceFields
 from devicetrack.claims.ledger_rebuild import LedgerRebuild
 from devicetrack.claims.life import Life
 from devicetrack.claims.live import LiveMigrations
@@ -54,7 +55,10 @@ from devicetrack.virt.driver import VirtDriver
 
 
 class Parts(NamedTuple):
-    """What a service puts together for one host; ``service`` and ``resolver`` may be None."""
+    """What a service puts together for one host; ``service`` and ``resolver`` may be None.
+
+    ``instances`` reads and sets what its instances keep.
+    """
 
     here: Endpoint
     driver: VirtDriver
@@ -62,6 +66,7 @@ class Parts(NamedTuple):
     conf: Any
     service: Any = None
     resolver: ProviderResolver | None = None
+    instances: InstanceFields = InstanceFields()
 
 
 class Running:
@@ -89,8 +94,10 @@ class Running:
         self.life = Life(host.uuid, self.ledger, self.rows, driver, self.views, self.declarations,
                          GivenUpClaims(conf.state_path), self.rebuild, giving, self.wipes, conf.claim_attempts)
         self.definitions = Definitions(driver, self.rows, self.life, boot)
-        self.moves = Moves(here, service, self.rows, self.life, self.views, conf.claim_attempts)
-        self.live = LiveMigrations(here.host, driver, self.rows, self.ledger, self.declarations, self.moves)
+        self.instances = parts.instances
+        self.moves = Moves(here, service, self.instances, self.rows, self.life, self.views, conf.claim_attempts)
+        self.live = LiveMigrations(here.host, driver, self.instances, self.rows, self.ledger, self.declarations,
+                                   self.moves)
         self.repairs = Repairs(here.host, driver, self.ledger, self.rows, self.views, self.life, self.withheld,
                                self.wipes)
         self.unproven = Unproven(host.uuid, conf.unproven_devices, driver, self.ledger, self.rows, self.gate,
