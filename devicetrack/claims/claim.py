@@ -22,10 +22,11 @@ class Claim:
     claim took, and goes on. The exception is a block in which ``started`` failed while the guest is there: it keeps
     its devices, and the audit records that it runs. ``migration`` is that of a claim for a move, else None. ``skipped``
     are the UUIDs of providers of other hosts that the allocations named too, with resource classes of ours.
-    ``fields`` is what the claim set on the instance, or would have set: see :class:`.InstanceFields`.
+    ``instance`` is the caller's. ``fields`` is what the claim set on the instance, or would have set: see
+    :class:`.InstanceFields`.
     """
 
-    __slots__ = ('resources', 'fields', 'claim_id', 'migration', 'skipped', '_life', '_instances', '_instance', '_over')
+    __slots__ = ('resources', 'fields', 'claim_id', 'migration', 'skipped', '_life', 'instance', '_instances', '_over')
 
     def __init__(self, life: Life, instances: InstanceFields, instance: Any, resources: InstanceResources,
                  fields: Fields, migration: Any = None, over: bool | None = None,
@@ -34,14 +35,25 @@ class Claim:
         self.resources, self.fields = resources, fields
         self.claim_id: str = assignments[0].claim_id if assignments else ''
         self.migration, self.skipped = migration, skipped
-        self._life, self._instances, self._instance = life, instances, instance
+        self._life, self._instances, self.instance = life, instances, instance
         self._over = not assignments if over is None else over
 
     def keep(self) -> Self:
         """Have the instance keep what was claimed for it. A claim that it refuses is given back."""
         with self:
-            self._instances.set(self._instance, self.fields)
+            self._instances.set(self.instance, self.fields)
         return self
+
+    def has_now(self, resources: InstanceResources, fields: Fields) -> Fields:
+        """Have the claim and its instance keep other devices, which took the place of those that it has."""
+        self.resources, self.fields = resources, fields
+        self._instances.set(self.instance, fields)
+        return fields
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has nothing to give back."""
+        return self._over
 
     def abort(self) -> Fields:
         """Give back what this claim took, and nothing that another claim took since. A second call does nothing.
@@ -53,10 +65,10 @@ class Claim:
         if self._over:
             return {}
         migration_uuid = None if self.migration is None else self.migration.uuid
-        self._life.abort(self._instance.uuid, self.claim_id, migration_uuid)
+        self._life.abort(self.instance.uuid, self.claim_id, migration_uuid)
         self._over = True
-        now = Fields(**{**self.fields, **self._instances.read(self._instance)})
-        return take_off(self._instances, self._instance, now, self.claim_id, migration_uuid)
+        now = Fields(**{**self.fields, **self._instances.read(self.instance)})
+        return take_off(self._instances, self.instance, now, self.claim_id, migration_uuid)
 
     def __enter__(self) -> Self:
         return self
@@ -65,10 +77,10 @@ class Claim:
                  traceback: TracebackType | None) -> None:
         if kind is None:
             return
-        if self._life.guest_may_run_unrecorded(self._instance.uuid):
+        if self._life.guest_may_run_unrecorded(self.instance.uuid):
             LOG.warning('The guest of instance %(instance)s runs, which could not be recorded: claim %(claim)s keeps '
                         'its devices, and the audit records it',
-                        {'instance': self._instance.uuid, 'claim': self.claim_id})
+                        {'instance': self.instance.uuid, 'claim': self.claim_id})
             return
         try:
             self.abort()

@@ -79,9 +79,13 @@ class Arrival(NamedTuple):
             role=lifecycle.next_role(record.role, lifecycle.LEAVES), migration_uuid=self.migration_uuid,
             generation=record.generation + 1)) for record in self.leaving)
         context = self.context(InstanceResources.from_records(self.instance_uuid, host_uuid, records))
-        text = json.dumps(context.obj_to_primitive(), separators=(',', ':'), sort_keys=True)
-        return Changes(insert=tuple(records), update=left, contexts=(
-            ContextChange(host_uuid, self.instance_uuid, self.migration_uuid, text),))
+        return Changes(insert=tuple(records), update=left, contexts=(stored(host_uuid, context),))
+
+
+def stored(host_uuid: str, context: MigrationContext) -> ContextChange:
+    """What records a migration context."""
+    text = json.dumps(context.obj_to_primitive(), separators=(',', ':'), sort_keys=True)
+    return ContextChange(host_uuid, context.instance_uuid, context.migration_uuid, text)
 
 
 class Life:
@@ -144,7 +148,7 @@ class Life:
                     raise
                 looked_again += 1
                 continue
-            hold = self._named(hold, demand if move is None else demand.as_asked())
+            hold = self.named(hold, demand if move is None else demand.as_asked())
             with self._ledger.put_back_on_error(hold):
                 changes = self._changes_for(hold, claim_id, move)
             try:
@@ -187,7 +191,7 @@ class Life:
         self._ledger.admit(free, vocabulary.IN_DOUBT)
         return bool(free)
 
-    def _named(self, hold: Hold, demand: Demand | None) -> Hold:
+    def named(self, hold: Hold, demand: Demand | None) -> Hold:
         """Let the driver name what will be made, and the ledger know the names."""
         with self._ledger.put_back_on_error(hold):
             candidates = self._driver.claim_for_instance(hold.instance_uuid, demand, hold.candidates)
@@ -269,7 +273,7 @@ class Life:
         other = self._ledger.exchange(record.key, accepts)
         if other is None:
             raise full
-        other = self._named(other, None)
+        other = self.named(other, None)
         [candidate] = other.candidates
         with self._ledger.put_back_on_error(other):
             chosen = record._replace(

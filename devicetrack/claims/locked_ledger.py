@@ -201,6 +201,7 @@ class LockedLedger:
 
     take = _asking(Ledger.take)
     exchange = _asking(Ledger.exchange)
+    narrow = _asking(Ledger.narrow)
     name = _asking(Ledger.name)
     put_back = _noting(Ledger.put_back)
     realized = _noting(Ledger.realized)

@@ -7,6 +7,7 @@ covers the ledger alone.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
 import os
@@ -204,6 +205,38 @@ class ClaimManager:
         resources = host.life.resources(instance.uuid, records)
         return Claim(host.life, host.instances, instance, resources, {'resources': resources},
                      skipped=demand.skipped).keep()
+
+    def narrow_claim(self, context: Any, claim: Claim, numa_nodes: Collection[int],
+                     numa_affinity_policy: str = vocabulary.REQUIRED, wait: bool = True) -> Fields:
+        """Exchange devices of a claim for such on these NUMA nodes, for a service that knows the nodes after the claim.
+
+        For a claim that was made just now, before :meth:`realize`. Each device that is not on one of the nodes is
+        exchanged for one of its resource class that is, from its provider, unless the request left every provider to
+        this host. The claim keeps its id and its order, and has the new devices in ``resources`` and ``fields``. New
+        rows and the end of the old ones are one transaction, so the claim has one device or the other at any time, also
+        after a crash; then the old ones go back as by :meth:`.claim.Claim.abort`. What of them cannot go back now
+        waits for the audit.
+
+        :param numa_nodes: those that the guest is pinned to; none of them means no wish
+        :param numa_affinity_policy: ``required``; ``preferred``: a device stays when there is none near; ``legacy``:
+            so does one that knows no node; ``none`` exchanges nothing
+        :param wait: without it what has to be wiped of the old devices is wiped in the background
+        :returns: what it set on the instance; nothing when nothing was exchanged
+        :raises NoFit: there is none near; the claim has what it had
+        :raises BadRequest: these are no nodes or no policy, or the claim is not this host's
+        :raises InstanceNotClaimed, InvalidTransition: the claim was given back, or its guest has been started
+        :raises NothingWritten: the store refused; the claim has what it had
+        :raises OutcomeUnknown: the commit may have happened; all of the devices stay held until the store has said
+        """
+        host = self._started()
+        nodes, policy = arguments.check_affinity(numa_nodes, numa_affinity_policy)
+        if not isinstance(claim, Claim):
+            raise exception.BadRequest('claim', type(claim).__name__, 'must be what a claim call returned')
+        if claim.is_over or not nodes or policy == vocabulary.NONE:
+            return {}
+        fields = host.narrowing.narrow(claim, nodes, policy, wait)
+        host.wipes.go_on()
+        return fields
 
     def disable_node(self, nodename: str, reason: str) -> None:
         """Refuse new claims on a node, until :meth:`enable_node` or :meth:`close`.

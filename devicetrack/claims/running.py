@@ -28,6 +28,7 @@ from devicetrack.claims.life import Life
 from devicetrack.claims.live import LiveMigrations
 from devicetrack.claims.locked_ledger import LockedLedger
 from devicetrack.claims.moves import Moves
+from devicetrack.claims.narrowing import Narrowing
 from devicetrack.claims.orders import Orders
 from devicetrack.claims.providers import DerivedProviders
 from devicetrack.claims.providers import KnownProviders
@@ -98,6 +99,7 @@ class Running:
         self.moves = Moves(here, service, self.instances, self.rows, self.life, self.views, conf.claim_attempts)
         self.live = LiveMigrations(here.host, driver, self.instances, self.rows, self.ledger, self.declarations,
                                    self.moves)
+        self.narrowing = Narrowing(self.ledger, self.rows, self.life, self.declarations)
         self.repairs = Repairs(here.host, driver, self.ledger, self.rows, self.views, self.life, self.withheld,
                                self.wipes)
         self.unproven = Unproven(host.uuid, conf.unproven_devices, driver, self.ledger, self.rows, self.gate,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterable
+from collections.abc import Mapping
 from collections.abc import Sequence
 
 from devicetrack import exception
@@ -101,13 +102,15 @@ class Ledger(Intake):
         scope = self._pools.scopes.get((item.resource_class, item.provider_uuid))
         return item.provider_uuid is None, len(scope.pools) if scope is not None else 0
 
-    def exchange(self, key: DeviceKey, accepts: Callable[[str | None, str], bool] | None = None) -> Hold | None:
+    def exchange(self, key: DeviceKey, accepts: Callable[[str | None, str], bool] | None = None,
+                 numa_nodes: frozenset[int | None] = frozenset()) -> Hold | None:
         """Hold another device in the place of one that could not be made after all; the first stays held.
 
         It comes from the same provider, unless the request left that to this host, and has the affinity that was asked
         for. A holding that was made of rows does not know that: the other device is of the same NUMA node then.
 
         :param accepts: as that of an :class:`~devicetrack.engine.demand.Item`
+        :param numa_nodes: it must be on one of these instead
         :returns: the other device alone; None when nobody holds the first one
         :raises NoFit: there is no other; what the holding itself has is left out of what there is
         """
@@ -116,9 +119,14 @@ class Ledger(Intake):
             return None
         holding, pool = unit.holding, unit.pool
         scope = self._pools.scopes[pool.resource_class, None if holding.anywhere else pool.provider_uuid]
-        numa_nodes, numa_policy = holding.affinity or (frozenset(), vocabulary.NONE)
-        if holding.from_rows:
+        wanted = NOTHING
+        if numa_nodes:
+            numa_policy = vocabulary.REQUIRED
+            wanted = NOTHING._replace(numa_nodes=numa_nodes, numa_policy=numa_policy)
+        elif holding.from_rows:
             numa_nodes, numa_policy = frozenset((pool.numa_node,)), vocabulary.REQUIRED
+        else:
+            numa_nodes, numa_policy = holding.affinity or (frozenset(), vocabulary.NONE)
         provider_uuid = None if holding.anywhere else pool.provider_uuid
         taken = None
         if accepts is not None:
@@ -127,13 +135,47 @@ class Ledger(Intake):
         elif (other := scope.best(numa_nodes, numa_policy)) is not None:
             taken = self._take_from(other)
         if taken is None:
-            short = self._shortage(pool.resource_class, provider_uuid, 1, NOTHING, holding)
+            short = self._shortage(pool.resource_class, provider_uuid, 1, wanted, holding)
             own = sum(one.state == HELD and one.pool.resource_class == pool.resource_class
                       and provider_uuid in (None, one.pool.provider_uuid) for one in holding.units)
             raise exception.NoFit([short._replace(exist=short.exist - own, held=short.held - own)])
         taken.holding = holding
         holding.units = tuple(taken if one is unit else one for one in holding.units) + (unit,)
         return self._hold_of(holding.instance_uuid, (taken,))
+
+    def narrow(self, accepts: Mapping[DeviceKey, Callable[[str | None, str], bool] | None],
+               numa_nodes: frozenset[int | None], numa_policy: str) -> list[tuple[DeviceKey, Hold]]:
+        """Hold devices near NUMA nodes in the place of devices of one claim that are not; these stay held.
+
+        A device that is far, and that the policy allows, is exchanged where a near one can be had.
+
+        :param accepts: by device of the claim, as for :meth:`exchange`
+        :returns: the devices that were exchanged, each with the other one
+        :raises NoFit: a device that the policy does not allow has no near one; nothing was exchanged
+        """
+        exchanged: list[tuple[DeviceKey, Hold]] = []
+        holdings = set()
+        for key, accepts_one in accepts.items():
+            unit = self._find(key)
+            if unit is None or unit.holding is None:
+                continue                        # nothing is known of it; its row counts
+            holdings.add(unit.holding)
+            node = unit.pool.numa_node
+            if node in numa_nodes:
+                continue
+            try:
+                other = self.exchange(key, accepts_one, numa_nodes)
+            except exception.NoFit:
+                if not allows(node, numa_nodes, numa_policy):
+                    for _key, hold in reversed(exchanged):
+                        self.put_back(hold)
+                    raise
+            else:
+                if other is not None:
+                    exchanged.append((key, other))
+        for holding in holdings:
+            holding.affinity = numa_nodes, numa_policy
+        return exchanged
 
     def available(self, resource_class: str, provider_uuid: str | None, demand: Demand) -> list[Available]:
         """What an item of a demand could be served with."""

@@ -126,10 +126,10 @@ class UUIDsTestCase(HostTestCase):
 class EveryCallTestCase(base.TestCase):
 
     def test_every_public_call_of_the_manager_is_among_these(self):
-        # The others name no instance: they are about the host, or are in OtherArgumentsTestCase.
+        # The others name no instance: they are about the host or a claim, or are in OtherArgumentsTestCase.
         others = {'init_host', 'close', 'disable_node', 'enable_node', 'explain', 'drain', 'undrain', 'admit',
                   'retire', 'list_withheld', 'wipes', 'wait_for_wipes', 'update_available_resource', 'resources_of',
-                  'held', 'providers', 'placed'}
+                  'held', 'providers', 'placed', 'narrow_claim'}
         host = self.useFixture(fixtures.Host(ready=False))
         public = {name for name, value in vars(type(host.manager)).items()
                   if not name.startswith('_') and isinstance(value, types.FunctionType)}

@@ -386,7 +386,7 @@ class AbortTestCase(HostTestCase):
         other = Instance()
         host.claim(other, pmem=1)
         claim.abort()
-        host.manager.abort_instance_claim(self.context, Instance(claim._instance.uuid), claim.claim_id)
+        host.manager.abort_instance_claim(self.context, Instance(claim.instance.uuid), claim.claim_id)
         self.assertEqual({'d0': other.uuid}, host.owners())
 
     def test_frees_nothing_that_a_later_claim_of_its_instance_took(self):

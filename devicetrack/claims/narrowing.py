@@ -1,0 +1,126 @@
+"""Exchanges devices of a claim for such on NUMA nodes that the service chose after it: hold first, narrow later."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from collections.abc import Sequence
+import operator
+
+from devicetrack import exception
+from devicetrack import log
+from devicetrack import vocabulary
+from devicetrack.claims.claim import Claim
+from devicetrack.claims.declarations import Declarations
+from devicetrack.claims.instance_fields import Fields
+from devicetrack.claims.life import Life
+from devicetrack.claims.life import stored
+from devicetrack.claims.locked_ledger import LockedLedger
+from devicetrack.claims.rows import Rows
+from devicetrack.engine import lifecycle
+from devicetrack.engine.states import Hold
+from devicetrack.objects import InstanceResources
+from devicetrack.objects import MigrationContext
+from devicetrack.objects import values
+from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import Record
+from devicetrack.store.api import Changes
+from devicetrack.store.api import Update
+
+LOG = log.logger(__name__)
+
+
+class Narrowing:
+    """Narrows claims of a started host."""
+
+    def __init__(self, ledger: LockedLedger, rows: Rows, life: Life, declarations: Declarations) -> None:
+        self._ledger, self._rows, self._life, self._declarations = ledger, rows, life, declarations
+
+    def narrow(self, claim: Claim, numa_nodes: Collection[int], numa_policy: str, wait: bool) -> Fields:
+        """As :meth:`.manager.ClaimManager.narrow_claim`."""
+        uuid = claim.instance.uuid
+        with self._rows.working(uuid):
+            records = [record for record in self._rows.there(uuid) if record.claim_id == claim.claim_id]
+            if not records:
+                raise exception.InstanceNotClaimed(uuid, f'of claim {claim.claim_id}')
+            for record in records:
+                if record.state != vocabulary.CLAIMED:
+                    raise exception.InvalidTransition(record.state, 'narrow')
+            try:
+                return self._narrow(claim, records, frozenset(numa_nodes), numa_policy, wait)
+            except exception.DeviceTrackError:
+                raise
+            except BaseException:
+                # What was recorded the rows tell; what was only held comes back with a new ledger.
+                self._ledger.discard()
+                raise
+
+    def _narrow(self, claim: Claim, records: Sequence[Record], numa_nodes: frozenset[int | None], numa_policy: str,
+                wait: bool) -> Fields:
+        exchanged = self._ledger.narrow(
+            {record.key: self._declarations.like(record) if record.role == vocabulary.INCOMING else None
+             for record in records}, numa_nodes, numa_policy)
+        if not exchanged:
+            return {}
+        now, left = self._exchange(claim, records, exchanged)
+        fields = claim.has_now(now, self._fields(claim, now))
+        try:
+            self._life.give_back(left, wait)
+        except exception.DeviceTrackError as error:
+            LOG.warning('Devices that claim %(claim)s of instance %(instance)s had before have to wait: %(error)s',
+                        {'claim': claim.claim_id, 'instance': claim.instance.uuid, 'error': error})
+        return fields
+
+    def _exchange(self, claim: Claim, records: Sequence[Record],
+                  exchanged: Sequence[tuple[DeviceKey, Hold]]) -> tuple[InstanceResources, list[Record]]:
+        """Record the exchange, in one transaction.
+
+        :returns: what the claim has then, and the rows of the devices that it had, which are on their way back
+        """
+        holds = [hold for _key, hold in exchanged]
+        try:
+            for index, hold in enumerate(holds):
+                holds[index] = self._life.named(hold, None)
+            others = {key: _instead(records, key, hold)
+                      for (key, _), hold in zip(exchanged, holds, strict=True)}
+            new = [others.get(record.key, record) for record in records]
+            now = self._life.resources(claim.instance.uuid, sorted(new, key=operator.attrgetter('position')))
+            leaving = tuple(Update(record, record._replace(
+                state=lifecycle.next_state(record.state, lifecycle.RELEASE), generation=record.generation + 1))
+                for record in records if record.key in others)
+            context = self._fields(claim, now).get('migration_context')
+            changes = Changes(insert=tuple(others.values()), update=leaving,
+                              contexts=() if context is None else (stored(self._life.host_uuid, context),))
+        except BaseException:
+            self._put_back(holds)
+            raise
+        try:
+            self._rows.write(changes)
+        except exception.NothingWritten:
+            self._put_back(holds)
+            raise
+        return now, [update.after for update in leaving]
+
+    def _put_back(self, holds: Sequence[Hold]) -> None:
+        for hold in reversed(holds):
+            self._ledger.put_back(hold)
+
+    @staticmethod
+    def _fields(claim: Claim, now: InstanceResources) -> Fields:
+        """What the claim sets on its instance when it has these devices."""
+        before = claim.fields.get('migration_context')
+        if before is None:
+            return {'resources': now}
+        return {'migration_context': MigrationContext(
+            instance_uuid=before.instance_uuid, migration_uuid=before.migration_uuid,
+            old_resources=before.old_resources, new_resources=now, old_numa_topology=before.old_numa_topology,
+            new_numa_topology=before.new_numa_topology)}
+
+
+def _instead(records: Sequence[Record], key: DeviceKey, hold: Hold) -> Record:
+    """The row of the device that takes the place of another one of its claim."""
+    [record] = [record for record in records if record.key == key]
+    [candidate] = hold.candidates
+    return record._replace(
+        kind=candidate.kind, identifier=candidate.identifier or '', provider_uuid=candidate.provider_uuid,
+        parent=candidate.parent, numa_node=candidate.numa_node, details=candidate.details,
+        generation=values.CLAIMED)
