@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
+from xml.sax import saxutils
 
 from oslo_utils import versionutils
 from oslo_versionedobjects import fields as ovo_fields
 
+from devicetrack import exception
 from devicetrack.objects import base
 from devicetrack.objects import fields
+from devicetrack.objects import message
 
 # A compute service's own messages have two maps of strings for mediated devices, and none for other kinds.
 _MDEV = 'mdev'
@@ -44,7 +48,7 @@ class DevicePair(base.DeviceTrackObject):
 
 
 @base.register
-class DeviceMap(base.DeviceTrackObject):
+class DeviceMap(message.Message):
     """All pairs of one live migration, in the order of the source's positions.
 
     The destination makes it and the source uses it. ``metadata`` replaces the source's element in the metadata of the
@@ -69,6 +73,36 @@ class DeviceMap(base.DeviceTrackObject):
         """Make one. Post-copy is allowed only without pairs."""
         return cls(instance_uuid=instance_uuid, migration_uuid=migration_uuid, pairs=list(pairs), metadata=metadata,
                    post_copy_allowed=not pairs)
+
+    @classmethod
+    def from_mdevs(cls, instance_uuid: str, migration_uuid: str, types: Mapping[str, str], targets: Mapping[str, str],
+                   resource_class: str = 'VGPU', device_api: str = 'vfio-pci') -> DeviceMap:
+        """Make one from what the message of another compute service says of mediated devices alone.
+
+        It has no metadata, so the guest has no record of its devices at the destination, and no ``seen``. Elements are
+        those of libvirt.
+
+        :param types: as :meth:`mdev_types`, in the order of the guest
+        :param targets: as :meth:`mdev_targets`
+        :param device_api: that of the types
+        :raises MalformedObject: it is something else, or the maps are not about the same devices; names the field
+        """
+        message.check_uuid('instance_uuid', instance_uuid)
+        message.check_uuid('migration_uuid', migration_uuid)
+        message.check_map('types', types)
+        message.check_map('targets', targets)
+        for source in sorted(types.keys() ^ targets.keys()):
+            raise exception.MalformedObject('types' if source in targets else 'targets', f'has no device {source}')
+        for source, destination in targets.items():
+            message.check_uuid(f'targets[{source}]', destination)
+        if len(set(targets.values())) != len(targets):
+            raise exception.MalformedObject('targets', 'two devices would become one')
+        api = saxutils.quoteattr(device_api)
+        return cls.of(instance_uuid, migration_uuid, [
+            DevicePair(kind=_MDEV, resource_class=resource_class, source=source, destination=targets[source],
+                       type=device_type, element=f"<hostdev mode='subsystem' type='mdev' model={api}><source>"
+                                                 f"<address uuid='{targets[source]}'/></source></hostdev>")
+            for source, device_type in types.items()], '')
 
     def mdev_types(self) -> dict[str, str]:
         """The types of the source's mediated devices, by their UUIDs."""

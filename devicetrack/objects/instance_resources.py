@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
+from typing import Final
 
 from oslo_versionedobjects import fields as ovo_fields
 
+from devicetrack import exception
+from devicetrack import vocabulary
 from devicetrack.objects import assignment
 from devicetrack.objects import base
+from devicetrack.objects import details
+from devicetrack.objects import message
 from devicetrack.objects import values
+
+# The host of devices of which another service does not say it.
+UNKNOWN_HOST: Final = '00000000-0000-0000-0000-000000000000'
+_KINDS: Final = {details.MdevDetails: 'mdev', details.VFDetails: 'vf', details.VPMEMDetails: 'vpmem'}
+_NAMES: Final = ', '.join(cls.__name__ for cls in _KINDS)
 
 
 @base.register
-class InstanceResources(base.DeviceTrackObject, Sequence[assignment.DeviceAssignment]):
+class InstanceResources(message.Message, Sequence[assignment.DeviceAssignment]):
     """The assignments of one instance on one host, a sequence in the order of the request; empty when it has none.
 
     1.1 has assignments of 1.1.
@@ -33,6 +44,41 @@ class InstanceResources(base.DeviceTrackObject, Sequence[assignment.DeviceAssign
                      records: Sequence[values.Record]) -> InstanceResources:
         return cls.of_known(instance_uuid=instance_uuid, host_uuid=host_uuid,
                             assignments=[assignment.DeviceAssignment.from_record(record) for record in records])
+
+    @classmethod
+    def from_tuples(cls, instance_uuid: str, devices: Iterable[tuple[str, str, str, details.DeviceDetails]],
+                    host_uuid: str = UNKNOWN_HOST) -> InstanceResources:
+        """Make them from what another compute service knows of an instance's devices on another host.
+
+        They are current and active. Hand them to the claim of a live migration as the source's resources.
+
+        :param devices: tuples (provider UUID, resource class, identifier, details), in the order of the guest
+        :param host_uuid: the source's, where it is known
+        :raises MalformedObject: something else was given; names the field
+        """
+        message.check_uuid('instance_uuid', instance_uuid)
+        message.check_uuid('host_uuid', host_uuid)
+        made = []
+        for index, one in enumerate(devices):
+            where = f'devices[{index}]'
+            if not isinstance(one, (tuple, list)) or len(one) != 4:
+                raise exception.MalformedObject(where, 'must be (provider UUID, resource class, identifier, details)')
+            provider_uuid, resource_class, identifier, known = one
+            kind = _KINDS.get(type(known))
+            if kind is None:
+                raise exception.MalformedObject(f'{where}.details', f'must be one of {_NAMES}')
+            if known.unset_fields():
+                raise exception.MalformedObject(f'{where}.details.{known.unset_fields()[0]}', 'is missing')
+            for name, value in (('resource_class', resource_class), ('identifier', identifier)):
+                if not isinstance(value, str) or not value:
+                    raise exception.MalformedObject(f'{where}.{name}', f'{value!r}: must be a text')
+            made.append(assignment.DeviceAssignment(
+                host_uuid=host_uuid, kind=kind, identifier=identifier, instance_uuid=instance_uuid,
+                migration_uuid=None, role=vocabulary.CURRENT, state=vocabulary.ACTIVE, position=index, claim_id='',
+                generation=0, provider_uuid=message.check_uuid(f'{where}.provider_uuid', provider_uuid),
+                resource_class=resource_class, parent=getattr(known, 'parent', None), numa_node=None, details=known,
+                created_at=0))
+        return cls(instance_uuid=instance_uuid, host_uuid=host_uuid, assignments=made)
 
     def __len__(self) -> int:
         return len(self.assignments)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from oslo_versionedobjects import fields as ovo_fields
 
 from devicetrack.objects import base
+from devicetrack.objects import message
+
+_MDEV = 'mdev'
 
 
 @base.register
@@ -34,7 +39,7 @@ class DeclaredDevice(base.DeviceTrackObject):
 
 
 @base.register
-class LiveMigrationCheck(base.DeviceTrackObject):
+class LiveMigrationCheck(message.Message):
     """The message that the destination of a live migration sends to the source and gets back.
 
     ``devices`` are those of the running guest, in its order, or None until the source has filled them in. The message
@@ -46,3 +51,26 @@ class LiveMigrationCheck(base.DeviceTrackObject):
         'instance_uuid': ovo_fields.UUIDField(),
         'devices': ovo_fields.ListOfObjectsField(base.name_of('DeclaredDevice'), nullable=True),
     }
+
+    @classmethod
+    def from_mdevs(cls, instance_uuid: str, types: Mapping[str, str], resource_class: str = 'VGPU',
+                   device_api: str = 'vfio-pci') -> LiveMigrationCheck:
+        """Make one from what the message of another compute service says of a guest's mediated devices.
+
+        Nothing is declared of them but their types, so their migration versions are unknown.
+
+        :param types: type by UUID, in the order of the guest
+        :param device_api: that of the types
+        :raises MalformedObject: it is something else; names the field
+        """
+        message.check_uuid('instance_uuid', instance_uuid)
+        message.check_map('types', types)
+        return cls(instance_uuid=instance_uuid, devices=[
+            DeclaredDevice(kind=_MDEV, identifier=identifier, resource_class=resource_class, type=device_type,
+                           api=device_api, version_form='unknown', version='its host declares nothing', required=[],
+                           offered=[], aggregation=None, obstacle=None, seen=None)
+            for identifier, device_type in types.items()])
+
+    def mdev_types(self) -> dict[str, str]:
+        """The types of the source's mediated devices, by their UUIDs; empty until the source has filled them in."""
+        return {device.identifier: device.type for device in self.devices or () if device.kind == _MDEV}

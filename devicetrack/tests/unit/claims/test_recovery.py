@@ -600,4 +600,5 @@ class BusyTestCase(HostTestCase):
             finally:
                 go_on.set()
 
-        self.assertEqual([None, []], self.together(lambda: host.manager.release(None, instance), audit))
+        self.assertEqual([{'resources': None}, []],
+                         self.together(lambda: host.manager.release(None, instance), audit))

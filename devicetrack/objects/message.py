@@ -1,0 +1,125 @@
+"""Objects as texts, for services that carry them in a message of their own, in a key whose value is a string.
+
+Reading checks every field, at any depth, before an object is made. Reading a versioned object alone would coerce what
+is of another type, and leave unset what is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+import json
+from typing import Any
+from typing import Self
+
+from oslo_versionedobjects import base as ovo_base
+from oslo_versionedobjects import fields as ovo_fields
+
+from devicetrack import exception
+from devicetrack import vocabulary
+from devicetrack.objects import base
+
+_DATA = 'versioned_object.data'
+_NAME = 'versioned_object.name'
+# So much of a value that is refused is shown.
+_SHOWN = 40
+
+
+class Message(base.DeviceTrackObject):
+    """Base of the objects that go from host to host."""
+
+    def to_text(self, target_version: str | None = None) -> str:
+        """The object as a line of JSON. Equal objects give equal texts.
+
+        :param target_version: the version of the class that the reader knows, by default ours
+        """
+        return json.dumps(self.obj_to_primitive(target_version=target_version), separators=(',', ':'), sort_keys=True)
+
+    @classmethod
+    def from_text(cls, text: str) -> Self:
+        """Read what :meth:`to_text` made, in this release or an older one.
+
+        :raises UnknownObject: a newer release made it
+        :raises MalformedObject: it is something else; ``where`` names the field, from the class on
+        """
+        where = cls.obj_name()
+        if not isinstance(text, str):
+            raise exception.MalformedObject(where, f'must be a text, not {type(text).__name__}')
+        try:
+            primitive = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise exception.MalformedObject(where, f'no JSON: {error}') from error
+        base.check_known(primitive)
+        _check_object(primitive, where, where)
+        read: Self = cls.obj_from_primitive(primitive)
+        return read
+
+
+def _check_object(primitive: Any, wanted: str | None, where: str) -> None:
+    """:raises MalformedObject: it is not the primitive of an object of this class, or of one of ours for None"""
+    name = primitive.get(_NAME) if isinstance(primitive, Mapping) else None
+    classes = ovo_base.VersionedObjectRegistry.obj_classes().get(name) if isinstance(name, str) else None
+    if primitive is None or classes is None or wanted not in (None, name):
+        raise exception.MalformedObject(where, f'must be a {wanted or "versioned object"}')
+    data = primitive.get(_DATA)
+    if not isinstance(data, Mapping):
+        raise exception.MalformedObject(where, 'has no data')
+    for field, kind in classes[0].fields.items():
+        if field in data:
+            _check_value(data[field], kind, f'{where}.{field}')
+        elif kind.default is ovo_fields.UnspecifiedDefault:
+            raise exception.MalformedObject(f'{where}.{field}', 'is missing')
+
+
+def _check_value(value: Any, field: Any, where: str) -> None:
+    if value is None:
+        if not field.nullable:
+            raise exception.MalformedObject(where, 'must not be null')
+    elif isinstance(field, ovo_fields.ListOfObjectsField):
+        if not isinstance(value, list):
+            raise _wrong(where, value, 'a list')
+        name = field._type._element_type._type._obj_name
+        for index, one in enumerate(value):
+            _check_object(one, name, f'{where}[{index}]')
+    elif isinstance(field, ovo_fields.ObjectField):
+        _check_object(value, None, where)
+    elif isinstance(field, ovo_fields.ListOfStringsField):
+        if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+            raise _wrong(where, value, 'a list of texts')
+    elif isinstance(field, ovo_fields.UUIDField):
+        if not vocabulary.is_uuid(value):
+            raise _wrong(where, value, 'a UUID: lower case, with hyphens')
+    elif isinstance(field, ovo_fields.BooleanField):
+        if not isinstance(value, bool):
+            raise _wrong(where, value, 'true or false')
+    elif isinstance(field, (ovo_fields.IntegerField, ovo_fields.NonNegativeIntegerField)):
+        if type(value) is not int:
+            raise _wrong(where, value, 'a whole number')
+    elif not isinstance(value, str):
+        raise _wrong(where, value, 'a text')
+
+
+def _wrong(where: str, value: Any, wanted: str) -> exception.MalformedObject:
+    shown = repr(value)
+    return exception.MalformedObject(where, f'{shown[:_SHOWN]}{"…" if len(shown) > _SHOWN else ""}: must be {wanted}')
+
+
+def check_map(where: str, value: Any) -> Mapping[str, str]:
+    """A plain map of UUIDs of devices to texts.
+
+    :raises MalformedObject: it is something else
+    """
+    if not isinstance(value, Mapping):
+        raise _wrong(where, value, 'a map of texts')
+    for key, one in value.items():
+        if not vocabulary.is_uuid(key):
+            raise _wrong(f'{where}, a key', key, 'the UUID of a device: lower case, with hyphens')
+        if not isinstance(one, str) or not one:
+            raise _wrong(f'{where}[{key}]', one, 'a text')
+    return value
+
+
+def check_uuid(where: str, value: Any) -> str:
+    """:raises MalformedObject: it is no UUID"""
+    if not vocabulary.is_uuid(value):
+        raise _wrong(where, value, 'a UUID: lower case, with hyphens')
+    return str(value)
