@@ -248,7 +248,7 @@ class SurvivalTestCase(CrashTestCase):
         self.assertNotIn('store.records', calls)
         self.assertNotIn('ledger.device', calls)
         commits = [moment.when for moment in course.points() if (moment.kind, moment.call) == ('store', 'write')]
-        self.assertEqual(['before', 'after'] * 2, commits)
+        self.assertEqual(['before', 'after'] * 3, commits)
 
     def test_a_run_can_be_repeated_at_one_point(self):
         explorer = self.explorer()
