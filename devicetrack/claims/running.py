@@ -69,6 +69,14 @@ class Parts(NamedTuple):
     resolver: ProviderResolver | None = None
     instances: InstanceFields = InstanceFields()
 
+    @property
+    def state_path(self) -> str:
+        """The host's state directory: its driver's, with the locks of the devices in it.
+
+        Of a driver without one, that of the options, which have to be registered by then.
+        """
+        return self.driver.state_path or self.conf[options.GROUP].state_path
+
 
 class Running:
     """One start of one host.
@@ -93,7 +101,7 @@ class Running:
         giving = Giving(self.ledger, self.rows, driver, self.withheld)
         self.wipes = Wipes(conf.wipes_at_once, driver, self.ledger, self.rows, self.gate, self.withheld, giving)
         self.life = Life(host.uuid, self.ledger, self.rows, driver, self.views, self.declarations,
-                         GivenUpClaims(conf.state_path), self.rebuild, giving, self.wipes, conf.claim_attempts)
+                         GivenUpClaims(parts.state_path), self.rebuild, giving, self.wipes, conf.claim_attempts)
         self.definitions = Definitions(driver, self.rows, self.life, boot)
         self.instances = parts.instances
         self.moves = Moves(here, service, self.instances, self.rows, self.life, self.views, conf.claim_attempts)
@@ -122,7 +130,7 @@ class Running:
         options.register(parts.conf)
         conf = parts.conf[options.GROUP]
         with contextlib.ExitStack() as undo:
-            undo.enter_context(HostLock(parts.here.host, conf.state_path))
+            undo.enter_context(HostLock(parts.here.host, parts.state_path))
             parts.store.check()
             host = identify(parts.store, parts.here.host, conf.machine_id_path)
             # Before anything is read: what an older manager wrote is there then, and it writes nothing more.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+import os
 import socket
 from typing import Any
 from typing import cast
@@ -21,7 +22,7 @@ OPTION = f'[{manager_options.GROUP}] virt_driver'
 
 
 def load_driver(conf: cfg.ConfigOpts, host: str | None = None,
-                connect: Callable[[], Any] | None = None) -> driver.VirtDriver:
+                connect: Callable[[], Any] | None = None, state_path: str | None = None) -> driver.VirtDriver:
     """Make the driver that ``[devicetrack] virt_driver`` names. It connects to nothing yet.
 
     The state directory is made, with mode 0700, when it is missing.
@@ -31,6 +32,8 @@ def load_driver(conf: cfg.ConfigOpts, host: str | None = None,
         ``[libvirt] connection_uri``. Any thread may call it: when the driver first needs the hypervisor, after
         ``driver.close()``, and after the connection was lost, when it must not return the lost one. The driver closes
         none of these connections. A ``libvirt.libvirtError`` of ``connect`` becomes a ``HypervisorUnreachable``.
+    :param state_path: the host's state directory, by default that of ``[devicetrack] state_path``. A process that
+        manages several hosts gives each one of its own. The host's manager uses the same one: its driver has it
     :raises InvalidConfiguration: there is no such driver, its code cannot be loaded (that error is the cause), it has
         no use for ``connect``, the state directory cannot be made, or the driver refuses one of its own options
     :raises UnsafePath: others than the service's user can change the state directory
@@ -42,15 +45,18 @@ def load_driver(conf: cfg.ConfigOpts, host: str | None = None,
         # Without it the driver would place devices on another hypervisor than the service.
         raise exception.InvalidConfiguration(
             OPTION, group.virt_driver, 'this driver uses no libvirt connection, and the service hands one in')
+    path = group.state_path if state_path is None else state_path
     try:
-        ownfiles.make_directory(group.state_path)
+        if not os.path.isabs(path):
+            raise exception.InvalidConfiguration(manager_options.STATE_PATH, path, 'the path must be absolute')
+        ownfiles.make_directory(path)
     except ownfiles.NotOurs as error:
         raise exception.UnsafePath(error.filename, error.strerror) from error
     except OSError as error:
         raise exception.InvalidConfiguration(
-            manager_options.STATE_PATH, group.state_path, f'cannot be made or used: {error.strerror}') from error
+            manager_options.STATE_PATH, path, f'cannot be made or used: {error.strerror}') from error
     options = {} if connect is None else {'connect': connect}
-    return cls(host or socket.gethostname(), conf, group.state_path, **options)
+    return cls(host or socket.gethostname(), conf, path, **options)
 
 
 def _find(name: str) -> type[driver.VirtDriver]:

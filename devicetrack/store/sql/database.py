@@ -59,8 +59,8 @@ class Database:
     used there.
     """
 
-    def __init__(self, conf: cfg.ConfigOpts) -> None:
-        self._place = engines.place(conf)
+    def __init__(self, conf: cfg.ConfigOpts, state_path: str | None = None) -> None:
+        self._place = engines.place(conf, state_path)
         self.engine, self.backend = engines.create(self._place, conf)
         self._owner = _Owner()
         self._foreign = (sa_exc.SQLAlchemyError, db_exc.DBError, self.backend.Error, OSError)

@@ -50,9 +50,10 @@ class Place(NamedTuple):
     path: str | None
 
 
-def place(conf: cfg.ConfigOpts) -> Place:
+def place(conf: cfg.ConfigOpts, state_path: str | None = None) -> Place:
     """Read the options.
 
+    :param state_path: where the file is when no option names a database, by default ``[devicetrack] state_path``
     :raises InvalidConfiguration: an option cannot be used, the URL is malformed, or names a database that this library
         does not know
     """
@@ -60,7 +61,7 @@ def place(conf: cfg.ConfigOpts) -> Place:
     store_conf.register(conf)
     connection = conf[store_conf.GROUP].connection
     if not connection:
-        return _file(os.path.join(conf[manager_conf.GROUP].state_path, FILE_NAME), conf)
+        return _file(os.path.join(state_path or conf[manager_conf.GROUP].state_path, FILE_NAME), conf)
     try:
         url = sa.make_url(connection)
     except (sa_exc.ArgumentError, ValueError):

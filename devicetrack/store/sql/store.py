@@ -49,8 +49,8 @@ class SQLStore(database.Database, api.Store):
     that is written goes the plain way, by SQLAlchemy.
     """
 
-    def __init__(self, conf: cfg.ConfigOpts) -> None:
-        super().__init__(conf)
+    def __init__(self, conf: cfg.ConfigOpts, state_path: str | None = None) -> None:
+        super().__init__(conf, state_path)
         self._committer = committer.Committer(self.name, self.backend, self.open_writing, self.close_writing,
                                              self.unavailable)
         self._host: api.Host | None = None          # whose writes are refused when its epoch is over

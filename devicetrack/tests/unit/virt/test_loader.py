@@ -39,6 +39,19 @@ class LoaderTestCase(base.TestCase):
         self.assertIs(fake.FakeHost.named('compute-1'), driver.machine)
         fake.FakeHost.forget('compute-1')
 
+    def test_a_host_has_a_state_directory_of_its_own(self) -> None:
+        self.stevedore(fake.FakeDriver)
+        path = os.path.join(self.state_path, 'hosts', 'compute-1')
+        self.addCleanup(fake.FakeHost.forget, 'compute-1')
+        self.assertEqual(path, loader.load_driver(self.conf, 'compute-1', state_path=path).state_path)
+        self.assertEqual(0o700, os.stat(path).st_mode & 0o777)
+
+    def test_a_state_directory_of_its_own_must_be_absolute(self) -> None:
+        self.stevedore(fake.FakeDriver)
+        for path in ('', 'hosts/compute-1'):
+            error = self.assertRaises(exception.InvalidConfiguration, loader.load_driver, self.conf, state_path=path)
+            self.assertEqual('[devicetrack] state_path', error.option)
+
     def test_a_service_uses_its_own_libvirt_connection(self) -> None:
         connections = [libvirt.open('test:///default') for _ in range(2)]
         for connection in connections:
