@@ -313,7 +313,7 @@ class Life:
                   for record, migration_uuid in settlement.leave]
         after += [(record, record._replace(state=lifecycle.next_state(record.state, lifecycle.RELEASE)))
                   for record in settlement.give]
-        changed = [Update(before, later._replace(generation=before.generation + 1))
+        changed = [Update(before, later._replace(generation=_next_generation(before)))
                    for before, later in after if before != later]
         if changed:
             contexts = (self._rows.end_of_move(changed[0].before.instance_uuid),) if settlement.over else ()
@@ -508,3 +508,9 @@ class Life:
         """Whether an instance that has old rows alone is to have no devices, on this same host: its claim was here."""
         context = self._rows.context(old[0].instance_uuid)
         return context is not None and context.migration_uuid == old[0].migration_uuid
+
+
+def _next_generation(before: Record) -> int:
+    """That of a changed row. One that a guest ran on is never taken for one that was only claimed, whoever made it."""
+    after = before.generation + 1
+    return max(after, values.OF_A_GUEST) if before.state == vocabulary.ACTIVE else after

@@ -352,7 +352,7 @@ class ClaimManager:
         with host.rows.working(uuid):
             host.repairs.adopt(uuid, keys)
             resources = host.life.resources(uuid, host.rows.there(uuid))
-            instance.resources = resources
+            host.instances.set(instance, {'resources': resources})
             return resources
 
     def rebooted(self, context: Any, instance: Any) -> None:

@@ -18,6 +18,7 @@ from devicetrack.engine.repair_plan import Repair
 from devicetrack.engine.views import Views
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import InventoryDevice
+from devicetrack.objects.values import OF_A_GUEST
 from devicetrack.objects.values import Record
 
 # The claim of such a row; no claim of a manager has this id.
@@ -57,8 +58,8 @@ def adoptions(views: Views, instance_uuid: str, keys: Iterable[DeviceKey],
             raise refuse('the resource provider that counts it is not known yet; the next audit may find it')
         found.append(Repair(ADOPT, key, instance_uuid, None, Record(
             views.host_uuid, key.kind, key.identifier, instance_uuid, None, vocabulary.CURRENT, vocabulary.ACTIVE,
-            len(own) + len(found), CLAIM_ID, 1, provider, device.resource_class, device.parent, device.numa_node,
-            device.details, 0), _REASON))
+            len(own) + len(found), CLAIM_ID, OF_A_GUEST, provider, device.resource_class, device.parent,
+            device.numa_node, device.details, 0), _REASON))
     return found
 
 

@@ -77,7 +77,7 @@ def _check_value(value: Any, field: Any, where: str) -> None:
     elif isinstance(field, ovo_fields.ListOfObjectsField):
         if not isinstance(value, list):
             raise _wrong(where, value, 'a list')
-        name = field._type._element_type._type._obj_name
+        name = _object_of(field)
         for index, one in enumerate(value):
             _check_object(one, name, f'{where}[{index}]')
     elif isinstance(field, ovo_fields.ObjectField):
@@ -96,6 +96,11 @@ def _check_value(value: Any, field: Any, where: str) -> None:
             raise _wrong(where, value, 'a whole number')
     elif not isinstance(value, str):
         raise _wrong(where, value, 'a text')
+
+
+def _object_of(field: Any) -> str:
+    """The name of the class of the objects in a list. oslo.versionedobjects has no public way to it."""
+    return str(field._type._element_type._type._obj_name)
 
 
 def _wrong(where: str, value: Any, wanted: str) -> exception.MalformedObject:

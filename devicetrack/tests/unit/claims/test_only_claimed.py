@@ -142,3 +142,13 @@ class IsWipedTestCase(OnlyClaimedTestCase):
         self.host.restart()
         self.host.claim(self.instance, pmem=1).abort()
         self.check_was_wiped(True)
+
+    def test_after_a_guest_that_was_there_before_its_row(self):
+        [device] = self.host.machine.devices.values()
+        self.host.machine.start_guest(self.instance.uuid, [fake_guests.element('vpmem', fixtures.path_of(device))])
+        self.host.manager.adopt(self.host.context, self.instance, [D0])
+        self.host.machine.unproven.discard(D0)              # nobody noticed the guest before it had its row
+        self.host.stop_guest(self.instance.uuid)
+        self.host.delete_guest(self.instance.uuid)
+        self.host.manager.release(self.host.context, self.instance)
+        self.check_was_wiped(True)

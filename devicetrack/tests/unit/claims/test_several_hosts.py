@@ -24,9 +24,10 @@ class SeveralHostsTestCase(base.TestCase):
         path = os.path.join(self.state_path, name) if own_directory else None
         self.addCleanup(fake.FakeHost.forget, name)
         driver = loader.load_driver(self.conf, name, state_path=path)
-        if not driver.machine.devices:
+        machine = fake.FakeHost.named(name)
+        if not machine.devices:
             for number in range(2):
-                driver.machine.add_namespace(f'd{number}')
+                machine.add_namespace(f'd{number}')
         store = open_store(self.conf, path)
         self.addCleanup(store.close)
         schema.sync(store)
