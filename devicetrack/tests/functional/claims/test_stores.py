@@ -58,7 +58,7 @@ class StoreTestCase(base.TestCase):
         self.assertEqual(host.owners(), host.held())
         self.assertEqual(DEVICES, len(set(host.owners().values())))
 
-        self.by_threads(lambda number: host.manager.release(self.context, instances[number]))
+        self.by_threads(lambda number: str(host.manager.release(self.context, instances[number])))
         self.assertEqual({'free'}, set(host.states().values()))
         self.assertEqual((DEVICES, []), (host.free(), host.audit()))
 
