@@ -59,8 +59,10 @@ class Host(Guests):
         """Have rows say that the namespaces of 1 GiB are on their way back, as after a crash."""
         [provider] = self.allocations
         for _ in range(INTERRUPTED):
-            self.manager.instance_claim(None, Instance(Flavor({})), self.manager.nodename, {
+            instance = Instance(Flavor({}))
+            self.manager.instance_claim(None, instance, self.manager.nodename, {
                 provider: {'resources': {f'CUSTOM_PMEM_NAMESPACE_{_BIG.upper()}': 1}}})
+            self.manager.realize(None, instance)        # what was only claimed needs no wipe
         [host] = self.store.hosts()
         rows = [record for record in self.store.records_of_host(host.uuid) if record.identifier.startswith(_BIG)]
         self.store.write(Changes(update=tuple(Update(record, record._replace(
