@@ -17,7 +17,6 @@ from devicetrack.engine.repair_plan import ADOPT
 from devicetrack.engine.repair_plan import Repair
 from devicetrack.engine.views import Views
 from devicetrack.objects.values import DeviceKey
-from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import OF_A_GUEST
 from devicetrack.objects.values import Record
 
@@ -34,25 +33,17 @@ def adoptions(views: Views, instance_uuid: str, keys: Iterable[DeviceKey],
     :param provider_uuid_of: the UUID of the provider with this stable name, None while it has none
     :raises NotAdopted: one of the devices is not this instance's, or that cannot be told; then none of them is recorded
     """
-    state = (views.instances or {}).get(instance_uuid)
     own = [record for record in views.records if record.instance_uuid == instance_uuid]
     found: list[Repair] = []
     for key in dict.fromkeys(keys):
         def refuse(reason: str, key: DeviceKey = key) -> exception.NotAdopted:
             return exception.NotAdopted(instance_uuid, f'{key.kind}/{key.identifier}', reason)
 
-        if state is not None and state != reconcile.INSTANCE_HERE:
-            raise refuse(f'the compute service says that the instance is {state}')
-        row = views.owners.get(key)
-        if row is not None and row.instance_uuid == instance_uuid and row.state != vocabulary.RELEASING:
+        problem, device = _problem(views, instance_uuid, key), views.devices.get(key)
+        if problem is not None:
+            raise refuse(problem)
+        if key in views.owners or device is None:       # it has the device already, or the problem said so
             continue
-        if row is not None:
-            raise refuse(f'instance {row.instance_uuid} has it'
-                         + (', and it is on its way back' if row.state == vocabulary.RELEASING else ''))
-        device = views.devices.get(key)
-        problem = _problem(views, instance_uuid, key, device)
-        if device is None or problem is not None:
-            raise refuse(problem or '')
         provider = provider_uuid_of(device.provider)
         if provider is None:
             raise refuse('the resource provider that counts it is not known yet; the next audit may find it')
@@ -63,9 +54,17 @@ def adoptions(views: Views, instance_uuid: str, keys: Iterable[DeviceKey],
     return found
 
 
-def _problem(views: Views, instance_uuid: str, key: DeviceKey, device: InventoryDevice | None) -> str | None:
-    """Why a device without a row cannot be recorded for an instance, or None."""
+def _problem(views: Views, instance_uuid: str, key: DeviceKey) -> str | None:
+    """Why a device cannot be recorded for an instance, or None; also None for one that it has."""
     usage, inventory = views.usage, views.inventory
+    state = (views.instances or {}).get(instance_uuid)
+    if state is not None and state != reconcile.INSTANCE_HERE:
+        return f'the compute service says that the instance is {state}'
+    row, device = views.owners.get(key), views.devices.get(key)
+    if row is not None and row.state == vocabulary.RELEASING:
+        return f'instance {row.instance_uuid} has it, and it is on its way back'
+    if row is not None:
+        return None if row.instance_uuid == instance_uuid else f'instance {row.instance_uuid} has it'
     for unknown in usage.unknown:
         return f'{unknown.what} cannot be read ({unknown.reason}), and may name it: fix that first'
     if key.kind not in inventory.known_kinds:

@@ -345,8 +345,8 @@ class _Comparison:
     @functools.cached_property
     def _waits_for_its_definition(self) -> frozenset[str]:
         """Instances whose domains still name what goes back: a move on this host is being undone."""
-        return frozenset(record.instance_uuid for key, record in self.owners.pairs()
-                         if record.state == vocabulary.RELEASING and key in self.named)
+        return frozenset(instance_uuid for key, (instance_uuid, state) in self.owners.columns('instance_uuid', 'state')
+                         if state == vocabulary.RELEASING and key in self.named)
 
     @functools.cached_property
     def _left(self) -> frozenset[str]:

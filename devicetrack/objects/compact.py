@@ -125,7 +125,3 @@ class ByKey(Mapping[Key, Named]):
         """Every key with some of the fields; for loops over thousands."""
         return zip(self._plain, Compact(self._of, list(self._plain.values())).columns(first, second, *more),
                    strict=True)
-
-    def pairs(self) -> Iterator[tuple[Key, Named]]:
-        """As :meth:`items`, without looking every key up."""
-        return zip(self._plain, map(self._make, self._plain.values()), strict=True)

@@ -48,8 +48,7 @@ class CompactTestCase(base.BaseTestCase):
         self.assertEqual((None, 'none'), (by_key.get(('vpmem', 'c')), by_key.get(('vpmem', 'c'), 'none')))
         self.assertRaises(KeyError, lambda: by_key['vpmem', 'c'])
         self.assertEqual((2, True, False), (len(by_key), ('vpmem', 'a') in by_key, ('vpmem', 'c') in by_key))
-        self.assertEqual(list(by_key.items()), list(by_key.pairs()))
-        self.assertEqual([Use, Use], [type(one) for _key, one in by_key.pairs()])
+        self.assertEqual([Use, Use], [type(one) for one in by_key.values()])
         self.assertEqual({('vpmem', 'a'): 'two', ('vpmem', 'b'): use('b').domain_uuid}, by_key.column('domain_uuid'))
         self.assertEqual([(('vpmem', 'a'), ('two', 'a')), (('vpmem', 'b'), (use('b').domain_uuid, 'b'))],
                          list(by_key.columns('domain_uuid', 'identifier')))
