@@ -148,7 +148,8 @@ class Command:
 
 def run(effort: Effort) -> Table:
     with contextlib.ExitStack() as stack:
-        database = stack.enter_context(databases.PostgreSQLServer(durable=True))
+        database = stack.enter_context(databases.PostgreSQLServer(durable=True)) if effort.durable else \
+            databases.PostgreSQLServer.shared()
         server = stack.enter_context(placements.PlacementServer(database))
         placement = stack.enter_context(placements.Placement(server))
         conf = stack.enter_context(fixtures.Configuration()).conf

@@ -47,7 +47,7 @@ def _rows_of(name: str, effort: Effort) -> list[Row]:
     what = f'{name}, one thread: time'
     try:
         with contextlib.ExitStack() as stack:
-            database = stack.enter_context(DATABASES[name](durable=True))
+            database = stack.enter_context(DATABASES[name](durable=effort.durable))
             devices = max(effort.rows, effort.threads * effort.rows_a_thread)
             host = stack.enter_context(Host(database.store, database.conf, devices))
             core = Core(database.store, effort.threads)

@@ -7,6 +7,8 @@ from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
+import operator
+from typing import Any
 from typing import Final
 
 from devicetrack import vocabulary
@@ -28,6 +30,9 @@ _UNPROVEN: Final = frozenset((vocabulary.UNPROVEN,))
 # What is said of a device anew whenever the host says that it has it, and by which parent.
 _OF_THE_HOST: Final = frozenset((vocabulary.UNHEALTHY, vocabulary.NOT_ADOPTED, vocabulary.UNPROVEN, vocabulary.DRAINED,
                                  vocabulary.NO_PROVIDER, GONE))
+
+_IDENTIFIER: Final = operator.itemgetter(InventoryDevice._fields.index('identifier'))
+_ADOPTABLE: Final = operator.itemgetter(InventoryDevice._fields.index('adoptable'))
 
 
 class Intake(Stock):
@@ -71,8 +76,7 @@ class Intake(Stock):
                                    capacity.parent, capacity.numa_node)
             added = added or new
             pool.available, pool.details, pool.creatable = capacity.available, capacity.details, True
-            if not new:
-                pool.grew()
+            pool.grew()
         if added:
             self._pools.index()
 
@@ -89,7 +93,7 @@ class Intake(Stock):
             if unit.unborn:
                 self._realized(unit, device.details)
             elif unit.state == FREE:
-                self._withhold(unit, unit.withheld | self._reasons(device, unit))
+                self._withhold(unit, unit.withheld | self._reasons(device.unhealthy, device.adoptable, unit))
             elif GONE in unit.withheld:
                 self._withhold(unit, unit.withheld - {GONE})
         self._miss(inventory, changed)
@@ -140,36 +144,19 @@ class Intake(Stock):
         :param recorded: new devices that are not free, since rows name their owners; :meth:`.Ledger.hold` follows
         """
         changed = self._watches[watch] if watch is not None else {}
-        new: list[InventoryDevice] = []
+        new: list[tuple[Any, ...]] = []         # the fields of each: the garbage collector goes through named tuples
         self._keeping, unproven = inventory.keeping, inventory.unproven
         for device in inventory.devices:
             unit = self._units.get(device.kind, {}).get(device.identifier)
             if unit is None:
-                new.append(device)
+                if not changed or device.key not in changed:
+                    new.append(tuple(device))
             elif not self._is_as_it_was(device, unit, unproven) and (not changed or device.key not in changed):
                 self._read_device(device, unit, unproven)
         # What a pool is said to be is what the first device of it is: not one that somebody made otherwise.
-        pools: dict[tuple[str | int | None, ...], Pool] = {}
-        for device in sorted(new, key=lambda device: (not device.adoptable, device.identifier)):
-            if not changed or device.key not in changed:
-                where = (device.kind, device.provider, device.resource_class, device.parent, device.numa_node)
-                pool = pools.get(where)
-                if pool is None:                # thousands of devices have a few pools
-                    pool = pools[where] = self._pool_of(device)
-                unit = Unit(pool, device.identifier, device.details)
-                pool.total += 1
-                self._units.setdefault(device.kind, {})[device.identifier] = unit
-                key = (device.kind, device.identifier)
-                unit.unproven = key in unproven
-                if key in recorded:
-                    unit.state = HELD
-                    pool.held_count += 1
-                    unit.withheld = self._reasons(device, unit)
-                    if not device.adoptable:                    # until hold has seen in its row who made it
-                        unit.withheld |= {vocabulary.NOT_ADOPTED}
-                else:
-                    unit.withheld = self._reasons(device, unit)
-                    self._enqueue(unit)
+        new.sort(key=_IDENTIFIER)
+        new.sort(key=_ADOPTABLE, reverse=True)
+        self._add(new, unproven, recorded)
         there = collections.Counter(
             kind for kind, _name in Compact(InventoryDevice, inventory.devices).columns('kind', 'identifier'))
         # Each device that is there is known now. Where there are as many, none is missing.
@@ -177,6 +164,31 @@ class Intake(Stock):
             self._miss(inventory, changed)
         self._read_parents(inventory, changed)
         self._pools.index()
+
+    def _add(self, new: Iterable[tuple[Any, ...]], unproven: Collection[tuple[str, str]],
+             recorded: Collection[tuple[str, str | None]]) -> None:
+        """Take in devices that are not known here yet, by their fields, in the order in which they will be taken."""
+        pools: dict[tuple[str | int | None, ...], Pool] = {}
+        for fields in new:
+            kind, identifier, provider, resource_class, parent, numa_node, details, unhealthy, adoptable, _type = fields
+            where = (kind, provider, resource_class, parent, numa_node)
+            pool = pools.get(where)
+            if pool is None:                    # thousands of devices have a few pools
+                pool = pools[where] = self._pool_of(InventoryDevice(*fields))
+                self._units.setdefault(kind, {})
+            unit = self._units[kind][identifier] = Unit(pool, identifier, details)
+            pool.total += 1
+            key = (kind, identifier)
+            unit.unproven = key in unproven
+            if key in recorded:
+                unit.state = HELD
+                pool.held_count += 1
+                unit.withheld = self._reasons(unhealthy, adoptable, unit)
+                if not adoptable:                               # until hold has seen in its row who made it
+                    unit.withheld |= {vocabulary.NOT_ADOPTED}
+            else:
+                unit.withheld = self._reasons(unhealthy, adoptable, unit)
+                self._enqueue(unit)
 
     def _is_as_it_was(self, device: InventoryDevice, unit: Unit, unproven: Collection[tuple[str, str]]) -> bool:
         """Whether the host says of a device what it said before, and that it is well: so it is with nearly all."""
@@ -201,21 +213,21 @@ class Intake(Stock):
         unit.details = device.details
         unit.unproven = (device.kind, device.identifier) in unproven
         self._move(unit, self._pool_of(device))
-        reasons = self._reasons(device, unit)
+        reasons = self._reasons(device.unhealthy, device.adoptable, unit)
         if reasons != unit.withheld:
             self._withhold(unit, reasons)
 
-    def _reasons(self, device: InventoryDevice, unit: Unit) -> frozenset[str]:
+    def _reasons(self, unhealthy: str | None, adoptable: bool, unit: Unit) -> frozenset[str]:
         """Why a device must not be handed out, once the host has said what it says now; whoever holds it keeps it."""
         free_unproven = unit.unproven and unit.state == FREE
-        if (device.unhealthy is None and device.adoptable and not unit.withheld and not self._standing
+        if (unhealthy is None and adoptable and not unit.withheld and not self._standing
                 and unit.pool.provider_uuid):
             return _UNPROVEN if free_unproven else NO_REASON    # nearly all of them
         reasons = {*unit.withheld - _OF_THE_HOST, *self._standing.of(unit.key, unit.pool.parent_name)}
-        if device.unhealthy is not None:
+        if unhealthy is not None:
             reasons.add(vocabulary.UNHEALTHY)
         # Somebody else made it, or its owner did: of a device that is held, its row knows.
-        if not device.adoptable and (unit.state == FREE or vocabulary.NOT_ADOPTED in unit.withheld):
+        if not adoptable and (unit.state == FREE or vocabulary.NOT_ADOPTED in unit.withheld):
             reasons.add(vocabulary.NOT_ADOPTED)
         if free_unproven:
             reasons.add(vocabulary.UNPROVEN)

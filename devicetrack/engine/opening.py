@@ -36,13 +36,14 @@ def open_ledger(policy: str, provider_uuid_of: Callable[[str], str], views: View
         for reason, cause in causes.items():
             if cause.stands:
                 stand(ledger, target, reason)
-    ledger.read_inventory(inventory, recorded=set(views.owners))
+    ledger.read_inventory(inventory, recorded=views.owners.keys())
     # A row names the provider that its claim knew. A device counts where its parent counts now.
     parents = set(Compact(InventoryDevice, inventory.devices).columns('kind', 'parent', 'provider'))
     counted: dict[tuple[str, str | None], str] = {
         **{(kind, parent): provider_uuid_of(provider) for kind, parent, provider in parents},
         **{(capacity.kind, capacity.parent): provider_uuid_of(capacity.provider) for capacity in inventory.capacities}}
-    gone = views.owners.keys() - views.devices.keys()
+    there = views.devices.keys()
+    gone = {key for key in views.owners if key not in there}
     for rows in by_instance(views.records):
         if gone:
             rows = [row._replace(provider_uuid=counted.get((row.kind, row.parent), row.provider_uuid))

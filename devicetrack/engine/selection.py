@@ -63,7 +63,7 @@ class Pool:
         self.available = 0                      # how many more it could make when it was last read
         self.free: Line[Unit] = Line()
         self.free_count = self.held_count = self.releasing_count = self.total = 0
-        self.index = 0                          # place in the order of names
+        self.index: int                         # place in the order of names, which Pools.index says
         self.scopes: tuple[Scope, ...] = ()
 
     @property

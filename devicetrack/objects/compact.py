@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import KeysView
 from collections.abc import Mapping
 from collections.abc import Sequence
 import functools
@@ -105,6 +106,10 @@ class ByKey(Mapping[Key, Named]):
 
     def __getitem__(self, key: Key) -> Named:
         return self._make(self._plain[key])
+
+    def keys(self) -> KeysView[Key]:
+        # A dictionary's own, whose set operations take a tenth of the time of a mapping's.
+        return self._plain.keys()
 
     @overload
     def get(self, key: Key, /) -> Named | None: ...

@@ -58,8 +58,9 @@ class Answer(NamedTuple):
 class HTTPProxy(fixtures.Fixture):
     """Listens on a loopback port (``url``) and passes requests on to ``address``.
 
-    ``requests`` has what came, in order, as pairs of the method and the path without its query. A connection stays
-    open for many requests, as it does before a real service, and has one of its own to ``address``.
+    ``requests`` has what came, in order, as pairs of the method and the path without its query; ``heard`` is called
+    whenever there is one more. A connection stays open for many requests, as it does before a real service, and has one
+    of its own to ``address``.
     """
 
     def __init__(self, address: tuple[str, int]) -> None:
@@ -68,6 +69,7 @@ class HTTPProxy(fixtures.Fixture):
 
     def _setUp(self) -> None:
         self.requests: list[tuple[str, str]] = []
+        self.heard: Callable[[], object] = lambda: None
         self._lock = threading.Lock()
         self._staged: list[_Staged] = []
         self._connections: set[socket.socket] = set()
@@ -131,6 +133,7 @@ class HTTPProxy(fixtures.Fixture):
                          if staged.method == method and plain.startswith(staged.path)), _PASSES)
             if fate is not _PASSES:
                 self._staged.remove(fate)
+        self.heard()
         if fate.call is not None:
             fate.call()
         if fate.loss is Loss.REQUEST:

@@ -27,7 +27,7 @@ MODULES = tuple(f'devicetrack.{name}' for name in (
     'engine.migrations', 'engine.lifecycle', 'engine.reconcile', 'objects.identity', 'store.sql.committer',
     'claims.life', 'claims.locked_ledger', 'claims.rows', 'claims.moves', 'claims.given_up'))
 # The packages of the tests that judge. Whatever of them needs a server is left out.
-TESTS = ('unit.engine', 'unit.store', 'unit.claims', 'functional.store')
+TESTS = ('unit.objects', 'unit.engine', 'unit.store', 'unit.claims', 'functional.store')
 
 # Survivors that no test can tell from the code as it is, or need not: a list of {in, line, change, reason}.
 EXPLAINED = pathlib.Path(__file__).with_name('survivors.yaml')

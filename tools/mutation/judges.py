@@ -188,8 +188,9 @@ class Tests:
         follow, the quickest of each class, then the second of each, since those of one class are much alike.
         """
         reaching = self._reaching[mutant.module]
-        lines = reaching if mutant.at_import else mutant.lines
-        tests: set[Test] = set().union(*(reaching.get(line, ()) for line in lines))
+        # What no test reaches may run when the module is imported, as the body of a decorator does.
+        lines = [] if mutant.at_import else [line for line in mutant.lines if reaching.get(line)]
+        tests: set[Test] = set().union(*(reaching[line] for line in lines or reaching))
         turns: collections.Counter[str] = collections.Counter()
         order = []
         for test in sorted(tests, key=lambda test: (test.usual_s, test.name)):

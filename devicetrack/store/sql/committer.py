@@ -14,6 +14,7 @@ import collections
 from collections.abc import Callable
 from collections.abc import Sequence
 import contextlib
+import math
 import queue
 import time
 from typing import Any
@@ -281,7 +282,7 @@ class Committer:
 
     def distrust(self) -> None:
         """Try the connection before the next commit, however short it was idle: another one was lost."""
-        self._used = 0.0
+        self._used = -math.inf
 
     def _undo(self) -> None:
         try:

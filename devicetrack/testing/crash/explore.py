@@ -383,11 +383,12 @@ class Explorer:
         return result
 
     def explore(self, operation: Operation, variants: Sequence[str] = tuple(VARIANTS),
-                every_point: bool = True) -> Report:
+                every_point: bool = True, until_failure: bool = False) -> Report:
         """Every run of every variant, after one that records the operation's moments.
 
         :param variants: AGAIN needs KILL among them
         :param every_point: without it KILL leaves out points at which it would leave the same behind as at another one
+        :param until_failure: end with the first run that is not survived; the report is of the runs up to it
         """
         report = Report(operation.name, self._stores.kind)
         recording = self.try_out(operation, record=True)
@@ -408,6 +409,8 @@ class Explorer:
                     continue
                 result = self.try_out(operation, [fault], [course.moments], record=is_new and AGAIN in variants)
                 report.add(variant, result)
+                if until_failure and result.wrong:
+                    return report
                 if is_new:
                     seen[course.states[fault.number]] = (fault,)
                     restarts.append(result)

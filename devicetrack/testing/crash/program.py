@@ -75,8 +75,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument('--variant', action='append', choices=list(explore.VARIANTS),
                         help='may be repeated; all by default')
     parser.add_argument('--workers', type=int, default=2, help='processes that explore side by side')
-    parser.add_argument('--every-point', action='store_true',
-                        help='on servers too, kill at points that leave the same behind as others')
+    parser.add_argument('--every-point', action=argparse.BooleanOptionalAction,
+                        help='kill also at points that leave the same behind as others; by default on SQLite alone')
     parser.add_argument('--verbose', action='store_true', help='describe the first failure of every operation')
     options = parser.parse_args(arguments)
     options.store = options.store or list(STORES)
@@ -167,7 +167,7 @@ def _work(line: Any, operations: Sequence[Callable[[], Operation]], options: arg
                 explorers[first] = explore.Explorer(_stores(second))
             else:
                 line.send(explorers[second].explore(operations[first](), options.variant,
-                                                    options.every_point or second == SQLITE))
+                                                    _every_point(options, second)))
     except (EOFError, SystemExit):
         status = 0
     except BaseException:
@@ -176,6 +176,10 @@ def _work(line: Any, operations: Sequence[Callable[[], Operation]], options: arg
         for explorer in explorers.values():
             explorer.close()
         os._exit(status)
+
+
+def _every_point(options: argparse.Namespace, store: str) -> bool:
+    return store == SQLITE if options.every_point is None else bool(options.every_point)
 
 
 def _stores(server: Server | None) -> Any:
@@ -200,8 +204,9 @@ def _print_table(reports: Sequence[Report], options: argparse.Namespace) -> None
                        for column, (cell, width) in enumerate(zip(row, widths, strict=True))).rstrip())
     _say('\nRuns that were survived, of all runs. points: before and after every call that changes something, or that '
          'is of\nthe driver.')
-    if not options.every_point and options.store != [SQLITE]:
-        _say('On servers the process is killed at the first of the points that leave the same behind '
+    sparing = [store for store in options.store if not _every_point(options, store)]
+    if sparing and moments.KILL in options.variant:
+        _say(f'On {", ".join(sparing)} the process is killed at the first of the points that leave the same behind '
              '(--every-point: at all).')
     for variant in options.variant:
         _say(f'  {variant:<8} {explore.VARIANTS[variant]}')

@@ -195,4 +195,4 @@ class RandomHistoriesTestCase(base.TestCase):
             world, empty = made, made.snapshot()
 
         stateful.run_state_machine_as_test(OfThisWorld, settings=settings(
-            max_examples=EXAMPLES or 100, phases=PHASES, stateful_step_count=25, deadline=None, database=None))
+            max_examples=EXAMPLES or 60, phases=PHASES, stateful_step_count=25, deadline=None, database=None))

@@ -12,15 +12,11 @@ from devicetrack.tests.model.world import World
 
 
 class SearchTestCase(base.TestCase):
-    scenarios = base.table(
-        ('namespaces, one store', Shape()),
-        ('namespaces, a store each', Shape(shared=False)),
-        ('mediated devices, a store each', Shape(devices=0, mdevs=2, shared=False)),
-        names=('shape',))
 
     def test_nothing_is_wrong_after_one_step_from_any_beginning(self):
+        """With namespaces and a store for each host. ``make model-check`` has all shapes, and goes on to two steps."""
         quiet.logs(self)
-        result = search.run(self.shape, depth=1)
+        result = search.run(Shape(shared=False), depth=1)
         self.assertEqual([], [str(violation) for violation in result.violations])
         self.assertGreater(result.states, 100)
 

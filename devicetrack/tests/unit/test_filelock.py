@@ -140,7 +140,8 @@ class FileLockTestCase(base.TestCase):
         lock.release()
 
     def test_a_directory_that_is_missing_is_the_callers_mistake(self):
-        self.assertRaises(FileNotFoundError, filelock.FileLock('/nonexistent/lock').acquire)
+        lock = filelock.FileLock(os.path.join(self.temp_dir(), 'missing', 'lock'))
+        self.assertRaises(FileNotFoundError, lock.acquire)
 
     def test_a_file_that_was_removed_or_replaced_while_somebody_waited_is_not_the_lock(self):
         first, second = self.lock(), self.lock()

@@ -44,7 +44,8 @@ _PCI = (r"domain='0x([0-9a-f]{4}|[1-9a-f][0-9a-f]{4,7})' bus='0x([0-9a-f]{2})' s
 _HOSTDEV = re.compile(rf"\n    <hostdev mode='[a-z]+' type='([a-z_]+)'((?:{_ATTRIBUTE})*)>\n"
                       rf"(?:      <driver(?:{_ATTRIBUTE})*/>\n)?"
                       rf"(?:      <source>\n        <address (?:uuid='({_UUID})'|{_PCI})/>\n)?")
-_RECORD = f'\n    <devicetrack:{metadata.ELEMENT} xmlns:devicetrack="{metadata.NAMESPACE}"'
+_RECORD_LINE = '\n    '
+_RECORD = f'{_RECORD_LINE}<devicetrack:{metadata.ELEMENT} xmlns:devicetrack="{metadata.NAMESPACE}"'
 _RECORD_END = f'</devicetrack:{metadata.ELEMENT}>'
 # An address inside a source lies as deep as no other: those of host devices, and of disks and interfaces that are one.
 _SOURCE_ADDRESS = '\n        <address '
@@ -162,7 +163,7 @@ def _record(text: str, own: _Element) -> str:
             or text.count('</devicetrack:devices', begin, own.end) != 1
             or _opened(text, own.begin, begin) or _opened(text, end, own.end)):
         raise _Doubt
-    return text[begin + 1:end].lstrip()
+    return text[begin + len(_RECORD_LINE):end]
 
 
 def _opened(text: str, start: int, end: int) -> int:

@@ -164,7 +164,12 @@ class Guests:
         partners = self._partners(domain, boot_id, document, wanted)
         return guest_xml.retarget(text, document, partners, metadata.element(assignments, old.flavor, beside, boot_id))
 
-    def migration_definitions(self, device_map: DeviceMap) -> MigrationDefinitions:
+    def devices_in(self, definition: str) -> frozenset[DeviceKey]:
+        """As :meth:`devicetrack.virt.driver.VirtDriver.devices_in`."""
+        domain = domain_xml.parse(definition, 'the definition')
+        return frozenset(key for form in guest_xml.FORMS for keys in self._identified(form, domain) for key in keys)
+
+    def migration_definitions(self, device_map: DeviceMap, definition: str | None = None) -> MigrationDefinitions:
         """As :meth:`devicetrack.virt.driver.VirtDriver.migration_definitions`."""
         uuid = device_map.instance_uuid
         domain = self._hypervisor.domain(uuid)
@@ -173,6 +178,9 @@ class Guests:
         # libvirt itself sends the migratable form, which an older libvirt can read too.
         flags = libvirt.VIR_DOMAIN_XML_MIGRATABLE | libvirt.VIR_DOMAIN_XML_SECURE
         wanted = {DeviceKey(pair.kind, pair.source): pair.element for pair in device_map.pairs}
+        if definition is not None:
+            moved = self._moved(definition, f'definition for domain {uuid}', wanted, device_map.metadata, None)
+            return MigrationDefinitions(moved, None)
         live = self._moved(domain.xml(flags), f'domain {uuid}', wanted, device_map.metadata, None)
         persistent = None
         if domain.is_persistent():

@@ -27,20 +27,27 @@ from devicetrack.tests.functional.placement import nodes
 from devicetrack.tests.unit.cmd import program as programs
 
 _NODES, _INSTANCES, _KILLS = 6, 4, 4
+_CHANGES = 2                                # of others, for each request of the command
 
 
 class Writer(threading.Thread):
-    """Somebody who changes what instances of some nodes hold, one after the other, until ``over`` is set."""
+    """Somebody who changes what instances of some nodes hold, one after the other, until ``over`` is set.
+
+    Each change takes one of ``turns``: nobody has any use for changes while the command starts.
+    """
 
     def __init__(self, worlds: list[nodes.FlatHost], instances: dict[str, list[Instance]], seed: int,
-                 over: threading.Event) -> None:
+                 over: threading.Event, turns: threading.Semaphore) -> None:
         super().__init__(daemon=True)
-        self._worlds, self._instances, self._random, self._over = worlds, instances, random.Random(seed), over
+        self._worlds, self._instances, self._random = worlds, instances, random.Random(seed)
+        self._over, self._turns = over, turns
+        self.changes = 0
         self.error: BaseException | None = None
 
     def run(self) -> None:
         try:
-            while not self._over.is_set():
+            while self._turns.acquire() and not self._over.is_set():
+                self.changes += 1
                 world = self._random.choice(self._worlds)
                 self._random.choice([self.touch, self.touch, self.spawn, self.delete])(world)
         except BaseException as error:
@@ -107,17 +114,23 @@ class TestTogether(base.TestCase):
             return subprocess.CompletedProcess((), status, out.read(), err.read())
 
     def test_every_consumer_ends_at_its_devices_and_no_amount_is_lost(self) -> None:
-        over = threading.Event()
-        self.addCleanup(over.set)
-        writers = [Writer(self.worlds[number::2], self.instances, number, over) for number in range(2)]
+        over, turns = threading.Event(), threading.Semaphore(_CHANGES)
+
+        def end() -> None:
+            over.set()
+            turns.release(len(writers))
+
+        writers = [Writer(self.worlds[number::2], self.instances, number, over, turns) for number in range(2)]
+        self.addCleanup(end)
         for writer in writers:
             writer.start()
+        self.placement.proxy.heard = lambda: turns.release(_CHANGES)
         chance = random.Random(1)
         self.killed: list[bool] = []
         for _kill in range(_KILLS):
             self.killed.append(self.heal(chance.randint(5, 40)).returncode == -signal.SIGKILL)
         self.assertTrue(self.killed[0])
-        over.set()
+        end()
         for writer in writers:
             writer.join(base.HANGS_S)
             self.assertEqual((False, None), (writer.is_alive(), writer.error))

@@ -504,6 +504,14 @@ class MdevTestCase(HostTestCase):
         host.manager.realize(self.context, instance)
         self.assertEqual([name], [key.identifier for key in host.machine.devices])
 
+    def test_what_its_parent_can_still_make_counts_as_soon_as_it_is_made(self):
+        host, instance = self.host(parents={'p0': 3}), Instance()
+        host.claim(instance, vgpu=1)
+        host.machine.add_mdev('p0')             # somebody else's, which no audit has seen
+        self.assertEqual(2, host.free())
+        host.manager.realize(self.context, instance)
+        self.assertEqual(1, host.free())
+
     def test_that_was_made_is_removed(self):
         host = self.host(parents={'p0': 1})
         host.delete(host.spawn(vgpu=1))

@@ -104,6 +104,33 @@ class AbortTestCase(base.TestCase):
         self.check_all_is_free()
 
 
+    def test_a_device_that_the_driver_does_not_take_back_now_is_on_its_way_back_and_nothing_is_remembered(self):
+        claim = self.host.claim(self.instance, pmem=1)
+        self.host.manager.realize(self.host.context, self.instance)
+        self.host.machine.before('wipe', exception.UnclaimFailed('vpmem', 'd0', 'a bad block'))
+        self.assertRaises(exception.UnclaimFailed, claim.abort)
+        self.assertEqual(([], ['releasing']), (self.remembered(), [record.state for record in self.host.records()]))
+
+    def give_up(self, instance):
+        """A claim that cannot be given back, since the store fails."""
+        claim = self.host.claim(instance, pmem=1)
+        self.host.store.before('write', GONE, times=1)
+        self.assertRaises(exception.StoreUnavailable, claim.abort)
+        return claim.claim_id
+
+    def test_one_that_has_to_wait_keeps_no_other_from_going_back(self):
+        first, _second = self.give_up(self.instance), self.give_up(Instance())
+        self.host.store.before('write', GONE, times=1)
+        self.assertTrue(self.host.running.life.give_back_claims())
+        self.assertEqual(([first], {'d0': 'claimed', 'd1': 'releasing'}), (self.remembered(), self.host.states()))
+
+    def test_it_waits_while_somebody_works_on_its_instance(self):
+        claim = self.give_up(self.instance)
+        with self.host.running.rows.working(self.instance.uuid):
+            self.assertEqual([True], self.together(self.host.running.life.give_back_claims))
+        self.assertEqual(([claim], {'d0': 'claimed', 'd1': FREE}), (self.remembered(), self.host.states()))
+
+
 class MoveTestCase(test_moving.RegionTestCase):
 
     def test_what_the_claim_made_old_is_current_again(self):

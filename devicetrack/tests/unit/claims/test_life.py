@@ -199,6 +199,15 @@ class FullParentTestCase(HostTestCase):
                          (row.parent, row.claim_id, row.role, row.state, row.position))
         self.assertEqual(({row.identifier: self.instance.uuid}, [row.identifier], 1),
                          (self.fixture.held(), self.fixture.mdevs(), self.fixture.free()))
+        [device] = self.fixture.running.ledger.held(self.instance.uuid)
+        self.assertEqual(device.provider_uuid, row.provider_uuid)
+        self.assertNotEqual(self.row.provider_uuid, row.provider_uuid)
+
+    def test_an_interrupt_when_another_is_held_and_has_no_row_yet_leaves_it_to_nobody(self):
+        self.fixture.machine.before('create', full('p0'), times=1)
+        with mock.patch.object(self.fixture.running.life, 'named', autospec=True, side_effect=KeyboardInterrupt):
+            self.assertRaises(KeyboardInterrupt, self.realize)
+        self.assertEqual(({self.row.identifier: self.instance.uuid}, 1), (self.fixture.held(), self.fixture.free()))
 
     def test_twice_is_an_error_and_the_second_choice_stays_recorded(self):
         self.fixture.machine.before('create', full('whichever'), times=2)
@@ -240,6 +249,17 @@ class SettledDoubtTestCase(HostTestCase):
         host, _instance = self.claim(lambda store: store.lose_answer())
         host.running.life.settle_doubts()
         self.assertEqual(((), {'d0': FREE}, {}), (host.running.rows.doubts, host.states(), host.held()))
+
+    def test_what_a_claim_that_happened_made_old_is_current_again(self):
+        host = self.host(devices=2)
+        instance = host.spawn(pmem=1)
+        host.store.lose_answer()
+        self.assertRaises(exception.OutcomeUnknown, host.resize, instance, pmem=1)
+        self.assertEqual(['old', 'incoming'], [record.role for record in host.records()])
+        host.running.life.settle_doubts()
+        self.assertEqual([('d0', 'current', 'active', None)], [
+            (record.identifier, record.role, record.state, record.migration_uuid) for record in host.records()])
+        self.assertEqual([], host.store.contexts(host.manager.host_uuid))
 
     def test_of_a_claim_that_did_not_happen_there_is_nothing_to_give_back(self):
         host, instance = self.claim(lambda store: store.lose_commit())

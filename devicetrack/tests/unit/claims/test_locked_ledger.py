@@ -3,6 +3,7 @@
 from devicetrack.claims import locks
 from devicetrack.claims.locked_ledger import LedgerLock
 from devicetrack.claims.locked_ledger import LockedLedger
+from devicetrack.engine.ledger import Ledger
 from devicetrack.engine.views import Views
 from devicetrack.objects.values import Usage
 from devicetrack.tests import base
@@ -11,11 +12,38 @@ from devicetrack.tests.unit.engine import hosts
 A, B = hosts.namespace('a'), hosts.namespace('b')
 
 
+VIEWS = Views(Usage((), frozenset(), frozenset()), hosts.inventory(A, B, hosts.capacity('p0', 2)), (), None)
+
+
+class NumbersTestCase(base.TestCase):
+
+    def test_what_one_ledger_named_for_itself_is_not_found_in_the_next_one(self):
+        ledger = LockedLedger('pack', hosts.provider)
+        ledger.open(VIEWS, {})
+        before = ledger.take('i', hosts.wants((hosts.VGPU, 1)))
+        ledger.open(VIEWS, {})
+        ledger.take('i', hosts.wants((hosts.VGPU, 1)))
+        ledger.put_back(before)
+        self.assertEqual(['i'], [device.instance_uuid for device in ledger.held()])
+
+
+class InterruptedTestCase(base.TestCase):
+
+    def test_whatever_interrupts_what_it_is_told_discards_it(self):
+        def interrupted(_ledger, _instance_uuid, _keys):
+            raise error
+        self.patch(Ledger, 'free_of', interrupted)
+        for error in (KeyboardInterrupt(), MemoryError()):
+            ledger = LockedLedger('pack', hosts.provider)
+            self.assertRaises(type(error), ledger.free_of, 'i', ())
+            self.assertTrue(ledger.is_discarded)
+
+
 class HoldUnlessTakenTestCase(base.TestCase):
 
     def ledger(self):
         ledger = LockedLedger('pack', hosts.provider)
-        ledger.open(Views(Usage((), frozenset(), frozenset()), hosts.inventory(A, B), (), None), {})
+        ledger.open(VIEWS, {})
         return ledger
 
     def owners(self, ledger):

@@ -74,6 +74,15 @@ class ResizeTestCase(RegionTestCase):
         self.two.manager.update_usage(None, instance, 'two')
         self.assertEqual([('d0', 'incoming', 'claimed')], region.rows(instance)['two'])
 
+    def test_so_it_does_when_nobody_knows_what_the_instance_gets_there(self):
+        region = self.region()
+        instance = region.spawn('one', pmem=1)
+        migration = region.migration(instance, 'two')
+        instance.migration_context = MigrationContext(instance_uuid=instance.uuid, migration_uuid=migration.uuid,
+                                                      old_resources=None, new_resources=None)
+        self.one.manager.update_usage(None, instance, 'one')
+        self.assertEqual([('d0', 'old', 'active')], region.rows(instance)['one'])
+
     def test_a_claim_that_is_refused_changes_nothing(self):
         region = self.region()
         instance, other = region.spawn('one', pmem=1), region.spawn('two', pmem=2)
@@ -537,6 +546,22 @@ class ContextTestCase(RegionTestCase):
         self.assertEqual((1, 2), (len(read.old_resources), len(read.new_resources)))
         self.assertEqual(self.one.manager.host_uuid, read.old_resources.host_uuid)
         self.assertEqual(instance.migration_context.obj_to_primitive(), read.obj_to_primitive())
+
+    def test_what_an_instance_had_before_another_move_is_not_what_it_has_when_this_one_is_undone(self):
+        region = self.region()
+        instance = region.spawn('one', pmem=1)
+        migration = region.migration(instance, 'two')
+        self.two.resize(instance, pmem=1, migration=migration)
+        for context in (None, MigrationContext(instance_uuid=instance.uuid, migration_uuid=Instance().uuid,
+                                               old_resources=instance.resources, new_resources=None)):
+            instance.migration_context = context
+            self.assertEqual({'migration_context': None},
+                             self.two.manager.drop_move_claim_at_dest(None, instance, migration))
+
+    def test_drop_when_nothing_moves(self):
+        region = self.region()
+        instance = region.spawn('one', pmem=1)
+        self.assertEqual({}, self.one.manager.drop_move_claim(None, instance, 'one'))
 
     def test_drop_without_a_migration_at_hand(self):
         for prefix, left in (('new_', 'd0'), ('old_', 'd1')):

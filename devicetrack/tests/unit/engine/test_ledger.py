@@ -2,6 +2,7 @@
 
 from devicetrack import exception
 from devicetrack import vocabulary
+from devicetrack.engine import ledger as ledgers
 from devicetrack.engine import selection
 from devicetrack.engine import stock
 from devicetrack.objects import values
@@ -595,6 +596,18 @@ class ExchangeTestCase(base.TestCase):
         self.assertRaises(exception.NoFit, ledger.take, 'i', wants((VGPU, 1)))
 
 
+class NarrowTestCase(base.TestCase):
+
+    def test_a_device_that_nobody_holds_any_more_keeps_no_other_from_being_exchanged(self):
+        ledger = hosts.ledger(FAR, namespace('free', numa_node=1))
+        [far] = ledger.take('i', wants((PMEM, 1))).keys
+        ledger.read_inventory(inventory(FAR, NEAR, namespace('free', numa_node=1)))
+        nobody = values.DeviceKey('vpmem', 'nobody')
+        free = values.DeviceKey('vpmem', 'free')
+        [(key, other)] = ledger.narrow({nobody: None, free: None, far: None}, frozenset((0,)), 'required')
+        self.assertEqual((far, ['near']), (key, hosts.taken(other)))
+
+
 class InventoryTestCase(base.TestCase):
 
     def setUp(self):
@@ -645,6 +658,11 @@ class InventoryTestCase(base.TestCase):
                          (device.resource_class, device.provider_uuid, device.instance_uuid))
         self.ledger.free([key])
         self.assertEqual({PMEM: 1, SMALL: 1}, self.free())
+
+    def test_it_is_held_there_and_nowhere_else(self):
+        self.ledger.take('i', wants((PMEM, 1)))
+        self.ledger.read_inventory(inventory(namespace('a', SMALL), self.b))
+        self.assertEqual({PMEM: 0, SMALL: 1}, {pool.resource_class: pool.held for pool in self.ledger.pools()})
 
     def test_a_free_device_counts_elsewhere(self):
         self.ledger.read_inventory(inventory(namespace('a', SMALL), self.b))
@@ -729,6 +747,15 @@ class ReadAgainTestCase(base.TestCase):
                              [pool._replace(details='') for pool in ledger.pools() if pool.total])
 
 
+class HeldTestCase(base.TestCase):
+
+    def test_a_device_without_a_provider_is_held_at_none(self):
+        ledger = ledgers.Ledger(vocabulary.PACK, lambda _name: '')
+        ledger.read_inventory(inventory(namespace('a')))
+        ledger.hold([hosts.row(namespace('a'), 'i')])
+        self.assertEqual([None], [device.provider_uuid for device in ledger.held()])
+
+
 class WithheldTestCase(base.TestCase):
 
     def setUp(self):
@@ -777,7 +804,9 @@ class WithheldTestCase(base.TestCase):
     def test_what_was_adopted_is_somebody_elses_again(self):
         theirs = namespace('a')._replace(adoptable=False, details='{"origin":"adopted"}')
         ledger = hosts.ledger(theirs)
-        ledger.free(hosts.hold_rows(ledger, hosts.row(theirs, 'i')))
+        keys = hosts.hold_rows(ledger, hosts.row(theirs, 'i'))
+        ledger.read_inventory(inventory(theirs))
+        ledger.free(keys)
         self.assertEqual({'not to be adopted'}, ledger.device(theirs.key).withheld)
         self.assertRaises(exception.NoFit, ledger.take, 'k', wants((PMEM, 1)))
 
@@ -847,6 +876,22 @@ class StandingTestCase(base.TestCase):
         self.ledger.stand(key, vocabulary.DRAINED)
         self.ledger.hold([hosts.row(namespace('b'), 'i')])
         self.assertEqual({'drained', stock.GONE}, self.ledger.device(key).withheld)
+
+    def test_whatever_else_withholds_such_a_device_it_is_withheld_for_that_too(self):
+        ledger = ledgers.Ledger(vocabulary.PACK, lambda _name: '')
+        ledger.stand(self.key, vocabulary.DRAINED)
+        ledger.hold([hosts.row(namespace('a'), 'i')._replace(provider_uuid='')])
+        self.assertEqual({self.key: {'drained', 'no provider yet', stock.GONE}}, ledger.reasons())
+
+    def test_it_is_there_for_a_device_that_gets_its_name_later(self):
+        made = hosts.mdev('new', 'p0')
+        self.ledger.stand(made.key, vocabulary.DRAINED)
+        hold = self.ledger.take('i', wants((VGPU, 3)))
+        self.ledger.name(hold, [one._replace(identifier=one.identifier or name)
+                                for one, name in zip(hold.candidates, ('m', 'new', 'other'), strict=True)])
+        self.ledger.realized(made.key, made.details)
+        self.ledger.read_inventory(inventory(made, hosts.mdev('m', 'p0')))
+        self.assertEqual({'drained'}, self.ledger.device(made.key).withheld)
 
     def test_a_parent_makes_no_more_and_its_devices_are_withheld(self):
         self.assertEqual(3, self.room(VGPU))
@@ -956,6 +1001,28 @@ class ReadParentsTestCase(base.TestCase):
         ledger.read_parents(inventory(capacity('p0', 2)), watch)
         self.assertEqual([held.identifier], [device.identifier for device in ledger.devices()])
         self.assertEqual(frozenset((stock.GONE,)), ledger.reasons()[held])
+
+    def test_a_parent_that_was_full_makes_devices_again(self):
+        ledger = hosts.ledger(capacity('p0', 0))
+        self.assertRaises(exception.NoFit, ledger.take, 'i', wants((VGPU, 1)))
+        ledger.read_parents(inventory(capacity('p0', 1)), ledger.watch())
+        self.assertEqual(['p0'], hosts.parents(ledger.take('i', wants((VGPU, 1)))))
+
+    def test_a_held_device_that_is_there_again_is_not_gone_whatever_else_is_there(self):
+        ledger = hosts.ledger(mdev('a', 'p0'), mdev('b', 'p0'))
+        keys = ledger.take('i', wants((VGPU, 2))).keys
+        ledger.read_parents(inventory(), ledger.watch())
+        ledger.withhold(keys[0], vocabulary.FOREIGN)
+        ledger.read_parents(inventory(mdev('unknown', 'p0'), mdev('a', 'p0'), mdev('b', 'p0')), ledger.watch())
+        self.assertEqual({keys[0]: {vocabulary.FOREIGN}}, ledger.reasons())
+
+    def test_what_was_given_back_meanwhile_is_known_better(self):
+        ledger = hosts.ledger(mdev('a', 'p0'))
+        keys = ledger.take('i', wants((VGPU, 1))).keys
+        watch = ledger.watch()
+        ledger.free(keys)
+        ledger.read_parents(inventory(mdev('a', 'p0', unhealthy='in use')), watch)
+        self.assertEqual(keys, ledger.take('j', wants((VGPU, 1))).keys)
 
     def test_what_a_claim_does_not_take_after_all_is_room_for_other_types_of_its_parent(self):
         ledger = hosts.ledger(capacity('p0', 1), capacity('p0', 1, VGPU_B, device_type='b'))

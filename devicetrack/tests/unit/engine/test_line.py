@@ -89,6 +89,35 @@ class LineTestCase(base.TestCase):
         self.assertEqual(before, pickle.dumps(self.line))
 
 
+class ReadAheadTestCase(base.TestCase):
+    """Taking is quick because the next few devices are read together."""
+
+    class Device(Device):
+        """One that counts how often its line read it."""
+
+        reads = 0
+
+        @property
+        def withheld(self):
+            type(self).reads += 1
+            return frozenset()
+
+        @withheld.setter
+        def withheld(self, _reasons):
+            pass
+
+    def test_the_next_few_devices_are_read_together_once(self):
+        few = lines._READ_AHEAD
+        line: lines.Line[Any] = lines.Line()
+        for number in range(3 * few):
+            line.append(self.Device(number))
+        reads = []
+        for _device in iter(line.take_first, None):
+            reads.append(self.Device.reads)
+            self.Device.reads = 0
+        self.assertEqual([few, *[0] * (few - 1)] * 3, reads)
+
+
 class LikeADequeTestCase(base.TestCase):
 
     @settings(max_examples=200, deadline=None, database=None)

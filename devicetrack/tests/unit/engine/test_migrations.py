@@ -13,6 +13,7 @@ AWAY = (('here', 'here'), ('there', 'there'))
 COMES = (('there', 'there'), ('here', 'here'))
 NOWHERE = ((None, None), (None, None))
 WITHIN = (('here', 'here'), ('here', 'here'))
+BEYOND = (('there', 'there'), ('far', 'far'))
 
 
 def row(identifier, role, state='active', migration=M):
@@ -208,3 +209,22 @@ class StatusTestCase(base.TestCase):
         found = migrations.Move.of(Migration())
         self.assertEqual((7, migrations.PENDING, False, True),
                          (found.number, found.outcome, NODE.is_at(found.source), NODE.is_at(found.destination)))
+
+
+class TakenAwayTestCase(base.TestCase):
+    """Whether an instance that is elsewhere may be there because of a migration."""
+
+    scenarios = base.table(
+        ('completed, from here', 'completed', AWAY, True),
+        ('completed, to here', 'completed', COMES, False),
+        ('completed, on this host', 'completed', WITHIN, False),
+        ('completed, from one other host to another', 'completed', BEYOND, False),
+        ('an error from here: nobody knows', 'error', AWAY, True),
+        ('an error from one other host to another', 'error', BEYOND, False),
+        ('undone, from here', 'reverted', AWAY, False),
+        ('under way, whichever ends it names', 'migrating', BEYOND, True),
+        ('a status that nobody knows', 'mended', BEYOND, True),
+        names=('status', 'ends', 'expected'))
+
+    def test_by_what_the_service_says_of_it(self):
+        self.assertEqual(self.expected, move(self.status, self.ends).may_have_taken_away_from(NODE))

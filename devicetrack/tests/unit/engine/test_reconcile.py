@@ -1,5 +1,6 @@
 """What the views say differently, view by view."""
 
+from devicetrack import vocabulary
 from devicetrack.engine import migrations
 from devicetrack.engine import reconcile
 from devicetrack.engine import repair_plan
@@ -13,6 +14,7 @@ from devicetrack.tests import base
 from devicetrack.tests.unit.engine import hosts
 from devicetrack.tests.unit.engine.hosts import inventory
 from devicetrack.tests.unit.engine.hosts import namespace
+from devicetrack.tests.unit.virt import disks
 
 DEVICE = namespace('a')
 KEY = DEVICE.key
@@ -20,6 +22,11 @@ UNHEALTHY = namespace('a', unhealthy='hot')
 GPU = hosts.capacity('gpu', 0)
 NAMESPACE_UUID = '8a5a2d6c-6c9d-4e8e-9d52-0e6a8c6b7f11'
 ANOTHER_UUID = '31c3b3a5-8a6e-4b60-b1a2-6a8f5d8e0c55'
+
+
+UNREAD = DEVICE._replace(details=disks.text(None))
+# The longest texts for which a row has room.
+COLUMNS = {'kind': 64, 'identifier': 255, 'resource_class': 255, 'parent': 255, 'claim_id': 64}
 
 
 def use(domain, running=True, live=True, defined=True, identifier='a'):
@@ -91,6 +98,12 @@ class CompareTestCase(base.TestCase):
         ('active, the domain is lost', views(rows=[row()]), []),
         ('active, the domain does not name it', views(usage(domains=['i']), rows=[row()]),
          [('recorded but unused', 'warning')]),
+        ('the same beside one that goes back', views(
+            usage(domains=['i']), [DEVICE, namespace('b')], [row(), hosts.row(namespace('b'), 'i', 'releasing')]),
+         [('recorded but unused', 'warning'), ('release pending', 'note')]),
+        ('not while its domain still names one that goes back', views(
+            usage(use('i', identifier='b')), [DEVICE, namespace('b')],
+            [row(), hosts.row(namespace('b'), 'i', 'releasing')]), [('release pending', 'note')]),
         ('the same, but documents are unreadable', views(usage(domains=['i'], unknown=['x']), rows=[row()]),
          [('view unknown', 'warning')]),
         ('a running guest without a row', views(usage(use('x'))), [('used but unrecorded', 'critical')]),
@@ -198,6 +211,11 @@ class TextTestCase(base.TestCase):
         ('no row', views(usage(use('x'))),
          ['vpmem a: used but unrecorded: domain x names it and no row does; foreign: no record of this host in its '
           'definition has it']),
+        ('on its way back, and named', views(usage(use('i')), rows=[row(state='releasing')]),
+         ['vpmem a: release pending: on its way back from i, and a domain names it']),
+        ('gone on its way back, and named', views(usage(use('i')), there=(), rows=[row(state='releasing')]),
+         ['vpmem a: gone from the host: the host does not have it; nothing proves what became of its bytes; owner i, '
+          'on its way back', 'vpmem a: release pending: on its way back from i, and a domain names it']),
         ('a view', views(usage(unknown=['no answer'])), ['view unknown: domain: no answer']),
         ('a kind that nobody reads', views(there=(), rows=[row()], known=['mdev']),
          ['view unknown: vpmem: rows have devices of this kind, and none of the installed device kinds knows it']),
@@ -273,6 +291,12 @@ class MovingTestCase(base.TestCase):
         ('the same beside one that a migration left', views(
             rows=[row(), moving(namespace('b'))], there=[namespace('b'), DEVICE], instances=ELSEWHERE, migrations={}),
          [('recorded but unused', 'warning'), *STALE]),
+        ('here, beside what moves', views(
+            usage(domains=['another']), rows=[row(), moving(NEW, 'incoming', 'claimed')], there=[OLD, NEW],
+            instances=HERE, migrations=move('migrating', **ONE_HOST)), []),
+        ('a migration that the service does not know, beside one that is done', views(
+            rows=[moving(OLD), moving(NEW, migration='N')], there=[OLD, NEW], instances=ELSEWHERE,
+            migrations=move('completed')), STALE),
         ('elsewhere, with a guest here', views(RUNS_ON_OLD, rows=[row()], instances=ELSEWHERE, migrations={}), []),
         ('elsewhere, and just claimed for', views(rows=[row(state='claimed')], instances=ELSEWHERE, migrations={}), []),
         names=('seen', 'expected'))
@@ -314,6 +338,23 @@ class OneCauseTestCase(base.TestCase):
         self.assertEqual(self.expected, [(one.kind, one.detail) for one in found])
 
 
+class FailedBeforeTestCase(base.TestCase):
+
+    def compare(self, **seen):
+        return reconcile.compare(views(there=[UNHEALTHY], **seen),
+                                 {DEVICE.key: Cause(1_000_000_000, 'hot', 'host', 1)})
+
+    def test_what_a_domain_names_is_to_be_removed_from_it_first(self):
+        [found] = self.compare(usage=RUNS_ON_OLD, rows=[row(state='releasing')])
+        self.assertEqual('remove it from the domain', found.proposal)
+        [found] = self.compare(rows=[row(state='releasing')])
+        self.assertIn('mend the device', found.proposal)
+
+    def test_a_device_that_has_an_owner_again_is_unhealthy_whatever_its_release_failed_of(self):
+        [found] = self.compare(usage=RUNS_ON_OLD, rows=[row()])
+        self.assertEqual((reconcile.UNHEALTHY, 'hot; owner i'), (found.kind, found.detail))
+
+
 class DetailsTestCase(base.TestCase):
 
     scenarios = base.table(
@@ -338,6 +379,10 @@ class DetailsTestCase(base.TestCase):
          [pmem(size_bytes=1 << 30)._replace(unhealthy='hot')], True,
          [('unhealthy', 'critical', 'another device has its name: size_bytes is 1073741824 and was recorded as '
            '4294967296; hot; owner i', None)]),
+        ('another serial, which could not be read then or now', [hosts.row(UNREAD, 'i', 'releasing')],
+         [UNREAD._replace(unhealthy='no answer')], False,
+         [('unhealthy', 'warning', 'no answer; owner i, on its way back', None),
+          ('release pending', 'note', 'on its way back from i', None)]),
         ('another type, on its way back', [made(state='releasing')], [mdev(type='nvidia-36')], False,
          [('unhealthy', 'critical', 'another device has its name: type is nvidia-36 and was recorded as nvidia-35; '
            'owner i, on its way back', None)]),
@@ -352,6 +397,35 @@ class DetailsTestCase(base.TestCase):
     def test_finds(self):
         found = reconcile.compare(views(there=self.there, rows=self.rows, boot_changed=self.boot_changed))
         self.assertEqual(self.expected, [(one.kind, one.severity, one.detail, one.repair) for one in found])
+
+    def test_no_row_is_brought_up_to_date_while_documents_are_unreadable(self):
+        found = reconcile.compare(views(usage(unknown=['x']), self.there, self.rows, boot_changed=self.boot_changed))
+        self.assertEqual({None}, {one.repair for one in found})
+
+
+class WholeTestCase(base.TestCase):
+    """Whether a guest's own record of a device is a row that can be written."""
+
+    scenarios = base.table(
+        *((f'{name} fills its column', {name: 'x' * most}, True) for name, most in COLUMNS.items()),
+        *((f'{name} is too long', {name: 'x' * (most + 1)}, False) for name, most in COLUMNS.items()),
+        ('details are too long', {'details': pmem(label='x' * 16_384).details}, False),
+        ('no parent', {'parent': None}, True),
+        ('the last position', {'position': vocabulary.MAX_AMOUNT - 1}, True),
+        ('a position that no column has', {'position': vocabulary.MAX_AMOUNT}, False),
+        ('a position before the first', {'position': -1}, False),
+        ('no node', {'numa_node': None}, True),
+        ('a node that nobody knows', {'numa_node': -1}, True),
+        ('no number of a node', {'numa_node': -2}, False),
+        ('a node that no column has', {'numa_node': vocabulary.MAX_AMOUNT}, False),
+        ('a role that there is not', {'role': 'older'}, False),
+        ('old for a migration', {'role': 'old', 'migration_uuid': 'M'}, True),
+        ('old for none', {'role': 'old'}, False),
+        ('details that nobody can read', {'details': 'x'}, False),
+        names=('changed', 'whole'))
+
+    def test_is_written_only_if_it_fits(self):
+        self.assertEqual(self.whole, reconcile.is_whole(recorded(pmem(), **self.changed)))
 
 
 class OrphanTestCase(base.TestCase):

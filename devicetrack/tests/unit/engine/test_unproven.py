@@ -51,6 +51,12 @@ class UnprovenTestCase(base.TestCase):
         self.ledger.read_inventory(seen('a'), watch)
         self.assertEqual((frozenset(), 1), (self.reasons(), self.room()))
 
+    def test_one_that_was_proven_is_so_when_its_parent_is_read(self):
+        self.ledger.read_inventory(seen('a'))
+        self.ledger.proven([A.key])
+        self.ledger.read_parents(seen('a'), self.ledger.watch())
+        self.assertEqual((frozenset(), 1), (self.reasons(), self.room()))
+
     def test_other_reasons_stay(self):
         self.ledger.read_inventory(seen('a'))
         self.ledger.withhold(A.key, vocabulary.FOREIGN)

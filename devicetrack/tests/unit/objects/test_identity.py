@@ -6,6 +6,7 @@ from devicetrack.engine import reconcile
 from devicetrack.engine import repair_plan
 from devicetrack.objects import details
 from devicetrack.objects import identity
+from devicetrack.objects import VPMEMDetails
 from devicetrack.tests import base
 from devicetrack.tests.unit.engine import hosts
 from devicetrack.tests.unit.engine.test_reconcile import pmem
@@ -31,10 +32,25 @@ class SameDeviceTestCase(base.TestCase):
         ('another label', pmem().details, pmem(label='BIG').details, True),
         ('a text that nobody can read', 'x', 'x', True),
         ('two texts that nobody can read', 'x', 'y', False),
+        ('a text that nobody can read, made by us, which the host cannot know', '{"x":1,"origin":"created"}',
+         '{"x":1,"origin":"adopted"}', True),
         names=('recorded', 'found', 'same'))
 
     def test_by_what_its_class_declares(self) -> None:
         self.assertEqual(self.same, identity.same_device(self.recorded, self.found))
+
+
+class UnreadTestCase(base.TestCase):
+    """What of a device's identity the host could not read, though it may be able to another time."""
+
+    def test_a_field_without_a_value(self) -> None:
+        self.assertEqual([(), ('serial',)], [
+            identity.unread(disks.SlotDetails(serial=serial, firmware='1')) for serial in ('A', None)])
+
+    def test_only_fields_of_the_identity_that_a_class_declares_and_that_may_have_none(self) -> None:
+        self.assertEqual([('serial',), (), ()], [
+            identity.may_be_unread(cls) for cls in (disks.SlotDetails, disks.PlainDetails, VPMEMDetails)])
+        self.assertEqual((), identity.unread(disks.PlainDetails(serial=None)))
 
 
 class OtherPackageTestCase(base.TestCase):
@@ -56,6 +72,9 @@ class OtherPackageTestCase(base.TestCase):
     def test_a_serial_that_cannot_be_read_now_is_kept_in_the_row(self) -> None:
         self.assertEqual([('unhealthy', 'warning', None)], self.findings(disks.text('A'), disks.text(None)))
         self.assertIn('serial cannot be read now', reconcile.compare(self.seen)[0].detail)
+
+    def test_a_serial_that_could_not_be_read_then_may_be_the_one_that_is_read_now(self) -> None:
+        self.assertEqual([('unhealthy', 'warning', None)], self.findings(disks.text(None), disks.text('A')))
 
     def test_what_is_not_identity_may_change(self) -> None:
         self.assertEqual([('details differ', 'note', 'update details')],

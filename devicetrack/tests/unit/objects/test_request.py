@@ -26,6 +26,7 @@ class ExtraSpecsTestCase(base.TestCase):
         ('what the service counts itself', {'resources:VCPU': '2', 'resources:DISK_GB': '1'}, (), {}, None),
         ('both ways', {'hw:pmem': '4GB', f'resources:{A}': '1'}, (A,), {A: 2}, None),
         ('a policy', {'hw:pci_numa_affinity_policy': 'legacy'}, (), {}, 'legacy'),
+        ('a policy about sockets', {'hw:pci_numa_affinity_policy': 'socket'}, (), {}, 'preferred'),
         ('not quite a resource', {'resources': '1', 'resourcesX': '1', 'resources_:VGPU': '1'}, (), {}, None),
         names=('specs', 'order', 'amounts', 'policy'))
 

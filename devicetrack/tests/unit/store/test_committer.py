@@ -109,6 +109,19 @@ class _Wake:
         self._wake.get()
 
 
+class _InterruptsWhoWakes:
+    """A caller's own queue, at which who wakes it first is interrupted just afterwards."""
+
+    def __init__(self, wake: Any) -> None:
+        self._wake, self.get = wake, wake.get
+        self._interrupts = [KeyboardInterrupt()]
+
+    def put(self, item: None) -> None:
+        self._wake.put(item)
+        if self._interrupts:
+            raise self._interrupts.pop()
+
+
 class _Queue(collections.deque[Any]):
     """Says when somebody begins to wait, and lets a test change what wakes the first or second one."""
 
@@ -281,6 +294,19 @@ class TestCommitter(base.TestCase):
         self.commit('ns1')
         self.assertEqual((1, 2), (self.database.pings, len(self.database.opened)))
 
+    def test_a_connection_that_is_distrusted_is_tried_once_however_short_it_was_idle(self) -> None:
+        self.committer._ping_after_s = 1e9
+        self.commit('ns0')
+        self.committer.distrust()
+        self.commit('ns1')
+        self.commit('ns2')
+        self.assertEqual((1, 1), (self.database.pings, len(self.database.opened)))
+
+    def test_a_connection_on_which_anything_else_failed_may_have_an_answer_on_its_way_and_is_closed(self) -> None:
+        self.database.at_statement = lambda keys: (_ for _ in ()).throw(RuntimeError('not of the driver'))
+        self.assertRaises(exception.StoreUnavailable, self.commit, 'ns0')
+        self.assertFalse(self.database.opened[0].open)
+
     def test_an_interrupt_while_an_idle_connection_is_tried_drops_it(self) -> None:
         self.commit('ns0')
         self.committer._ping_after_s = 0.0
@@ -347,6 +373,15 @@ class TestCommitter(base.TestCase):
         self.assertEqual([None, None, None], [answer for answer in answers if answer is None])
         self.assertEqual(1, sum(isinstance(answer, KeyboardInterrupt) for answer in answers))
         self.assertEqual(3, len(self.database.rows))
+        # The next one carries them together, as the interrupted one would have.
+        self.assertEqual([1, 3, 2], [len(keys) for keys in self.database.transactions])
+
+    def test_a_leader_that_is_interrupted_when_it_has_left_closes_no_connection_of_the_next_one(self) -> None:
+        self.queue.wakes.append(_InterruptsWhoWakes)
+        answers = self.gathered(*self.calls('a'))
+        self.assertEqual([KeyboardInterrupt, type(None)], list(map(type, answers)))
+        self.assertEqual({'first', 'a'}, self.database.rows)
+        self.assertEqual([True], [connection.open for connection in self.database.opened])
 
     def test_who_is_interrupted_while_it_waits_leaves_the_queue(self) -> None:
         self.queue.wakes.append(lambda lock: _Wake(lock, lambda: None))

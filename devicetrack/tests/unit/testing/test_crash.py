@@ -2,6 +2,7 @@
 
 import io
 import pathlib
+import re
 import runpy
 import sys
 from unittest import mock
@@ -263,11 +264,13 @@ class SurvivalTestCase(CrashTestCase):
 
 class FailureTestCase(CrashTestCase):
 
-    def assert_found(self, operation, *words, variants=KILL):
-        report = self.explorer().explore(operation, variants)
+    def assert_found(self, operation, *words, variants=KILL, until_failure=True):
+        report = self.explorer().explore(operation, variants, until_failure=until_failure)
         self.assertIsNotNone(report.first, 'nothing was found')
         for word in words:
             self.assertIn(word, report.describe())
+        if until_failure:
+            self.assertEqual(1, sum(report.failures.values()))
         return report
 
     def test_a_row_that_is_not_deleted(self):
@@ -279,7 +282,8 @@ class FailureTestCase(CrashTestCase):
                           'd0 has a row for', 'and is held for None')
 
     def test_a_device_that_is_free_and_not_wiped_after_a_crash(self):
-        report = self.assert_found(on(WithTrustfulLife, Delete), 'has no owner and has what', 'is killed')
+        report = self.assert_found(on(WithTrustfulLife, Delete), 'has no owner and has what', 'is killed',
+                                   until_failure=False)
         self.assertNotIn('none', report.failures)
         self.assertLess(report.failures[moments.KILL], report.runs[moments.KILL])
 
@@ -382,6 +386,13 @@ class ProgramTestCase(testtools.TestCase):
         self.assertEqual(0, status, output)
         self.assertRegex(output, r'delete +SQLite +\d+ +2/2 .* ok')
 
+    def test_kills_at_all_points_or_once_for_what_they_leave_behind(self):
+        status, output = self.run_program([Delete], '--variant', 'kill', '--no-every-point', '--workers', '1')
+        [(points, killed, _of, left)] = re.findall(r'delete +SQLite +(\d+) +(\d+)/(\d+) +\d+ +(\d+) +ok', output)
+        self.assertEqual((0, left), (status, killed))
+        self.assertLess(int(killed), int(points))
+        self.assertIn('On sqlite the process is killed at the first of the points', output)
+
     def test_the_smallest_failure_and_one(self):
         status, output = self.run_program([Delete, lambda: on(WithForgetfulStore, Delete)], '--variant', 'lost')
         self.assertEqual(1, status)
@@ -395,26 +406,27 @@ class ProgramTestCase(testtools.TestCase):
 
 
 class DocumentationTestCase(CrashTestCase):
+    """Killed once for each different thing that is left behind: a restart sees nothing else."""
 
     def test_the_example_survives(self):
         example = runpy.run_path(str(ROOT / 'doc' / 'source' / 'user' / 'crash_kit.py'))
-        report = self.explorer().explore(example['Boot'](), ('kill', 'takeover'))
+        report = self.explorer().explore(example['Boot'](), ('kill', 'takeover'), every_point=False)
         self.assertEqual({}, report.failures, report.first and report.describe())
 
     def test_the_move_of_the_example_survives(self):
         example = runpy.run_path(str(ROOT / 'doc' / 'source' / 'user' / 'crash_kit.py'))
-        report = self.explorer().explore(example['Revert'](), ('kill', 'outage'))
+        report = self.explorer().explore(example['Revert'](), ('kill', 'outage'), every_point=False)
         self.assertEqual({}, report.failures, report.first and report.describe())
 
     def test_a_revert_that_nobody_goes_on_with_is_found(self):
         example = runpy.run_path(str(ROOT / 'doc' / 'source' / 'user' / 'crash_kit.py'))
         careless = type('Careless', (example['Service'],), {'go_on': lambda self: None})
-        report = self.explorer().explore(on(careless, example['Revert']), KILL)
+        report = self.explorer().explore(on(careless, example['Revert']), KILL, until_failure=True)
         self.assertIn('is claimed, incoming', report.describe())
 
     def test_what_the_page_invites_to_break_is_found(self):
         example = runpy.run_path(str(ROOT / 'doc' / 'source' / 'user' / 'crash_kit.py'))
 
         careless = type('Careless', (example['Service'],), {'resume': lambda self, instance: None})
-        report = self.explorer().explore(on(careless, example['Boot']), KILL)
+        report = self.explorer().explore(on(careless, example['Boot']), KILL, until_failure=True)
         self.assertIn('owners are {} and should be', report.describe())

@@ -171,11 +171,18 @@ class NdctlTestCase(base.TestCase):
 class DetailsTextTestCase(base.TestCase):
 
     def test_it_is_the_text_of_the_object(self) -> None:
-        for path in ('/dev/dax0.0', '', '/a"\\\n\u2028é'):
-            namespace = namespaces.Namespace('ns', str(uuid.uuid4()), path, 4 * MIB, 4096, None, None, True)
-            self.assertEqual(details.to_text(vpmem._details(namespace, '4GB')), vpmem._details_text(namespace, '4GB'))
-            self.assertEqual(vpmem._details(namespace, '4GB').migration_type,
-                             vpmem._migration_type('4GB', 4 * MIB, 4096))
+        for name in ('plain', '"\\\n\u2028é'):
+            directory = os.path.join(self.temp_dir(), name)
+            os.mkdir(directory)
+            with open(os.path.join(directory, 'ns'), 'wb') as file:
+                file.truncate(4 * MIB)
+            self.configuration.set('libvirt', pmem_namespaces=['4GB:ns'])
+            self.configuration.set('devicetrack_vpmem', directory=directory)
+            [device] = vpmem.VPMEM(self.conf, connection.Connection()).stock().devices
+            [namespace] = namespaces.DirectorySource(directory).each()
+            expected = vpmem._details(namespace, '4GB')
+            self.assertEqual(details.to_text(expected), device.details)
+            self.assertEqual(expected.migration_type, device.migration_type)
 
 
 class GuestElementTestCase(base.TestCase):

@@ -21,6 +21,7 @@ import os
 import re
 import threading
 from typing import Any
+from typing import NamedTuple
 import uuid
 from xml.sax import saxutils
 
@@ -85,34 +86,30 @@ class VPMEM(api.DeviceKind):
     # -- stock ----------------------------------------------------------------------------------------------------
 
     def stock(self) -> api.Stock:
-        labels = self.options.labels
-        known_as = {label: vpmem_options.resource_class(label) for label in set(labels.values())}
+        labels, kind, per_numa_node = self.options.labels, self.name, self.options.per_numa_node
+        quoted = json.encoder.encode_basestring_ascii
         devices: list[tuple[Any, ...]] = []             # the fields of each, as they are kept
         found = set()
         # Namespaces come one by one: a host may have thousands, and the garbage collector goes through all that are
         # there at a time.
-        for namespace in self._source.each():
-            name = namespace.name
+        for name, itself, path, size_bytes, align_bytes, region, numa_node, _dax, problem in self._source.each():
             found.add(name)
-            if name in labels:
-                label = labels[name]
-                devices.append((
-                    self.name, name, self._provider(namespace), known_as[label], namespace.region, namespace.numa_node,
-                    _details_text(namespace, label), _problem(namespace), True,
-                    _migration_type(label, namespace.size_bytes, namespace.align_bytes)))
+            label = labels.get(name)
+            if label is not None:
+                common = _common(label, size_bytes, align_bytes)
+                resource_class, migration_type, size_problem, before, between, behind = common
+                provider = vocabulary.numa_provider(numa_node) if per_numa_node and numa_node is not None else ''
+                devices.append((kind, name, provider, resource_class, region, numa_node,
+                                f'{before}{quoted(path)}{between}{quoted(itself)}{behind}', problem or size_problem,
+                                True, migration_type))
         devices.sort(key=operator.itemgetter(1))
-        reason = f'this host has no such namespace; it has {", ".join(sorted(found)) or "none"}'
+        missing = sorted(labels.keys() - found)
+        reason = f'this host has no such namespace; it has {", ".join(sorted(found)) or "none"}' if missing else ''
         return api.Stock(Compact(InventoryDevice, devices), missing=tuple(
-            Missing(DeviceKey(self.name, name), vpmem_options.OPTION, reason)
-            for name in sorted(labels.keys() - found)))
+            Missing(DeviceKey(kind, name), vpmem_options.OPTION, reason) for name in missing))
 
     def node(self, device: InventoryDevice) -> str | None:
         return details.peek(device.details).devpath or None
-
-    def _provider(self, namespace: namespaces.Namespace) -> str:
-        if self.options.per_numa_node and namespace.numa_node is not None:
-            return vocabulary.numa_provider(namespace.numa_node)
-        return ''
 
     # -- usage ----------------------------------------------------------------------------------------------------
 
@@ -298,7 +295,6 @@ def _problem(namespace: namespaces.Namespace) -> str | None:
     return namespace.problem or _size_problem(namespace.size_bytes, namespace.align_bytes)
 
 
-@functools.lru_cache(maxsize=64)
 def _size_problem(size_bytes: int, align_bytes: int) -> str | None:
     # Beside the labels, QEMU rounds the size down to the alignment. It refuses to start if nothing is left.
     least = max(align_bytes, _UNIT_BYTES) + max(align_bytes, _LABEL_BYTES)
@@ -318,26 +314,25 @@ def _details(namespace: namespaces.Namespace, label: str) -> VPMEMDetails:
                         size_bytes=namespace.size_bytes, align_bytes=namespace.align_bytes)
 
 
-def _details_text(namespace: namespaces.Namespace, label: str) -> str:
-    """Make the stored text of :func:`_details` quickly: a host has thousands that differ in two fields only."""
-    before, between, behind = _details_frame(label, namespace.size_bytes, namespace.align_bytes)
-    path, namespace_uuid = map(json.encoder.encode_basestring_ascii, (namespace.path, namespace.uuid))
-    return f'{before}{path}{between}{namespace_uuid}{behind}'
+class _Common(NamedTuple):
+    """What all namespaces with the same label and size have in common: a host has thousands of a few sizes."""
+
+    resource_class: str
+    migration_type: str
+    size_problem: str | None
+    # The stored text of their details, around the path and around the UUID.
+    before: str
+    between: str
+    behind: str
 
 
 @functools.lru_cache(maxsize=64)
-def _migration_type(label: str, size_bytes: int, align_bytes: int) -> str:
-    return VPMEMDetails(label=label, size_bytes=size_bytes, align_bytes=align_bytes).migration_type
-
-
-@functools.lru_cache(maxsize=64)
-def _details_frame(label: str, size_bytes: int, align_bytes: int) -> tuple[str, str, str]:
-    """Make the text around the path and the UUID."""
-    text = details.to_text(VPMEMDetails(namespace_uuid=_NO_UUID, label=label, devpath='', size_bytes=size_bytes,
-                                        align_bytes=align_bytes))
-    before, path, rest = text.partition('"devpath":')
+def _common(label: str, size_bytes: int, align_bytes: int) -> _Common:
+    one = VPMEMDetails(namespace_uuid=_NO_UUID, label=label, devpath='', size_bytes=size_bytes, align_bytes=align_bytes)
+    before, path, rest = details.to_text(one).partition('"devpath":')
     between, of_uuid, behind = rest.removeprefix('""').partition('"namespace_uuid":')
-    return before + path, between + of_uuid, behind.removeprefix(f'"{_NO_UUID}"')
+    return _Common(vpmem_options.resource_class(label), one.migration_type, _size_problem(size_bytes, align_bytes),
+                   before + path, between + of_uuid, behind.removeprefix(f'"{_NO_UUID}"'))
 
 
 def _device_of(path: str) -> tuple[int, ...] | None:
