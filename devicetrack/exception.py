@@ -101,6 +101,35 @@ class UnsafePath(DeviceTrackError):
 # -- the manager and its host -----------------------------------------------------------------------------------------
 
 
+class UnknownNova(DeviceTrackError):
+    """The adapter does not know the Nova that is installed, or something else changed it in this process.
+
+    ``differences`` names each method that is not as in any release in ``known``, and what differs; it is empty when the
+    major version alone is unknown. Nothing of Nova was changed: install one of these releases, or port the adapter to
+    this one.
+    """
+    differences: Sequence[str]
+    release: str = ''
+    known: Sequence[str] = ()
+
+    def __str__(self) -> str:
+        sentences = [f'this Nova, {self.release or "of an unknown release"}, is not one that devicetrack knows']
+        if self.differences:
+            sentences.append(f'It differs in {len(self.differences)} place(s): {"; ".join(self.differences)}')
+        if self.known:
+            sentences.append(f'Known are {", ".join(self.known)}, and what comes after them with the same methods. '
+                             'Install one of them, remove what else changes Nova, or port devicetrack ("Porting to '
+                             'another release of Nova" in its documentation)')
+        return '. '.join(sentences)
+
+
+class NovaUnavailable(DeviceTrackError):
+    """Nova's conductor or placement did not answer, or refused. Only what is for a host of Nova asks them."""
+    what: str
+    reason: str
+    template = '{what} does not answer: {reason}'
+
+
 class NotReady(DeviceTrackError):
     """``init_host`` has not succeeded yet. Nothing was done; call it first."""
     host: str
@@ -579,6 +608,15 @@ class GuestNotRemoved(DriverError):
     domain: str
     reason: str
     template = 'domain {domain} was not removed: {reason}'
+
+
+class DefinitionRefused(DriverError):
+    """The definition of a guest does not name the devices that its instance has."""
+    instance_uuid: str
+    kind: str
+    identifier: str
+    reason: str
+    template = 'the definition for instance {instance_uuid}: {kind} {identifier}: {reason}'
 
 
 class InvalidDocument(DriverError):

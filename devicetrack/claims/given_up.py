@@ -52,7 +52,7 @@ class GivenUpClaims:
                 file.flush()
                 os.fsync(descriptor)
             os.replace(path + _UNFINISHED, path)
-            directory = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            directory = ownfiles.open_directory(self._directory)
             try:
                 os.fsync(directory)
             finally:

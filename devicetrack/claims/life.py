@@ -364,8 +364,11 @@ class Life:
 
     # -- giving back --------------------------------------------------------------------------------------------------
 
-    def give(self, records: Sequence[Record], wait: bool = True) -> None:
-        """The give path, for rows of one instance."""
+    def give(self, records: Sequence[Record], wait: bool) -> None:
+        """The give path, for rows of one instance.
+
+        :param wait: as :meth:`give_back`
+        """
         self.settle(Settlement(give=tuple(records)), wait)
 
     def give_back(self, leaving: Sequence[Record], wait: bool = True) -> None:
@@ -380,8 +383,11 @@ class Life:
         return all(record.state == vocabulary.RELEASING and record.migration_uuid is None for record in records) \
             and self._wipes.takes(records)
 
-    def release(self, records: Sequence[Record], wait: bool = True) -> None:
-        """Give back everything that an instance holds here, in whatever role."""
+    def release(self, records: Sequence[Record], wait: bool) -> None:
+        """Give back everything that an instance holds here, in whatever role.
+
+        :param wait: as :meth:`give_back`
+        """
         if records:
             self._unrecorded_starts.discard(records[0].instance_uuid)
         self.settle(Settlement(give=tuple(records), over=any(record.migration_uuid is not None for record in records)),

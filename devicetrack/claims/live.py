@@ -128,8 +128,8 @@ class LiveMigrations:
 
     # -- at the source ------------------------------------------------------------------------------------------------
 
-    def definitions(self, instance: Any, migration: Any, device_map: DeviceMap,
-                    post_copy: bool) -> MigrationDefinitions:
+    def definitions(self, instance: Any, migration: Any, device_map: DeviceMap, post_copy: bool,
+                    definition: str | None) -> MigrationDefinitions:
         """Give the guest's definitions with the destination's devices; those of this host are old from now on."""
         _check_map_is_of(instance, migration, device_map)
         kinds = {pair.kind for pair in device_map.pairs}
@@ -138,7 +138,7 @@ class LiveMigrations:
         with self._rows.working(instance.uuid):
             self._check_seen(instance, device_map)
             self._moves.mark_old(instance, migration.uuid)
-        return self._driver.migration_definitions(device_map)
+        return self._driver.migration_definitions(device_map, definition)
 
     def _check_seen(self, instance: Any, device_map: DeviceMap) -> None:
         """Before the copy: see that the guest has not booted since the destination decided.

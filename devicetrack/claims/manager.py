@@ -86,9 +86,12 @@ class ClaimManager:
 
     # -- start and stop -----------------------------------------------------------------------------------------------
 
-    def init_host(self, context: Any) -> list[Finding]:
+    def init_host(self, context: Any, background: bool = True) -> list[Finding]:
         """Take the host, read every view and go on with what a crash interrupted. Blocks for as long as that takes.
 
+        :param background: wipe and read devices in the background until :meth:`close`, as ``[devicetrack]
+            unproven_devices`` says. A program that does something of its own with a host, and ends, leaves that to the
+            service
         :returns: what differs between the views
         :raises HostInUse: another process, or another manager in this one, manages this host
         :raises UnsafePath: others than the service's user can change the state directory or its lock
@@ -105,7 +108,8 @@ class ClaimManager:
         if self._running is not None:
             return self._started().audit()
         self._running, findings = Running.start(self._parts)
-        self._running.work_in_background()
+        if background:
+            self._running.work_in_background()
         return findings
 
     def close(self) -> None:
@@ -315,6 +319,30 @@ class ClaimManager:
         flavor = getattr(getattr(instance, 'flavor', None), 'name', None)
         return self._parts.driver.guest_config([DeviceAssignment.from_record(record) for record in used], flavor,
                                                [DeviceAssignment.from_record(record) for record in beside])
+
+    def check_definition(self, instance: Any, definition: str, before_move: bool = False) -> None:
+        """See that a definition names the instance's devices, each of them, and nobody else's.
+
+        For a service that starts guests from definitions that it has kept, or whose definitions others may change. The
+        addresses in it must be those of this boot.
+
+        :param definition: what the hypervisor is about to get
+        :param before_move: as :meth:`realize`
+        :raises DefinitionRefused: a device of the instance is missing, or it names a device that another instance has,
+            or that this host hands out; ``reason`` says which
+        :raises InvalidDocument: it cannot be read
+        :raises DriverError, HypervisorUnreachable, StoreError: what it names, or who has it, is unknown
+        """
+        host = self._owner_for(instance)
+        records = host.rows.of_instance(instance.uuid)
+        has = {record.key for record in host.life.used_by_guest(records, before_move)}
+        named = self._parts.driver.devices_in(arguments.check_text('definition', definition))
+        for key in sorted(has - named):
+            raise exception.DefinitionRefused(instance.uuid, *key, 'the instance has it, and it is missing')
+        for key in sorted(named - has):
+            # A device that neither has a row nor may get one is the service's own business, as an accelerator's is.
+            if host.ledger.device(key) is not None:
+                raise exception.DefinitionRefused(instance.uuid, *key, 'the instance does not have it')
 
     def started(self, context: Any, instance: Any, before_move: bool = False) -> InstanceResources:
         """Record that the guest runs on its devices. If it is never called, the audit settles it.
@@ -577,20 +605,24 @@ class ClaimManager:
         return self._owner_for(instance, migration).live.device_map(instance, migration)
 
     def migration_definitions(self, context: Any, instance: Any, migration: Any,
-                              device_map: DeviceMap, *, post_copy: bool = False) -> MigrationDefinitions:
+                              device_map: DeviceMap, *, post_copy: bool = False,
+                              definition: str | None = None) -> MigrationDefinitions:
         """At the source of a live migration: the guest's definitions for the destination, live and persistent.
 
         Each device is replaced by its partner, in the same order; nothing else is changed. The devices of this host
         are old from now on, until the move is over or undone.
 
-        :raises LiveMigrationUnsupported: no running guest with such a device leaves this host; nothing was changed
         :param post_copy: whether the migration may be switched to post-copy
+        :param definition: the guest's live definition, in which the service has changed other things for the
+            destination already; then there is no persistent one
+        :raises LiveMigrationUnsupported: no running guest with such a device leaves this host; nothing was changed
         :raises PostCopyRefused: with devices there is no post-copy; nothing was changed
         :raises NoDevicePair: the guest rebooted since it was checked and may have seen more; nothing was changed
         :raises DomainGone: no domain of the instance runs here
         :raises InvalidDocument: a device in its definition has no partner in the map, or cannot be read
         """
-        return self._owner_for(instance, migration).live.definitions(instance, migration, device_map, post_copy)
+        return self._owner_for(instance, migration).live.definitions(instance, migration, device_map, post_copy,
+                                                                      definition)
 
     # -- what operators ask for ---------------------------------------------------------------------------------------
 

@@ -352,9 +352,10 @@ class Moves:
 
         The context may be of a move that is over, or that brought the instance here. Such a one takes it nowhere.
         """
-        named, context = self._named_by(instance), self._instances.read(instance).get('migration_context')
-        if named is None or context is None:
+        context = self._instances.read(instance).get('migration_context')
+        if context is None:
             return
+        named = _named_by(context)
         new_resources = context.new_resources
         if new_resources is not None and new_resources.host_uuid == self._life.host_uuid:
             return
@@ -371,9 +372,11 @@ class Moves:
         :raises BadRequest: it names none
         """
         context = self._instances.read(instance).get('migration_context')
-        if context is None:
-            return None
-        return arguments.check_uuid('instance.migration_context.migration_uuid', context.migration_uuid)
+        return None if context is None else _named_by(context)
+
+
+def _named_by(context: MigrationContext) -> str:
+    return arguments.check_uuid('instance.migration_context.migration_uuid', context.migration_uuid)
 
 
 def _came(record: Record, rows: Sequence[Record]) -> bool:

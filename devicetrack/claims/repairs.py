@@ -18,6 +18,7 @@ from typing import NamedTuple
 from devicetrack import exception
 from devicetrack import log
 from devicetrack import vocabulary
+from devicetrack.claims import adopting
 from devicetrack.claims import arguments
 from devicetrack.claims import withheld
 from devicetrack.claims.life import Life
@@ -27,7 +28,6 @@ from devicetrack.claims.views import HostViews
 from devicetrack.claims.wipes import Wipes
 from devicetrack.claims.withheld import Withheld
 from devicetrack.claims.withheld import WithheldDevices
-from devicetrack.engine import adoption
 from devicetrack.engine import migrations
 from devicetrack.engine import reconcile
 from devicetrack.engine import repair_plan
@@ -266,17 +266,16 @@ class Repairs:
     def adopt(self, instance_uuid: str, keys: Collection[DeviceKey]) -> None:
         """Record devices that a guest has already, on its service's word. For who works on the instance.
 
-        :raises NotAdopted: as :func:`.adoption.adoptions`, or a device is being taken or given back just now
+        :raises NotAdopted: as :func:`.adopting.adoptions`, or a device is being taken or given back just now
         :raises DriverError: a device may still count as clean; nothing was recorded
         :raises HypervisorUnreachable, StoreError: no answer
         """
         wanted: list[Repair] = []
         for _look in range(2):
-            wanted = adoption.adoptions(self._views.read(), instance_uuid, keys, self._views.providers.present.get)
+            wanted = adopting.adoptions(self._views.read(), self._driver, instance_uuid, keys,
+                                        self._views.providers.present.get)
         if not wanted:
             return
-        for key, progress in self._driver.wiping([one.device for one in wanted]).items():
-            raise exception.NotAdopted(instance_uuid, _name(key), f'it is being wiped: {progress}')
         # What the guest wrote is there when its row goes, however that comes about.
         self._driver.disprove([one.device for one in wanted])
         for one, error in self._adopt_from(wanted).items():

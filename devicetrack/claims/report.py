@@ -25,7 +25,9 @@ from devicetrack.claims import providers as provider_resolvers
 from devicetrack.claims import repairs
 from devicetrack.claims import scheduling
 from devicetrack.claims import withheld
+from devicetrack.claims.adopting import Adopting
 from devicetrack.claims.boot import Boot
+from devicetrack.claims.service import ComputeService
 from devicetrack.claims.service import ServiceView
 from devicetrack.claims.views import HostReader
 from devicetrack.compatibility import host_facts
@@ -168,10 +170,12 @@ class Observer:
     :param host: from :func:`locate`
     :param conf: the configuration; ``[devicetrack]`` is registered in it when it is not yet
     :param providers: gives the UUIDs of resource providers; by default they are derived, as in a manager
+    :param service: the compute service's view of its instances; without it nothing is concluded about instances
     """
 
     def __init__(self, host: store_api.Host, driver: VirtDriver, store: store_api.Store, conf: Any,
-                 providers: provider_resolvers.ProviderResolver | None = None) -> None:
+                 providers: provider_resolvers.ProviderResolver | None = None,
+                 service: ComputeService | None = None) -> None:
         options.register(conf)
         self.host = host
         self._driver, self._store = driver, store
@@ -179,7 +183,7 @@ class Observer:
         self._providers = provider_resolvers.KnownProviders(
             providers or provider_resolvers.DerivedProviders(host.uuid))
         self.read = HostReader(driver, store, host.uuid, Endpoint(host.name, ''),
-                               Boot(driver, store, host.uuid, host.boot_id), ServiceView(None)).read
+                               Boot(driver, store, host.uuid, host.boot_id), ServiceView(service)).read
 
     def plan(self, accepted: repairs.Accepted = repairs.NOTHING) -> repairs.Plan:
         """The repairs of a manager that the compute service does not answer."""
@@ -190,6 +194,13 @@ class Observer:
         marks = self._marks()
         first, second = self.read(), self.read()
         return reconcile.confirmed(_compare(first, marks), _compare(second, marks))
+
+    def adopting(self) -> Adopting:
+        """Look once, for whoever is about to adopt devices of guests."""
+        views = self.read()
+        self._providers.resolve(views.inventory.providers | {''})
+        return Adopting(views, self._marks(), self._driver,
+                        lambda name: self._providers.uuid_of(name) if name in self._providers else None)
 
     def inventory(self) -> list[Line]:
         """A line for every device of the host or of a row, for what can be made, and for what could not be read."""

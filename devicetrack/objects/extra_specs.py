@@ -2,7 +2,7 @@
 
 ``hw:pmem`` lists labels of persistent-memory namespaces in the order of the guest. ``resources:CLASS`` and the grouped
 ``resources_GROUP:CLASS`` are amounts of resource classes. ``hw:pci_numa_affinity_policy`` says how strictly devices
-follow the guest's NUMA nodes. All other extra specs are ignored.
+follow the guest's NUMA nodes, and ``socket`` means ``preferred`` there. All other extra specs are ignored.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ _RESOURCES = re.compile(r'resources(?:\d+|_[A-Za-z0-9_-]{1,64})?:(?P<resource_cl
 _RESOURCE_CLASS = re.compile(r'[A-Z0-9_]{1,255}')
 _PMEM = 'hw:pmem'
 _POLICY = 'hw:pci_numa_affinity_policy'
+_SOCKET = 'socket'
 _DIGITS = 32                                # Python has an error of its own for numbers of thousands of digits
 
 
@@ -51,7 +52,8 @@ def read(extra_specs: Mapping[str, str]) -> Needs:
         if name == _PMEM:
             order = _labels(value)
         elif name == _POLICY:
-            policy = value
+            # Of a device the NUMA node is known and the socket is not: near is on the same socket too.
+            policy = vocabulary.PREFERRED if value == _SOCKET else value
             if policy not in vocabulary.NUMA_AFFINITY_POLICIES:
                 raise exception.BadRequest(
                     name, value, f'must be one of {", ".join(vocabulary.NUMA_AFFINITY_POLICIES)}')

@@ -255,11 +255,24 @@ class VirtDriver(abc.ABC):
         return ()
 
     @abc.abstractmethod
-    def migration_definitions(self, device_map: DeviceMap) -> MigrationDefinitions:
+    def devices_in(self, definition: str) -> frozenset[DeviceKey]:
+        """Return the devices that a definition names, which somebody is about to give to the hypervisor.
+
+        Its addresses are of this boot. An address that certainly means no device of a kind of this driver is left out.
+
+        :raises InvalidDocument: it cannot be read
+        :raises DriverError, HypervisorUnreachable: what its addresses mean is unknown
+        """
+
+    @abc.abstractmethod
+    def migration_definitions(self, device_map: DeviceMap, definition: str | None = None) -> MigrationDefinitions:
         """At the source of a live migration, return the guest's definitions with the destination's devices in them.
 
         The map's partner takes the place of every device, and the map's metadata the place of ours. Nothing else in
         the texts differs, and nothing changes on either host. The texts hold secrets of the guest: never log them.
+
+        :param definition: the guest's live definition, in which the service has changed other things for the
+            destination; then ``persistent`` is None, and the hypervisor is only asked whether the guest runs
 
         :raises DomainGone: the guest does not run here
         :raises InvalidDocument: a definition cannot be read, or its devices are not those of the map

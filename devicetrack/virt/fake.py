@@ -418,11 +418,19 @@ class FakeHost:
                     for parent in self.parents.values() for device_type in parent.costs)
             return tuple(({said[:3]: said for said in made} | self._declared).values())
 
-    def migration_definitions(self, device_map: DeviceMap) -> MigrationDefinitions:
+    def devices_in(self, definition: str) -> frozenset[DeviceKey]:
+        with self.lock:
+            meant = map(self._meant, fake_guests.addresses_in(fake_guests.elements_in(definition)))
+            return frozenset(key for key in meant if key is not None)
+
+    def migration_definitions(self, device_map: DeviceMap, definition: str | None = None) -> MigrationDefinitions:
         with self.lock:
             domain = self.domains.get(device_map.instance_uuid)
             if domain is None or domain.live is None:
                 raise exception.DomainGone(device_map.instance_uuid)
+            if definition is not None:
+                named = fake_guests.addresses_in(fake_guests.elements_in(definition))
+                return MigrationDefinitions(fake_guests.moved([self._meant(one) for one in named], device_map), None)
             live = fake_guests.moved([self._meant(address) for address in domain.live], device_map)
             if domain.defined is None:
                 return MigrationDefinitions(live, None)
@@ -671,9 +679,13 @@ class FakeDriver(driver.VirtDriver):
         self.machine.enter('migration_types')
         return self.machine.migration_types()
 
-    def migration_definitions(self, device_map: DeviceMap) -> MigrationDefinitions:
+    def devices_in(self, definition: str) -> frozenset[DeviceKey]:
+        self.machine.enter('devices_in')
+        return self.machine.devices_in(definition)
+
+    def migration_definitions(self, device_map: DeviceMap, definition: str | None = None) -> MigrationDefinitions:
         self.machine.enter('migration_definitions')
-        return self.machine.migration_definitions(device_map)
+        return self.machine.migration_definitions(device_map, definition)
 
 
 def _kind_of(address: str) -> str:

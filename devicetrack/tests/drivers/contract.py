@@ -653,6 +653,27 @@ class Contract(base.TestCase):
             self.assertNotIn(str(text), repr(definitions))
         self.assertEqual(before, self.world.definition(self.instance))
 
+    def test_a_definition_of_the_services_own_gets_the_devices_too(self) -> None:
+        self.start(self.assigned('vpmem', 'ns1'), self.assigned('mdev', self.world.mdev))
+        device_map = self.mapped(('vpmem', 'ns1', self.assigned('vpmem', 'ns0')),
+                                 ('mdev', self.world.mdev, self.assigned('mdev', self.world.mdev)))
+        own = self.world.definition(self.instance)
+        moved = self.driver.migration_definitions(device_map, own)
+        self.assertEqual(self.world.named_in(self.driver.migration_definitions(device_map).live),
+                         self.world.named_in(moved.live))
+        self.assertIsNone(moved.persistent)
+        self.assertRaises(exception.InvalidDocument, self.driver.migration_definitions, device_map, moved.live)
+
+    def test_what_a_definition_names(self) -> None:
+        self.assertEqual(frozenset(), self.driver.devices_in(f'<domain><uuid>{self.instance}</uuid></domain>'))
+        ours = [self.assigned('vpmem', 'ns1'), self.assigned('mdev', self.world.mdev),
+                *(self.assigned('vf', function) for function in self.world.functions[:1])]
+        for one in ours:
+            self.driver.realize(one)
+        self.start(*ours)
+        self.assertEqual({DeviceKey(one.kind, one.identifier) for one in ours},
+                         self.driver.devices_in(self.world.definition(self.instance)))
+
     def test_a_guest_takes_along_another_virtual_function(self) -> None:
         for one, other in zip(self.world.functions[:1], self.world.functions[1:], strict=False):
             ours, partner = self.assigned('vf', one), self.assigned('vf', other)

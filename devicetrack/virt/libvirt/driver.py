@@ -420,8 +420,11 @@ class LibvirtDriver(driver.VirtDriver):
         forms = [self._kinds[name].form if name in self._kinds else None for name in (source, destination)]
         return source == destination or (forms[0] is not None and forms[0] is forms[1])
 
-    def migration_definitions(self, device_map: DeviceMap) -> MigrationDefinitions:
-        return self._guests.migration_definitions(device_map)
+    def devices_in(self, definition: str) -> frozenset[DeviceKey]:
+        return self._guests.devices_in(definition)
+
+    def migration_definitions(self, device_map: DeviceMap, definition: str | None = None) -> MigrationDefinitions:
+        return self._guests.migration_definitions(device_map, definition)
 
     @staticmethod
     def _own_lock(assignment: DeviceAssignment, kind: api.DeviceKind) -> contextlib.AbstractContextManager[object]:

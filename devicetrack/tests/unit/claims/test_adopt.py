@@ -6,8 +6,12 @@ from collections.abc import Callable
 
 from devicetrack import exception
 from devicetrack import vocabulary
+from devicetrack.claims import report
+from devicetrack.claims.adopting import Adopting
 from devicetrack.engine import reconcile
 from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import Missing
+from devicetrack.objects.values import WipeProgress
 from devicetrack.testing import fixtures
 from devicetrack.testing.fixtures import Instance
 from devicetrack.tests import base
@@ -118,3 +122,71 @@ class AdoptTestCase(base.TestCase):
         self.together(*calls)
         self.assertEqual(self.host.owners(), self.host.held())
         self.assertEqual(self.host.disagreements(), [])
+
+
+class LookTestCase(base.TestCase):
+    """Before anything is recorded, a report says what would be."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.host = self.useFixture(fixtures.Host(devices=3, ready=False))
+        self.machine, self.instance = self.host.machine, Instance()
+        self.machine.start_guest(self.instance.uuid, [fake_guests.element('vpmem', fixtures.path_of(
+            self.machine.devices[D0]))])
+
+    def look(self) -> Adopting:
+        """A look at a host without a manager, which has never had one."""
+        conf = self.host.conf
+        host = report.locate(self.host.store, 'host', conf.devicetrack.machine_id_path)
+        return report.Observer(host, self.host.driver, self.host.store, conf, service=self.host.service).adopting()
+
+    def test_it_refuses_what_adopt_refuses_and_writes_nothing(self) -> None:
+        look = self.look()
+        look.check(self.instance.uuid, [D0, D1])
+        for instance, key, reason in ((Instance(), D0, f'domain {self.instance.uuid} names it'),
+                                      (self.instance, DeviceKey('vpmem', 'none'), 'the host does not have it')):
+            error = self.assertRaises(exception.NotAdopted, look.check, instance.uuid, [key])
+            self.assertIn(reason, error.reason)
+        self.assertEqual((None, []), (self.host.store.store.host('host'), look.records))
+
+    def test_it_asks_the_service(self) -> None:
+        self.host.service.known = {self.instance.uuid: reconcile.INSTANCE_DELETED}
+        error = self.assertRaises(exception.NotAdopted, self.look().check, self.instance.uuid, [D0])
+        self.assertIn('deleted', error.reason)
+
+    def test_it_asks_for_providers(self) -> None:
+        class NoneYet:
+            def uuid_of(self, name: str) -> str | None:
+                return None
+
+        look = report.Observer(report.locate(self.host.store, 'host', self.host.conf.devicetrack.machine_id_path),
+                               self.host.driver, self.host.store, self.host.conf, NoneYet()).adopting()
+        error = self.assertRaises(exception.NotAdopted, look.check, self.instance.uuid, [D0])
+        self.assertIn('provider that counts it is not known yet', error.reason)
+
+    def test_a_device_that_is_being_wiped(self) -> None:
+        self.machine.wiping[D0] = WipeProgress('zero', 1, 2, 1, None)
+        error = self.assertRaises(exception.NotAdopted, self.look().check, self.instance.uuid, [D0])
+        self.assertIn('it is being wiped', error.reason)
+
+    def test_mistakes_in_options_are_told(self) -> None:
+        self.assertEqual([], list(self.look().obstacles()))
+        self.machine.missing = (Missing(DeviceKey('vpmem', 'd9'), 'pmem_namespaces', 'there is no such namespace'),)
+        [obstacle] = self.look().obstacles()
+        self.assertIn('pmem_namespaces names d9: there is no such namespace', obstacle)
+
+
+class WithoutBackgroundTestCase(base.TestCase):
+
+    def test_a_start_without_background_reads_and_wipes_nothing(self) -> None:
+        for background, left in ((False, True), (True, False)):
+            host = self.useFixture(fixtures.Host(devices=1, ready=False))
+            host.configuration.set('devicetrack', unproven_devices='wipe')
+            host.machine.write(D0, b'a program')
+            host.machine.unproven.add(D0)
+            host.manager.init_host(host.context, background=background)
+            host.running.unproven.wait()
+            self.assertEqual(left, host.machine.read(D0).startswith(b'a program'))
+            host.audit()
+            host.running.unproven.wait()
+            self.assertEqual(left, host.machine.read(D0).startswith(b'a program'))

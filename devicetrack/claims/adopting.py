@@ -1,0 +1,74 @@
+"""What a host says of devices that its guests have without a row, for whoever is about to record them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
+
+from devicetrack import exception
+from devicetrack.claims import withheld
+from devicetrack.engine import adoption
+from devicetrack.engine.repair_plan import Repair
+from devicetrack.engine.views import Views
+from devicetrack.engine.withholding import Marks
+from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import Inventory
+from devicetrack.objects.values import Record
+from devicetrack.objects.values import Usage
+from devicetrack.virt.driver import VirtDriver
+
+
+def adoptions(views: Views, driver: VirtDriver, instance_uuid: str, keys: Iterable[DeviceKey],
+              provider_uuid_of: Callable[[str], str | None]) -> list[Repair]:
+    """The rows to write for devices that an instance has, on its service's word, as one look shows the host.
+
+    :raises NotAdopted: as :func:`.adoption.adoptions`, or one of them is being wiped
+    """
+    wanted = adoption.adoptions(views, instance_uuid, keys, provider_uuid_of)
+    for key, progress in driver.wiping([one.device for one in wanted]).items() if wanted else ():
+        raise exception.NotAdopted(instance_uuid, f'{key.kind}/{key.identifier}', f'it is being wiped: {progress}')
+    return wanted
+
+
+class Adopting:
+    """One look at a host. Nothing here changes anything, and nothing is read again.
+
+    Made by :meth:`devicetrack.claims.report.Observer.adopting`.
+
+    :param provider_uuid_of: the UUID of the provider with a stable name, None while it has none
+    """
+
+    def __init__(self, views: Views, marks: Marks, driver: VirtDriver,
+                 provider_uuid_of: Callable[[str], str | None]) -> None:
+        self._views, self._marks, self._driver, self._provider_uuid_of = views, marks, driver, provider_uuid_of
+
+    @property
+    def usage(self) -> Usage:
+        """What the guests use."""
+        return self._views.usage
+
+    @property
+    def inventory(self) -> Inventory:
+        """The devices of the host."""
+        return self._views.inventory
+
+    @property
+    def records(self) -> list[Record]:
+        """The rows of the host."""
+        return list(self._views.records)
+
+    def check(self, instance_uuid: str, keys: Iterable[DeviceKey]) -> None:
+        """See whether :meth:`.ClaimManager.adopt` would record these devices now. It asks the same.
+
+        :raises NotAdopted: it would not; ``reason`` says why
+        """
+        adoptions(self._views, self._driver, instance_uuid, keys, self._provider_uuid_of)
+
+    def obstacles(self) -> Iterator[str]:
+        """Mistakes in the options that keep every manager of this host from starting, in words."""
+        for missing in withheld.mistakes(self._views, self._marks):
+            yield f'{missing.option} names {missing.key.identifier}: {missing.reason}: {withheld.FIX_MISSING}'
+        for overlap in self._views.inventory.overlaps:
+            one, other = (f'{key.kind}/{key.identifier}' for key in overlap.devices)
+            yield f'{one} and {other} are both {overlap.what}: let one option alone name it'

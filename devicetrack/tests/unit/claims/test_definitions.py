@@ -1,0 +1,76 @@
+"""A definition that is about to be started: it names the devices of its instance, and nobody else's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from devicetrack import exception
+from devicetrack.testing import fixtures
+from devicetrack.testing.fixtures import Instance
+from devicetrack.testing.fixtures import Migration
+from devicetrack.tests import base
+from devicetrack.virt import fake_guests
+
+FOREIGN = 'f2b4f6ce-93cd-4b5e-8d2b-3c4d5e6f7a8b'
+
+
+class CheckDefinitionTestCase(base.TestCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.host = self.useFixture(fixtures.Host(devices=3, parents={'p0': 2}))
+        self.one, self.other = self.host.spawn(pmem=1, vgpu=1), self.host.spawn(pmem=1)
+
+    def elements(self, instance: Any) -> tuple[str, ...]:
+        return self.host.manager.guest_config(instance).devices
+
+    def check(self, instance: Any, *elements: str) -> None:
+        self.host.manager.check_definition(instance, fake_guests.definition(instance.uuid, elements, ''))
+
+    def refused(self, instance: Any, *elements: str) -> str:
+        return self.assertRaises(exception.DefinitionRefused, self.check, instance, *elements).reason
+
+    def test_its_own_devices_in_any_order(self) -> None:
+        self.check(self.one, *reversed(self.elements(self.one)))
+        self.check(Instance())
+
+    def test_each_of_its_own_is_named(self) -> None:
+        for element in self.elements(self.one):
+            self.assertEqual('the instance has it, and it is missing', self.refused(self.one, element))
+
+    def test_no_device_of_another_instance(self) -> None:
+        theirs = self.elements(self.other)
+        self.assertEqual('the instance does not have it', self.refused(self.one, *self.elements(self.one), *theirs))
+        self.assertEqual('the instance does not have it', self.refused(Instance(), *theirs))
+
+    def test_no_device_that_this_host_hands_out(self) -> None:
+        spare = self.host.spawn(pmem=1)
+        [free] = self.elements(spare)
+        self.host.delete(spare)
+        self.assertEqual('the instance does not have it', self.refused(Instance(), free))
+
+    def test_a_device_that_this_host_does_not_hand_out_is_the_services_own_business(self) -> None:
+        self.check(self.one, *self.elements(self.one), fake_guests.element('mdev', FOREIGN))
+
+    def test_none_that_is_on_its_way_back(self) -> None:
+        elements = self.elements(self.other)
+        self.host.machine.before('unclaim', exception.DeviceBusy('vpmem', 'd1', 'busy'), times=1)
+        self.host.machine.delete_guest(self.other.uuid)
+        self.assertRaises(exception.DriverError, self.host.manager.release, None, self.other)
+        self.assertEqual('the instance does not have it', self.refused(self.other, *elements))
+
+    def test_what_cannot_be_told_is_refused(self) -> None:
+        self.host.machine.before('devices_in', exception.HypervisorUnreachable('fake', 'gone'))
+        self.assertRaises(exception.HypervisorUnreachable, self.check, self.one, *self.elements(self.one))
+
+    def test_while_it_moves_on_this_host_either_set_is_its_own_for_who_asks_for_it(self) -> None:
+        before = self.elements(self.one)
+        migration = Migration('host', 'host', self.one.uuid)
+        self.host.service.moves = [migration]
+        self.host.manager.resize_claim(None, self.one, 'host', fixtures.a_request(pmem=1), migration)
+        self.host.manager.realize(None, self.one)
+        after = self.elements(self.one)
+        definition = fake_guests.definition(self.one.uuid, before, '')
+        self.assertRaises(exception.DefinitionRefused, self.host.manager.check_definition, self.one, definition)
+        self.host.manager.check_definition(self.one, definition, before_move=True)
+        self.check(self.one, *after)
