@@ -3,10 +3,13 @@
 # make quick   the tests that need no server and no daemon, for while one works
 # make crash-test  kill a service at every step of everything it does, on three databases
 # make host-test   the library on real compute hosts: virtual machines with namespaces and mediated devices
+# make nova-test  Nova's own test suites with the adapter and without it (ARGS=31, ARGS='34 --all')
 # make mutation-test  change the code in one place at a time, and see whether a test fails: what the tests prove
 # make model-check  every order of operations and crashes up to a depth (DEPTH=n), each mutant of it found
+# make nova-seams  what Nova's releases changed of what the adapter wraps (ARGS='[--write] [--against RELEASE] RELEASE …')
 # make corpus  other people's domain documents, read by us and by an independent reader (ARGS=DIRECTORY)
 # make bench   the table of speeds
+# make bench-nova  the adapter beside Nova's own code
 # make docs    the documentation, into doc/build/html and releasenotes/build/html
 # make lint    ruff, hacking, mypy
 # make setup   what all of these do first: packages, .venv; needed by none of them
@@ -21,7 +24,7 @@ EXTRAS = libvirt,placement,test
 ARGS =
 DEPTH =
 
-.PHONY: help demo test quick crash-test host-test model-check mutation-test corpus bench docs lint setup clean
+.PHONY: help demo test quick bench-nova crash-test host-test nova-test model-check mutation-test nova-seams corpus bench docs lint setup clean
 .NOTPARALLEL:
 
 help:
@@ -70,11 +73,24 @@ crash-test: $(VENV)/.installed $(VENV)/.packages-test
 host-test: $(VENV)/.installed $(VENV)/.packages-host
 	$(BIN)/python -m devicetrack.tests.host $(ARGS)
 
+NOVA = $(firstword $(filter 31 33 34,$(ARGS)) 34)
+
+nova-test: $(VENV)/.packages
+	$(BIN)/tox run -e nova-$(NOVA) -- $(filter-out 31 33 34,$(ARGS))
+
+nova-seams: $(VENV)/.packages
+	$(BIN)/tox run -e nova-seams -- $(ARGS)
+
 corpus: $(VENV)/.installed
 	$(BIN)/python -m devicetrack.tests.corpus $(ARGS)
 
 bench: $(VENV)/.installed $(VENV)/.packages-test
 	$(BIN)/python -m benchmarks $(ARGS)
+
+bench-nova: $(VENV)/.installed $(VENV)/.packages-test
+	$(BIN)/tox run -e nova-34 --notest
+	OS_NOVA_DISABLE_EVENTLET_PATCHING=true .tox/nova-34/bin/python -W ignore -c 'import nova.tests.functional, runpy; \
+	    runpy.run_module("benchmarks", run_name="__main__", alter_sys=True)' nova
 
 docs: $(VENV)/.packages
 	$(BIN)/tox run -e docs
@@ -83,6 +99,6 @@ lint: $(VENV)/.packages
 	$(BIN)/tox run -e lint
 
 clean:
-	rm -rf $(VENV) .tox .stestr .stestr-host .stestr-nova .mypy_cache .ruff_cache .hypothesis .mutation cover .coverage*
+	rm -rf $(VENV) .tox .stestr .stestr-host .stestr-nova .stestr-nova-suites .mypy_cache .ruff_cache .hypothesis .mutation cover .coverage*
 	rm -rf build dist devicetrack.egg-info doc/build releasenotes/build
 	rm -f etc/devicetrack/devicetrack.conf.sample doc/source/_static/devicetrack.conf.sample

@@ -1,0 +1,15 @@
+"""Entry points of programs that work with Nova: they let it choose its threads before anything else is imported."""
+
+from __future__ import annotations
+
+from devicetrack.nova import process
+
+
+def adopt() -> int:
+    """Run ``devicetrack-nova-adopt`` (:mod:`devicetrack.cmd.nova_adopt`).
+
+    :returns: its exit code
+    """
+    process.choose_threads()
+    from devicetrack.cmd import nova_adopt
+    return nova_adopt.main()

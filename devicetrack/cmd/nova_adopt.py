@@ -1,0 +1,135 @@
+"""``devicetrack-nova-adopt``: record the devices that the guests of a Nova compute host have already.
+
+Its entry point is :mod:`devicetrack.cmd.nova`, since Nova must choose its threads before this is imported.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Sequence
+import logging
+import sys
+from typing import Any
+from typing import TYPE_CHECKING
+
+from devicetrack.cmd import base
+from devicetrack.nova import adoption
+
+if TYPE_CHECKING:
+    from devicetrack.cmd.nova_host import NovaHost
+
+NAME = 'devicetrack-nova-adopt'
+PROJECT = 'devicetrack'
+
+
+class Adopt(base.Lister):
+    """Say which devices the guests of this compute host have, and record them.
+
+    Run it on the host, as the user of nova-compute and with its configuration, while nova-compute is stopped. It asks
+    Nova, placement, libvirt and the host whose each device is, and lists one line for each instance. Without --apply it
+    changes nothing. Exit code 3 when whose a device is cannot be told: it stays withheld, and nobody gets it.
+    """
+
+    columns: tuple[str, ...] = ('host', 'outcome', 'instance_uuid', 'devices', 'reason')
+    in_table: tuple[str, ...] = ('outcome', 'instance_uuid', 'devices', 'reason')
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        for option, what in (('file', 'A configuration file of Nova'),
+                             ('dir', 'A directory with configuration files of Nova')):
+            parser.add_argument(f'--config-{option}', action='append', default=[], metavar=option.upper(),
+                                help=f'{what}; may be repeated. By default those that nova-compute reads.')
+        parser.add_argument('--debug', action='store_true', help='Show the traceback of an error.')
+        parser.add_argument('-v', '--verbose', action='store_true', help='Show what is logged, too.')
+        action = parser.add_mutually_exclusive_group()
+        action.add_argument('--apply', action='store_true',
+                            help='Record what the plan lists, and say what became of it.')
+        action.add_argument('--check', action='store_true',
+                            help='Say whether this host can be changed to devicetrack-nova-compute now.')
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+        if parsed_args.check:
+            self.columns = self.in_table = ('host', 'check', 'result', 'details')
+        return super().take_action(parsed_args)
+
+    def rows(self, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
+        host, nova_host = self.app.host(parsed_args)
+        return self._checks(host, nova_host) if parsed_args.check else self._lines(host, nova_host, parsed_args)
+
+    def _checks(self, host: str, nova_host: NovaHost) -> Iterator[Sequence[Any]]:
+        for check in nova_host.checks():
+            if check.result != adoption.OK:
+                self.exit_code = base.ATTENTION
+            yield [host, *check]
+
+    def _lines(self, host: str, nova_host: NovaHost, parsed_args: argparse.Namespace) -> Iterator[Sequence[Any]]:
+        plan = nova_host.plan()
+        for warning in plan.warnings:
+            self.say(warning)
+        if plan.obstacles or plan.unread:
+            self.exit_code = base.ATTENTION
+        if not plan.lines:
+            self.say(f'host {host}: no instance has devices')
+        for line in nova_host.apply(plan) if parsed_args.apply else plan.lines:
+            if line.outcome == adoption.WITHHELD:
+                self.exit_code = base.ATTENTION
+            yield [host, line.outcome, line.instance_uuid, [f'{key.kind}/{key.identifier}' for key in line.devices],
+                   line.reason]
+        if not parsed_args.apply:
+            self.say('nothing was recorded; --apply records what is listed as adopt')
+
+
+class Program:
+    """The program of one command: what cliff asks of the one that a command belongs to, and no more.
+
+    :param begin: reads the configuration and returns the host, with its name
+    """
+
+    NAME = NAME
+
+    def __init__(self, begin: Callable[[argparse.Namespace], tuple[str, NovaHost]]) -> None:
+        self.stdout, self.stderr = sys.stdout, sys.stderr
+        self.options = argparse.Namespace(debug=False)
+        self._begin = begin
+
+    def host(self, parsed_args: argparse.Namespace) -> tuple[str, NovaHost]:
+        return self._begin(parsed_args)
+
+    def run(self, argv: list[str]) -> int:
+        program: Any = self
+        command = Adopt(program, None)
+        parsed_args = command.get_parser(NAME).parse_args(argv)
+        self.options.debug = parsed_args.debug
+        handler = logging.StreamHandler(self.stderr)
+        handler.setFormatter(logging.Formatter(f'{NAME}: %(levelname)s: %(message)s'))
+        handler.addFilter(logging.Filter(PROJECT))
+        # What the library logs of a start is the audit's business; the lines here say what becomes of each instance.
+        handler.setLevel(logging.INFO if parsed_args.verbose else logging.ERROR)
+        root = logging.getLogger()
+        root.addHandler(handler)
+        try:
+            return command.run(parsed_args)
+        finally:
+            root.removeHandler(handler)
+
+
+def begin(parsed_args: argparse.Namespace) -> tuple[str, NovaHost]:
+    """Read Nova's configuration.
+
+    :raises cfg.Error, UsageError, InvalidConfiguration: a file or an option cannot be used
+    """
+    from devicetrack.nova import process
+    try:
+        conf = process.begin([f'--config-{option}={path}' for option in ('file', 'dir')
+                              for path in getattr(parsed_args, f'config_{option}')])
+    except OSError as error:
+        raise base.UsageError(f'configuration file {error.filename}: {error.strerror}') from error
+    from devicetrack.cmd.nova_host import NovaHost
+    from devicetrack.nova.record import Record
+    return conf.host, NovaHost(conf, Record(conf.host), process.connect)
+
+
+def main(argv: list[str] | None = None) -> int:
+    return base.run_to_the_end(NAME, lambda: Program(begin).run(sys.argv[1:] if argv is None else argv))

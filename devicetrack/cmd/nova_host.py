@@ -1,0 +1,179 @@
+"""A compute host of Nova whose service is stopped: says which devices its guests have already, and records them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
+import contextlib
+import os
+import tempfile
+import types
+from typing import Any
+from typing import TYPE_CHECKING
+
+from oslo_config import cfg
+
+import devicetrack
+from devicetrack import exception
+from devicetrack import ownfiles
+from devicetrack.claims import report
+from devicetrack.claims.adopting import Adopting
+from devicetrack.claims.host import HostLock
+from devicetrack.claims.manager import ClaimManager
+from devicetrack.conf import manager as options
+from devicetrack.nova import adoption
+from devicetrack.nova.subject import Subject
+from devicetrack.objects.values import DeviceKey
+
+if TYPE_CHECKING:
+    from devicetrack.nova.record import Record
+
+
+class NovaHost:
+    """A compute host whose guests may have devices without a row.
+
+    :param conf: the configuration, with Nova's options
+    :param record: what Nova has on record of it
+    :param connect: opens a connection to its libvirt
+    :param state_path: its state directory; by default that of ``[devicetrack] state_path``
+    """
+
+    def __init__(self, conf: Any, record: Record, connect: Callable[[], Any], state_path: str | None = None) -> None:
+        options.register(conf)
+        self._conf, self._record, self._host, self._connect = conf, record, record.host, connect
+        self._state_path: str = state_path or conf[options.GROUP].state_path
+
+    def plan(self) -> adoption.Plan:
+        """Read everything and say what would be recorded. Nothing is made, wiped, realized or written to any store.
+
+        :raises HostInUse: the host's manager works
+        :raises NovaUnavailable, HypervisorUnreachable, StoreError: no answer
+        :raises InvalidConfiguration, UnsafePath: an option or the state directory cannot be used
+        """
+        with contextlib.ExitStack() as undo:
+            state_path = self._state_path
+            if os.path.isdir(state_path):
+                undo.enter_context(HostLock(self._host, state_path))
+            else:
+                # Then nothing was ever recorded here, and nothing is to be made.
+                state_path = undo.enter_context(tempfile.TemporaryDirectory())
+            store = undo.enter_context(contextlib.closing(self._store(undo)))
+            driver = undo.enter_context(contextlib.closing(
+                devicetrack.load_driver(self._conf, self._host, self._connect, state_path)))
+            node = self._record.node()
+            providers = self._record.providers(node)
+            known = report.locate(store, self._host, self._conf[options.GROUP].machine_id_path)
+            observer = report.Observer(known, driver, store, self._conf, providers, self._record.service)
+            look = observer.adopting()
+            facts = adoption.Host(
+                self._host, self._record.instances(node, look.usage.domains),
+                self._record.allocations(providers.uuids.values()), look.usage, look.inventory.devices, providers.uuids,
+                observer.resource_classes | {device.resource_class for device in look.inventory.devices},
+                {row.key: row.instance_uuid for row in look.records})
+            lines = adoption.plan(facts, lambda uuid, keys: _refusal(look, uuid, keys))
+            unread = [f'{one.what}: {one.reason}' for one in (*look.usage.unknown, *look.inventory.unknown)]
+            return adoption.Plan(
+                lines, list(look.obstacles()), unread,
+                sum(line.outcome != adoption.ALREADY and _moves(facts, line) for line in lines),
+                self._record.is_reported_up())
+
+    def _store(self, undo: contextlib.ExitStack) -> Any:
+        """The host's store to read, or an empty one in the place of one that was not made yet."""
+        store = devicetrack.open_store(self._conf, self._state_path)
+        try:
+            store.check()
+            return store
+        except exception.SchemaMismatch as error:
+            store.close()
+            if error.found is not None:
+                raise
+        conf, directory = cfg.ConfigOpts(), undo.enter_context(tempfile.TemporaryDirectory())
+        devicetrack.register_options(conf)
+        conf([], default_config_files=[], default_config_dirs=[])
+        devicetrack.sync_store(conf, directory)
+        return devicetrack.open_store(conf, directory)
+
+    def apply(self, plan: adoption.Plan) -> Iterator[adoption.Line]:
+        """Record what a plan says, instance by instance, with the guards of :meth:`.ClaimManager.adopt`.
+
+        Each instance gets all of its devices or none, and a line that says what became of them. Nothing is wiped or
+        read in the background, whatever ``[devicetrack] unproven_devices`` says. It may be repeated.
+
+        :raises DeviceTrackError: the host could not be started; nothing was recorded
+        """
+        devicetrack.sync_store(self._conf, self._state_path)
+        node = self._record.node()
+        with contextlib.ExitStack() as undo:
+            store = undo.enter_context(contextlib.closing(devicetrack.open_store(self._conf, self._state_path)))
+            driver = undo.enter_context(contextlib.closing(
+                devicetrack.load_driver(self._conf, self._host, self._connect, self._state_path)))
+            manager = ClaimManager(self._host, driver, store, self._conf, self._record.service,
+                                   self._record.providers(node), node.name)
+            undo.callback(manager.close)
+            manager.init_host(None, background=False)
+            for line in plan.lines:
+                yield line if line.outcome != adoption.ADOPT else _recorded(
+                    line, lambda instance, devices: manager.adopt(None, instance, devices))
+
+    def checks(self) -> Iterator[adoption.Check]:
+        """Say whether the host can be changed to this adapter now."""
+        yield _checked('state directory', self._check_state)
+        yield _checked('Nova', self._record.check_release)
+        try:
+            plan = self.plan()
+        except exception.DeviceTrackError as error:
+            yield adoption.Check('host', adoption.FAILURE, str(error))
+            return
+        yield from adoption.checks(plan)
+
+    def _check_state(self) -> None:
+        """See that the state directory is this user's, or can be made."""
+        path = self._state_path
+        try:
+            ownfiles.check_directory(path)
+        except ownfiles.NotOurs as error:
+            raise exception.UnsafePath(error.filename, error.strerror) from error
+        except OSError as error:
+            parent = os.path.dirname(path)
+            if not os.access(parent, os.W_OK | os.X_OK):
+                raise exception.InvalidConfiguration(
+                    options.STATE_PATH, path, f'{error.strerror}, and this user cannot make it in {parent}') from error
+
+
+def _refusal(look: Adopting, uuid: str, keys: Sequence[DeviceKey]) -> str | None:
+    try:
+        look.check(uuid, keys)
+    except exception.NotAdopted as error:
+        return _said(error)
+    return None
+
+
+def _said(error: exception.NotAdopted) -> str:
+    return f'{error.device}: {error.reason}'
+
+
+def _moves(facts: adoption.Host, line: adoption.Line) -> bool:
+    instance = facts.instances.get(line.instance_uuid)
+    return instance is not None and bool(instance.moving)
+
+
+def _recorded(line: adoption.Line, adopt: Callable[[Subject, Sequence[DeviceKey]], object]) -> adoption.Line:
+    """What became of a line whose devices are to be recorded."""
+    try:
+        adopt(Subject(types.SimpleNamespace(uuid=line.instance_uuid)), line.devices)
+    except exception.HostTakenOver:
+        raise
+    except exception.NotAdopted as error:
+        return line._replace(outcome=adoption.WITHHELD, reason=_said(error))
+    except (exception.DriverError, exception.RowsMissing, exception.StoreError) as error:
+        return line._replace(outcome=adoption.WITHHELD, reason=str(error))
+    return line._replace(outcome=adoption.ADOPTED)
+
+
+def _checked(name: str, check: Callable[[], None]) -> adoption.Check:
+    try:
+        check()
+    except exception.DeviceTrackError as error:
+        return adoption.Check(name, adoption.FAILURE, str(error))
+    return adoption.Check(name, adoption.OK, '')

@@ -1,0 +1,187 @@
+"""One compute host of Nova and its claim manager."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from typing import Final
+from typing import NamedTuple
+
+import libvirt
+from nova import context as nova_context
+import nova.conf
+from nova.virt.libvirt import driver as nova_driver
+
+import devicetrack
+from devicetrack import exception
+from devicetrack import log
+from devicetrack import vocabulary
+from devicetrack.claims.claim import Claim
+from devicetrack.claims.manager import ClaimManager
+from devicetrack.conf import manager as options
+from devicetrack.nova import errors
+from devicetrack.nova import providers
+from devicetrack.nova import resources
+from devicetrack.nova import service
+from devicetrack.nova.subject import Subject
+from devicetrack.objects.values import GuestConfig
+
+LOG = log.logger(__name__)
+
+# The attribute of Nova's driver that has the binding of its host.
+_ATTRIBUTE: Final = 'devicetrack_binding'
+
+
+class Settings(NamedTuple):
+    """What differs where one process plays several hosts.
+
+    :param connect: opens the driver's connection to libvirt
+    :param state_path: the state directory of a host
+    """
+
+    connect: Callable[[Any], Any]
+    state_path: Callable[[str], str]
+
+
+def connect(driver: Any) -> Any:
+    """A connection of our own to the libvirt that Nova's driver works with."""
+    return libvirt.open(driver._uri())
+
+
+def state_path(host: str) -> str:
+    """The directory that ``[devicetrack] state_path`` names, since a process of Nova has one host."""
+    options.register(nova.conf.CONF)
+    path: str = nova.conf.CONF[options.GROUP].state_path
+    return path
+
+
+class Binding:
+    """A claim manager and the host of Nova that it works for.
+
+    :param driver: Nova's driver of the host
+    :param host: the host's name; the driver says that of its node
+    """
+
+    def __init__(self, driver: Any, host: str, settings: Settings) -> None:
+        self.host, self.nodename = host, driver._host.get_hostname()
+        self.providers = providers.Providers(driver, self.nodename)
+        self._service = service.NovaService(host)
+        path = settings.state_path(host)
+        devicetrack.sync_store(nova.conf.CONF, path)
+        self.manager = ClaimManager(
+            host, devicetrack.load_driver(nova.conf.CONF, host, lambda: settings.connect(driver), path),
+            devicetrack.open_store(nova.conf.CONF, path), nova.conf.CONF, self._service, self.providers, self.nodename)
+
+    def start(self) -> None:
+        """Start the manager. Any error of it keeps the compute service from starting."""
+        self.manager.init_host(nova_context.get_admin_context())
+        LOG.info('Devices of host %s: devicetrack decides who gets them', self.host)
+
+    def close(self) -> None:
+        self.manager.close()
+
+    def audit(self, nodename: str) -> None:
+        """Audit the host. An audit that fails is the next one's business: until then nothing is given back."""
+        try:
+            self.manager.update_available_resource(None, nodename)
+        except exception.DeviceTrackError as error:
+            LOG.error('The audit of the devices of host %(host)s failed: %(error)s',
+                      {'host': self.host, 'error': error})
+
+    def narrow(self, context: Any, claim: Claim, instance: Any, numa_topology: Any) -> bool:
+        """Exchange claimed devices for ones near the NUMA nodes that Nova chose, where there are any.
+
+        :returns: whether the claim has other devices now
+        """
+        if numa_topology is None or not claim.resources:
+            return False
+        before = claim.resources
+        with errors.as_unavailable(instance):
+            self.manager.narrow_claim(context, claim, {cell.id for cell in numa_topology.cells}, vocabulary.PREFERRED)
+        return claim.resources is not before
+
+    def make_ready(self, instance: Any) -> None:
+        """Make the devices of an instance ready, before Nova takes its guest apart or starts it.
+
+        :raises InternalError: they cannot be, or the record has none though the flavor asks for some
+        """
+        with errors.as_failure(instance):
+            if not self.manager.realize(None, Subject(instance), self._before_move(instance)):
+                self._check_asks_for_none(instance)
+
+    def guest_config(self, instance: Any) -> GuestConfig:
+        """What the guest's definition gets.
+
+        :raises InternalError: as :meth:`make_ready`
+        """
+        self.make_ready(instance)
+        with errors.as_failure(instance):
+            return self.manager.guest_config(Subject(instance), self._before_move(instance))
+
+    def check_definition(self, instance: Any, definition: str) -> None:
+        """See that a guest that is about to start names its own devices, and no others.
+
+        :raises InternalError: it does not, or nobody knows
+        """
+        with errors.as_failure(instance):
+            self.manager.check_definition(Subject(instance), definition, self._before_move(instance))
+
+    def _before_move(self, instance: Any) -> bool:
+        """Whether an instance that moves on this host is still to have what it had before."""
+        moves = {one.migration_uuid for one in self.manager.resources_of(instance.uuid)} - {None}
+        return bool(moves) and self._service.has_not_moved_yet(moves)
+
+    def _check_asks_for_none(self, instance: Any) -> None:
+        """A guest that came to be before this adapter must not lose its devices unseen."""
+        missing = sorted(resources.asked(instance.flavor, self.manager.classes))
+        if missing:
+            raise exception.RowsMissing(instance.uuid, f'its flavor asks for {", ".join(missing)}, and nothing is '
+                                        'recorded for it here: adopt its devices')
+
+    def release(self, context: Any, instance: Any) -> None:
+        """Give back what an instance has whose guest is gone. What keeps bytes is wiped in the background."""
+        with errors.left_to_the_audit(instance, 'The release'):
+            self.manager.release(context, Subject(instance), wait=False)
+
+    def started(self, context: Any, instance: Any) -> None:
+        """Record that the guest is there. It runs either way: what cannot be recorded now is for the audit."""
+        with errors.left_to_the_audit(instance, 'The record of the start'):
+            self.manager.started(context, Subject(instance), self._before_move(instance))
+
+
+def start(driver: Any, host: str, settings: Settings) -> None:
+    """Start the manager of a driver's host, unless it has started.
+
+    :raises DeviceTrackError: it cannot; the host has none
+    """
+    if getattr(driver, _ATTRIBUTE, None) is None:
+        binding = Binding(driver, host, settings)
+        binding.start()
+        setattr(driver, _ATTRIBUTE, binding)
+
+
+def stop(driver: Any) -> None:
+    """Close the manager of a driver's host, if there is one."""
+    binding = getattr(driver, _ATTRIBUTE, None)
+    if binding is not None:
+        setattr(driver, _ATTRIBUTE, None)
+        binding.close()
+
+
+def of(driver: Any) -> Binding:
+    """The binding of a host with Nova's libvirt driver.
+
+    :raises NotReady: its manager has not started
+    """
+    binding = getattr(driver, _ATTRIBUTE, None)
+    if not isinstance(binding, Binding):
+        raise exception.NotReady(nova.conf.CONF.host)
+    return binding
+
+
+def if_devices(driver: Any) -> Binding | None:
+    """The same; None for a host whose driver has no devices of ours.
+
+    :raises NotReady: as :func:`of`
+    """
+    return of(driver) if isinstance(driver, nova_driver.LibvirtDriver) else None

@@ -1,0 +1,108 @@
+"""Nova's compute manager: the moments when an instance has left its devices for good.
+
+Nova's ``destroy`` of a guest is no such moment: a hard reboot, a rebuild and a revert call it and start a guest again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from typing import Final
+
+from devicetrack.nova import binding
+from devicetrack.nova import errors
+from devicetrack.nova import tracker
+from devicetrack.nova import wire
+from devicetrack.nova.subject import Subject
+from devicetrack.nova.wrapping import wraps
+
+_COMPUTE: Final = 'nova.compute.manager:ComputeManager.'
+
+
+@wraps(f'{_COMPUTE}cleanup_host')
+def cleanup_host(original: Callable[..., Any], compute: Any) -> None:
+    """The service stops."""
+    original(compute)
+    binding.stop(compute.driver)
+
+
+@wraps(f'{_COMPUTE}_shutdown_instance')
+@wraps(f'{_COMPUTE}_shelve_offload_instance')
+def leave(original: Callable[..., Any], compute: Any, context: Any, instance: Any, *args: Any, **kwargs: Any) -> None:
+    """A delete, a failed boot, a guest that runs though its instance was deleted; and a shelved instance."""
+    host = binding.if_devices(compute.driver)
+    original(compute, context, instance, *args, **kwargs)
+    if host is not None:
+        host.release(context, instance)
+
+
+@wraps(f'{_COMPUTE}_rebuild_default_impl')
+def rebuild(original: Callable[..., Any], compute: Any, context: Any, instance: Any, *args: Any, **kwargs: Any) -> Any:
+    """In place it destroys the guest first, as a hard reboot does."""
+    host = binding.if_devices(compute.driver)
+    if host is not None:
+        host.make_ready(instance)
+    return original(compute, context, instance, *args, **kwargs)
+
+
+# -- live migration ---------------------------------------------------------------------------------------------------
+
+
+@wraps(f'{_COMPUTE}check_can_live_migrate_destination')
+def check_at_destination(original: Callable[..., Any], compute: Any, ctxt: Any, instance: Any, block_migration: Any,
+                         disk_over_commit: Any, migration: Any, limits: Any) -> Any:
+    """A later check may refuse after the claim: Nova tries another host then, and tells this one nothing."""
+    host = binding.if_devices(compute.driver)
+    try:
+        return original(compute, ctxt, instance, block_migration, disk_over_commit, migration, limits)
+    except BaseException:
+        if host is not None and migration is not None and host.manager.held(instance.uuid):
+            with errors.left_to_the_audit(instance, 'The end of the refused live migration'):
+                host.manager.drop_move_claim_at_dest(ctxt, Subject(instance), migration)
+        raise
+
+
+@wraps(f'{_COMPUTE}_live_migration_claim')
+def live_migration_claim(original: Callable[..., Any], compute: Any, ctxt: Any, instance: Any, migrate_data: Any,
+                         *args: Any, **kwargs: Any) -> Any:
+    """Hand what the source said to the tracker, which is not told it."""
+    if binding.if_devices(compute.driver) is None:
+        return original(compute, ctxt, instance, migrate_data, *args, **kwargs)
+    with errors.as_failed_check(instance):
+        source = wire.source(migrate_data, instance)
+    token = tracker.SOURCE.set(source)
+    try:
+        return original(compute, ctxt, instance, migrate_data, *args, **kwargs)
+    finally:
+        tracker.SOURCE.reset(token)
+
+
+@wraps(f'{_COMPUTE}_post_live_migration')
+def post_live_migration(original: Callable[..., Any], compute: Any, ctxt: Any, instance: Any, dest: str,
+                        block_migration: bool = False, migrate_data: Any = None, *args: Any, **kwargs: Any) -> None:
+    """At the source, after the guest has left."""
+    host = binding.if_devices(compute.driver)
+    original(compute, ctxt, instance, dest, block_migration, migrate_data, *args, **kwargs)
+    if host is not None and migrate_data is not None and 'migration' in migrate_data:
+        with errors.left_to_the_audit(instance, 'The live migration'):
+            host.manager.drop_move_claim_at_source(ctxt, Subject(instance), migrate_data.migration)
+
+
+@wraps(f'{_COMPUTE}post_live_migration_at_destination')
+def post_live_migration_at_destination(original: Callable[..., Any], compute: Any, context: Any, instance: Any,
+                                       *args: Any, **kwargs: Any) -> None:
+    """At the destination, where the guest runs now."""
+    host = binding.if_devices(compute.driver)
+    original(compute, context, instance, *args, **kwargs)
+    if host is not None:
+        host.started(context, instance)
+
+
+@wraps(f'{_COMPUTE}rollback_live_migration_at_destination')
+def rollback_live_migration_at_destination(original: Callable[..., Any], compute: Any, context: Any, instance: Any,
+                                           *args: Any, **kwargs: Any) -> None:
+    host = binding.if_devices(compute.driver)
+    original(compute, context, instance, *args, **kwargs)
+    if host is not None and host.manager.held(instance.uuid):
+        with errors.left_to_the_audit(instance, 'The rollback of the live migration'):
+            host.manager.drop_move_claim(context, Subject(instance), host.nodename)

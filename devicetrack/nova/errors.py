@@ -1,0 +1,72 @@
+"""Errors of the claim manager as those that Nova knows what to do with.
+
+Nova shows the reason of a failed boot to the owner of the instance. What the manager says names devices of the host, so
+it goes to the log, and the owner reads that devices were refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterator
+import contextlib
+from typing import Any
+
+from nova import exception as nova_exception
+import oslo_messaging
+
+from devicetrack import exception
+from devicetrack import log
+
+LOG = log.logger(__name__)
+
+
+@contextlib.contextmanager
+def as_unavailable(instance: Any) -> Iterator[None]:
+    """For claims: the scheduler then tries another host."""
+    with _translated(instance, lambda reason: nova_exception.ComputeResourcesUnavailable(reason=reason)):
+        yield
+
+
+@contextlib.contextmanager
+def as_failed_check(instance: Any) -> Iterator[None]:
+    """For the checks before a live migration: the guest stays where it is."""
+    with _translated(instance, lambda reason: nova_exception.MigrationPreCheckError(reason=reason)):
+        yield
+
+
+@contextlib.contextmanager
+def as_failure(instance: Any) -> Iterator[None]:
+    """For everything else."""
+    with _translated(instance, nova_exception.InternalError):
+        yield
+
+
+@contextlib.contextmanager
+def left_to_the_audit(instance: Any, what: str) -> Iterator[None]:
+    """For what follows on Nova's own work: that is done, so an error must not undo it, and the audit goes on."""
+    try:
+        yield
+    except (exception.DeviceTrackError, nova_exception.NovaException, oslo_messaging.MessagingException) as error:
+        LOG.warning('%(what)s of instance %(instance)s has to wait for the next audit: %(error)s',
+                    {'what': what, 'instance': instance.uuid, 'error': error})
+
+
+def untold(error: exception.DeviceTrackError) -> Exception:
+    """An error that no part of the adapter expected, in a form that Nova can send on."""
+    LOG.exception('Devices: %s', error)
+    failure: Exception = nova_exception.InternalError(_reason(error))
+    return failure
+
+
+def _reason(error: exception.DeviceTrackError) -> str:
+    return f'The host refused the devices ({type(error).__name__}); the log of its compute service says why'
+
+
+@contextlib.contextmanager
+def _translated(instance: Any, made: Callable[[str], Exception]) -> Iterator[None]:
+    try:
+        yield
+    except exception.DeviceTrackError as error:
+        LOG.error('Devices for instance %(instance)s: %(kind)s: %(error)s',
+                  {'instance': instance.uuid, 'kind': type(error).__name__, 'error': error})
+        raise made(f'{_reason(error)} by this instance') from error

@@ -1,0 +1,39 @@
+"""Devices in the definitions that Nova makes for guests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lxml import etree
+from nova.virt.libvirt import config
+
+from devicetrack.objects.values import GuestConfig
+
+
+class _Element(config.LibvirtConfigGuestDevice):
+    """An element that is finished already, in the form that Nova keeps devices in."""
+
+    def __init__(self, text: str) -> None:
+        self._element = etree.fromstring(text, etree.XMLParser(resolve_entities=False, no_network=True))
+        super().__init__(root_name=self._element.tag)
+
+    def format_dom(self) -> Any:
+        return self._element
+
+    @property
+    def kibibytes(self) -> int | None:
+        """The size of memory; None for any other device."""
+        size = self._element.find('target/size') if self._element.tag == 'memory' else None
+        return None if size is None else int(size.text or 0)
+
+
+def equip(guest: Any, wanted: GuestConfig) -> None:
+    """Add an instance's devices, and our record of them, to Nova's definition of its guest."""
+    for device in map(_Element, wanted.devices):
+        guest.add_device(device)
+        if device.kibibytes is not None:
+            # libvirt asks for a slot for each of them, and for room beside the guest's own memory.
+            guest.max_memory_size = (guest.max_memory_size or guest.memory) + device.kibibytes
+            guest.max_memory_slots += 1
+    if wanted.metadata:
+        guest.metadata.append(_Element(wanted.metadata))

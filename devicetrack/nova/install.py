@@ -1,0 +1,45 @@
+"""Have Nova's methods call ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from devicetrack.nova import binding
+from devicetrack.nova import compute
+from devicetrack.nova import driver
+from devicetrack.nova import errors
+from devicetrack.nova import tracker
+from devicetrack.nova import wrapping
+
+# Importing these notes their wrappers.
+_SUBJECTS = (tracker, driver, compute)
+
+
+def targets() -> list[str]:
+    """Every method of Nova that is wrapped."""
+    return [driver.INIT_HOST, *wrapping.wrappers()]
+
+
+def install(connect: Callable[[Any], Any] | None = None,
+            state_path: Callable[[str], str] | None = None) -> wrapping.Installed:
+    """Wrap Nova's methods. Each host gets its claim manager when Nova's driver of it starts.
+
+    Import ``nova.cmd.compute`` first, which chooses native threads or eventlet.
+
+    :param connect: takes Nova's driver and returns a connection to libvirt; by default a new one to its URI
+    :param state_path: takes the name of a host and returns its state directory; by default that of
+        ``[devicetrack] state_path``. For processes that play several hosts
+    :raises UnknownNova: this Nova differs from those that are known; nothing was wrapped
+    """
+    settings = binding.Settings(connect or binding.connect, state_path or binding.state_path)
+    installed = wrapping.Installed()
+    try:
+        # Nova does not begin without the manager, and its operator reads why.
+        installed.wrap(driver.INIT_HOST, driver.starts(settings), lambda error: error)
+        for target, wrapper in wrapping.wrappers().items():
+            installed.wrap(target, wrapper, errors.untold)
+    except BaseException:
+        installed.remove()
+        raise
+    return installed

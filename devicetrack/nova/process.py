@@ -1,0 +1,60 @@
+"""Makes a process of ours one that may ask Nova, as its compute service does, and is no service."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import os
+import sys
+from typing import Any
+
+
+def choose_threads() -> None:
+    """Have Nova take native threads. Call it before anything is imported that Nova or eventlet would change.
+
+    ``sys.argv`` names the compute service from then on: oslo.config looks for ``nova-compute.conf`` by that name.
+    """
+    os.environ['OS_NOVA_DISABLE_EVENTLET_PATCHING'] = 'true'
+    sys.argv[0] = os.path.join(os.path.dirname(sys.argv[0]), 'nova-compute')
+    import nova.cmd.compute  # noqa: F401
+
+
+def begin(arguments: Sequence[str]) -> Any:
+    """Read Nova's configuration and prepare to call its conductor and placement.
+
+    Nova's libvirt driver reads options while it is imported, so import what needs it after this.
+
+    :param arguments: ``--config-file`` and ``--config-dir``, as Nova's own programs take them
+    :returns: the configuration, with Nova's options and ours
+    :raises oslo_config.cfg.Error, OSError: a file or an option cannot be used
+    :raises InvalidConfiguration: an option of ours cannot be used
+    """
+    import shlex
+
+    from nova import config
+    from nova import objects
+    from nova import utils
+    from nova.conductor import rpcapi
+    import nova.conf
+    from nova.conf import devices
+    import nova.db.main.api
+    from nova.objects import base
+    from oslo_privsep import priv_context
+
+    import devicetrack
+    conf = nova.conf.CONF
+    config.parse_args([sys.argv[0], *arguments], configure_db=False)
+    priv_context.init(root_helper=shlex.split(utils.get_root_helper()))
+    objects.register_all()
+    nova.db.main.api.DISABLE_DB_ACCESS = True
+    base.NovaObject.indirection_api = rpcapi.ConductorAPI()
+    # Nova's own options of a type first: it cannot register what devicetrack has registered.
+    devices.register_dynamic_opts(conf)
+    devicetrack.register_options(conf)
+    return conf
+
+
+def connect() -> Any:
+    """Open a connection to the libvirt that Nova's driver works with."""
+    import libvirt
+    from nova.virt.libvirt import driver
+    return libvirt.open(driver.LibvirtDriver._uri())

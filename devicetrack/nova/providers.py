@@ -1,0 +1,78 @@
+"""Resource providers: those that Nova makes, by name, and what of them nobody may be scheduled to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Mapping
+from typing import Any
+
+from keystoneauth1 import exceptions as keystoneauth1_exceptions
+from nova import context as nova_context
+from nova import exception as nova_exception
+
+from devicetrack import log
+from devicetrack.objects import Provider
+from devicetrack.objects import traits
+
+LOG = log.logger(__name__)
+
+
+class Providers:
+    """The providers of one compute host, as Nova's driver last had them in its tree.
+
+    Nova makes the provider of a parent device, with a random UUID, when it first reports the device. It is named after
+    the node and the parent. Until it has reported anything since it was started, placement says which there are.
+    """
+
+    def __init__(self, driver: Any, nodename: str) -> None:
+        self._driver, self._nodename = driver, nodename
+        self._in_placement: Mapping[str, str] | None = None
+
+    def uuid_of(self, name: str) -> str | None:
+        """As :meth:`devicetrack.claims.providers.ProviderResolver.uuid_of`."""
+        if not name:
+            return self._node_uuid()
+        tree, known_as = self._driver.provider_tree, f'{self._nodename}_{name}'
+        if tree is None:
+            return self._ask_placement().get(known_as)
+        if not tree.exists(known_as):
+            return None
+        uuid: str = tree.data(known_as).uuid
+        return uuid
+
+    def _node_uuid(self) -> str:
+        uuid: str = self._driver._host.get_node_uuid()
+        return uuid
+
+    def _ask_placement(self) -> Mapping[str, str]:
+        if self._in_placement is None:
+            try:
+                found = self._driver.virtapi.reportclient.get_providers_in_tree(
+                    nova_context.get_admin_context(), self._node_uuid())
+            except (keystoneauth1_exceptions.ClientException, nova_exception.NovaException) as error:
+                LOG.warning('Placement does not say which providers this host has, and is asked again: %s', error)
+                return {}
+            self._in_placement = {one['name']: one['uuid'] for one in found}
+        return self._in_placement
+
+    def mark(self, tree: Any, ours: Iterable[Provider]) -> None:
+        """Have a tree say of which devices nobody is to be scheduled to, and what the devices are.
+
+        Totals stay Nova's. Whatever of them the manager would not hand out is reserved: devices that are drained,
+        unhealthy, foreign, or being wiped.
+        """
+        for provider in ours:
+            name = provider.name
+            if not tree.exists(name):
+                continue
+            data = tree.data(name)
+            inventory = {resource_class: dict(counts) for resource_class, counts in data.inventory.items()}
+            for resource_class, total in provider.totals.items():
+                if resource_class in inventory:
+                    usable = total - provider.reserved.get(resource_class, 0)
+                    counts = inventory[resource_class]
+                    counts['reserved'] = max(0, counts['total'] - max(0, usable))
+            tree.update_inventory(name, inventory)
+            stale = {trait for trait in data.traits if traits.is_ours(trait)}.difference(provider.traits)
+            tree.remove_traits(name, *stale)
+            tree.add_traits(name, *provider.traits)

@@ -1,0 +1,180 @@
+"""What Nova and placement have on record of one compute host: asked as its compute service asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Set
+import contextlib
+from typing import Any
+from typing import NamedTuple
+
+from keystoneauth1 import exceptions as keystone
+from nova import context as nova_context
+from nova import exception as nova_exception
+from nova import objects
+from nova import servicegroup
+from nova.scheduler.client import report
+from nova.virt import hardware
+import oslo_messaging
+
+from devicetrack import exception
+from devicetrack.nova import adoption
+from devicetrack.nova import resources
+from devicetrack.nova import seams
+from devicetrack.nova import service
+from devicetrack.nova import startup
+
+# Of an instance, beside what every query loads.
+_ATTRIBUTES = ['flavor', 'migration_context', 'resources']
+
+
+class Node(NamedTuple):
+    """The hypervisor node of a host, by its name and its UUID in Nova, which is that of its provider too."""
+
+    name: str
+    uuid: str
+
+
+class Providers:
+    """The providers of one node in placement, by the stable names of the parents that they count.
+
+    :param known: their UUIDs by Nova's names for them
+    """
+
+    def __init__(self, nodename: str, known: dict[str, str]) -> None:
+        self._nodename, self._known = nodename, known
+
+    def uuid_of(self, name: str) -> str | None:
+        """As :meth:`devicetrack.claims.providers.ProviderResolver.uuid_of`."""
+        return self._known.get(f'{self._nodename}_{name}' if name else self._nodename)
+
+    @property
+    def uuids(self) -> dict[str, str]:
+        """All of them, by stable name."""
+        prefix = f'{self._nodename}_'
+        return {'' if name == self._nodename else name.removeprefix(prefix): uuid
+                for name, uuid in self._known.items() if name == self._nodename or name.startswith(prefix)}
+
+
+class Record:
+    """What Nova has on record of one compute host. Every method asks anew.
+
+    :param host: its name in Nova
+
+    ``service`` is its view of instances and migrations, for a claim manager.
+    """
+
+    def __init__(self, host: str) -> None:
+        self.host, self.service = host, service.NovaService(host)
+
+    def check_release(self) -> None:
+        """See that the adapter knows the Nova that is installed.
+
+        :raises UnknownNova: it does not
+        """
+        seams.check(startup.targets())
+
+    def node(self) -> Node:
+        """The node of the host.
+
+        :raises InvalidConfiguration: Nova knows no compute service on it, or one with several nodes
+        :raises NovaUnavailable: no answer
+        """
+        with _asking('the conductor'):
+            try:
+                nodes = objects.ComputeNodeList.get_all_by_host(nova_context.get_admin_context(), self.host)
+            except nova_exception.ComputeHostNotFound:
+                nodes = []
+        if len(nodes) != 1:
+            # A libvirt driver has one node, but for the moment in which a host gets another name.
+            names = ', '.join(one.hypervisor_hostname for one in nodes) or 'none'
+            raise exception.InvalidConfiguration(
+                '[DEFAULT] host', self.host, f'Nova knows these nodes of a host of this name: {names}; it must be one')
+        return Node(nodes[0].hypervisor_hostname, nodes[0].uuid)
+
+    def is_reported_up(self) -> bool:
+        """Whether Nova takes the host's compute service to run: it said so within ``[DEFAULT] service_down_time``.
+
+        :raises NovaUnavailable: no answer
+        """
+        with _asking('the conductor'):
+            found = objects.Service.get_by_host_and_binary(nova_context.get_admin_context(), self.host, 'nova-compute')
+            return found is not None and bool(servicegroup.API().service_is_up(found))
+
+    def instances(self, node: Node, domains: Set[str]) -> dict[str, adoption.Instance]:
+        """The instances that Nova has on the host, those that move from or to it, and those of these domains.
+
+        :raises NovaUnavailable: no answer
+        """
+        context = nova_context.get_admin_context(read_deleted='yes')
+        with _asking('the conductor'):
+            # First the migrations: a move that begins meanwhile has its instance on this host.
+            moves = {one.instance_uuid: one for one in objects.MigrationList.get_in_progress_by_host_and_node(
+                nova_context.get_admin_context(), self.host, node.name)}
+            found = {one.uuid: one for one in objects.InstanceList.get_by_host(
+                nova_context.get_admin_context(), self.host, expected_attrs=_ATTRIBUTES)}
+            others = sorted((domains | moves.keys()) - found.keys())
+            for some in service.batches(others):
+                found.update((one.uuid, one) for one in objects.InstanceList.get_by_filters(
+                    context, {'uuid': some}, expected_attrs=_ATTRIBUTES))
+            return {uuid: _instance(one, moves.get(uuid)) for uuid, one in found.items()}
+
+    def providers(self, node: Node) -> Providers:
+        """The providers of a node.
+
+        :raises NovaUnavailable: no answer
+        """
+        with _asking('placement'):
+            found = report.report_client_singleton().get_providers_in_tree(nova_context.get_admin_context(), node.uuid)
+        return Providers(node.name, {one['name']: one['uuid'] for one in found})
+
+    def allocations(self, known: Iterable[str]) -> dict[str, dict[tuple[str, str], int]]:
+        """What placement counts for each consumer at some providers.
+
+        :param known: their UUIDs
+        :raises NovaUnavailable: no answer
+        """
+        found: dict[str, dict[tuple[str, str], int]] = {}
+        with _asking('placement'):
+            for provider in known:
+                at = report.report_client_singleton().get_allocations_for_resource_provider(
+                    nova_context.get_admin_context(), provider)
+                for consumer, allocation in at.allocations.items():
+                    for resource_class, amount in allocation['resources'].items():
+                        found.setdefault(consumer, {})[provider, resource_class] = amount
+        return found
+
+
+def _instance(instance: Any, migration: Any) -> adoption.Instance:
+    moving = instance.migration_context
+    lists = [instance.resources] + ([] if moving is None else [moving.old_resources, moving.new_resources])
+    return adoption.Instance(
+        instance.uuid, instance.host, bool(instance.deleted), tuple(dict.fromkeys(_namespaces(lists))),
+        tuple(hardware.get_vpmems(instance.flavor)), _move(instance, migration))
+
+
+def _namespaces(lists: Iterable[Any]) -> Iterator[adoption.Namespace]:
+    for found in lists:
+        for provider, _class, name, details in resources.namespaces(found):
+            yield adoption.Namespace(name, details.label, details.devpath, provider)
+
+
+def _move(instance: Any, migration: Any) -> str:
+    """What an instance is in the middle of, and what ends that."""
+    if migration is not None:
+        what = (f'migration {migration.uuid} ({migration.migration_type}, from {migration.source_compute} to '
+                f'{migration.dest_compute}) is {migration.status}')
+        return f'{what}: confirm or revert it' if migration.status == 'finished' else f'{what}: wait until it is over'
+    if instance.migration_context is not None:
+        return (f'a move of it is not over: Nova keeps the migration context of migration '
+                f'{instance.migration_context.migration_id}')
+    return ''
+
+
+@contextlib.contextmanager
+def _asking(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (nova_exception.NovaException, oslo_messaging.MessagingException, keystone.ClientException) as error:
+        raise exception.NovaUnavailable(what, f'{type(error).__name__}: {error}') from error

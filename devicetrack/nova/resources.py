@@ -1,0 +1,57 @@
+"""Assignments in the form that Nova keeps, and back, and what flavors ask for.
+
+Nova's instances keep their namespaces of persistent memory as ``objects.Resource``. Of mediated devices they keep
+nothing, and neither do they here, so that Nova without this adapter finds what it would have written itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Set
+from typing import Any
+from typing import Final
+
+from nova import objects
+
+from devicetrack import vocabulary
+from devicetrack.objects import DeviceRequest
+from devicetrack.objects import InstanceResources
+from devicetrack.objects.details import VPMEMDetails
+
+
+def of(resources: InstanceResources) -> Any:
+    """A ``ResourceList`` with the namespaces of an instance, in its order; None without any."""
+    found = [objects.Resource(
+        provider_uuid=one.provider_uuid, resource_class=one.resource_class, identifier=one.identifier,
+        metadata=objects.LibvirtVPMEMDevice(
+            label=one.details.label, name=one.identifier, devpath=one.details.devpath, size=one.details.size_bytes,
+            align=one.details.align_bytes))
+        for one in resources if isinstance(one.details, VPMEMDetails)]
+    return objects.ResourceList(objects=found) if found else None
+
+
+def namespaces(found: Iterable[Any] | None) -> list[tuple[str, str, str, VPMEMDetails]]:
+    """The namespaces of a ``ResourceList``, as :meth:`.InstanceResources.from_tuples` takes them.
+
+    Nova does not keep their UUIDs, so these are unknown: a claim for a guest that comes needs none.
+    """
+    return [(one.provider_uuid, one.resource_class, one.identifier, VPMEMDetails(
+        namespace_uuid=UNKNOWN_UUID, label=one.metadata.label, devpath=one.metadata.devpath,
+        size_bytes=one.metadata.size, align_bytes=one.metadata.align))
+        for one in found or () if 'metadata' in one and isinstance(one.metadata, objects.LibvirtVPMEMDevice)]
+
+
+def asked(flavor: Any, counted: Set[str]) -> set[str]:
+    """The classes of devices that a flavor asks for.
+
+    :param counted: the classes that count devices of the host
+    :raises BadRequest: an extra spec is not valid
+    """
+    wanted = {one.resource_class for one in DeviceRequest.from_extra_specs(flavor.extra_specs).wanted}
+    # A host whose options offer no devices counts none, and these two mean nothing else in a flavor.
+    return {one for one in wanted if one in counted or one == _VGPU or one.startswith(_NAMESPACE)}
+
+
+_VGPU: Final = 'VGPU'
+_NAMESPACE: Final = vocabulary.pmem_resource_class('')
+UNKNOWN_UUID = '00000000-0000-0000-0000-000000000000'

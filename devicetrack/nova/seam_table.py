@@ -1,0 +1,173 @@
+"""What the adapter knows of one major version of Nova: a text file with a line for each form of each method.
+
+::
+
+    release 34.0.0
+    wraps nova.compute.manager:ComputeManager.cleanup_host 3f8e0c6a5b1d2947 * (self)
+    calls nova.compute.manager:ComputeManager.init_host 91c4d20b7a6e35f8 34.0.0,34.0.1 cleanup_host init_host
+
+Behind a name stand the digest of its source and the releases that have it in this form, ``*`` for all of the file. Then
+a method that is wrapped has its signature, and one that calls what is wrapped the names that it mentions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from collections.abc import Iterable
+from collections.abc import Iterator
+import dataclasses
+import pathlib
+import re
+from typing import Final
+
+from devicetrack.nova import source
+
+DIRECTORY: Final = pathlib.Path(__file__).parent / 'seam_tables'
+_ALL: Final = '*'
+_HEAD: Final = '# Written by "make nova-seams"; see doc/source/contributor/nova_seams.rst.\n'
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """One form of a function.
+
+    :ivar more: its signature if it is wrapped, the names that it mentions if it calls
+    :ivar releases: those that have it so
+    """
+
+    digest: str
+    more: str
+    releases: frozenset[str]
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(self.more.split())
+
+
+@dataclasses.dataclass
+class Table:
+    """The releases of one major version, and by name the forms that a method had in them."""
+
+    releases: set[str] = dataclasses.field(default_factory=set)
+    targets: dict[str, list[Form]] = dataclasses.field(default_factory=dict)
+    callers: dict[str, list[Form]] = dataclasses.field(default_factory=dict)
+
+    def add(self, release: str, reading: source.Reading) -> None:
+        """Add a release, or put what is read now in the place of what is known of it."""
+        self.remove(release)
+        self.releases.add(release)
+        for name, function in reading.targets.items():
+            _add(self.targets.setdefault(name, []), release, function.digest, function.signature)
+        for name, (function, names) in reading.callers.items():
+            _add(self.callers.setdefault(name, []), release, function.digest, ' '.join(sorted(names)))
+
+    def remove(self, release: str) -> None:
+        self.releases.discard(release)
+        for functions in (self.targets, self.callers):
+            for name, forms in list(functions.items()):
+                left = [dataclasses.replace(form, releases=form.releases - {release}) for form in forms]
+                functions[name] = [form for form in left if form.releases]
+                if not functions[name]:
+                    del functions[name]
+
+    def differences(self, reading: source.Reading, targets: Collection[str]) -> Iterator[str]:
+        """Name each method that has not the form of any release of this table: which it is, and what differs."""
+        for target in sorted(targets):
+            forms = self.targets.get(target, [])
+            function = reading.targets.get(target)
+            if not forms:
+                yield f'{target}: no release that is known has it'
+            elif function is None:
+                is_read = target.partition(':')[0] in reading.paths
+                yield f'{target}: {"missing" if is_read else "its module has no source file"}'
+            elif function.signature not in (signatures := {form.more for form in forms}):
+                yield f'{target}: its signature is {function.signature}, known is {" or ".join(sorted(signatures))}'
+            elif function.digest not in (digests := {form.digest for form in forms}):
+                yield f'{target}: its source is another ({function.digest}, known is {_listed(digests)})'
+        yield from self._differences_of_callers(reading, {source.last_name(target) for target in targets})
+
+    def _differences_of_callers(self, reading: source.Reading, wrapped: set[str]) -> Iterator[str]:
+        for caller, (function, names) in sorted(reading.callers.items()):
+            forms = [form for form in self.callers.get(caller, ()) if form.names & wrapped]
+            digests = {form.digest for form in forms}
+            if caller in reading.targets:
+                continue                # as what is wrapped it has been compared already
+            if not forms:
+                yield f'{caller}: a new caller of {_listed(names)}'
+            elif function.digest not in digests:
+                new = names.difference(*(form.names for form in forms))
+                yield (f'{caller}: it calls {_listed(names)}, {f"{_listed(new)} anew, " if new else ""}and its source '
+                       f'is another ({function.digest}, known is {_listed(digests)})')
+        for caller, forms in sorted(self.callers.items()):
+            calling = [form for form in forms if form.names & wrapped]
+            if caller not in reading.callers and self.releases == {one for form in calling for one in form.releases}:
+                gone = frozenset.union(*(form.names for form in calling)) & wrapped
+                yield f'{caller}: it called {_listed(gone)}, and does so no more or is gone'
+
+    def __str__(self) -> str:
+        lines = [f'release {release}' for release in in_order(self.releases)]
+        for word, functions in (('wraps', self.targets), ('calls', self.callers)):
+            lines += [f'{word} {name} {form.digest} {self._releases_of(form)} {form.more}'
+                      for name, forms in sorted(functions.items())
+                      for form in sorted(forms, key=lambda form: _order(in_order(form.releases)[0]))]
+        return _HEAD + ''.join(f'{line}\n' for line in lines)
+
+    def _releases_of(self, form: Form) -> str:
+        return _ALL if form.releases == self.releases else ','.join(in_order(form.releases))
+
+
+def _add(forms: list[Form], release: str, digest: str, more: str) -> None:
+    for index, form in enumerate(forms):
+        if (form.digest, form.more) == (digest, more):
+            forms[index] = dataclasses.replace(form, releases=form.releases | {release})
+            return
+    forms.append(Form(digest, more, frozenset({release})))
+
+
+def _listed(words: Iterable[str]) -> str:
+    return ', '.join(sorted(words))
+
+
+def major(release: str) -> str:
+    return release.partition('.')[0]
+
+
+def _order(release: str) -> list[int]:
+    return [int(number) for number in re.findall(r'\d+', release)]
+
+
+def in_order(releases: Iterable[str]) -> list[str]:
+    return sorted(releases, key=_order)
+
+
+def parse(text: str) -> Table:
+    """Read a table.
+
+    :raises ValueError: a line is none of a table
+    """
+    table = Table()
+    for line in text.splitlines():
+        word, *rest = line.split(' ', 4)
+        if word == 'release':
+            table.releases.update(rest)
+        elif word in ('wraps', 'calls'):
+            name, digest, releases, more = rest
+            held = frozenset(table.releases if releases == _ALL else releases.split(','))
+            functions = table.targets if word == 'wraps' else table.callers
+            functions.setdefault(name, []).append(Form(digest, more, held))
+        elif line and not line.startswith('#'):
+            raise ValueError(f'no line of a table: {line}')
+    return table
+
+
+def load(directory: pathlib.Path = DIRECTORY) -> dict[str, Table]:
+    """Read every table, by major version."""
+    return {path.stem: parse(path.read_text(encoding='utf-8')) for path in sorted(directory.glob('*.txt'))}
+
+
+def nearest(tables: dict[str, Table], release: str) -> Table:
+    """Return the table of a release's major version, else of the nearest one; an empty one where there is none."""
+    wanted = _order(major(release))
+    if not tables or not wanted:
+        return Table()
+    return tables[min(tables, key=lambda known: (abs(int(known) - wanted[0]), -int(known)))]

@@ -1,0 +1,130 @@
+"""Whether the adapter knows the Nova that is installed, down to the methods that it wraps and those that call them.
+
+The adapter's wrappers rely on what each of these methods does. A method that changed may take a device without telling
+us, and one that calls a wrapped method at another time may wipe what a guest uses. So whatever is unknown refuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Iterator
+import importlib
+import os
+import pathlib
+import sys
+from types import FunctionType
+from typing import Any
+from typing import cast
+from typing import Final
+
+from devicetrack import exception
+from devicetrack.nova import seam_table
+from devicetrack.nova import source
+
+# The packages whose decorators Nova puts on the methods that we look at.
+_DECORATORS: Final = frozenset(
+    {'contextlib', 'debtcollector', 'nova', 'oslo_concurrency', 'oslo_messaging', 'osprofiler', 'retrying', 'tenacity'})
+# It puts a layer of its own on a method, by a metaclass.
+_UNWRITTEN: Final = frozenset({'osprofiler'})
+
+
+def check(targets: Collection[str], tables: pathlib.Path = seam_table.DIRECTORY) -> None:
+    """Compare the Nova of this process with what is known of its version. Call it before anything is wrapped.
+
+    The modules of ``targets`` are imported. Nova's compute manager reads options while it is imported, so the
+    configuration files must have been read. Blocks for about a second, most of it reading Nova's files.
+
+    :param targets: the methods that will be wrapped, as ``package.module:Class.method`` or ``package.module:function``
+    :raises UnknownNova: a method of ``targets`` or one that calls it is not as in any known release of this major
+        version, or something else changed it in this process; nothing was changed
+    """
+    release = installed()
+    known = seam_table.load(tables)
+    differences = list(differ(release, targets, known))
+    if differences or seam_table.major(release) not in known:
+        raise exception.UnknownNova(differences, release, seam_table.in_order(
+            one for table in known.values() for one in table.releases))
+
+
+def installed() -> str:
+    """Return the version of the Nova that this process imports."""
+    version = importlib.import_module('nova.version')
+    return str(version.version_string())
+
+
+def differ(release: str, targets: Collection[str], known: dict[str, seam_table.Table]) -> Iterator[str]:
+    """Name each method of the Nova of this process that is not known, and what differs."""
+    reading = read(targets)
+    yield from seam_table.nearest(known, release).differences(reading, targets)
+    for target, function in reading.targets.items():
+        importlib.import_module(target.partition(':')[0])
+        yield from _changed(target, function, reading)
+    for caller, (function, _names) in reading.callers.items():
+        # A module that nobody has imported cannot have been changed, and importing it has effects.
+        if caller not in reading.targets and caller.partition(':')[0] in sys.modules:
+            yield from _changed(caller, function, reading)
+
+
+def read(targets: Collection[str]) -> source.Reading:
+    """Read the source files of the Nova that this process imports. What has no source file is not found."""
+    nova = importlib.import_module('nova')
+    return source.read(pathlib.Path(nova.__path__[0]), targets)
+
+
+def _changed(name: str, function: source.Function, reading: source.Reading) -> Iterator[str]:
+    """Say whether the function that this process would call is not the one of the source file."""
+    module, _colon, qualified = name.partition(':')
+    if not function.signature:          # it stands in a class or module, not in a function
+        return
+    found: Any = sys.modules[module]
+    for part in qualified.split('.'):
+        found = vars(found).get(part)
+        if found is None:
+            yield f'{name}: missing in this process, and there in {reading.paths[module]}'
+            return
+    found = getattr(found, '__func__', getattr(found, 'fget', found))
+    layers = 0
+    while not _is_from(found, reading.paths[module], qualified, function.line):
+        inner = _inner(found)
+        layers += _package(found) not in _UNWRITTEN
+        if inner is None or layers > function.decorators:
+            yield f'{name}: changed in this process by {_described(found)}'
+            return
+        found = inner
+
+
+def _is_from(found: Any, path: pathlib.Path, qualified: str, line: int) -> bool:
+    if not isinstance(found, FunctionType) or hasattr(found, '__wrapped__'):
+        return False
+    code = found.__code__
+    return (code.co_qualname, code.co_firstlineno) == (qualified, line) and _is_same(code.co_filename, path)
+
+
+def _is_same(path: str, other: pathlib.Path) -> bool:
+    try:
+        return path == str(other) or os.path.samefile(path, other)
+    except OSError:
+        return False
+
+
+def _inner(found: Any) -> Callable[..., Any] | None:
+    """The function below a layer that one of the known decorators made; None if it is of somebody else."""
+    if _package(found) not in _DECORATORS:
+        return None
+    if hasattr(found, '__wrapped__'):
+        return cast('Callable[..., Any]', found.__wrapped__)
+    # oslo.messaging's expected_exceptions does not say whom it wraps.
+    inside = [cell.cell_contents for cell in getattr(found, '__closure__', None) or ()]
+    functions = [one for one in inside if isinstance(one, FunctionType)]
+    return functions[0] if len(functions) == 1 else None
+
+
+def _package(found: Any) -> str:
+    return str(getattr(found, '__globals__', {}).get('__name__', '')).partition('.')[0]
+
+
+def _described(found: Any) -> str:
+    if isinstance(found, FunctionType):
+        return f'{found.__code__.co_filename}:{found.__code__.co_firstlineno}'
+    return f'an object of {type(found).__module__}.{type(found).__qualname__}'

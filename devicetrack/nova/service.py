@@ -1,0 +1,91 @@
+"""Nova's database, by its conductor, as the claim manager asks it about instances and migrations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+from collections.abc import Set
+from typing import Any
+from typing import Final
+
+from nova import context as nova_context
+from nova import objects
+from nova.compute import vm_states
+
+# So many instances are asked for in one message to the conductor.
+_AT_ONCE: Final = 500
+# So many of the last migrations away from here that are over are told: their source may have missed the end.
+_TOLD: Final = 200
+# Statuses of migrations that are under way, however long ago they began.
+_UNDER_WAY: Final = ('queued', 'accepted', 'preparing', 'pre-migrating', 'running', 'migrating', 'post-migrating',
+                     'finished', 'confirming', 'reverting')
+_OVER: Final = ('completed', 'confirmed', 'done')
+# Such a migration may have left the only data of its instance here, however long ago.
+_ERROR: Final = ('error',)
+# Statuses in which a guest that moves on its host has not been taken off its old devices. Nova goes back to them by
+# itself when its service dies then, and says so nowhere: the migration keeps its status.
+_NOT_MOVED_YET: Final = ('queued', 'accepted', 'preparing', 'pre-migrating', 'migrating')
+
+
+class NovaService:
+    """The :class:`~devicetrack.claims.service.MovingService` of one compute host.
+
+    It does not tell of instances that were evacuated from here: Nova destroys their guests itself when the service
+    starts, with their disks and ports, and says of the instances that they are elsewhere.
+    """
+
+    def __init__(self, host: str) -> None:
+        self._host = host
+
+    def instances(self, uuids: Set[str]) -> Mapping[str, str]:
+        context = nova_context.get_admin_context(read_deleted='yes')
+        found = {}
+        for some in batches(sorted(uuids)):
+            for instance in objects.InstanceList.get_by_filters(context, {'uuid': some}, expected_attrs=[]):
+                state = self._state(instance)
+                if state is not None:
+                    found[instance.uuid] = state
+        return found
+
+    def _state(self, instance: Any) -> str | None:
+        """What became of an instance; None while Nova works on one that is on no host."""
+        if instance.deleted:
+            return 'deleted'
+        if instance.host is not None:
+            return 'here' if instance.host == self._host else 'elsewhere'
+        if instance.task_state is not None:
+            return None                         # it is being built, or unshelved: it gets its host after its devices
+        if instance.vm_state == vm_states.SHELVED_OFFLOADED:
+            return 'offloaded'
+        return 'elsewhere' if instance.vm_state == vm_states.ERROR else None
+
+    def migrations(self, uuids: Sequence[str]) -> Mapping[str, Any]:
+        context = nova_context.get_admin_context(read_deleted='yes')
+        get = objects.MigrationList.get_by_filters
+        found = [get(context, {'source_compute': self._host, 'status': [*_UNDER_WAY, *_ERROR]}),
+                 get(context, {'source_compute': self._host, 'status': list(_OVER)}, sort_keys=['updated_at'],
+                     sort_dirs=['desc'], limit=_TOLD),
+                 *(get(context, {'uuid': some}) for some in batches(sorted(uuids)))]
+        return {one.uuid: one for answer in found for one in answer}
+
+    def has_not_moved_yet(self, migrations: Set[str]) -> bool:
+        """Whether one of these migrations leaves from this host and has not come to the guest's new devices.
+
+        :raises Exception: Nova's, when nobody answers
+        """
+        found = objects.MigrationList.get_by_filters(
+            nova_context.get_admin_context(read_deleted='yes'),
+            {'uuid': sorted(migrations), 'source_compute': self._host, 'status': list(_NOT_MOVED_YET)})
+        return bool(found)
+
+    def fail_migration(self, migration_uuid: str) -> None:
+        migration = objects.Migration.get_by_uuid(nova_context.get_admin_context(), migration_uuid)
+        migration.status = 'error'
+        migration.save()
+
+
+def batches(uuids: Sequence[str]) -> Iterator[list[str]]:
+    """UUIDs in parts that fit into a message to the conductor."""
+    for first in range(0, len(uuids), _AT_ONCE):
+        yield list(uuids[first:first + _AT_ONCE])

@@ -1,0 +1,38 @@
+"""Nova's instance as the claim manager sees it.
+
+Nova's objects take no objects of ours. So the manager reads and sets a stand-in of its own for each call, and what it
+sets stays there: rows are the authority, and Nova keeps a record in its own form (:mod:`.resources`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from devicetrack.objects import InstanceResources
+from devicetrack.objects import MigrationContext
+
+
+class Subject:
+    """One instance, for one call of the manager."""
+
+    __slots__ = ('uuid', '_instance', 'resources', 'migration_context')
+
+    def __init__(self, instance: Any, resources: InstanceResources | None = None) -> None:
+        self.uuid: str = instance.uuid
+        self._instance = instance
+        self.resources = resources
+        self.migration_context: MigrationContext | None = None
+
+    # Nova may fetch these from its database, so they are read only where they are needed.
+
+    @property
+    def host(self) -> Any:
+        return self._instance.host
+
+    @property
+    def node(self) -> Any:
+        return self._instance.node
+
+    @property
+    def flavor(self) -> Any:
+        return self._instance.flavor

@@ -1,0 +1,107 @@
+"""What the two ends of a live migration tell each other, in what Nova sends already.
+
+Nova's ``LibvirtLiveMigrateData`` has a map of strings, ``target_mdevs``, which names the destination's device for each
+mediated device of the source. Nova looks up UUIDs in it and nothing else, so one more key is carried by every release,
+and ignored by a host without this adapter. Its value is JSON: the messages of this library, by name.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from typing import Final
+from typing import NamedTuple
+
+from devicetrack import exception
+from devicetrack.nova import resources
+from devicetrack.objects import DeviceMap
+from devicetrack.objects import InstanceResources
+from devicetrack.objects import LiveMigrationCheck
+from devicetrack.objects.details import MdevDetails
+
+KEY: Final = 'devicetrack'
+_CHECK, _RESOURCES, _MAP = 'check', 'resources', 'map'
+
+
+class Source(NamedTuple):
+    """What the destination knows of the devices of a running guest. ``check`` is None from a source without us."""
+
+    resources: InstanceResources
+    check: LiveMigrationCheck | None
+
+
+def put_question(data: Any, check: LiveMigrationCheck) -> None:
+    """At the destination: ask the source for its devices."""
+    _put(data, {_CHECK: check.to_text()})
+
+
+def question(data: Any) -> LiveMigrationCheck | None:
+    """At the source: what the destination asks; None from a destination without this adapter.
+
+    :raises MalformedObject, UnknownObject: it cannot be read
+    """
+    text = _read(data).get(_CHECK)
+    return None if text is None else LiveMigrationCheck.from_text(text)
+
+
+def put_answer(data: Any, check: LiveMigrationCheck, has: InstanceResources) -> None:
+    """At the source: say what the guest has."""
+    _put(data, {_CHECK: check.to_text(), _RESOURCES: has.to_text()})
+
+
+def source(data: Any, instance: Any) -> Source:
+    """At the destination: what the guest has.
+
+    :raises MalformedObject, UnknownObject: it cannot be read
+    """
+    said = _read(data)
+    if _RESOURCES in said:
+        return Source(InstanceResources.from_text(said[_RESOURCES]), LiveMigrationCheck.from_text(said.get(_CHECK, '')))
+    # The source does not have this adapter. Nova's own message has the types of mediated devices, and the instance has
+    # its namespaces.
+    types = data.source_mdev_types if 'source_mdev_types' in data else {}
+    mdevs = [(resources.UNKNOWN_UUID, 'VGPU', uuid, MdevDetails(
+        type=device_type, parent='', parent_address=None, device_api='vfio-pci', iommu_group=None, origin='adopted'))
+        for uuid, device_type in sorted(types.items())]
+    has = InstanceResources.from_tuples(instance.uuid, [*resources.namespaces(instance.resources), *mdevs])
+    return Source(has, None)
+
+
+def put_map(data: Any, device_map: DeviceMap) -> None:
+    """At the destination: say which of its devices each of the guest's becomes."""
+    data.target_mdevs = {**device_map.mdev_targets(), KEY: json.dumps({_MAP: device_map.to_text()})}
+
+
+def device_map(data: Any) -> DeviceMap | None:
+    """At the source: the same; None from a destination without this adapter.
+
+    :raises MalformedObject, UnknownObject: it cannot be read
+    """
+    text = _read(data).get(_MAP)
+    return None if text is None else DeviceMap.from_text(text)
+
+
+def without_devices(data: Any) -> Any:
+    """A copy by which Nova changes no device in the guest's definition."""
+    copied = data.obj_clone()
+    if 'target_mdevs' in copied:
+        delattr(copied, 'target_mdevs')
+    return copied
+
+
+def _put(data: Any, said: dict[str, str]) -> None:
+    others = data.target_mdevs if 'target_mdevs' in data else {}
+    data.target_mdevs = {**others, KEY: json.dumps(said)}
+
+
+def _read(data: Any) -> dict[str, str]:
+    text = data.target_mdevs.get(KEY) if 'target_mdevs' in data else None
+    if text is None:
+        return {}
+    try:
+        said = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise exception.MalformedObject(f'target_mdevs[{KEY}]', str(error)) from error
+    if not isinstance(said, dict) or not all(isinstance(value, str) for value in said.values()):
+        raise exception.MalformedObject(f'target_mdevs[{KEY}]', 'must be an object with texts')
+    return said

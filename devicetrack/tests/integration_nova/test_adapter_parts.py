@@ -1,0 +1,272 @@
+"""The parts of the adapter by themselves, with Nova's own objects."""
+
+import json
+import sys
+import types
+from typing import Any
+from unittest import mock
+
+from nova import exception as nova_exception
+from nova import objects
+from nova.compute import provider_tree
+from nova.compute import task_states
+from nova.compute import vm_states
+from nova.objects import migrate_data
+from nova.virt.libvirt import config
+from oslo_utils.fixture import uuidsentinel as uuids
+
+from devicetrack import exception
+from devicetrack.nova import errors
+from devicetrack.nova import guest
+from devicetrack.nova import providers
+from devicetrack.nova import resources
+from devicetrack.nova import service
+from devicetrack.nova import wire
+from devicetrack.nova import wrapping
+from devicetrack.objects import DeviceMap
+from devicetrack.objects import DevicePair
+from devicetrack.objects import InstanceResources
+from devicetrack.objects import LiveMigrationCheck
+from devicetrack.objects import Provider
+from devicetrack.objects.details import VPMEMDetails
+from devicetrack.objects.values import GuestConfig
+from devicetrack.tests import base
+
+NVDIMM = ("<memory model='nvdimm' access='shared'><source><path>/dev/dax0.1</path></source>"
+          "<target><size unit='KiB'>4192256</size><node>0</node></target></memory>")
+MDEV = "<hostdev mode='subsystem' type='mdev' model='vfio-pci'><source><address uuid='{}'/></source></hostdev>"
+
+
+def setUpModule():
+    objects.register_all()
+
+
+def namespaces(*names):
+    return InstanceResources.from_tuples(uuids.instance, [
+        (uuids.provider, 'CUSTOM_PMEM_NAMESPACE_4GB', name, VPMEMDetails(
+            namespace_uuid=uuids.namespace, label='4GB', devpath=f'/dev/{name}', size_bytes=2 ** 32,
+            align_bytes=2 ** 21)) for name in names])
+
+
+class ResourcesTestCase(base.TestCase):
+
+    def test_namespaces_are_kept_as_nova_keeps_them_and_read_back(self):
+        kept = resources.of(namespaces('ns1', 'ns0'))
+        self.assertEqual(['ns1', 'ns0'], [one.identifier for one in kept])
+        self.assertEqual(('4GB', 'ns1', '/dev/ns1', 2 ** 32, 2 ** 21), tuple(
+            getattr(kept[0].metadata, name) for name in ('label', 'name', 'devpath', 'size', 'align')))
+        over_the_wire = objects.ResourceList.obj_from_primitive(kept.obj_to_primitive())
+        self.assertEqual([(uuids.provider, 'CUSTOM_PMEM_NAMESPACE_4GB', name) for name in ('ns1', 'ns0')],
+                         [one[:3] for one in resources.namespaces(over_the_wire)])
+
+    def test_of_nothing_there_is_nothing(self):
+        self.assertIsNone(resources.of(namespaces()))
+        self.assertEqual([], resources.namespaces(None))
+
+    def test_a_flavor_asks_for_devices_also_of_a_host_that_has_none(self):
+        asks = {'resources:VGPU': '1', 'hw:pmem': '4GB', 'resources:CUSTOM_FPGA': '1', 'resources:CUSTOM_A16': '1',
+                'resources:DISK_GB': '1'}
+        flavor = objects.Flavor(extra_specs=asks)
+        self.assertEqual({'VGPU', 'CUSTOM_PMEM_NAMESPACE_4GB'}, resources.asked(flavor, frozenset()))
+        self.assertEqual({'VGPU', 'CUSTOM_PMEM_NAMESPACE_4GB', 'CUSTOM_A16'},
+                         resources.asked(flavor, frozenset({'CUSTOM_A16'})))
+
+
+class WireTestCase(base.TestCase):
+
+    def sent(self, data):
+        return migrate_data.LibvirtLiveMigrateData.obj_from_primitive(data.obj_to_primitive())
+
+    def setUp(self):
+        super().setUp()
+        self.instance = objects.Instance(uuid=uuids.instance, resources=None)
+        self.data = migrate_data.LibvirtLiveMigrateData()
+
+    def test_each_end_reads_what_the_other_has_put(self):
+        wire.put_question(self.data, LiveMigrationCheck(instance_uuid=uuids.instance, devices=None))
+        asked = wire.question(self.sent(self.data))
+        assert asked is not None
+        self.assertEqual(uuids.instance, asked.instance_uuid)
+        answer = LiveMigrationCheck(instance_uuid=uuids.instance, devices=[])
+        wire.put_answer(self.data, answer, namespaces('ns0'))
+        source = wire.source(self.sent(self.data), self.instance)
+        assert source.check is not None
+        self.assertEqual(([], ['ns0']), (source.check.devices, [one.identifier for one in source.resources]))
+        pair = DevicePair(kind='mdev', resource_class='VGPU', source=uuids.a, destination=uuids.b, type='t',
+                          element=MDEV.format(uuids.b), seen=None)
+        wire.put_map(self.data, DeviceMap.of(uuids.instance, uuids.migration, [pair], ''))
+        sent = self.sent(self.data)
+        found = wire.device_map(sent)
+        assert found is not None
+        self.assertEqual(uuids.b, found.pairs[0].destination)
+        self.assertEqual(uuids.b, sent.target_mdevs[uuids.a])
+
+    def test_a_host_without_us_says_nothing(self):
+        self.assertIsNone(wire.question(self.data))
+        self.assertIsNone(wire.device_map(self.data))
+        self.data.target_mdevs = {uuids.a: uuids.b}
+        self.assertIsNone(wire.device_map(self.data))
+
+    def test_of_a_source_without_us_the_types_and_the_namespaces_are_known(self):
+        self.data.source_mdev_types = {uuids.a: 'nvidia-35'}
+        self.instance.resources = resources.of(namespaces('ns0'))
+        source = wire.source(self.data, self.instance)
+        self.assertIsNone(source.check)
+        self.assertEqual([('vpmem', 'ns0'), ('mdev', uuids.a)],
+                         [(one.kind, one.identifier) for one in source.resources])
+
+    def test_without_the_devices_nova_changes_none(self):
+        self.data.target_mdevs = {uuids.a: uuids.b}
+        self.assertNotIn('target_mdevs', wire.without_devices(self.data))
+        self.assertIn('target_mdevs', self.data)
+
+    def test_what_cannot_be_read_is_an_error_and_no_silence(self):
+        for text in ('', '[]', '{"check": 1}', '[' * 10 ** 6):
+            self.data.target_mdevs = {wire.KEY: text}
+            self.assertRaises(exception.MalformedObject, wire.question, self.data)
+        self.data.target_mdevs = {wire.KEY: json.dumps({'check': '{}', 'resources': '{}', 'map': '{}'})}
+        self.assertRaises(exception.MalformedObject, wire.question, self.data)
+        self.assertRaises(exception.MalformedObject, wire.source, self.data, self.instance)
+        self.assertRaises(exception.MalformedObject, wire.device_map, self.data)
+
+
+class GuestTestCase(base.TestCase):
+
+    def guest(self):
+        made = config.LibvirtConfigGuest()
+        made.uuid, made.name, made.memory, made.vcpus = uuids.instance, 'instance-1', 2 ** 20, 1
+        made.virt_type, made.os_type, made.os_mach_type = 'kvm', 'hvm', 'q35'
+        return made
+
+    def test_nova_reads_the_devices_in_what_it_writes(self):
+        made = self.guest()
+        guest.equip(made, GuestConfig((NVDIMM, MDEV.format(uuids.mdev)), '<x:devices xmlns:x="urn:x"/>'))
+        text = made.to_xml()
+        self.assertIn('<x:devices xmlns:x="urn:x"/>', text)
+        read = config.LibvirtConfigGuest()
+        read.parse_str(text)
+        self.assertEqual([uuids.mdev], [one.uuid for one in read.devices
+                                        if isinstance(one, config.LibvirtConfigGuestHostdevMDEV)])
+        self.assertEqual(['/dev/dax0.1'], [one.source_path for one in read.devices
+                                           if isinstance(one, config.LibvirtConfigGuestVPMEM)])
+
+    def test_memory_devices_have_room_and_slots(self):
+        made = self.guest()
+        guest.equip(made, GuestConfig((NVDIMM, NVDIMM), ''))
+        self.assertEqual((2 ** 20 + 2 * 4192256, 2), (made.max_memory_size, made.max_memory_slots))
+        without = self.guest()
+        guest.equip(without, GuestConfig())
+        self.assertEqual((None, 0, []), (without.max_memory_size, without.max_memory_slots, without.metadata))
+
+
+class ProvidersTestCase(base.TestCase):
+
+    def setUp(self):
+        super().setUp()
+        self.tree = provider_tree.ProviderTree()
+        self.tree.new_root('node', uuids.node)
+        self.tree.new_child('node_pci_0000_84_00_0', 'node')
+        self.driver = mock.Mock(provider_tree=self.tree)
+        self.providers = providers.Providers(self.driver, 'node')
+
+    def mark(self, **facts):
+        self.providers.mark(self.tree, [Provider(uuid=uuids.any, name='node_pci_0000_84_00_0', parent_uuid=uuids.node,
+                                                 **{'totals': {'VGPU': 4}, 'reserved': {}, 'traits': [], **facts})])
+        return self.tree.data('node_pci_0000_84_00_0')
+
+    def inventory(self, total):
+        self.tree.update_inventory('node_pci_0000_84_00_0', {'VGPU': {'total': total, 'reserved': 0}})
+
+    def test_a_parent_is_found_by_its_name_once_nova_has_made_its_provider(self):
+        self.assertEqual(self.tree.data('node_pci_0000_84_00_0').uuid, self.providers.uuid_of('pci_0000_84_00_0'))
+        self.assertIsNone(self.providers.uuid_of('pci_0000_85_00_0'))
+
+    def test_before_nova_has_a_tree_placement_is_asked_until_it_answers(self):
+        self.driver.provider_tree = None
+        ask = self.driver.virtapi.reportclient.get_providers_in_tree
+        ask.side_effect = nova_exception.ResourceProviderRetrievalFailed(uuid=uuids.node)
+        self.assertIsNone(self.providers.uuid_of('pci_0000_84_00_0'))
+        ask.side_effect = [[{'name': 'node', 'uuid': uuids.node},
+                            {'name': 'node_pci_0000_84_00_0', 'uuid': uuids.parent}]]
+        self.assertEqual([uuids.parent, None, uuids.parent], [self.providers.uuid_of(name) for name in (
+            'pci_0000_84_00_0', 'pci_0000_85_00_0', 'pci_0000_84_00_0')])
+
+    def test_the_node_is_the_one_that_nova_made(self):
+        self.driver._host.get_node_uuid.return_value = uuids.node
+        self.assertEqual(uuids.node, self.providers.uuid_of(''))
+
+    def test_what_nobody_may_get_is_reserved(self):
+        self.inventory(4)
+        self.assertEqual({'total': 4, 'reserved': 1}, self.mark(reserved={'VGPU': 1}).inventory['VGPU'])
+        self.assertEqual({'total': 4, 'reserved': 0}, self.mark().inventory['VGPU'])
+
+    def test_nova_counts_more_than_we_would_hand_out(self):
+        self.inventory(6)
+        self.assertEqual(3, self.mark(reserved={'VGPU': 1}).inventory['VGPU']['reserved'])
+        self.inventory(2)
+        self.assertEqual(0, self.mark(reserved={'VGPU': 1}).inventory['VGPU']['reserved'])
+
+    def test_our_traits_are_replaced_and_those_of_others_stay(self):
+        self.inventory(4)
+        self.tree.add_traits('node_pci_0000_84_00_0', 'OWNER_NOVA', 'CUSTOM_DEVICETRACK_MDEV_TYPE_OLD')
+        self.assertEqual({'OWNER_NOVA', 'CUSTOM_DEVICETRACK_MDEV_TYPE_NEW'},
+                         set(self.mark(traits=['CUSTOM_DEVICETRACK_MDEV_TYPE_NEW']).traits))
+
+
+class StatesTestCase(base.TestCase):
+
+    def state(self, **facts):
+        instance = objects.Instance(**{'uuid': uuids.instance, 'deleted': False, 'host': None, 'task_state': None,
+                                       'vm_state': vm_states.ACTIVE, **facts})
+        return service.NovaService('compute-7')._state(instance)
+
+    def test_what_became_of_an_instance(self):
+        self.assertEqual('deleted', self.state(deleted=True, host='compute-7'))
+        self.assertEqual('here', self.state(host='compute-7', vm_state=vm_states.SOFT_DELETED))
+        self.assertEqual('elsewhere', self.state(host='compute-8'))
+        self.assertEqual('offloaded', self.state(vm_state=vm_states.SHELVED_OFFLOADED))
+        self.assertEqual('elsewhere', self.state(vm_state=vm_states.ERROR))
+
+    def test_one_that_nova_works_on_is_unknown(self):
+        self.assertIsNone(self.state(vm_state=vm_states.BUILDING, task_state=task_states.SCHEDULING))
+        self.assertIsNone(self.state(vm_state=vm_states.SHELVED_OFFLOADED, task_state=task_states.UNSHELVING))
+        self.assertIsNone(self.state(vm_state=vm_states.BUILDING))
+
+
+class ErrorsTestCase(base.TestCase):
+
+    def within(self, context, error):
+        with context:
+            raise error
+
+    def test_the_owner_reads_nothing_of_the_host(self):
+        instance = objects.Instance(uuid=uuids.instance)
+        secret = exception.DeviceGone('mdev', 'secret-device', 'secret-reason')
+        for made, wanted in ((errors.as_unavailable, nova_exception.ComputeResourcesUnavailable),
+                             (errors.as_failed_check, nova_exception.MigrationPreCheckError),
+                             (errors.as_failure, nova_exception.InternalError)):
+            shown = self.assertRaises(wanted, self.within, made(instance), secret).format_message()
+            self.assertNotIn('secret', shown)
+            self.assertIn('DeviceGone', shown)
+
+    def test_what_follows_on_novas_own_work_never_undoes_it(self):
+        instance = objects.Instance(uuid=uuids.instance)
+        for error in (exception.StoreUnavailable('store', 'gone'), exception.NotReady('compute-7')):
+            self.within(errors.left_to_the_audit(instance, 'It'), error)
+        self.assertRaises(ValueError, self.within, errors.left_to_the_audit(instance, 'It'), ValueError())
+
+    def test_no_error_of_ours_gets_out_of_a_wrapped_method(self):
+        owner: Any = types.ModuleType('a_nova')
+        owner.method = lambda: None
+        self.addCleanup(sys.modules.pop, 'a_nova')
+        sys.modules['a_nova'] = owner
+
+        def wrapper(_original):
+            raise exception.DeviceGone('mdev', 'secret-device', 'secret-reason')
+
+        installed = wrapping.Installed()
+        installed.wrap('a_nova:method', wrapper, errors.untold)
+        shown = self.assertRaises(nova_exception.InternalError, owner.method).format_message()
+        self.assertNotIn('secret', shown)
+        installed.remove()
+        self.assertIsNone(owner.method())

@@ -1,0 +1,72 @@
+"""``devicetrack-nova-adopt`` as a process, with Nova's configuration and without a Nova that answers.
+
+:mod:`devicetrack.tests.nova.adopting` has it beside one that does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import fixtures
+
+import devicetrack
+from devicetrack.cmd import base as cmd_base
+from devicetrack.tests import base
+
+ROOT = pathlib.Path(devicetrack.__file__).parent
+PROGRAM = 'import sys; from devicetrack.cmd import nova; sys.exit(nova.adopt())'
+
+
+class ProcessTestCase(base.TestCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.directory = self.useFixture(fixtures.TempDir()).path
+        self.state = os.path.join(self.directory, 'state')
+        machine_id = pathlib.Path(self.directory, 'machine-id')
+        machine_id.write_text('0123456789abcdef' * 2)
+        self.config_file = pathlib.Path(self.directory, 'nova.conf')
+        self.config_file.write_text('\n'.join([
+            '[DEFAULT]', 'host = compute-7', 'transport_url = fake:/', 'rpc_response_timeout = 1',
+            f'state_path = {self.directory}', '[devices]', 'enabled_mdev_types = nvidia-35', '[mdev_nvidia-35]',
+            'device_addresses = 0000:84:00.0', '[libvirt]', 'pmem_namespaces = SMALL:ns0',
+            'connection_uri = test:///default', '[devicetrack]', f'state_path = {self.state}',
+            f'machine_id_path = {machine_id}', '']))
+
+    def run_to(self, code: int, *arguments: str) -> tuple[str, str]:
+        answer = subprocess.run([sys.executable, '-W', 'ignore', '-c', PROGRAM, *arguments], capture_output=True,
+                                text=True, check=False, env=os.environ | {'PYTHONPATH': str(ROOT.parent)})
+        self.assertEqual(code, answer.returncode, answer.stderr)
+        return answer.stdout, answer.stderr
+
+    def test_a_nova_that_does_not_answer_is_one_sentence(self) -> None:
+        for action in ([], ['--apply']):
+            out, err = self.run_to(cmd_base.ERROR, '--config-file', str(self.config_file), *action)
+            self.assertEqual('', out)
+            self.assertIn('devicetrack-nova-adopt: the conductor does not answer: MessagingTimeout', err)
+            self.assertFalse(os.path.exists(self.state))
+
+    def test_checks_go_as_far_as_they_can(self) -> None:
+        def results() -> dict[str, str]:
+            out, _err = self.run_to(cmd_base.ATTENTION, '--check', '-f', 'json', '--config-file', str(self.config_file))
+            return {check['check']: check['result'] for check in json.loads(out)}
+
+        self.assertEqual({'state directory': 'ok', 'Nova': 'ok', 'host': 'failure'}, results())
+        os.mkdir(self.state)
+        os.chmod(self.state, 0o777)
+        self.assertEqual({'state directory': 'failure', 'Nova': 'ok', 'host': 'failure'}, results())
+
+    def test_options_that_cannot_be_used(self) -> None:
+        missing = os.path.join(self.directory, 'none.conf')
+        self.assertIn('none.conf', self.run_to(cmd_base.ERROR, '--config-file', missing)[1])
+        with open(self.config_file, 'a', encoding='utf-8') as file:
+            file.write('unproven_devices = perhaps\n')
+        self.assertIn('perhaps', self.run_to(cmd_base.ERROR, '--config-file', str(self.config_file))[1])
+
+    def test_help_and_a_command_line_that_means_nothing(self) -> None:
+        self.assertIn('--apply', self.run_to(cmd_base.OK, '--help')[0])
+        self.run_to(cmd_base.USAGE, '--apply', '--check')

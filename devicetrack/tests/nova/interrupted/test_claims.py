@@ -1,0 +1,53 @@
+"""Claims that fail after Nova's own part of them."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest import mock
+
+from devicetrack import exception
+from devicetrack.claims import manager
+from devicetrack.nova import binding
+from devicetrack.tests.nova.stock_failures import base
+
+
+class AfterNovaTestCase(base.MdevGuests):
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.start_compute_with_vgpu('host1')
+        self.tracker = self.computes['host1'].manager.rt
+
+    def refused(self) -> Any:
+        def narrow(*_args: object) -> None:
+            raise exception.StoreUnavailable('store', 'gone')
+        return mock.patch.object(binding.Binding, 'narrow', narrow)
+
+    def test_a_boot_leaves_nothing_of_its_claim(self) -> None:
+        with self.refused():
+            server = self.boot('host1', self.flavor, state='ERROR')
+        instance = self.instance(server)
+        self.assertNotIn(instance.uuid, self.tracker.tracked_instances)
+        self.assertEqual(0, self.tracker.compute_nodes['host1'].vcpus_used)
+        self.assertIsNone(instance.host)
+        self.assertFalse(binding.of(self.computes['host1'].driver).manager.held(instance.uuid))
+
+    def test_a_resize_leaves_nothing_of_its_claim(self) -> None:
+        self.flags(allow_resize_to_same_host=True)
+        server = self.boot('host1', self.flavor)
+        had = self.mdevs('host1', server)
+        bigger = self._create_flavor(memory_mb=4096, extra_spec={'resources:VGPU': '1'})
+        with self.refused():
+            self.api.post_server_action(server['id'], {'resize': {'flavorRef': bigger}},
+                                        check_response_status=[202, 500])
+            self._wait_for_migration_status(server, ['error'])
+        self.assertEqual({}, dict(self.tracker.tracked_migrations))
+        self.assertEqual(had, {one.identifier for one in binding.of(
+            self.computes['host1'].driver).manager.held(server['id'])})
+
+    def test_devices_go_back_while_placement_is_away(self) -> None:
+        with mock.patch.object(
+                manager.ClaimManager, 'update_available_resource', autospec=True) as audit, mock.patch.object(
+                self.tracker, '_update', autospec=True, side_effect=ValueError('placement is away')):
+            self._run_periodics()
+        audit.assert_called()

@@ -1,0 +1,59 @@
+"""Starts that are refused: Nova must not have taken the guest apart by then."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+from unittest import mock
+
+import nova.conf
+
+from devicetrack import exception
+from devicetrack.claims import manager
+from devicetrack.tests.nova.stock_failures import base
+
+CONF = nova.conf.CONF
+
+
+class _Guest(base.PmemGuests):
+
+    def setUp(self) -> None:
+        super().setUp()
+        os.makedirs(os.path.join(CONF.instances_path), exist_ok=True)
+        self.start('host1', 'ns_1', 'ns_2')
+        self.server = self.boot('host1', self.flavor_of(1))
+        self.write('host1', self.server)
+        self.had = self.namespaces('host1', self.server)
+
+    def assert_on_its_own(self) -> None:
+        self.assertEqual(self.had, self.namespaces('host1', self.server))
+        self.assertTrue(self.has_its_bytes('host1', self.server))
+
+    def rescue(self) -> None:
+        directory = os.path.join(CONF.instances_path, self.server['id'])
+        os.makedirs(directory, exist_ok=True)
+        self._rescue_server(self.server)
+
+
+class RefusedTestCase(_Guest):
+
+    def refuse(self, call: str, error: Exception) -> Any:
+        """Have a call of the manager fail."""
+        return mock.patch.object(manager.ClaimManager, call, autospec=True, side_effect=error)
+
+    def test_a_guest_that_may_not_resume_stays_suspended(self) -> None:
+        self._suspend_server(self.server)
+        domains = set(self.fake('host1')._vms)
+        with self.refuse('check_definition', exception.HypervisorUnreachable('qemu:///system', 'gone')):
+            self.api.post_server_action(self.server['id'], {'resume': {}}, check_response_status=[202, 500])
+            self._wait_for_server_parameter(self.server, {'OS-EXT-STS:task_state': None})
+        self.assertEqual(domains, set(self.fake('host1')._vms))
+        self._resume_server(self.server)
+        self.assert_on_its_own()
+
+    def test_a_guest_that_may_not_leave_its_rescue_stays_there(self) -> None:
+        self.rescue()
+        with self.refuse('check_definition', exception.HypervisorUnreachable('qemu:///system', 'gone')):
+            self.api.post_server_action(self.server['id'], {'unrescue': None}, check_response_status=[202, 500])
+            self._wait_for_server_parameter(self.server, {'OS-EXT-STS:task_state': None})
+        self.assertEqual(1, self.fake('host1').lookupByUUIDString(self.server['id']).info()[0])

@@ -1,0 +1,160 @@
+"""What devicetrack-nova-adopt prints, and how it ends, for what a host's guests have."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+import io
+import json
+import pathlib
+import re
+from typing import Any
+
+import fixtures
+
+import devicetrack
+from devicetrack import exception
+from devicetrack.cmd import base as cmd_base
+from devicetrack.cmd import nova_adopt
+from devicetrack.nova import adoption
+from devicetrack.nova.adoption import Check
+from devicetrack.nova.adoption import Instance
+from devicetrack.nova.adoption import Line
+from devicetrack.nova.adoption import Plan
+from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import InventoryDevice
+from devicetrack.objects.values import Usage
+from devicetrack.objects.values import Use
+from devicetrack.tests import base
+
+PAGE = pathlib.Path(devicetrack.__file__).parents[1] / 'doc/source/nova/adopt.rst'
+HOST = 'compute-7'
+MATCHED, ODD, MOVING, OFF = (f'{number:08x}-4f1a-4c2e-9d57-{number:012x}' for number in (
+    0x1b6e52c0, 0x5d0c7e11, 0x8a3f1290, 0xc47719e5))
+VGPU = '4b20d080-1b54-4048-85b3-a6a62d165c01'
+SMALL, NODE, CARD = 'CUSTOM_PMEM_NAMESPACE_SMALL', 'node', 'card'
+
+
+def story() -> adoption.Host:
+    """The host of the page: a guest that all agree on, one that nobody can tell of, one that moves, one that is off."""
+    devices = [InventoryDevice('vpmem', f'ns{number}', '', SMALL, None, None, '') for number in range(4)]
+    devices.append(InventoryDevice('mdev', VGPU, 'pci_0000_84_00_0', 'VGPU', 'pci_0000_84_00_0', None, ''))
+    uses = [Use('vpmem', 'ns0', '/dev/dax0.0', MATCHED, True, True, True),
+            Use('mdev', VGPU, VGPU, MATCHED, True, True, True),
+            Use('vpmem', 'ns2', '/dev/dax0.2', ODD, False, False, True),
+            Use('vpmem', 'ns3', '/dev/dax0.3', MOVING, False, False, True)]
+    moving = ('migration 7d1c9f02-33aa-4d0b-8a55-0f6b6a1f9d11 (resize, from compute-7 to compute-8) is finished: '
+              'confirm or revert it')
+    instances = {uuid: Instance(
+        uuid, HOST, namespaces=(adoption.Namespace(f'ns{number}', 'SMALL', f'/dev/dax0.{number}', NODE),),
+        moving=moving if uuid == MOVING else '') for number, uuid in enumerate((MATCHED, OFF, ODD, MOVING))}
+    allocations: dict[str, dict[tuple[str, str], int]] = {uuid: {(NODE, SMALL): 1} for uuid in instances}
+    allocations[MATCHED][CARD, 'VGPU'] = 1
+    allocations[ODD][CARD, 'VGPU'] = 1
+    return adoption.Host(
+        HOST, instances, allocations, Usage(uses, frozenset((MATCHED, ODD, MOVING)), frozenset((MATCHED,))), devices,
+        {'': NODE, 'pci_0000_84_00_0': CARD}, frozenset((SMALL, 'VGPU')))
+
+
+class Told:
+    """Stands for :class:`devicetrack.cmd.nova_host.NovaHost`, which asks a Nova that runs."""
+
+    def __init__(self, plan: Plan | Exception) -> None:
+        self._plan = plan
+        self.applied = False
+
+    def plan(self) -> Plan:
+        if isinstance(self._plan, Exception):
+            raise self._plan
+        return self._plan
+
+    def apply(self, plan: Plan) -> Iterator[Line]:
+        self.applied = True
+        for line in plan.lines:
+            yield line._replace(outcome=adoption.ADOPTED) if line.outcome == adoption.ADOPT else line
+
+    def checks(self) -> Iterator[Check]:
+        yield Check('state directory', adoption.OK, '')
+        yield from adoption.checks(self.plan())
+
+
+class AdoptTestCase(base.TestCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.told = Told(Plan(adoption.plan(story(), lambda _uuid, _keys: None), [], [], 1, False))
+
+    def run_to(self, code: int, *arguments: str) -> tuple[str, str]:
+        """Run the program; returns what it printed."""
+        out, err = io.StringIO(), io.StringIO()
+
+        def begin(_parsed_args: argparse.Namespace) -> Any:
+            return HOST, self.told
+
+        with fixtures.MonkeyPatch('sys.stdout', out), fixtures.MonkeyPatch('sys.stderr', err):
+            found = nova_adopt.Program(begin).run([*arguments])
+        self.assertEqual((code, err.getvalue()), (found, err.getvalue()))
+        return out.getvalue(), err.getvalue()
+
+    def outcomes(self, code: int, *arguments: str) -> dict[str, str]:
+        return {line['instance_uuid']: line['outcome']
+                for line in json.loads(self.run_to(code, '-f', 'json', *arguments)[0])}
+
+    def agreed(self) -> None:
+        """Leave only what all agree on."""
+        self.told = Told(Plan([Line(adoption.ADOPT, MATCHED, (DeviceKey('vpmem', 'ns0'),), 'they agree')], [], [], 0,
+                              False))
+
+    def test_it_prints_what_the_page_shows(self) -> None:
+        shown = re.search(r'^    \$ devicetrack-nova-adopt(?P<arguments>[^\n]*)\n(?P<answer>(?:    [^\n]*\n)*)',
+                          PAGE.read_text(), re.MULTILINE)
+        assert shown is not None
+        self.assertEqual(shown['answer'], ''.join(f'    {line}\n' for line in self.run_to(
+            cmd_base.ATTENTION, *shown['arguments'].split())[0].splitlines()))
+
+    def test_without_apply_nothing_is_done(self) -> None:
+        self.assertEqual({MATCHED: 'adopt', ODD: 'withheld', MOVING: 'withheld', OFF: 'adopt'},
+                         self.outcomes(cmd_base.ATTENTION))
+        self.assertFalse(self.told.applied)
+        self.assertIn('nothing was recorded', self.run_to(cmd_base.ATTENTION)[1])
+
+    def test_apply_says_what_became_of_each(self) -> None:
+        self.assertEqual({MATCHED: 'adopted', ODD: 'withheld', MOVING: 'withheld', OFF: 'adopted'},
+                         self.outcomes(cmd_base.ATTENTION, '--apply'))
+        self.assertTrue(self.told.applied)
+
+    def test_when_all_can_be_told_it_ends_well(self) -> None:
+        self.agreed()
+        self.assertEqual({MATCHED: 'adopt'}, self.outcomes(cmd_base.OK))
+        self.assertEqual({MATCHED: 'adopted'}, self.outcomes(cmd_base.OK, '--apply'))
+        [line] = json.loads(self.run_to(cmd_base.OK, '-f', 'json')[0])
+        self.assertEqual({'host': HOST, 'outcome': 'adopt', 'instance_uuid': MATCHED, 'devices': ['vpmem/ns0'],
+                          'reason': 'they agree'}, line)
+
+    def test_a_host_without_devices_is_said(self) -> None:
+        self.told = Told(Plan([], [], [], 0, False))
+        self.assertIn('no instance has devices', self.run_to(cmd_base.OK)[1])
+
+    def test_warnings_are_said(self) -> None:
+        self.told = Told(Plan([], ['the option is wrong'], ['domain a: no answer'], 0, True))
+        said = self.run_to(cmd_base.ATTENTION)[1]
+        for text in ('no manager starts: the option is wrong', 'could not be read: domain a', 'if it runs, stop it'):
+            self.assertIn(text, said)
+
+    def test_an_error_is_one_sentence(self) -> None:
+        self.told = Told(exception.NovaUnavailable('placement', 'EndpointNotFound'))
+        self.assertEqual(('', 'devicetrack-nova-adopt: placement does not answer: EndpointNotFound\n'),
+                         self.run_to(cmd_base.ERROR))
+
+    def test_checks(self) -> None:
+        found = {line['check']: line['result'] for line in json.loads(
+            self.run_to(cmd_base.ATTENTION, '--check', '-f', 'json')[0])}
+        self.assertEqual({'state directory': 'ok', 'options': 'ok', 'privileges': 'ok', 'moves': 'warning',
+                          'guests': 'warning', 'nova-compute': 'ok'}, found)
+        self.told = Told(Plan([Line(adoption.ALREADY, MATCHED, (), '')], [], [], 0, False))
+        self.run_to(cmd_base.OK, '--check')
+        self.told = Told(Plan([], ['a'], ['b'], 0, True))
+        found = {line['check']: line['result'] for line in json.loads(
+            self.run_to(cmd_base.ATTENTION, '--check', '-f', 'json')[0])}
+        self.assertEqual(('failure', 'failure', 'warning'),
+                         (found['options'], found['privileges'], found['nova-compute']))
