@@ -37,6 +37,8 @@ _RESULTS = _HERE.parents[2] / '.stestr-nova-suites'
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog='devicetrack.tests.nova', description=__doc__)
     parser.add_argument('--all', action='store_true', help='every suite; else those of devices alone')
+    parser.add_argument('--both', action='store_true',
+                        help='every test on stock Nova too; else, without --all, those that do not pass with the adapter')
     parser.add_argument('--threads', choices=(runs.EVENTLET, runs.NATIVE), action='append',
                         help="by default all that the release's tests can have, without --all the first of them")
     parser.add_argument('--processes', type=int, default=2)
@@ -60,7 +62,7 @@ def main(arguments: list[str]) -> int:
             for modules, what, adapter in _OURS:
                 bad += _own(threads, modules, what, adapter, with_threads)
             bad += _compare(release, threads, suites.names(release, options.all, options.only), options.processes,
-                            with_threads)
+                            options.both or options.all, with_threads)
             if not options.no_stock_failures:
                 bad += _failures(release, threads, options.processes, with_threads)
     print(f'Nova {release}: ' + ('all is as it should be' if not bad else f'{bad} problems'))
@@ -74,30 +76,40 @@ def _keep(kept: results.Results, run: str, name: str, status: str, reason: str) 
     kept.add(f'{name}({run})', status, reason)
 
 
-def _compare(release: int, threads: str, names: list[str], processes: int, keep: Keep) -> int:
-    """Run the same tests twice; returns how many problems there are."""
-    # Nova chooses its threads as its tests are imported, and those of units need no placement.
-    outcomes: list[dict[str, Outcome]] = []
-    for adapter in (False, True):
-        ended: dict[str, Outcome] = {}
-        for part in ('functional', 'unit'):
-            some = [name for name in names if name.startswith(f'nova.tests.{part}.')]
-            if some:
-                run = runs.Run(some, adapter, threads, processes, _heard).run()
-                ended |= run.outcomes
-        outcomes.append(ended)
-        print(f'Nova {metadata.version("nova")}, {threads} threads, {"with the adapter" if adapter else "stock"}: '
-              f'{_counted(ended)}')
-    stock, adapted = outcomes
+def _compare(release: int, threads: str, names: list[str], processes: int, both: bool, keep: Keep) -> int:
+    """Run tests with the adapter, and on stock Nova; returns how many problems there are.
+
+    :param both: whether to run every test on stock Nova. Without it, only those which do not pass with the adapter, and
+        those which are listed as different, since no other outcome can change a verdict
+    """
+    adapted = _run(names, True, threads, processes)
+    listed = {one.test for one in differences() if release in one.releases}
+    compared = sorted(name for name, outcome in adapted.items()
+                      if both or name in listed or outcome.outcome != runs.PASSED)
+    stock = _run(names if both else compared, False, threads, processes)
     _table(names, stock, adapted)
-    found = comparison.problems(release, stock, adapted, differences())
-    ran = {f'nova.tests.{".".join(name.split(".")[2:-2])}' for name in stock}
+    found = comparison.problems(release, stock, {name: adapted[name] for name in compared}, differences())
+    ran = {f'nova.tests.{".".join(name.split(".")[2:-2])}' for name in adapted}
     found |= {name: 'none of its tests ran' for name in names if not any(one.startswith(name) for one in ran)}
+    if not any(outcome.outcome == runs.PASSED for outcome in adapted.values()):
+        found['the adapter'] = 'no test passes with it'
     for name, problem in found.items():
         print(f'- {name}: {problem}')
     for name, status in sorted(results.statuses(stock, adapted, found).items()):
         keep(name, status, found.get(name, ''))
     return len(found)
+
+
+def _run(names: Sequence[str], adapter: bool, threads: str, processes: int) -> dict[str, Outcome]:
+    ended: dict[str, Outcome] = {}
+    # Nova chooses its threads as its tests are imported, and those of units need no placement.
+    for part in ('functional', 'unit'):
+        some = [name for name in names if name.startswith(f'nova.tests.{part}.')]
+        if some:
+            ended |= runs.Run(some, adapter, threads, processes, _heard).run().outcomes
+    print(f'Nova {metadata.version("nova")}, {threads} threads, {"with the adapter" if adapter else "stock"}: '
+          f'{_counted(ended)}')
+    return ended
 
 
 def _heard(name: str, outcome: str) -> None:
@@ -155,14 +167,14 @@ def _counted(outcomes: Mapping[str, Outcome]) -> str:
 
 def _table(names: list[str], stock: Mapping[str, Outcome], adapted: Mapping[str, Outcome]) -> None:
     """Print, for each suite, how many tests ran and passed, and how long they took."""
-    print(f'  {"suite":56} {"tests":>5} {"stock":>12} {"adapter":>12}')
+    print(f'  {"suite":56} {"stock":>17} {"adapter":>17}')
     for name in names:
         cells = []
         for outcomes in (stock, adapted):
             ours = [outcome for test, outcome in outcomes.items() if test.startswith(f'{name}.')]
             passed = sum(outcome.outcome == runs.PASSED for outcome in ours)
-            cells.append(f'{passed:4} {sum(outcome.seconds for outcome in ours):5.0f} s')
-        print(f'  {name.removeprefix("nova.tests."):56} {len(ours):5} {cells[0]:>12} {cells[1]:>12}')
+            cells.append(f'{passed:4} of {len(ours):3} {sum(outcome.seconds for outcome in ours):5.0f} s')
+        print(f'  {name.removeprefix("nova.tests."):56} {cells[0]:>17} {cells[1]:>17}')
 
 
 def _place_configuration() -> None:
