@@ -173,11 +173,12 @@ def _try(instance_uuid: str, work: Callable[..., None], *arguments: Any) -> None
 
 def _odd(views: Views) -> Iterator[list[Record]]:
     """The rows of instances that are not simply here and at rest, as nearly all of thousands are."""
-    states = views.instances or {}
+    states, rows = views.instances or {}, Compact(Record, views.records)
     at_rest = {None, reconcile.INSTANCE_HERE}
-    odd = {uuid for uuid, state, migration in Compact(Record, views.records).columns(
-        'instance_uuid', 'state', 'migration_uuid')
-        if state != vocabulary.ACTIVE or migration is not None or states.get(uuid) not in at_rest}
+    odd = {uuid for uuid in set(rows.column('instance_uuid')) if states.get(uuid) not in at_rest}
+    if set(rows.column('state')) != {vocabulary.ACTIVE} or any(rows.column('migration_uuid')):
+        odd |= {uuid for uuid, state, migration in rows.columns('instance_uuid', 'state', 'migration_uuid')
+                if state != vocabulary.ACTIVE or migration is not None}
     return by_instance(record for record in views.records if record.instance_uuid in odd) if odd else iter(())
 
 

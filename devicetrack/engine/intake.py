@@ -157,8 +157,7 @@ class Intake(Stock):
         new.sort(key=_IDENTIFIER)
         new.sort(key=_ADOPTABLE, reverse=True)
         self._add(new, unproven, recorded)
-        there = collections.Counter(
-            kind for kind, _name in Compact(InventoryDevice, inventory.devices).columns('kind', 'identifier'))
+        there = collections.Counter(Compact(InventoryDevice, inventory.devices).column('kind'))
         # Each device that is there is known now. Where there are as many, none is missing.
         if changed or any(len(self._units.get(kind, ())) != there[kind] for kind in inventory.known_kinds):
             self._miss(inventory, changed)
@@ -179,15 +178,19 @@ class Intake(Stock):
             unit = self._units[kind][identifier] = Unit(pool, identifier, details)
             pool.total += 1
             key = (kind, identifier)
-            unit.unproven = key in unproven
+            if key in unproven:
+                unit.unproven = True
+            is_well = unhealthy is None and adoptable and not self._standing and pool.provider_uuid
             if key in recorded:
                 unit.state = HELD
                 pool.held_count += 1
-                unit.withheld = self._reasons(unhealthy, adoptable, unit)
+                if not is_well:
+                    unit.withheld = self._reasons(unhealthy, adoptable, unit)
                 if not adoptable:                               # until hold has seen in its row who made it
                     unit.withheld |= {vocabulary.NOT_ADOPTED}
             else:
-                unit.withheld = self._reasons(unhealthy, adoptable, unit)
+                if unit.unproven or not is_well:
+                    unit.withheld = self._reasons(unhealthy, adoptable, unit)
                 self._enqueue(unit)
 
     def _is_as_it_was(self, device: InventoryDevice, unit: Unit, unproven: Collection[tuple[str, str]]) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 import datetime
 import functools
+import operator
 from typing import Any
 from typing import Final
 from typing import NamedTuple
@@ -24,6 +25,7 @@ from devicetrack.engine.views import Views
 from devicetrack.engine.withholding import Cause
 from devicetrack.objects import details
 from devicetrack.objects import identity
+from devicetrack.objects.compact import Compact
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestRecord
 from devicetrack.objects.values import InventoryDevice
@@ -200,8 +202,8 @@ class _Comparison:
         for unknown in (*self.usage.unknown, *self.inventory.unknown):
             yield Finding(VIEW_UNKNOWN, WARNING, NO_DEVICE, None, (), 0, f'{unknown.what}: {unknown.reason}',
                           'every free device that it may be about', 'fix the error that keeps it from being read')
-        reported = {unknown.what for unknown in self.inventory.unknown}
-        for kind in sorted({key[0] for key in self.owners} - self.inventory.known_kinds - reported):
+        known = self.inventory.known_kinds.union(unknown.what for unknown in self.inventory.unknown)
+        for kind in sorted(set(Compact(Record, self.views.records).column('kind')) - known):
             yield Finding(VIEW_UNKNOWN, WARNING, NO_DEVICE, None, (), 0, f'{kind}: rows have devices of this kind, and '
                           'none of the installed device kinds knows it', 'the devices of these rows',
                           'install what provides the device kind again')
@@ -287,6 +289,8 @@ class _Comparison:
     # -- rows ---------------------------------------------------------------------------------------------------------
 
     def recorded(self) -> Iterable[Finding]:
+        if self._is_as_recorded():
+            return []
         found: list[Finding] = []
         named, states, there = self.named, self.states, self.devices.column('details')
         of_rows = self.owners.columns('instance_uuid', 'migration_uuid', 'state', 'details')
@@ -306,6 +310,18 @@ class _Comparison:
                 found += [] if alike else self._different(key, record, compared)
             found += self._row(key, record, device is not None, same)
         return found
+
+    def _is_as_recorded(self) -> bool:
+        """Whether every row is as it should be: what the loop above asks of each, of thousands at once."""
+        rows, states, owners = Compact(Record, self.views.records), self.states, self.owners
+        if (self._strange or self._nowhere or len(self.named) != len(owners)            # else each is its domain's
+                or set(rows.column('state')) - {vocabulary.ACTIVE} or any(rows.column('migration_uuid'))
+                or {INSTANCE_ELSEWHERE, *INSTANCE_OVER}.intersection(map(states.get, rows.column('instance_uuid')))):
+            return False
+        try:
+            return all(map(operator.eq, self.devices.of(owners, 'details'), owners.of(owners, 'details')))
+        except KeyError:
+            return False                        # the host does not have one of them
 
     def _different(self, key: _Key, record: Record, compared: identity.Comparison | None) -> list[Finding]:
         """The findings from differences between the row and the host about one device."""
@@ -473,6 +489,9 @@ class _Comparison:
     # -- devices of the host ------------------------------------------------------------------------------------------
 
     def stock(self) -> Iterable[Finding]:
+        devices = Compact(InventoryDevice, self.inventory.devices)
+        if not any(devices.column('unhealthy')) and all(devices.column('adoptable')):
+            return
         for key, (unhealthy, adoptable) in self.devices.columns('unhealthy', 'adoptable'):
             if not unhealthy and adoptable:
                 continue

@@ -325,7 +325,7 @@ class Stock:
 
     def unproven(self) -> list[DeviceState]:
         """The free devices that are withheld because nothing proves them clean, and for no other reason."""
-        return [self._state_of(unit) for unit in self._all_units() if unit.withheld == _UNPROVEN]
+        return [self._state_of(unit) for unit in self._withheld_units() if unit.withheld == _UNPROVEN]
 
     def proven(self, keys: Iterable[DeviceKey]) -> None:
         """Devices that nobody holds were proven clean. Other reasons stay."""
@@ -338,8 +338,11 @@ class Stock:
 
     def withheld(self, reason: str) -> list[DeviceKey]:
         """The devices that are withheld for a reason, without those for which it stands."""
-        return [unit.key for unit in self._all_units()
+        return [unit.key for unit in self._withheld_units()
                 if reason in unit.withheld and not self._stands(unit, reason)]
+
+    def _withheld_units(self) -> list[Unit]:
+        return [unit for units in self._units.values() for unit in units.values() if unit.withheld]
 
     def reasons(self) -> dict[DeviceKey, frozenset[str]]:
         """The reasons of every device that has any."""

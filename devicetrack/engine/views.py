@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from collections.abc import Set
+import contextlib
 import functools
 import itertools
 import operator
@@ -65,19 +66,20 @@ class Views(_Views):
     @functools.cached_property
     def names(self) -> Names:
         """What domains name."""
-        named: set[Key] = set()
-        strange: set[Key] = set()
-        nowhere: set[Key] = set()
+        uses = Compact(Use, self.usage.uses)
+        keys: list[Key] = list(uses.columns('kind', 'identifier'))
+        named, strange, nowhere = set(keys), set[Key](), set[Key]()
+        # Nearly always every device is its domain's own, and thousands are compared at once.
+        with contextlib.suppress(KeyError):
+            if all(map(operator.eq, self.owners.of(keys, 'instance_uuid'), uses.column('domain_uuid'))):
+                return Names(named, strange, nowhere)
         owners = self.owners.column('instance_uuid')
-        uses = Compact(Use, self.usage.uses).columns('kind', 'identifier', 'address', 'domain_uuid')
-        for kind, identifier, address, domain_uuid in uses:
-            key = (kind, identifier)
-            if identifier is None:
-                nowhere.update(((kind, domain_uuid), (kind, address)))
-            else:
-                named.add(key)
-                if owners.get(key) != domain_uuid:
-                    strange.add(key)
+        for key, (address, domain_uuid) in zip(keys, uses.columns('address', 'domain_uuid'), strict=True):
+            if key[1] is None:
+                named.discard(key)
+                nowhere.update(((key[0], domain_uuid), (key[0], address)))
+            elif owners.get(key) != domain_uuid:
+                strange.add(key)
         return Names(named, strange, nowhere)
 
 
@@ -101,13 +103,12 @@ def by_instance(records: Iterable[Record]) -> Iterator[list[Record]]:
 
 def named_migrations(records: Iterable[Record]) -> list[str]:
     """The migrations that rows name."""
-    named = {migration for migration, _state in Compact(Record, records).columns('migration_uuid', 'state')}
-    return sorted(named - {None})
+    return sorted(set(Compact(Record, records).column('migration_uuid')) - {None})
 
 
 def named_instances(records: Iterable[Record]) -> set[str]:
     """The instances that rows name."""
-    return {instance_uuid for instance_uuid, _kind in Compact(Record, records).columns('instance_uuid', 'kind')}
+    return set(Compact(Record, records).column('instance_uuid'))
 
 
 def used(usage: Usage) -> set[DeviceKey]:

@@ -76,6 +76,10 @@ class Compact(Sequence[Named]):
     def __repr__(self) -> str:
         return repr(tuple(self))
 
+    def column(self, field: str) -> Iterator[Any]:
+        """One of their fields; for loops over thousands."""
+        return map(operator.itemgetter(self._of._fields.index(field)), self._plain)
+
     def columns(self, first: str, second: str, *more: str) -> Iterator[tuple[Any, ...]]:
         """Some of their fields; for loops over thousands."""
         return map(operator.itemgetter(*map(self._of._fields.index, (first, second, *more))), self._plain)
@@ -125,6 +129,13 @@ class ByKey(Mapping[Key, Named]):
         """One field by key; for loops over thousands."""
         return dict(zip(self._plain, map(operator.itemgetter(self._of._fields.index(field)), self._plain.values()),
                         strict=True))
+
+    def of(self, keys: Iterable[Key], field: str) -> Iterator[Any]:
+        """One field for each of the keys; for loops over thousands.
+
+        :raises KeyError: when it comes to a key that is not there
+        """
+        return map(operator.itemgetter(self._of._fields.index(field)), map(self._plain.__getitem__, keys))
 
     def columns(self, first: str, second: str, *more: str) -> Iterator[tuple[Key, tuple[Any, ...]]]:
         """Every key with some of the fields; for loops over thousands."""

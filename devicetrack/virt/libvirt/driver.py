@@ -213,10 +213,11 @@ class LibvirtDriver(driver.VirtDriver):
             except exception.DriverError as error:
                 if kind.name in needed:
                     unknown.append(Unknown(f'{kind.name} devices that domains name', str(error)))
-            uses += [(kind.name, None if means is None else means[address], address, uuid, runs, address in now,
-                      address in later)
-                     for _kind, uuid, runs, now, later, surely in ours for address in dict.fromkeys((*now, *later))
-                     if (surely if means is None else address in means and (surely or means[address] is not None))]
+            for _kind, uuid, runs, now, later, surely in ours:
+                in_now, in_later = frozenset(now), frozenset(later)
+                uses += [(kind.name, None if means is None else means[address], address, uuid, runs, address in in_now,
+                          address in in_later) for address in dict.fromkeys((*now, *later))
+                         if (surely if means is None else address in means and (surely or means[address] is not None))]
         return Usage(Compact(Use, uses), frozenset(domains), frozenset(running), tuple(unknown),
                      self._guests.arriving(running))
 

@@ -158,23 +158,24 @@ class DirectorySource(Source):
         self.beginning = os.path.join(directory, '')
 
     def each(self) -> Iterator[Namespace]:
-        with self._files() as entries:
+        with self._entries() as entries:
             for entry in entries:
-                status = entry.stat(follow_symlinks=False)
-                yield Namespace(entry.name, _file_uuid(entry.name, status.st_ino), entry.path, status.st_size,
-                                _FILE_ALIGN, None, None, False,
-                                'the file has another name too' if status.st_nlink > 1 else None)
+                if not entry.is_file(follow_symlinks=False):
+                    continue
+                name, status = entry.name, entry.stat(follow_symlinks=False)
+                yield Namespace(name, _file_uuid(name, status.st_ino), entry.path, status.st_size, _FILE_ALIGN, None,
+                                None, False, 'the file has another name too' if status.st_nlink > 1 else None)
 
     def paths(self) -> dict[str, str]:
-        with self._files() as entries:
-            return {entry.path: entry.name for entry in entries}
+        with self._entries() as entries:
+            return {entry.path: entry.name for entry in entries if entry.is_file(follow_symlinks=False)}
 
     @contextlib.contextmanager
-    def _files(self) -> Iterator[Iterator[os.DirEntry[str]]]:
+    def _entries(self) -> Iterator[Iterator[os.DirEntry[str]]]:
+        """The entries of the directory. No symbolic link counts: its owner could choose what a release wipes."""
         try:
             with os.scandir(self._directory) as entries:
-                # No symbolic links: their owner could choose what a release wipes.
-                yield (entry for entry in entries if entry.is_file(follow_symlinks=False))
+                yield entries
         except OSError as error:
             raise exception.CommandFailed(f'list {self._directory}', str(error.strerror)) from error
 

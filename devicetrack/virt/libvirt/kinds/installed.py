@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 import contextlib
+import itertools
+import operator
 import re
 from typing import Any
 from typing import Final
@@ -173,15 +175,28 @@ def _check(kind: api.DeviceKind, found: api.Stock) -> None:
     the others only that they have some.
     """
     name, counted_as, devices = kind.name, kind.resource_classes, found.devices
-    fields = Compact(InventoryDevice, devices).columns('kind', 'resource_class', 'identifier', 'details')
-    odd = [number for number, (its_kind, resource_class, identifier, text) in enumerate(fields)
-           if its_kind != name or resource_class not in counted_as
-           or not isinstance(identifier, str) or not 0 < len(identifier) <= _IDENTIFIER_CHARACTERS
-           or not isinstance(text, str) or text[:1] != '{']
+    fields = Compact(InventoryDevice, devices)
+    odd = [] if _look_well(fields, name, counted_as) else [
+        number for number, (its_kind, resource_class, identifier, text) in enumerate(
+            fields.columns('kind', 'resource_class', 'identifier', 'details'))
+        if its_kind != name or resource_class not in counted_as
+        or not isinstance(identifier, str) or not 0 < len(identifier) <= _IDENTIFIER_CHARACTERS
+        or not isinstance(text, str) or text[:1] != '{']
     to_check: list[InventoryDevice | Capacity] = [*(devices[number] for number in odd), *found.capacities,
                                                   *_one_of_each(devices)]
     for one in to_check:
         _check_one(kind, one)
+
+
+def _look_well(devices: Compact[InventoryDevice], name: str, counted_as: frozenset[str]) -> bool:
+    """Whether none of the devices is odd, all at once. False when somebody has to look at each."""
+    identifiers, texts = list(devices.column('identifier')), list(devices.column('details'))
+    if not set(map(type, itertools.chain(identifiers, texts))) <= {str}:
+        return False
+    lengths = set(map(len, identifiers))
+    return (set(devices.column('kind')) <= {name} and set(devices.column('resource_class')) <= counted_as
+            and all(0 < length <= _IDENTIFIER_CHARACTERS for length in lengths)
+            and set(map(operator.itemgetter(slice(1)), texts)) <= {'{'})
 
 
 def _one_of_each(devices: Sequence[InventoryDevice]) -> list[InventoryDevice]:
