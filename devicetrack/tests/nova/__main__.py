@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog='devicetrack.tests.nova', description=__doc__)
     parser.add_argument('--all', action='store_true', help='every suite; else those of devices alone')
     parser.add_argument('--both', action='store_true',
-                        help='every test on stock Nova too, as with --all; else those that do not pass with the adapter')
+                        help='every test on stock Nova too, as with --all; else those that fail with the adapter')
     parser.add_argument('--threads', choices=(runs.EVENTLET, runs.NATIVE), action='append',
                         help="by default all that the release's tests can have, without --all the first of them")
     parser.add_argument('--processes', type=int, default=2)
