@@ -65,7 +65,7 @@ class ResourcesTestCase(base.TestCase):
 
     def test_a_flavor_asks_for_devices_also_of_a_host_that_has_none(self):
         asks = {'resources:VGPU': '1', 'hw:pmem': '4GB', 'resources:CUSTOM_FPGA': '1', 'resources:CUSTOM_A16': '1',
-                'resources:DISK_GB': '1'}
+                'resources:DISK_GB': '1', 'resources:NET_BW_EGR_KILOBIT_PER_SEC': '2000000'}
         flavor = objects.Flavor(extra_specs=asks)
         self.assertEqual({'VGPU', 'CUSTOM_PMEM_NAMESPACE_4GB'}, resources.asked(flavor, frozenset()))
         self.assertEqual({'VGPU', 'CUSTOM_PMEM_NAMESPACE_4GB', 'CUSTOM_A16'},
