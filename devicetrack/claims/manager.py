@@ -731,13 +731,19 @@ class ClaimManager:
         """
         self._ready().wipes.wait()
 
-    def providers(self) -> list[Provider]:
+    def providers(self, wait: bool = True) -> list[Provider]:
         """The resource providers of this host: what exists and can still be made, and what of it nobody may have.
 
         One whose parent device is not there any more is not among them, nor one that the resolver does not name yet,
         and none is until it names the node's. :attr:`complete` says whether all of the host could be read.
+
+        By the manager's memory, without I/O. Only after an interrupt that left no memory it is built anew first, from
+        the rows and the host, as for a claim.
+
+        :param wait: without it nothing is built anew: for a service that asks under a lock of its own
+        :raises LedgerDiscarded: without ``wait``, when an interrupt left no memory. The next claim or audit builds it
         """
-        return self._started().providers()
+        return (self._started() if wait else self._ready()).providers()
 
     def placed(self) -> tuple[list[Record], Usage]:
         """Who has which device: the host's rows, and what guests use.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+import contextlib
 from typing import Any
 from typing import Final
 from typing import NamedTuple
@@ -24,6 +25,7 @@ from devicetrack.nova import providers
 from devicetrack.nova import resources
 from devicetrack.nova import service
 from devicetrack.nova.subject import Subject
+from devicetrack.objects import Provider
 from devicetrack.objects.values import GuestConfig
 
 LOG = log.logger(__name__)
@@ -66,6 +68,7 @@ class Binding:
         self.host, self.nodename = host, driver._host.get_hostname()
         self.providers = providers.Providers(driver, self.nodename)
         self._service = service.NovaService(host)
+        self._reported: list[Provider] = []
         path = settings.state_path(host)
         devicetrack.sync_store(nova.conf.CONF, path)
         self.manager = ClaimManager(
@@ -87,6 +90,16 @@ class Binding:
         except exception.DeviceTrackError as error:
             LOG.error('The audit of the devices of host %(host)s failed: %(error)s',
                       {'host': self.host, 'error': error})
+
+    def reported(self) -> list[Provider]:
+        """The providers of the host, for Nova's report: it is made under Nova's lock, so nothing may be read for it.
+
+        After an interrupt that left the manager without memory those are told that were told last. The audit that
+        follows on the report builds the memory anew.
+        """
+        with contextlib.suppress(exception.LedgerDiscarded):
+            self._reported = self.manager.providers(wait=False)
+        return self._reported
 
     def narrow(self, context: Any, claim: Claim, instance: Any, numa_topology: Any) -> bool:
         """Exchange claimed devices for ones near the NUMA nodes that Nova chose, where there are any.

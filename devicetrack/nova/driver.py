@@ -48,7 +48,7 @@ def update_provider_tree(original: Callable[..., Any], driver: Any, provider_tre
                          allocations: Any = None) -> None:
     host = binding.of(driver)
     original(driver, provider_tree, nodename, allocations=allocations)
-    host.providers.mark(provider_tree, host.manager.providers())
+    host.providers.mark(provider_tree, host.reported())
 
 
 # -- Nova chooses and wipes nothing -----------------------------------------------------------------------------------
