@@ -132,12 +132,23 @@ class Binding:
             return self.manager.guest_config(Subject(instance), self._before_move(instance))
 
     def check_definition(self, instance: Any, definition: str) -> None:
-        """See that a guest that is about to start names its own devices, and no others.
+        """See that a guest that is about to start from a definition of libvirt's names its own devices, and no others.
 
         :raises InternalError: it does not, or nobody knows
         """
         with errors.as_failure(instance):
             self.manager.check_definition(Subject(instance), definition, self._before_move(instance))
+
+    def definition_of_this_boot(self, instance: Any, definition: str) -> str:
+        """What a guest is to start from whose definition Nova has made, or has kept over a boot of the host.
+
+        :returns: the definition with the paths of this boot; it names the guest's own devices, and no others
+        :raises InternalError: it would not, or nobody knows
+        """
+        with errors.as_failure(instance):
+            current = self.manager.rewrite_definition(Subject(instance), definition, self._before_move(instance))
+        self.check_definition(instance, current)
+        return current
 
     def _before_move(self, instance: Any) -> bool:
         """Whether an instance that moves on this host is still to have what it had before."""

@@ -115,8 +115,8 @@ def create_guest(original: Callable[..., Any], driver: Any, context: Any, xml: s
                  **kwargs: Any) -> Any:
     """Every guest that Nova starts, or defines without starting it."""
     host = binding.of(driver)
-    host.check_definition(instance, xml)
-    created = original(driver, context, xml, instance, *args, **kwargs)
+    definition = host.definition_of_this_boot(instance, xml)
+    created = original(driver, context, definition, instance, *args, **kwargs)
     host.started(context, instance)
     return created
 
@@ -148,11 +148,14 @@ def resume(original: Callable[..., Any], driver: Any, context: Any, instance: An
 
 @wraps(f'{_DRIVER}unrescue')
 def unrescue(original: Callable[..., Any], driver: Any, context: Any, instance: Any, *args: Any, **kwargs: Any) -> Any:
-    """As above. The definition is in a file, and Nova stops the guest before it tries to start it from there."""
+    """As above. The definition is in a file, and Nova stops the guest before it tries to start it from there.
+
+    What the host's boot changed of the paths in it is mended when Nova hands it to ``_create_guest``.
+    """
     host = binding.of(driver)
     host.make_ready(instance)
     path = os.path.join(libvirt_utils.get_instance_path(instance), 'unrescue.xml')
-    host.check_definition(instance, libvirt_utils.load_file(path))
+    host.definition_of_this_boot(instance, libvirt_utils.load_file(path))
     return original(driver, context, instance, *args, **kwargs)
 
 

@@ -6,6 +6,7 @@ import os
 from typing import Any
 from unittest import mock
 
+import fixtures
 import nova.conf
 
 from devicetrack import exception
@@ -13,6 +14,8 @@ from devicetrack.claims import manager
 from devicetrack.tests.nova.stock_failures import base
 
 CONF = nova.conf.CONF
+
+ANOTHER_BOOT = '2f1e0c7a-5b64-4d38-9a0f-7c6d5e4b3a29'
 
 
 class _Guest(base.PmemGuests):
@@ -57,3 +60,19 @@ class RefusedTestCase(_Guest):
             self.api.post_server_action(self.server['id'], {'unrescue': None}, check_response_status=[202, 500])
             self._wait_for_server_parameter(self.server, {'OS-EXT-STS:task_state': None})
         self.assertEqual(1, self.fake('host1').lookupByUUIDString(self.server['id']).info()[0])
+
+
+class HostBootTestCase(_Guest):
+
+    def test_a_guest_leaves_its_rescue_though_its_namespaces_have_other_paths(self) -> None:
+        self.rescue()
+        self.fake('host1').lookupByUUIDString(self.server['id']).destroy()
+        self.renumber('host1', by=5)
+        self.useFixture(fixtures.MonkeyPatch('devicetrack.virt.libvirt.driver.LibvirtDriver.boot_id',
+                                             lambda _driver: ANOTHER_BOOT))
+        self.restart('host1')
+        self.api.post_server_action(self.server['id'], {'unrescue': None}, check_response_status=[202, 500])
+        self._wait_for_server_parameter(self.server, {'OS-EXT-STS:task_state': None})
+        self.assertEqual('ACTIVE', self.api.get_server(self.server['id'])['status'])
+        self.assertEqual(1, self.fake('host1').lookupByUUIDString(self.server['id']).isActive())
+        self.assert_on_its_own()
