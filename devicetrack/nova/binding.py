@@ -172,6 +172,12 @@ class Binding:
         with errors.left_to_the_audit(instance, 'The record of the start'):
             self.manager.started(context, Subject(instance), self._before_move(instance))
 
+    def rebooted(self, instance: Any) -> None:
+        """Record that a guest that runs has booted again, in the middle of which nobody asked us."""
+        self.started(None, instance)
+        with errors.left_to_the_audit(instance, 'The record of the reboot'):
+            self.manager.rebooted(None, Subject(instance))
+
 
 def start(driver: Any, host: str, settings: Settings) -> None:
     """Start the manager of a driver's host, unless it has started.
