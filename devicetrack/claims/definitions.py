@@ -23,7 +23,7 @@ LOG = log.logger(__name__)
 
 
 class Definitions:
-    """The inactive definitions of this host's guests."""
+    """The definitions that this host's guests start from."""
 
     def __init__(self, driver: VirtDriver, rows: Rows, life: Life, boot: Boot) -> None:
         self._driver, self._rows, self._life, self._boot = driver, rows, life, boot
@@ -39,6 +39,14 @@ class Definitions:
         if instance_uuid not in usage.running:
             self._rewrite(instance_uuid, named_by_domain(usage).get(instance_uuid, set()))
         self._boot.set_ready(instance_uuid)
+
+    def rewrite(self, instance_uuid: str, definition: str, before_move: bool) -> str:
+        """The same for a definition that the hypervisor does not have. For who has realized the guest's devices.
+
+        :param before_move: as :meth:`.life.Life.used_by_guest`
+        """
+        used, beside = self._life.devices_of_guest(instance_uuid, before_move)
+        return self._driver.rewrite_definition(definition, used, beside) if used else definition
 
     def bring_all(self, views: Views) -> bool:
         """After the host booted, make devices real again and have definitions name them by their new addresses.

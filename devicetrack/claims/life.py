@@ -501,6 +501,17 @@ class Life:
             return []
         return [record for record in there if record.role == role]
 
+    def devices_of_guest(self, instance_uuid: str, before_move: bool,
+                         ) -> tuple[list[DeviceAssignment], list[DeviceAssignment]]:
+        """What the definition of an instance's guest has elements for, and what its metadata records beside that.
+
+        :param before_move: as :meth:`used_by_guest`
+        """
+        records = self._rows.of_instance(instance_uuid)
+        used = self.used_by_guest(records, before_move)
+        beside = [record for record in records if record not in used and record.state != vocabulary.RELEASING]
+        return list(map(DeviceAssignment.from_record, used)), list(map(DeviceAssignment.from_record, beside))
+
     @staticmethod
     def is_released(records: Sequence[Record]) -> bool:
         """Whether all that an instance holds is on its way back, though not by the end of a move.

@@ -33,7 +33,6 @@ from devicetrack.engine.migrations import Endpoint
 from devicetrack.engine.reconcile import Finding
 from devicetrack.engine.states import HeldDevice
 from devicetrack.engine.withholding import Target
-from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import DeviceMap
 from devicetrack.objects import DeviceRequest
 from devicetrack.objects import InstanceResources
@@ -311,14 +310,31 @@ class ClaimManager:
         """
         host = self._owner_for(instance)
         host.gate.check_complete(instance.uuid)
-        records = host.rows.of_instance(instance.uuid)
-        used = host.life.used_by_guest(records, before_move)
-        beside = [record for record in records if record not in used and record.state != vocabulary.RELEASING]
+        used, beside = host.life.devices_of_guest(instance.uuid, before_move)
         if not used and not beside:
             return GuestConfig()
         flavor = getattr(getattr(instance, 'flavor', None), 'name', None)
-        return self._parts.driver.guest_config([DeviceAssignment.from_record(record) for record in used], flavor,
-                                               [DeviceAssignment.from_record(record) for record in beside])
+        return self._parts.driver.guest_config(used, flavor, beside)
+
+    def rewrite_definition(self, instance: Any, definition: str, before_move: bool = False) -> str:
+        """Give a definition that the service has kept, perhaps since another boot of the host, this boot's addresses.
+
+        :meth:`realize` does that to the definition that the hypervisor has. This one is for a service that keeps a
+        definition elsewhere and is about to start the guest from it. Call it after :meth:`realize`, and then
+        :meth:`check_definition` with what it returned: a definition that is of this boot, or does not say of which, is
+        returned as it is. The text holds secrets of the guest: never log it.
+
+        :param before_move: as :meth:`realize`
+        :returns: the definition with the same devices in the same places, and with our record of them
+        :raises InvalidDocument: it is of another boot, and cannot be read, does not say which element was which device,
+            or names others than the instance has
+        :raises DeviceGone: a device is not there or is another one of its name
+        :raises RowsMissing: as :meth:`realize`
+        """
+        host = self._owner_for(instance)
+        arguments.check_text('definition', definition)
+        host.gate.check_complete(instance.uuid)
+        return host.definitions.rewrite(instance.uuid, definition, before_move)
 
     def check_definition(self, instance: Any, definition: str, before_move: bool = False) -> None:
         """See that a definition names the instance's devices, each of them, and nobody else's.
@@ -731,13 +747,19 @@ class ClaimManager:
         """
         self._ready().wipes.wait()
 
-    def providers(self) -> list[Provider]:
+    def providers(self, wait: bool = True) -> list[Provider]:
         """The resource providers of this host: what exists and can still be made, and what of it nobody may have.
 
         One whose parent device is not there any more is not among them, nor one that the resolver does not name yet,
         and none is until it names the node's. :attr:`complete` says whether all of the host could be read.
+
+        By the manager's memory, without I/O. Only after an interrupt that left no memory it is built anew first, from
+        the rows and the host, as for a claim.
+
+        :param wait: without it nothing is built anew: for a service that asks under a lock of its own
+        :raises LedgerDiscarded: without ``wait``, when an interrupt left no memory. The next claim or audit builds it
         """
-        return self._started().providers()
+        return (self._started() if wait else self._ready()).providers()
 
     def placed(self) -> tuple[list[Record], Usage]:
         """Who has which device: the host's rows, and what guests use.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+import contextlib
 from typing import Any
 from typing import Final
 from typing import NamedTuple
@@ -24,6 +25,7 @@ from devicetrack.nova import providers
 from devicetrack.nova import resources
 from devicetrack.nova import service
 from devicetrack.nova.subject import Subject
+from devicetrack.objects import Provider
 from devicetrack.objects.values import GuestConfig
 
 LOG = log.logger(__name__)
@@ -66,6 +68,7 @@ class Binding:
         self.host, self.nodename = host, driver._host.get_hostname()
         self.providers = providers.Providers(driver, self.nodename)
         self._service = service.NovaService(host)
+        self._reported: list[Provider] = []
         path = settings.state_path(host)
         devicetrack.sync_store(nova.conf.CONF, path)
         self.manager = ClaimManager(
@@ -87,6 +90,16 @@ class Binding:
         except exception.DeviceTrackError as error:
             LOG.error('The audit of the devices of host %(host)s failed: %(error)s',
                       {'host': self.host, 'error': error})
+
+    def reported(self) -> list[Provider]:
+        """The providers of the host, for Nova's report: it is made under Nova's lock, so nothing may be read for it.
+
+        After an interrupt that left the manager without memory those are told that were told last. The audit that
+        follows on the report builds the memory anew.
+        """
+        with contextlib.suppress(exception.LedgerDiscarded):
+            self._reported = self.manager.providers(wait=False)
+        return self._reported
 
     def narrow(self, context: Any, claim: Claim, instance: Any, numa_topology: Any) -> bool:
         """Exchange claimed devices for ones near the NUMA nodes that Nova chose, where there are any.
@@ -119,12 +132,23 @@ class Binding:
             return self.manager.guest_config(Subject(instance), self._before_move(instance))
 
     def check_definition(self, instance: Any, definition: str) -> None:
-        """See that a guest that is about to start names its own devices, and no others.
+        """See that a guest that is about to start from a definition of libvirt's names its own devices, and no others.
 
         :raises InternalError: it does not, or nobody knows
         """
         with errors.as_failure(instance):
             self.manager.check_definition(Subject(instance), definition, self._before_move(instance))
+
+    def definition_of_this_boot(self, instance: Any, definition: str) -> str:
+        """What a guest is to start from whose definition Nova has made, or has kept over a boot of the host.
+
+        :returns: the definition with the paths of this boot; it names the guest's own devices, and no others
+        :raises InternalError: it would not, or nobody knows
+        """
+        with errors.as_failure(instance):
+            current = self.manager.rewrite_definition(Subject(instance), definition, self._before_move(instance))
+        self.check_definition(instance, current)
+        return current
 
     def _before_move(self, instance: Any) -> bool:
         """Whether an instance that moves on this host is still to have what it had before."""
@@ -147,6 +171,12 @@ class Binding:
         """Record that the guest is there. It runs either way: what cannot be recorded now is for the audit."""
         with errors.left_to_the_audit(instance, 'The record of the start'):
             self.manager.started(context, Subject(instance), self._before_move(instance))
+
+    def rebooted(self, instance: Any) -> None:
+        """Record that a guest that runs has booted again, in the middle of which nobody asked us."""
+        self.started(None, instance)
+        with errors.left_to_the_audit(instance, 'The record of the reboot'):
+            self.manager.rebooted(None, Subject(instance))
 
 
 def start(driver: Any, host: str, settings: Settings) -> None:

@@ -48,7 +48,7 @@ def update_provider_tree(original: Callable[..., Any], driver: Any, provider_tre
                          allocations: Any = None) -> None:
     host = binding.of(driver)
     original(driver, provider_tree, nodename, allocations=allocations)
-    host.providers.mark(provider_tree, host.manager.providers())
+    host.providers.mark(provider_tree, host.reported())
 
 
 # -- Nova chooses and wipes nothing -----------------------------------------------------------------------------------
@@ -115,8 +115,8 @@ def create_guest(original: Callable[..., Any], driver: Any, context: Any, xml: s
                  **kwargs: Any) -> Any:
     """Every guest that Nova starts, or defines without starting it."""
     host = binding.of(driver)
-    host.check_definition(instance, xml)
-    created = original(driver, context, xml, instance, *args, **kwargs)
+    definition = host.definition_of_this_boot(instance, xml)
+    created = original(driver, context, definition, instance, *args, **kwargs)
     host.started(context, instance)
     return created
 
@@ -129,6 +129,32 @@ def hard_reboot(original: Callable[..., Any], driver: Any, context: Any, instanc
     return original(driver, context, instance, *args, **kwargs)
 
 
+@wraps(f'{_DRIVER}_soft_reboot')
+def soft_reboot(original: Callable[..., Any], driver: Any, instance: Any) -> bool:
+    """The guest shuts down, and libvirt starts it again from the definition that it has; or it boots by itself.
+
+    The definition is compared before the guest is told to shut down. One that may not start again runs on, and Nova
+    reboots it neither softly nor hard: nobody asked for that.
+    """
+    host = binding.of(driver)
+    host.make_ready(instance)
+    _check_kept(host, driver, instance, inactive=True)
+    rebooted: bool = original(driver, instance)
+    if rebooted:
+        host.rebooted(instance)
+    return rebooted
+
+
+def _check_kept(host: binding.Binding, driver: Any, instance: Any, inactive: bool) -> None:
+    """See that the definition that libvirt has of a guest names its own devices. It has been brought to this boot.
+
+    :param inactive: of a guest that runs, the one that it starts from next
+    :raises InternalError: as :meth:`.binding.Binding.check_definition`
+    """
+    with contextlib.suppress(nova_exception.InstanceNotFound):      # Nova says so itself, or makes the definition
+        host.check_definition(instance, driver._host.get_guest(instance).get_xml_desc(dump_inactive=inactive))
+
+
 @wraps(f'{_DRIVER}resume')
 def resume(original: Callable[..., Any], driver: Any, context: Any, instance: Any, *args: Any, **kwargs: Any) -> Any:
     """From a definition that Nova does not make anew, perhaps after a boot of the host.
@@ -139,8 +165,7 @@ def resume(original: Callable[..., Any], driver: Any, context: Any, instance: An
     host = binding.of(driver)
     try:
         host.make_ready(instance)
-        with contextlib.suppress(nova_exception.InstanceNotFound):      # then Nova makes the definition
-            host.check_definition(instance, driver._host.get_guest(instance).get_xml_desc())
+        _check_kept(host, driver, instance, inactive=False)
     except nova_exception.InternalError as refused:
         raise nova_exception.InstanceFaultRollback(refused) from refused
     return original(driver, context, instance, *args, **kwargs)
@@ -148,11 +173,14 @@ def resume(original: Callable[..., Any], driver: Any, context: Any, instance: An
 
 @wraps(f'{_DRIVER}unrescue')
 def unrescue(original: Callable[..., Any], driver: Any, context: Any, instance: Any, *args: Any, **kwargs: Any) -> Any:
-    """As above. The definition is in a file, and Nova stops the guest before it tries to start it from there."""
+    """As above. The definition is in a file, and Nova stops the guest before it tries to start it from there.
+
+    What the host's boot changed of the paths in it is mended when Nova hands it to ``_create_guest``.
+    """
     host = binding.of(driver)
     host.make_ready(instance)
     path = os.path.join(libvirt_utils.get_instance_path(instance), 'unrescue.xml')
-    host.check_definition(instance, libvirt_utils.load_file(path))
+    host.definition_of_this_boot(instance, libvirt_utils.load_file(path))
     return original(driver, context, instance, *args, **kwargs)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from typing import Final
 from nova import context as nova_context
 from nova import objects
 from nova.compute import vm_states
+from nova.objects import fields
 
 # So many instances are asked for in one message to the conductor.
 _AT_ONCE: Final = 500
@@ -20,7 +22,8 @@ _TOLD: Final = 200
 # Statuses of migrations that are under way, however long ago they began.
 _UNDER_WAY: Final = ('queued', 'accepted', 'preparing', 'pre-migrating', 'running', 'migrating', 'post-migrating',
                      'finished', 'confirming', 'reverting')
-_OVER: Final = ('completed', 'confirmed', 'done')
+_COMPLETED: Final = 'completed'
+_OVER: Final = (_COMPLETED, 'confirmed', 'done')
 # Such a migration may have left the only data of its instance here, however long ago.
 _ERROR: Final = ('error',)
 # Statuses in which a guest that moves on its host has not been taken off its old devices. Nova goes back to them by
@@ -67,7 +70,29 @@ class NovaService:
                  get(context, {'source_compute': self._host, 'status': list(_OVER)}, sort_keys=['updated_at'],
                      sort_dirs=['desc'], limit=_TOLD),
                  *(get(context, {'uuid': some}) for some in batches(sorted(uuids)))]
-        return {one.uuid: one for answer in found for one in answer}
+        told = {one.uuid: one for answer in found for one in answer}
+        for one in self._moved_after_all(told.values()):
+            one.status = _COMPLETED             # in our copy, which nobody saves
+        return told
+
+    def _moved_after_all(self, told: Collection[Any]) -> list[Any]:
+        """Of some migrations, the live ones away from here that went wrong only after the guest had left.
+
+        The source waits for the destination to finish, perhaps in vain. Then Nova gives the instance its new host, and
+        the migration stays in error for good. An instance gets a new host by a move that leaves its old one, or by
+        being shelved; so when no newer move left from here, nothing of it can come back here by this one's end.
+        """
+        newest: dict[str, Any] = {}
+        for one in told:
+            if one.source_compute == self._host and (
+                    one.instance_uuid not in newest or newest[one.instance_uuid].id < one.id):
+                newest[one.instance_uuid] = one
+        failed = {uuid: one for uuid, one in newest.items() if one.status in _ERROR
+                  and one.migration_type == fields.MigrationType.LIVE_MIGRATION and one.dest_compute != self._host}
+        context = nova_context.get_admin_context()
+        return [failed[instance.uuid] for some in batches(sorted(failed))
+                for instance in objects.InstanceList.get_by_filters(context, {'uuid': some}, expected_attrs=[])
+                if instance.host not in (None, self._host)]
 
     def has_not_moved_yet(self, migrations: Set[str]) -> bool:
         """Whether one of these migrations leaves from this host and has not come to the guest's new devices.

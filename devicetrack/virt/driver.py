@@ -229,6 +229,22 @@ class VirtDriver(abc.ABC):
         :raises HypervisorUnreachable: no answer; the definition is the old or the new one. Call again
         """
 
+    @abc.abstractmethod
+    def rewrite_definition(self, definition: str, assignments: Sequence[DeviceAssignment],
+                           beside: Sequence[DeviceAssignment] = ()) -> str:
+        """Give a definition that the service has kept, perhaps since another boot, the addresses of this one.
+
+        What :meth:`rewrite_guest` does to a definition that the hypervisor has. Nothing is defined, and the hypervisor
+        need not know the guest. The text holds secrets of the guest: never log it.
+
+        :param assignments: the devices that the definition has elements for, one or more, realized in this boot
+        :param beside: as for :meth:`guest_config`
+        :returns: the same text if it is of this boot, or does not say of which: then its addresses count
+        :raises InvalidDocument: the definition cannot be read, does not say which element is which device, or has
+            others than these
+        :raises DeviceGone: a device is not there or is another one of its name
+        """
+
     def live_migration_obstacles(self) -> Mapping[str, str]:
         """Say, by device kind, why no running guest with such a device can leave this host or come to it.
 

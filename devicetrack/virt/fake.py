@@ -279,10 +279,10 @@ class FakeHost:
         """Raise an error or call a function before the next ``times`` calls (None: every one) of a driver's method.
 
         ``call`` is ``get_inventory``, ``get_usage``, ``realize``, ``unclaim``, ``guest_config``, ``guest_records``,
-        ``destroy_guest``, ``rewrite_guest``, ``live_migration_obstacles``, ``migration_types``,
-        ``migration_definitions``, ``prove``, or one of the steps inside: ``read``, ``wipe``, ``create``, ``destroy``
-        (before the change) and ``wiped``, ``created``, ``destroyed`` (after it, when the answer can still be lost).
-        Actions run in their order, outside the host's lock.
+        ``destroy_guest``, ``rewrite_guest``, ``rewrite_definition``, ``devices_in``, ``live_migration_obstacles``,
+        ``migration_types``, ``migration_definitions``, ``prove``, or one of the steps inside: ``read``, ``wipe``,
+        ``create``, ``destroy`` (before the change) and ``wiped``, ``created``, ``destroyed`` (after it, when the answer
+        can still be lost). Actions run in their order, outside the host's lock.
         """
         with self.lock:
             self._actions.setdefault(call, []).append((action, times))
@@ -393,7 +393,6 @@ class FakeHost:
         return found
 
     def rewrite_guest(self, assignments: Sequence[DeviceAssignment], beside: Sequence[DeviceAssignment]) -> bool:
-        ours = {DeviceKey(assignment.kind, assignment.identifier): assignment for assignment in assignments}
         document = f'domain {assignments[0].instance_uuid}, inactive'
         with self.lock:
             domain = self.domains.get(assignments[0].instance_uuid)
@@ -403,14 +402,31 @@ class FakeHost:
                 if ' boot="' not in domain.metadata and any(_kind_of(address) == VPMEM for address in domain.defined):
                     raise exception.InvalidDocument(document, 'metadata', 'nothing says of which boot its paths are')
                 return False
-            record = domain.record
-            named = [key for _address, key in self._named_by_definition(domain) if key is not None]
-            if sorted(named) != sorted(ours) or len(named) != len(domain.defined):
-                raise exception.InvalidDocument(document, 'devices', 'they are not those that are assigned')
-            addresses = tuple(self.address_of(ours[key]) for key in named)
-            domain.defined = addresses
-            domain.metadata = metadata.element(assignments, record.flavor if record else None, beside, self.boot)
+            domain.defined, domain.metadata = self._of_this_boot(domain, document, assignments, beside)
             return True
+
+    def rewrite_definition(self, definition: str, assignments: Sequence[DeviceAssignment],
+                           beside: Sequence[DeviceAssignment]) -> str:
+        uuid = assignments[0].instance_uuid
+        with self.lock:
+            named = tuple(fake_guests.addresses_in(fake_guests.elements_in(definition)))
+            domain = Domain(uuid, None, named, fake_guests.metadata_in(definition))
+            if domain.is_of_boot(self.boot):
+                return definition
+            addresses, element = self._of_this_boot(domain, f'definition for domain {uuid}', assignments, beside)
+            return fake_guests.definition(uuid, (fake_guests.element(_kind_of(address), address)
+                                                 for address in addresses), element)
+
+    def _of_this_boot(self, domain: Domain, document: str, assignments: Sequence[DeviceAssignment],
+                      beside: Sequence[DeviceAssignment]) -> tuple[tuple[str, ...], str]:
+        """The addresses and the metadata that a definition of another boot is to have."""
+        ours = {DeviceKey(assignment.kind, assignment.identifier): assignment for assignment in assignments}
+        record = domain.record
+        named = [key for _address, key in self._named_by_definition(domain) if key is not None]
+        if sorted(named) != sorted(ours) or len(named) != len(domain.defined or ()):
+            raise exception.InvalidDocument(document, 'devices', 'they are not those that are assigned')
+        return (tuple(self.address_of(ours[key]) for key in named),
+                metadata.element(assignments, record.flavor if record else None, beside, self.boot))
 
     def migration_types(self) -> tuple[MigrationType, ...]:
         with self.lock:
@@ -670,6 +686,11 @@ class FakeDriver(driver.VirtDriver):
     def rewrite_guest(self, assignments: Sequence[DeviceAssignment], beside: Sequence[DeviceAssignment] = ()) -> bool:
         self.machine.enter('rewrite_guest')
         return self.machine.rewrite_guest(assignments, beside)
+
+    def rewrite_definition(self, definition: str, assignments: Sequence[DeviceAssignment],
+                           beside: Sequence[DeviceAssignment] = ()) -> str:
+        self.machine.enter('rewrite_definition')
+        return self.machine.rewrite_definition(definition, assignments, beside)
 
     def live_migration_obstacles(self) -> Mapping[str, str]:
         self.machine.enter('live_migration_obstacles')

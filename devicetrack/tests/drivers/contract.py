@@ -597,6 +597,33 @@ class Contract(base.TestCase):
         self.assertFalse(self.driver.rewrite_guest(wanted))
         self.assertEqual(after, self.world.definition(self.instance))
 
+    def test_a_definition_that_somebody_kept_gets_the_addresses_of_this_boot_too(self) -> None:
+        wanted = self.defined()
+        kept = self.world.definition(self.instance)
+        self.world.delete_guest(self.instance)
+        again = self.driver.rewrite_definition(kept, wanted[::-1])
+        self.assertEqual(self.world.named_in(self.world.as_defined(self.instance, self.driver.guest_config(wanted))),
+                         self.world.named_in(again))
+        self.assertIn(f'boot="{self.driver.boot_id()}"', again)
+        self.assertIn('flavor="g1"', again)
+        self.assertEqual(again, self.driver.rewrite_definition(again, wanted))
+        self.assertEqual(frozenset(), self.driver.get_usage().domains)
+
+    def test_a_kept_definition_that_does_not_say_of_which_boot_it_is_stays_as_it_is(self) -> None:
+        wanted = self.assigned('vpmem', 'ns1')
+        self.world.start_guest(self.instance, self.driver.guest_config([wanted])._replace(metadata=''))
+        kept = self.world.definition(self.instance)
+        self.assertEqual(kept, self.driver.rewrite_definition(kept, [wanted]))
+
+    def test_a_kept_definition_of_other_devices_is_refused(self) -> None:
+        wanted = self.defined()
+        kept = self.world.definition(self.instance)
+        for others in (wanted[:2], wanted[:1]):
+            error = self.assertRaises(exception.InvalidDocument, self.driver.rewrite_definition, kept, others)
+            self.assertIn(self.instance, error.document)
+        self.world.replace('ns0')
+        self.assertRaises(exception.DeviceGone, self.driver.rewrite_definition, kept, wanted)
+
     def test_a_definition_of_this_boot_and_none_at_all_are_not_rewritten(self) -> None:
         wanted = self.assigned('vpmem', 'ns1')
         self.assertFalse(self.driver.rewrite_guest([wanted]))

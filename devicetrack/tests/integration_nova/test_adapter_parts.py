@@ -65,7 +65,7 @@ class ResourcesTestCase(base.TestCase):
 
     def test_a_flavor_asks_for_devices_also_of_a_host_that_has_none(self):
         asks = {'resources:VGPU': '1', 'hw:pmem': '4GB', 'resources:CUSTOM_FPGA': '1', 'resources:CUSTOM_A16': '1',
-                'resources:DISK_GB': '1'}
+                'resources:DISK_GB': '1', 'resources:NET_BW_EGR_KILOBIT_PER_SEC': '2000000'}
         flavor = objects.Flavor(extra_specs=asks)
         self.assertEqual({'VGPU', 'CUSTOM_PMEM_NAMESPACE_4GB'}, resources.asked(flavor, frozenset()))
         self.assertEqual({'VGPU', 'CUSTOM_PMEM_NAMESPACE_4GB', 'CUSTOM_A16'},
@@ -231,6 +231,46 @@ class StatesTestCase(base.TestCase):
         self.assertIsNone(self.state(vm_state=vm_states.BUILDING, task_state=task_states.SCHEDULING))
         self.assertIsNone(self.state(vm_state=vm_states.SHELVED_OFFLOADED, task_state=task_states.UNSHELVING))
         self.assertIsNone(self.state(vm_state=vm_states.BUILDING))
+
+
+class MigrationsTestCase(base.TestCase):
+    """The migrations of Nova's database, as the host compute-7 tells them."""
+
+    def told(self, instance_host, *migrations):
+        """How the first one stands by what is told of it, while the instance is on some host."""
+        instance = objects.Instance(uuid=uuids.instance, host=instance_host)
+        found = [objects.Migration(**{
+            'id': number, 'uuid': getattr(uuids, f'migration{number}'), 'instance_uuid': uuids.instance,
+            'status': 'error', 'migration_type': 'live-migration', 'source_compute': 'compute-7',
+            'dest_compute': 'compute-8', **facts}) for number, facts in enumerate(migrations)]
+        with mock.patch.object(objects.MigrationList, 'get_by_filters', autospec=True,
+                               side_effect=[found, [], []]), \
+                mock.patch.object(objects.InstanceList, 'get_by_filters', autospec=True, return_value=[instance]):
+            answer = service.NovaService('compute-7').migrations([uuids.migration0])
+        return answer[uuids.migration0].status
+
+    def test_a_live_migration_that_went_wrong_after_its_guest_had_left_is_over(self):
+        self.assertEqual('completed', self.told('compute-8', {}))
+        self.assertEqual('completed', self.told('compute-9', {}, {'source_compute': 'compute-8',
+                                                                  'dest_compute': 'compute-9', 'status': 'completed'}))
+
+    def test_while_the_instance_is_here_or_on_no_host_nobody_knows(self):
+        self.assertEqual('error', self.told('compute-7', {}))
+        self.assertEqual('error', self.told(None, {}))
+
+    def test_of_a_newer_move_that_leaves_from_here_the_end_is_awaited(self):
+        for status in ('migrating', 'finished', 'error'):
+            newer = {'migration_type': 'resize', 'status': status}
+            self.assertEqual('error', self.told('compute-8', {}, newer))
+
+    def test_an_older_move_from_here_is_no_reason_to_wait(self):
+        self.assertEqual('completed', self.told('compute-8', {'id': 9}, {'status': 'failed'}))
+
+    def test_any_other_migration_may_have_left_data_here(self):
+        for kind in ('migration', 'resize', 'evacuation'):
+            self.assertEqual('error', self.told('compute-8', {'migration_type': kind}))
+        self.assertEqual('error', self.told('compute-7', {'source_compute': 'compute-8', 'dest_compute': 'compute-7'}))
+        self.assertEqual('running', self.told('compute-8', {'status': 'running'}))
 
 
 class ErrorsTestCase(base.TestCase):

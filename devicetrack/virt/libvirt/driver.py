@@ -391,6 +391,10 @@ class LibvirtDriver(driver.VirtDriver):
     def rewrite_guest(self, assignments: Sequence[DeviceAssignment], beside: Sequence[DeviceAssignment] = ()) -> bool:
         return self._guests.rewrite(assignments, beside, self._elements)
 
+    def rewrite_definition(self, definition: str, assignments: Sequence[DeviceAssignment],
+                           beside: Sequence[DeviceAssignment] = ()) -> str:
+        return self._guests.rewrite_definition(definition, assignments, beside, self._elements)
+
     def live_migration_obstacles(self) -> Mapping[str, str]:
         found: dict[str, str] = {}
         for name, kind in self._kinds.items():

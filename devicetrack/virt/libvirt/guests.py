@@ -146,6 +146,15 @@ class Guests:
             self._hypervisor.define_domain(new, uuid)
         return new is not None or new_saved is not None
 
+    def rewrite_definition(self, definition: str, assignments: Sequence[DeviceAssignment],
+                           beside: Sequence[DeviceAssignment],
+                           elements: Callable[[Sequence[DeviceAssignment]], Sequence[str]]) -> str:
+        """As :meth:`devicetrack.virt.driver.VirtDriver.rewrite_definition`; ``elements`` makes those of this boot."""
+        document = f'definition for domain {assignments[0].instance_uuid}'
+        if domain_xml.parse(definition, document).boot_id is None:
+            return definition
+        return self._rewritten(definition, document, assignments, beside, elements) or definition
+
     def _rewritten(self, text: str, document: str, assignments: Sequence[DeviceAssignment],
                    beside: Sequence[DeviceAssignment],
                    elements: Callable[[Sequence[DeviceAssignment]], Sequence[str]]) -> str | None:

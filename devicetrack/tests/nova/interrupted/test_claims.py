@@ -1,14 +1,18 @@
-"""Claims that fail after Nova's own part of them."""
+"""Claims that fail after Nova's own part of them, and what Nova reports after an interrupt."""
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 from unittest import mock
+
+from nova.tests.fixtures import libvirt as fakelibvirt
 
 from devicetrack import exception
 from devicetrack.claims import manager
 from devicetrack.nova import binding
 from devicetrack.tests.nova.stock_failures import base
+from devicetrack.virt.libvirt import driver as our_driver
 
 
 class AfterNovaTestCase(base.MdevGuests):
@@ -51,3 +55,20 @@ class AfterNovaTestCase(base.MdevGuests):
                 self.tracker, '_update', autospec=True, side_effect=ValueError('placement is away')):
             self._run_periodics()
         audit.assert_called()
+
+
+class ReportTestCase(base.MdevGuests):
+
+    def test_after_an_interrupt_it_is_what_it_was_and_nothing_is_read_for_it(self) -> None:
+        driver = self.start_compute_with_vgpu('host1').driver
+        host = binding.of(driver)
+        host.manager.drain('mdev', fakelibvirt.MDEVCAP_DEV1_PCI_ADDR, parent=True)
+        trees = [copy.deepcopy(driver.provider_tree) for _ in range(2)]
+        driver.update_provider_tree(trees[0], 'host1')
+        host.manager._ready().ledger.discard()
+        with mock.patch.object(our_driver.LibvirtDriver, 'get_usage', autospec=True,
+                               side_effect=AssertionError('the hypervisor was asked')):
+            driver.update_provider_tree(trees[1], 'host1')
+        before, after = (tree.data(f'host1_{fakelibvirt.MDEVCAP_DEV1_PCI_ADDR}').inventory['VGPU'] for tree in trees)
+        self.assertEqual(before['total'], before['reserved'])
+        self.assertEqual(before, after)

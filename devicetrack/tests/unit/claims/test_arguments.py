@@ -31,6 +31,7 @@ CALLS_OF_AN_INSTANCE = {
     'realize': lambda call, instance, _move: call(None, instance),
     'guest_config': lambda call, instance, _move: call(instance),
     'check_definition': lambda call, instance, _move: call(instance, '<domain/>'),
+    'rewrite_definition': lambda call, instance, _move: call(instance, '<domain/>'),
     'started': lambda call, instance, _move: call(None, instance),
     'adopt': lambda call, instance, _move: call(None, instance, [('vpmem', 'd1')]),
     'rebooted': lambda call, instance, _move: call(None, instance),

@@ -1,10 +1,11 @@
-"""A definition that is about to be started: it names the devices of its instance, and nobody else's."""
+"""A definition that is about to be started: it names the devices of its instance, of this boot, and nobody else's."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from devicetrack import exception
+from devicetrack.store.api import Changes
 from devicetrack.testing import fixtures
 from devicetrack.testing.fixtures import Instance
 from devicetrack.testing.fixtures import Migration
@@ -74,3 +75,65 @@ class CheckDefinitionTestCase(base.TestCase):
         self.assertRaises(exception.DefinitionRefused, self.host.manager.check_definition, self.one, definition)
         self.host.manager.check_definition(self.one, definition, before_move=True)
         self.check(self.one, *after)
+
+
+class RewriteDefinitionTestCase(base.TestCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.host = self.useFixture(fixtures.Host(devices=4, parents={'p0': 2}))
+        self.one, self.other = self.host.spawn(pmem=2, vgpu=1), self.host.spawn(pmem=2)
+
+    def kept(self, instance: Any) -> str:
+        """What a service that keeps definitions in files would have now."""
+        config = self.host.manager.guest_config(instance)
+        return fake_guests.definition(instance.uuid, config.devices, config.metadata)
+
+    def boot(self) -> None:
+        self.host.machine.reboot()
+        self.host.restart()
+        for instance in (self.one, self.other):
+            self.host.manager.realize(None, instance)
+
+    def test_one_that_was_kept_over_a_boot_of_the_host_names_the_same_devices_again(self) -> None:
+        kept = self.kept(self.one)
+        self.boot()
+        self.assertNotEqual(kept, self.kept(self.one))
+        rewritten = self.host.manager.rewrite_definition(self.one, kept)
+        self.assertEqual(self.kept(self.one), rewritten)
+        self.host.manager.check_definition(self.one, rewritten)
+
+    def test_one_of_this_boot_and_one_without_a_record_stay_as_they_are(self) -> None:
+        elements = self.host.manager.guest_config(self.other).devices
+        for definition in (self.kept(self.one), fake_guests.definition(self.one.uuid, elements, '')):
+            self.assertEqual(definition, self.host.manager.rewrite_definition(self.one, definition))
+
+    def test_an_instance_without_devices_has_nothing_to_rewrite(self) -> None:
+        kept = self.kept(self.one)
+        self.boot()
+        self.assertEqual(kept, self.host.manager.rewrite_definition(Instance(), kept))
+
+    def test_what_the_record_does_not_explain_is_refused(self) -> None:
+        kept = self.kept(self.one)
+        theirs = fake_guests.definition(self.one.uuid, self.host.manager.guest_config(self.other).devices,
+                                        self.host.manager.guest_config(self.one).metadata)
+        self.boot()
+        for instance, definition in ((self.other, kept), (self.one, theirs)):
+            self.assertRaises(exception.InvalidDocument, self.host.manager.rewrite_definition, instance, definition)
+
+    def test_while_it_moves_on_this_host_it_is_that_of_before_for_who_asks_for_it(self) -> None:
+        kept = self.kept(self.other)
+        migration = Migration('host', 'host', self.other.uuid)
+        self.host.service.moves = [migration]
+        self.host.manager.resize_claim(None, self.other, 'host', fixtures.a_request(vgpu=1), migration)
+        self.boot()
+        self.assertRaises(exception.InvalidDocument, self.host.manager.rewrite_definition, self.other, kept)
+        self.host.manager.realize(None, self.other, before_move=True)
+        rewritten = self.host.manager.rewrite_definition(self.other, kept, before_move=True)
+        self.host.manager.check_definition(self.other, rewritten, before_move=True)
+
+    def test_a_store_that_is_older_than_the_guest_says_nothing(self) -> None:
+        kept = self.kept(self.one)
+        self.host.store.store.write(Changes(delete=tuple(self.host.records(self.one))))
+        self.host.restart()
+        self.assertRaises(exception.RowsMissing, self.host.manager.rewrite_definition, self.one, kept)

@@ -123,6 +123,16 @@ class DiscardedLedgerTestCase(base.TestCase):
         host.machine.disconnected = None
         host.claim(Instance(), pmem=1)
 
+    def test_who_may_not_wait_for_providers_reads_nothing(self) -> None:
+        host = self.host(devices=2)
+        before = [(one.uuid, one.totals, one.reserved) for one in host.manager.providers(wait=False)]
+        host.running.ledger.discard()
+        calls = dict(host.machine.calls)
+        self.assertRaises(exception.LedgerDiscarded, host.manager.providers, wait=False)
+        self.assertEqual(calls, dict(host.machine.calls))
+        host.audit()
+        self.assertEqual(before, [(one.uuid, one.totals, one.reserved) for one in host.manager.providers(wait=False)])
+
     def test_who_asks_one_that_is_gone_just_now_is_told_to_call_again(self) -> None:
         host = self.host(devices=1)
         ledger = host.running.ledger

@@ -65,6 +65,8 @@ REFUSED = {
         None, Instance(), 'host', fixtures.a_request(pmem=1), migration)),
     'realize': _of(lambda manager, instance, _migration: manager.realize(None, instance)),
     'guest_config': _of(lambda manager, instance, _migration: manager.guest_config(instance)),
+    'check_definition': _of(lambda manager, instance, _migration: manager.check_definition(instance, '<domain/>')),
+    'rewrite_definition': _of(lambda manager, instance, _migration: manager.rewrite_definition(instance, '<domain/>')),
     'started': _of(lambda manager, instance, _migration: manager.started(None, instance)),
     'adopt': _of(lambda manager, instance, _migration: manager.adopt(None, instance, ())),
     'device_map': _of(lambda manager, instance, migration: manager.device_map(instance, migration)),

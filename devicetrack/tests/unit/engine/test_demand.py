@@ -136,6 +136,8 @@ class FlavorTestCase(base.TestCase):
         ('over providers', {'resources:VGPU': '2'}, {HERE: {'resources': {VGPU: 1}}, THERE: {'resources': {VGPU: 1}}},
          ()),
         ('classes that are not ours', {'resources:VCPU': '4'}, {HERE: {'resources': {VGPU: 1}}}, ()),
+        ('more of such a class than any host has devices', {'resources:NET_BW_EGR_KILOBIT_PER_SEC': '2000000'},
+         {HERE: {'resources': {VGPU: 1}}, THERE: {'resources': {'NET_BW_EGR_KILOBIT_PER_SEC': 2_000_000}}}, ()),
         ('none of a class', {'resources:VGPU': '0'}, {HERE: {'resources': {PMEM: 1}}}, ()),
         names=('extra_specs', 'allocations', 'order'))
 
@@ -151,6 +153,7 @@ class FlavorNeedsMoreTestCase(base.TestCase):
 
     scenarios = base.table(
         ('of a class', {'resources:VGPU': '2'}, {HERE: {'resources': {VGPU: 1}}}, VGPU),
+        ('more than any host has', {'resources:VGPU': '1000001'}, {HERE: {'resources': {VGPU: 1}}}, VGPU),
         ('namespaces', {'hw:pmem': '4GB,4GB'}, {HERE: {'resources': {PMEM: 1}}}, PMEM),
         ('one that this host does not know', {'hw:pmem': 'HUGE'}, {HERE: {'resources': {PMEM: 1}}},
          'CUSTOM_PMEM_NAMESPACE_HUGE'),
