@@ -197,9 +197,9 @@ class Mdev(api.DeviceKind):
                 raise
             device = self._make_ready(assignment)
         # This call changed the parent, so it is read anew. Other devices are read only if an option counts them.
-        parents = self.devices.parents()
-        device = device._replace(parent=parents.of(device.parent.name, device.parent.address))
         limited = any(mdev_type.max_instances is not None for mdev_type in self.options.types.values())
+        parents = self.devices.parents() if limited else self.devices.parent(device.parent.name)
+        device = device._replace(parent=parents.of(device.parent.name, device.parent.address))
         counts = _counts(self.devices.all(parents) if limited else ())
         return Realized(
             DeviceKey(self.name, assignment.identifier),
@@ -207,7 +207,7 @@ class Mdev(api.DeviceKind):
             tuple(self._capacities(parents, counts, device.parent.name)))
 
     def _make_ready(self, assignment: DeviceAssignment) -> Device:
-        parents = self.devices.parents()
+        parents = self.devices.parent(assignment.details.parent)
         device = self._find(assignment, parents)
         handle: connection.NodeDevice | None
         if assignment.details.origin == vocabulary.CREATED:
@@ -247,7 +247,7 @@ class Mdev(api.DeviceKind):
     def _find_again(self, assignment: DeviceAssignment) -> Device:
         """Read a device that was started. The kernel knows it at once."""
         def started() -> Device | None:
-            device = self._find(assignment, self.devices.parents())
+            device = self._find(assignment, self.devices.parent(assignment.details.parent))
             return device if device is not None and device.active else None
 
         found = self.patience.wait_for(started)
@@ -306,7 +306,7 @@ class Mdev(api.DeviceKind):
             if error.meaning is connection.Meaning.EXISTS:
                 # The host started it meanwhile, as it does at boot. The caller checks that it is this one.
                 return
-            parent = self.devices.parents().named(wanted.parent)
+            parent = self.devices.parent(wanted.parent).named(wanted.parent)
             if error.meaning is connection.Meaning.FULL or (
                     parent is not None and not _available(parent, wanted.type)):
                 raise exception.ParentFull(self.name, wanted.parent, wanted.type, error.reason) from error
@@ -346,8 +346,8 @@ class Mdev(api.DeviceKind):
     # -- guest -------------------------------------------------------------------------------------------------
 
     def guest_elements(self, assignments: Sequence[DeviceAssignment]) -> Sequence[str]:
-        parents = self.devices.parents()
-        return [self._guest_element(assignment, parents) for assignment in assignments]
+        parents = {name: self.devices.parent(name) for name in {one.details.parent for one in assignments}}
+        return [self._guest_element(assignment, parents[assignment.details.parent]) for assignment in assignments]
 
     def _guest_element(self, assignment: DeviceAssignment, parents: mdev_devices.Parents) -> str:
         device = self._find(assignment, parents)

@@ -79,6 +79,16 @@ class Devices:
                 found.append(parent)
         return Parents(found)
 
+    def parent(self, name: str) -> Parents:
+        """Read the one parent of this name; all of them where libvirt has none.
+
+        With cards whose every virtual function is a parent, a host has hundreds.
+        """
+        handle = self._hypervisor.node_device(name)
+        text = None if handle is None else _xml(handle)
+        found = None if text is None else nodedev_xml.parse_parent(text, f'node device {name}')
+        return self.parents() if found is None or found.name != name else Parents((found,))
+
     def all(self, parents: Parents) -> list[Device]:
         """List every mediated device. Several parents may have a definition with the same UUID; one of them exists."""
         return self._listed(parents, '', self.kernel.uuids())

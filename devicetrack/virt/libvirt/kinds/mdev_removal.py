@@ -81,7 +81,7 @@ class Removal:
 
         :raises UnclaimFailed: something else has its UUID too. libvirt and mdevctl remove by the UUID alone
         """
-        parents = self._devices.parents()
+        parents = self._devices.parent(assignment.details.parent)
         own = None
         for device in self._devices.of(assignment.identifier, parents):
             if not mdev_devices.is_of(assignment, device, parents):
@@ -183,7 +183,7 @@ class Removal:
             return not mdevctl.parents_of(assignment.identifier)
 
         def defined() -> connection.NodeDevice | None:
-            return self._devices.definition(assignment, self._devices.parents())
+            return self._devices.definition(assignment, self._devices.parent(assignment.details.parent))
 
         handle = defined()
         if handle is None and not undefined():
