@@ -1,4 +1,4 @@
-"""The adapter beside Nova's own code: what a claim takes under the tracker's lock, and what a guest's start takes.
+"""The adapter beside Nova's own code: claims under the tracker's lock, starts of guests, audits, and the host's start.
 
 It needs Nova with its tests, which choose Nova's threads before anything of ours is imported: ``make bench-nova``. Half
 of the devices have owners. Nova's hypervisor is that of its own functional tests, which answers from memory at once,
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from collections.abc import Iterator
 import contextlib
 import functools
+import os
 import tempfile
 import time
 from typing import Any
@@ -22,15 +23,19 @@ from benchmarks.measure import Effort
 from benchmarks.measure import side_by_side
 from benchmarks.report import Row
 from benchmarks.report import Table
+from devicetrack.claims.manager import ClaimManager
+from devicetrack.conf import opts
 from devicetrack.objects import DeviceRequest
 from devicetrack.testing import fixtures
 
 CLASS = Host.resource_class
 ROUNDS = 15
 STOCK, LOCKED, BEFORE, CHOOSES, STARTS = 'stock', 'locked', 'before', 'chooses', 'starts'
+STARTS_VPMEM, READS, AUDITS, BEGINS = 'starts vpmem', 'reads', 'audits', 'begins'
 
 Subjects = dict[tuple[str, int], Callable[[], float]]
 _MS = 1000
+_NAMESPACE_BYTES = 4 << 20
 
 
 def run(effort: Effort) -> Table:
@@ -42,7 +47,7 @@ def run(effort: Effort) -> Table:
     with contextlib.ExitStack() as stack:
         subjects = {}
         for size in sizes:
-            subjects |= _claims(stack, size) | _starts(stack, size)
+            subjects |= _claims(stack, size) | _mdevs(stack, size) | _namespaces(stack, size)
         samples = side_by_side({f'{what} {size}': call for (what, size), call in subjects.items()}, rounds)
     for size in sizes:
         rows += [
@@ -62,6 +67,13 @@ def run(effort: Effort) -> Table:
             Row(f'start of a guest with a vGPU, {size:,} devices: Nova chooses',
                 samples.median(f'{CHOOSES} {size}') * _MS, 'ms'),
             Row('  the adapter claims, makes, checks and records', samples.median(f'{STARTS} {size}') * _MS, 'ms'),
+            Row('  the same with a namespace, for which Nova has nothing to do',
+                samples.median(f'{STARTS_VPMEM} {size}') * _MS, 'ms'),
+            Row(f'update_available_resource, {size:,} mediated devices: Nova reads what it reports',
+                samples.median(f'{READS} {size}') * _MS, 'ms'),
+            Row('  the adapter audits and reports', samples.median(f'{AUDITS} {size}') * _MS, 'ms'),
+            Row(f'start of the service, {size:,} mediated devices: the adapter reads and compares everything',
+                samples.median(f'{BEGINS} {size}') * _MS, 'ms'),
         ]
     return Table('Beside Nova: half of the devices have owners', rows)
 
@@ -139,15 +151,67 @@ def _tracker(size: int) -> _Tracker:
     return _Tracker(tracker, root)
 
 
-# -- starts -----------------------------------------------------------------------------------------------------------
+# -- hosts ------------------------------------------------------------------------------------------------------------
 
 
-def _starts(stack: contextlib.ExitStack, size: int) -> Subjects:
+class _Host:
+    """A host of Nova's tests whose devices are ours, half of them owned by guests that run.
+
+    :param kind: the class of the kind of its devices
+    :param request: what each guest asks for
+    :param groups: options by group
+    """
+
+    def __init__(self, stack: contextlib.ExitStack, fake: Any, kind: Any, request: DeviceRequest,
+                 groups: dict[str, dict[str, Any]]) -> None:
+        from devicetrack.tests.nova import hypervisor
+        from devicetrack.virt.libvirt import driver as libvirt_driver
+        configuration = stack.enter_context(fixtures.Configuration())
+        opts.register_options(configuration.conf)
+        for group, values in groups.items():
+            configuration.set(group, **values)
+        self.fake, self._request, self._conf = fake, request, configuration.conf
+        self.driver = libvirt_driver.LibvirtDriver('host', configuration.conf, configuration.state_path, [kind],
+                                                   lambda: hypervisor.Connection(lambda: fake))
+        self._store = stack.enter_context(fixtures.SQLiteStore(configuration.conf)).store
+        self.manager = self._manager()
+        stack.callback(lambda: self.manager.close())
+
+    def _manager(self) -> ClaimManager:
+        return ClaimManager('host', self.driver, self._store, self._conf)
+
+    def begin(self) -> float:
+        """Start the service's manager; returns seconds."""
+        self.manager.close()
+        self.manager = self._manager()
+        return _timed(lambda: self.manager.init_host(None))[0]
+
+    def audit(self) -> float:
+        return _timed(lambda: (self.manager.update_available_resource(None, 'host'),
+                               self.manager.providers(wait=False)))[0]
+
+    def start(self, instance: Any) -> Any:
+        """Start a guest, with what the adapter does for it; returns its domain."""
+        with self.manager.instance_claim(None, instance, 'host', self._request):
+            self.manager.realize(None, instance)
+            text = _definition(instance.uuid, self.manager.guest_config(instance))
+            self.manager.check_definition(instance, text)
+            domain = self.fake.defineXML(text)
+            self.manager.started(None, instance)
+        return domain
+
+    def start_and_end(self) -> float:
+        """Start a guest and delete it; returns the seconds of the start."""
+        instance = fixtures.Instance()
+        seconds, domain = _timed(lambda: self.start(instance))
+        domain.undefine()
+        self.manager.release(None, instance)
+        return seconds
+
+
+def _mdevs(stack: contextlib.ExitStack, size: int) -> Subjects:
     from nova.tests.fixtures import libvirt as fakelibvirt
 
-    from devicetrack.claims.manager import ClaimManager
-    from devicetrack.tests.nova import hypervisor
-    from devicetrack.virt.libvirt import driver as libvirt_driver
     from devicetrack.virt.libvirt import mdev_sysfs
     from devicetrack.virt.libvirt.kinds import mdev
     device_type = fakelibvirt.NVIDIA_11_VGPU_TYPE
@@ -155,49 +219,44 @@ def _starts(stack: contextlib.ExitStack, size: int) -> Subjects:
     fake = fakelibvirt.Connection('qemu:///system', hostname='host', pci_info=fakelibvirt.HostPCIDevicesInfo(
         num_pci=0, num_pfs=0, num_vfs=0, num_mdevcap=max(2, size // 16 + 2)))
     parents = sorted(name for name in fake.pci_info.devices if 'mdev' in fake.pci_info.devices[name].XMLDesc(0))
-    configuration = stack.enter_context(fixtures.Configuration())
-    configuration.set('devices', enabled_mdev_types=[device_type])
-    configuration.set('devicetrack_mdev', release_wait_s=0)
-    driver = libvirt_driver.LibvirtDriver('host', configuration.conf, configuration.state_path, [mdev.Mdev],
-                                          lambda: hypervisor.Connection(lambda: fake))
-    kinds: Any = driver._kinds
+    host = _Host(stack, fake, mdev.Mdev, DeviceRequest.of(('VGPU', 1)), {
+        'devices': {'enabled_mdev_types': [device_type]}, 'devicetrack_mdev': {'release_wait_s': 0}})
+    kinds: Any = host.driver._kinds
     kinds['mdev'].devices.kernel = mdev_sysfs.Kernel(stack.enter_context(tempfile.TemporaryDirectory()))
-    store = stack.enter_context(fixtures.SQLiteStore(configuration.conf)).store
-    manager = ClaimManager('host', driver, store, configuration.conf)
-    stack.callback(manager.close)
-    manager.init_host(None)
-    request = DeviceRequest.of(('VGPU', 1))
-
-    def start(instance: Any) -> Any:
-        with manager.instance_claim(None, instance, 'host', request):
-            manager.realize(None, instance)
-            config = manager.guest_config(instance)
-            text = _definition(instance.uuid, config)
-            manager.check_definition(instance, text)
-            domain = fake.defineXML(text)
-            manager.started(None, instance)
-        return domain
-
+    host.begin()
     for _ in range(size // 2):
-        start(fixtures.Instance()).create()
-
-    def adapter() -> float:
-        instance = fixtures.Instance()
-        seconds, domain = _timed(lambda: start(instance))
-        domain.undefine()
-        manager.release(None, instance)
-        return seconds
-
+        host.start(fixtures.Instance()).create()
     stock = _stock_driver(fake, device_type, parents)
     for number in range(size // 2):              # what stock finds made already, and free
         made = f'mdev_{uuid.uuid4()}'.replace('-', '_')
         fake.mdev_info.devices[made] = fakelibvirt.FakeMdevDevice(made, device_type, parents[number % len(parents)])
     allocations = {stock.provider_tree.data(f'host_{parents[0]}').uuid: {'resources': {'VGPU': 1}}}
+    return {
+        (CHOOSES, size): lambda: _timed(functools.partial(stock._allocate_mdevs, allocations))[0],
+        (STARTS, size): host.start_and_end,
+        (READS, size): lambda: _timed(lambda: (stock._get_gpu_inventories(),
+                                               stock._get_all_assigned_mediated_devices()))[0],
+        (AUDITS, size): host.audit,
+        (BEGINS, size): host.begin,
+    }
 
-    def nova() -> float:
-        return _timed(functools.partial(stock._allocate_mdevs, allocations))[0]
 
-    return {(CHOOSES, size): nova, (STARTS, size): adapter}
+def _namespaces(stack: contextlib.ExitStack, size: int) -> Subjects:
+    from nova.tests.fixtures import libvirt as fakelibvirt
+
+    from devicetrack.virt.libvirt.kinds import vpmem
+    fake = fakelibvirt.Connection('qemu:///system', hostname='host')
+    directory = stack.enter_context(tempfile.TemporaryDirectory())
+    names = [f'ns{number}' for number in range(size)]
+    for name in names:
+        with open(os.path.join(directory, name), 'wb') as file:
+            file.truncate(_NAMESPACE_BYTES)
+    host = _Host(stack, fake, vpmem.VPMEM, DeviceRequest.of((CLASS, 1)), {
+        'libvirt': {'pmem_namespaces': [f'4GB:{"|".join(names)}']}, 'devicetrack_vpmem': {'directory': directory}})
+    host.begin()
+    for _ in range(size // 2):
+        host.start(fixtures.Instance()).create()
+    return {(STARTS_VPMEM, size): host.start_and_end}
 
 
 def _stock_driver(fake: Any, device_type: str, parents: list[str]) -> Any:
@@ -209,7 +268,8 @@ def _stock_driver(fake: Any, device_type: str, parents: list[str]) -> Any:
     driver = nova_driver.LibvirtDriver.__new__(nova_driver.LibvirtDriver)
     driver._host, driver.instance_claimed_mdevs = host, {}
     driver.supported_vgpu_types, driver.pgpu_type_default = [device_type], device_type
-    driver.pgpu_type_mapping, driver.mdev_classes, driver.virtual_mdevs = {}, {'VGPU'}, set()
+    driver.pgpu_type_mapping, driver.mdev_type_max_mapping = {}, {}
+    driver.mdev_classes, driver.virtual_mdevs = {'VGPU'}, set()
     driver.provider_tree = provider_tree.ProviderTree()
     driver.provider_tree.new_root('host', str(uuid.uuid4()))
     for parent in parents:
