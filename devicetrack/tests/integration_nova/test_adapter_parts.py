@@ -6,6 +6,7 @@ import types
 from typing import Any
 from unittest import mock
 
+import fixtures
 from nova import exception as nova_exception
 from nova import objects
 from nova.compute import provider_tree
@@ -304,9 +305,11 @@ class ErrorsTestCase(base.TestCase):
         def wrapper(_original):
             raise exception.DeviceGone('mdev', 'secret-device', 'secret-reason')
 
+        log = self.useFixture(fixtures.FakeLogger())
         installed = wrapping.Installed()
         installed.wrap('a_nova:method', wrapper, errors.untold)
         shown = self.assertRaises(nova_exception.InternalError, owner.method).format_message()
         self.assertNotIn('secret', shown)
+        self.assertIn('secret-reason', log.output)
         installed.remove()
         self.assertIsNone(owner.method())

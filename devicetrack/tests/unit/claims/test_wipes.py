@@ -565,6 +565,8 @@ class WorkersTestCase(base.TestCase):
         def crew_for(pieces: list[int], done: list[int]) -> workers.Workers[int]:
             return workers.Workers('test', 1, lambda: pieces.pop() if pieces else None, done.append)
 
+        # What is interrupted in a destructor is printed, and goes no further.
+        self.patch(sys, 'unraisablehook', lambda _unraisable: None)
         counted = start(crew_for([], []))
         self.assertLess(10, counted.count)
         for number in range(counted.count):
