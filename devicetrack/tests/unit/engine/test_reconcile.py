@@ -264,6 +264,8 @@ class MovingTestCase(base.TestCase):
         ('the source, completed, with the guest still there', views(RUNS_ON_OLD, rows=[moving(OLD)],
                                                                     instances=ELSEWHERE,
                                                                     migrations=move('completed')), STALE),
+        ('the same, and the instance is here by the service', views(RUNS_ON_OLD, rows=[moving(OLD)], instances=HERE,
+                                                                    migrations=move('completed')), STALE),
         ('the same when a document cannot be read', views(usage(use('i'), unknown=['x']), rows=[moving(OLD)],
                                                           instances=ELSEWHERE, migrations=move('completed')),
          [('view unknown', 'warning')]),
