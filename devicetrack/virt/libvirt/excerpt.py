@@ -48,7 +48,8 @@ _RECORD_LINE = '\n    '
 _RECORD = f'{_RECORD_LINE}<devicetrack:{metadata.ELEMENT} xmlns:devicetrack="{metadata.NAMESPACE}"'
 _RECORD_END = f'</devicetrack:{metadata.ELEMENT}>'
 # An address inside a source lies as deep as no other: those of host devices, and of disks and interfaces that are one.
-_SOURCE_ADDRESS = '\n        <address '
+# A search goes by the last character: a rare one makes it several times as fast as a space.
+_SOURCE_ADDRESS = '\n        <address'
 _BLOCK = '<source dev'
 _BLOCK_PATH = re.compile(rf"<source dev='({_PLAIN}']*)'")
 # If a namespace is declared in another way, for example with references, it may be ours. Nova's own name has '/xmlns/'.
@@ -177,7 +178,7 @@ def _spots(text: str, name: str, devices: _Element) -> tuple[list[int], list[int
     The second list has only the first of each run of neighbours. The others of a run lie as deep as the first, since
     each begins where the one before it ends.
     """
-    line, last = f'\n    <{name} ', f'</{name}>'
+    line, last = f'\n    <{name}', f'</{name}>'
     found: list[int] = []
     runs: list[int] = []
     before = devices.begin - 1
