@@ -117,9 +117,9 @@ class UnknownNova(DeviceTrackError):
         if self.differences:
             sentences.append(f'It differs in {len(self.differences)} place(s): {"; ".join(self.differences)}')
         if self.known:
-            sentences.append(f'Known are {", ".join(self.known)}, and what comes after them with the same methods. '
-                             'Install one of them, remove what else changes Nova, or port devicetrack ("Porting to '
-                             'another release of Nova" in its documentation)')
+            sentences.append(f'Known are {", ".join(self.known)}, and later ones of the same major releases '
+                             'with the same methods. Install one of them, remove what else changes Nova, or port '
+                             'devicetrack ("Porting to another release of Nova" in its documentation)')
         return '. '.join(sentences)
 
 

@@ -74,8 +74,15 @@ class Checks(upgradecheck.UpgradeCommands):
         store = sql.open_store(self._conf)
         store.close()
         directories = [state_path, *(os.path.join(state_path, name) for name in ('locks', 'given-up'))]
-        files = [os.path.join(directory, name) for directory in directories if os.path.isdir(directory)
-                 for name in sorted(os.listdir(directory)) if name.endswith('.lock')]
+        files, unread = [], {}
+        for directory in directories:
+            try:
+                files += [os.path.join(directory, name) for name in sorted(os.listdir(directory))
+                          if name.endswith('.lock')]
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                unread[directory] = f'{directory}: {error.strerror}'
         if store.path is not None:
             directories.append(os.path.dirname(store.path))
             files.append(store.path)
@@ -88,6 +95,7 @@ class Checks(upgradecheck.UpgradeCommands):
                     pass                            # it is made when it is needed
                 except OSError as error:
                     wrong[path] = f'{path}: {error.strerror}'
+        wrong = unread | wrong
         return upgradecheck.Result(upgradecheck.Code.FAILURE if wrong else upgradecheck.Code.SUCCESS,
                                    '; '.join(wrong.values()) or None)
 

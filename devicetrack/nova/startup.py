@@ -8,8 +8,6 @@ and nothing wrapped, before Nova's ``main`` has read its configuration. It makes
 from __future__ import annotations
 
 from collections.abc import Callable
-from collections.abc import Iterator
-import contextlib
 import functools
 from importlib import metadata
 import logging
@@ -51,14 +49,12 @@ def run() -> None:
     if '--version' in sys.argv[1:]:
         sys.stdout.write(f'{NAME} {metadata.version("devicetrack")}, Nova {seams.installed()}\n')
         return
-    with _refusing(_begin_log):
-        seams.check([MAIN])
+    _or_end(lambda: seams.check([MAIN]), _begin_log)
     create = service.Service.create
 
     @functools.wraps(create)
     def install_and_create(*args: Any, **kwargs: Any) -> Any:
-        with _refusing():
-            _install()
+        _or_end(_install)
         return create(*args, **kwargs)
 
     service.Service.create = staticmethod(install_and_create)
@@ -80,18 +76,16 @@ def _begin_log() -> None:
     oslo_log.setup(nova.conf.CONF, 'nova')
 
 
-@contextlib.contextmanager
-def _refusing(begin_log: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """End the process when something goes wrong, since Nova alone would choose, wipe and remove devices.
+def _or_end(work: Callable[[], None], begin_log: Callable[[], None] = lambda: None) -> None:
+    """Do something, and end the process when it goes wrong, since Nova alone would choose, wipe and remove devices.
 
     :raises SystemExit: with status 1
     """
     try:
-        yield
-        return
+        return work()
     except Exception as error:
         cause = error
-    # Within the except clause the formatter of oslo.log would repeat the error at the end of the line.
+    # While an error is being handled, the formatter of oslo.log repeats it at the end of the line.
     begin_log()
     is_ours = isinstance(cause, exception.DeviceTrackError)
     text = f'{cause}' if is_ours else f'{type(cause).__name__}: {cause}'

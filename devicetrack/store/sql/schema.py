@@ -52,10 +52,28 @@ def check(store: Database) -> None:
     :raises SchemaMismatch: its schema is missing, older or newer
     :raises StoreUnavailable: it cannot be reached
     """
-    missing = store.path is not None and not os.path.exists(store.path)
+    missing = store.path is not None and not _is_there(store.name, store.path)
     found = None if missing else revision(store)
     if found != models.REVISION:
-        raise exception.SchemaMismatch(store.name, found, models.REVISION, remedy(found))
+        what = remedy(found)
+        if missing and store.path is not None and not os.path.isdir(os.path.dirname(store.path)):
+            what = f'its directory is missing: see that this path is meant; if so, {what}'
+        raise exception.SchemaMismatch(store.name, found, models.REVISION, what)
+
+
+def _is_there(name: str, path: str) -> bool:
+    """Whether a file is there, also one that nobody can read.
+
+    :raises StoreUnavailable: this user cannot know it
+    """
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise exception.StoreUnavailable(
+            name, f'{error.strerror}: run this as the user of the service; see to {os.path.dirname(path)}') from error
+    return True
 
 
 def remedy(found: str | None) -> str:

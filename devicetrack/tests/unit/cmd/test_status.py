@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -13,6 +14,7 @@ from oslo_config import cfg
 from devicetrack import exception
 from devicetrack.cmd import manage
 from devicetrack.cmd import status
+from devicetrack.store import sql
 from devicetrack.testing import fixtures
 from devicetrack.tests import base
 from devicetrack.tests.unit.cmd import program
@@ -124,6 +126,30 @@ class UpgradeCheckTestCase(base.TestCase):
         code, results, details = self.check()
         self.assertEqual((FAILURE, FAILURE, WARNING), (code, results['Store schema'], results['Stored details']))
         self.assertIn('devicetrack-manage db sync', details)
+
+    def test_a_store_that_this_user_cannot_look_for(self) -> None:
+        self.host.manager.close()
+        path = os.path.join(self.state_path, 'devicetrack.sqlite')
+        os.remove(path)
+        os.symlink(path, path)
+        code, results, details = self.check()
+        self.assertEqual((FAILURE, FAILURE), (code, results['Store schema']))
+        self.assertIn('run this as the user of the service', details)
+        self.assertNotIn('recover', details)
+
+    def test_a_directory_that_may_be_mistyped(self) -> None:
+        self.conf.set_override('state_path', os.path.join(self.state_path, 'nowhere'), group='devicetrack')
+        with contextlib.closing(sql.open_store(self.conf)) as store:
+            error = self.assertRaises(exception.SchemaMismatch, store.check)
+        self.assertIn('its directory is missing: see that this path is meant', str(error))
+
+    def test_what_should_be_a_directory(self) -> None:
+        locks = os.path.join(self.state_path, 'locks')
+        with open(locks, 'wb'):
+            pass
+        code, results, details = self.check()
+        self.assertEqual((FAILURE, FAILURE), (code, results['Files']))
+        self.assertIn(locks, details)
 
     def test_details_of_an_older_version(self) -> None:
         self.host.spawn(pmem=1)
