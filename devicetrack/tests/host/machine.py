@@ -108,7 +108,9 @@ class Machine:
 
         :param started: what :meth:`save` left: the first start goes on from there
         :param services: ports of :data:`SERVICES` as the machine sees it, each with the port of this machine's loopback
-            where the service is. It reaches nothing else
+            where the service is. It reaches nothing else. Such a machine has its mediated devices below a PCI device,
+            for Nova's sake: their types are ``virtio-pci-1`` and ``virtio-pci-2`` in the place of ``mtty-1`` and
+            ``mtty-2``
         """
         self.name = name
         self.address = ADDRESSES[name]
@@ -270,7 +272,9 @@ class Machine:
             ways = [f'guestfwd=tcp:{SERVICES}:{inside}-cmd:{sys.executable} -S {relay.__file__} {outside}'
                     for inside, outside in self._services.items()]
             command += ['-netdev', ','.join(['user,id=services,restrict=on,ipv6=off', *ways]),
-                        '-device', f'virtio-net-pci,netdev=services,mac=52:54:00:00:01:0{self.address[-1]}']
+                        '-device', f'virtio-net-pci,netdev=services,mac=52:54:00:00:01:0{self.address[-1]}',
+                        # mtty makes it the parent of its devices, as recipe/build-modules says.
+                        '-device', 'virtio-balloon-pci-non-transitional']
         # A slot is a serial number, which the labels name. QEMU shows NVDIMMs to the host as a hash orders their names.
         for position, number in enumerate(nvdimms):
             command += [
@@ -322,9 +326,12 @@ class Machine:
             raise Failed(f'{self.name}: {err}')
         return out
 
-    def spawn_module(self, argv: Sequence[str]) -> Process:
-        """Run ``python -m`` with these arguments, in a fork of an interpreter that has imported the module."""
-        return self._inside().spawn(argv, fork=_fork(argv[0]))
+    def spawn_module(self, argv: Sequence[str], imported: bool = True) -> Process:
+        """Run ``python -m`` with these arguments, in a fork of an interpreter that has imported the module.
+
+        :param imported: False when the fork is to import it, because others of the same interpreter must not have it
+        """
+        return self._inside().spawn(argv, fork=_fork(*argv[:1] if imported else ()))
 
     def learn(self, modules: Sequence[str]) -> None:
         """Let the interpreter import what modules need of other projects."""
