@@ -10,8 +10,8 @@ DEBIAN: Final = 13
 
 CONTENTS: Final = images.Contents(
     name='nova',
-    # Nova converts images, and its resize copies disks to the other host.
-    packages=('openssh-client', 'openssh-server', 'qemu-utils'),
+    # Nova alone zeroes namespaces by daxio, it converts images, and its resize copies disks to the other host.
+    packages=('openssh-client', 'openssh-server', 'pmdk-tools', 'qemu-utils'),
     # As in tox.ini, since Nova outside and inside is one release.
     requirements=('nova==34.*', 'SQLAlchemy<2.1'))
 
