@@ -3,6 +3,7 @@
 # make quick   the tests that need no server and no daemon, for while one works
 # make crash-test  kill a service at every step of everything it does, on three databases
 # make host-test   the library on real compute hosts: virtual machines with namespaces and mediated devices
+# make cloud-test  Nova's services, two compute hosts, and what operations of Nova lose (ARGS='[--write] [REGEX]')
 # make nova-test  Nova's own test suites with the adapter and without it (ARGS=31, ARGS='34 --all')
 # make mutation-test  change the code in one place at a time, and see whether a test fails: what the tests prove
 # make model-check  every order of operations and crashes up to a depth (DEPTH=n), each mutant of it found
@@ -24,7 +25,7 @@ EXTRAS = libvirt,placement,test
 ARGS =
 DEPTH =
 
-.PHONY: help demo test quick bench-nova crash-test host-test nova-test model-check mutation-test nova-seams corpus bench docs lint setup clean
+.PHONY: help demo test quick bench-nova crash-test host-test cloud-test nova-test model-check mutation-test nova-seams corpus bench docs lint setup clean
 .NOTPARALLEL:
 
 help:
@@ -44,6 +45,10 @@ $(VENV)/.packages-test: $(VENV)/.packages
 
 $(VENV)/.packages-host: $(VENV)/.packages
 	tools/install-packages $(BIN)/bindep host
+	@touch $@
+
+$(VENV)/.packages-cloud: $(VENV)/.packages-test $(VENV)/.packages-host
+	tools/without-services tools/install-packages $(BIN)/bindep cloud
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.packages setup.cfg setup.py pyproject.toml
@@ -73,6 +78,9 @@ crash-test: $(VENV)/.installed $(VENV)/.packages-test
 host-test: $(VENV)/.installed $(VENV)/.packages-host
 	$(BIN)/python -m devicetrack.tests.host $(ARGS)
 
+cloud-test: $(VENV)/.packages-cloud
+	$(BIN)/tox run -e cloud -- $(ARGS)
+
 NOVA = $(firstword $(filter 31 33 34,$(ARGS)) 34)
 
 nova-test: $(VENV)/.packages
@@ -99,6 +107,6 @@ lint: $(VENV)/.packages
 	$(BIN)/tox run -e lint
 
 clean:
-	rm -rf $(VENV) .tox .stestr .stestr-host .stestr-nova .stestr-nova-suites .mypy_cache .ruff_cache .hypothesis .mutation cover .coverage*
+	rm -rf $(VENV) .tox .stestr .stestr-host .stestr-nova .stestr-nova-suites .cloud-test .mypy_cache .ruff_cache .hypothesis .mutation cover .coverage*
 	rm -rf build dist devicetrack.egg-info doc/build releasenotes/build
 	rm -f etc/devicetrack/devicetrack.conf.sample doc/source/_static/devicetrack.conf.sample

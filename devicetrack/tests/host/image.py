@@ -35,6 +35,14 @@ PROJECT_INSIDE = '/job/project'
 SIZE = '6G'
 
 
+class Contents(NamedTuple):
+    """What an image has besides what the tests of the library need."""
+
+    name: str = ''
+    packages: tuple[str, ...] = ()
+    requirements: tuple[str, ...] = ()
+
+
 class CannotBuild(Exception):
     """An image cannot be built here; the text says what to do."""
 
@@ -74,26 +82,29 @@ def requirements(setup_cfg: str) -> list[str]:
     return [line for text in needed for line in text.splitlines() if line] + for_tests
 
 
-def key(debian: int, recipe: pathlib.Path, required: Sequence[str]) -> str:
+def key(debian: int, recipe: pathlib.Path, required: Sequence[str], packages: Sequence[str] = ()) -> str:
     """A digest of the recipe of an image. The mirror has no part in it: an image stays until its recipe changes."""
-    seen = hashlib.sha256(repr([debian, *required, VENV, PROJECT_INSIDE, SIZE]).encode())
+    seen = hashlib.sha256(repr([debian, *required, *packages, VENV, PROJECT_INSIDE, SIZE]).encode())
     for path in sorted(path for path in recipe.rglob('*') if path.is_file()):
         content = hashlib.sha256(path.read_bytes()).hexdigest()
         seen.update(repr([str(path.relative_to(recipe)), os.access(path, os.X_OK), content]).encode())
     return seen.hexdigest()[:16]
 
 
-def get(debian: int) -> Image:
+def get(debian: int, contents: Contents | None = None) -> Image:
     """The image of this release, built if there is none: that takes minutes, and root.
 
+    :param contents: what it has besides
     :raises CannotBuild: it cannot be built here
     """
-    required = requirements((PROJECT / 'setup.cfg').read_text())
-    image = Image(debian, cache() / f'debian{debian}-{key(debian, RECIPE, required)}')
+    more = contents or Contents()
+    required = [*requirements((PROJECT / 'setup.cfg').read_text()), *more.requirements]
+    digest = key(debian, RECIPE, required, more.packages)
+    image = Image(debian, cache() / f'debian{debian}{more.name}-{digest}')
     cache().mkdir(mode=0o700, parents=True, exist_ok=True)
     with one_builder(debian):
         if not image.directory.exists():
-            _build(image, required)
+            _build(image, more.packages, required)
         keep(image.directory)
     return image
 
@@ -121,16 +132,17 @@ def one_builder(debian: int) -> Iterator[None]:
         yield
 
 
-def _build(image: Image, required: Sequence[str]) -> None:
+def _build(image: Image, packages: Sequence[str], required: Sequence[str]) -> None:
     if os.geteuid() != 0:
         raise CannotBuild('An image is built by debootstrap in a chroot, which takes root; run this once as root.')
-    _remove_others(image)
+    _remove(image.directory.name.rpartition('-')[0])
     new = image.directory.with_suffix('.new')
     new.mkdir()
     log = image.directory.with_suffix('.log')
     with log.open('wb') as output:
         status = subprocess.run(
-            [RECIPE / 'build', SUITES[image.debian], mirror(), new, SIZE, VENV, PROJECT_INSIDE, *required],
+            [RECIPE / 'build', SUITES[image.debian], mirror(), new, SIZE, VENV, PROJECT_INSIDE,
+             ' '.join(packages), *required],
             stdin=subprocess.DEVNULL, stdout=output, stderr=output).returncode
     if status:
         tail = ''.join(log.read_text(errors='replace').splitlines(keepends=True)[-20:])
@@ -138,9 +150,9 @@ def _build(image: Image, required: Sequence[str]) -> None:
     new.rename(image.directory)
 
 
-def _remove_others(image: Image) -> None:
-    """Remove images of the same release that another recipe made, or that were never finished."""
-    for path in cache().glob(f'debian{image.debian}-*'):
+def _remove(family: str) -> None:
+    """Remove images of the same release and contents that another recipe made, or that were never finished."""
+    for path in cache().glob(f'{family}-*'):
         if path.is_dir() and not is_kept(path):
             shutil.rmtree(path)
             path.with_suffix('.log').unlink(missing_ok=True)

@@ -100,8 +100,13 @@ class Interpreter:
 
 
 def learn(names: Sequence[str]) -> None:
-    """Import what these modules import, and nothing of this project, which may have changed by the next run."""
-    for name in _imported(names):
+    """Import what these modules import, and nothing of this project, which may have changed by the next run.
+
+    Those of other projects are imported themselves, in this order.
+    """
+    ours = [name for name in names if name.partition('.')[0] == OWN]
+    theirs = [name for name in names if name not in ours]
+    for name in [*theirs, *_imported(ours)]:
         if name.partition('.')[0] != OWN:
             # Other modules make some of them, which exist once their makers are imported.
             with contextlib.suppress(Exception):

@@ -1,7 +1,8 @@
 """A compute host: one virtual machine, driven from outside.
 
-It has no network but a link to one other machine; everything goes through its agent (see agent.py). It writes to files
-in its directory, a root disk above the image's and two NVDIMMs, so it can lose its power and start again.
+It has no network but a link to one other machine, and a way to the services that it is given; everything goes through
+its agent (see agent.py). It writes to files in its directory, a root disk above the image's and two NVDIMMs, so it can
+lose its power and start again.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from devicetrack.tests.host import agent
 from devicetrack.tests.host import image as images
 from devicetrack.tests.host import interpreter
 from devicetrack.tests.host import monitor
+from devicetrack.tests.host import relay
 from devicetrack.tests.host.programs import Done
 from devicetrack.tests.host.programs import Failed
 from devicetrack.tests.host.programs import Gone
@@ -82,6 +84,10 @@ KERNEL_ARGUMENTS = (
 
 ADDRESSES = {'host-a': '192.0.2.1', 'host-b': '192.0.2.2'}
 
+# Where a machine reaches the services that it is given, and where it is itself on the way to them.
+SERVICES = '10.0.2.100'
+OWN_ADDRESS = '10.0.2.15/24'
+
 
 class Link:
     """A cable between two machines; they may start and stop in any order."""
@@ -97,10 +103,14 @@ class Machine:
     """A compute host, as root sees it."""
 
     def __init__(self, image: images.Image, directory: str, name: str = 'host-a', link: Link | None = None,
-                 started: pathlib.Path | None = None) -> None:
+                 started: pathlib.Path | None = None, services: Mapping[int, int] | None = None) -> None:
         """A machine that has never run. Its files will be in ``directory``, which must exist and be empty.
 
         :param started: what :meth:`save` left: the first start goes on from there
+        :param services: ports of :data:`SERVICES` as the machine sees it, each with the port of this machine's loopback
+            where the service is. It reaches nothing else. Such a machine has its mediated devices below a PCI device,
+            for Nova's sake: their types are ``virtio-pci-1`` and ``virtio-pci-2`` in the place of ``mtty-1`` and
+            ``mtty-2``
         """
         self.name = name
         self.address = ADDRESSES[name]
@@ -108,6 +118,7 @@ class Machine:
         self._directory = pathlib.Path(directory)
         self._started = started
         self._cable = (link or Link()).end()
+        self._services = services
         # libvirt takes two machines with one UUID for one host. A host that goes on keeps its UUID.
         self._uuid = uuid.uuid5(uuid.NAMESPACE_DNS, name)
         self._monitor: monitor.Monitor | None = None
@@ -256,6 +267,14 @@ class Machine:
             '-netdev', f'dgram,id=link,local.type=fd,local.str={self._cable.fileno()}',
             '-device', f'virtio-net-pci,netdev=link,mac=52:54:00:00:00:0{self.address[-1]}',
         ]
+        if self._services is not None:
+            # QEMU starts the relay for each connection, and itself connects to nothing.
+            ways = [f'guestfwd=tcp:{SERVICES}:{inside}-cmd:{sys.executable} -S {relay.__file__} {outside}'
+                    for inside, outside in self._services.items()]
+            command += ['-netdev', ','.join(['user,id=services,restrict=on,ipv6=off', *ways]),
+                        '-device', f'virtio-net-pci,netdev=services,mac=52:54:00:00:01:0{self.address[-1]}',
+                        # mtty makes it the parent of its devices, as recipe/build-modules says.
+                        '-device', 'virtio-balloon-pci-non-transitional']
         # A slot is a serial number, which the labels name. QEMU shows NVDIMMs to the host as a hash orders their names.
         for position, number in enumerate(nvdimms):
             command += [
@@ -307,9 +326,12 @@ class Machine:
             raise Failed(f'{self.name}: {err}')
         return out
 
-    def spawn_module(self, argv: Sequence[str]) -> Process:
-        """Run ``python -m`` with these arguments, in a fork of an interpreter that has imported the module."""
-        return self._inside().spawn(argv, fork=_fork(argv[0]))
+    def spawn_module(self, argv: Sequence[str], imported: bool = True) -> Process:
+        """Run ``python -m`` with these arguments, in a fork of an interpreter that has imported the module.
+
+        :param imported: False when the fork is to import it, because others of the same interpreter must not have it
+        """
+        return self._inside().spawn(argv, fork=_fork(*argv[:1] if imported else ()))
 
     def learn(self, modules: Sequence[str]) -> None:
         """Let the interpreter import what modules need of other projects."""
@@ -364,6 +386,9 @@ class Machine:
     def _join(self) -> None:
         self.run(['ip', 'address', 'add', f'{self.address}/24', 'dev', 'eth0'])
         self.run(['ip', 'link', 'set', 'eth0', 'up'])
+        if self._services is not None:
+            self.run(['ip', 'address', 'add', OWN_ADDRESS, 'dev', 'eth1'])
+            self.run(['ip', 'link', 'set', 'eth1', 'up'])
 
     def _make_namespaces(self, nvdimms: Sequence[int]) -> None:
         self.run(['ndctl', 'disable-region', 'all'])

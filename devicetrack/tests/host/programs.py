@@ -75,6 +75,11 @@ class Process:
         self._ended.set()
 
     @property
+    def ended(self) -> bool:
+        """Whether it ended, or its machine went down."""
+        return self._ended.is_set()
+
+    @property
     def err(self) -> str:
         """Its standard error until now."""
         return self._err.decode(errors='replace')

@@ -5,6 +5,9 @@ Machines go on from there (see Machine.save). Each has booted by itself, so the 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
 from concurrent import futures
 import hashlib
 import pathlib
@@ -26,9 +29,16 @@ MODULES = ('subunit.run', 'devicetrack.tests.host.inside.compute', 'devicetrack.
 SOURCES = (agent, interpreter, machines)
 
 
-def get(image: images.Image) -> dict[str, pathlib.Path]:
-    """By name, the directory of each host that has booted. They are made if there are none, which takes a minute."""
-    kept = image.directory / f'started-{key()}'
+def get(image: images.Image, modules: Sequence[str] = MODULES, services: Mapping[int, int] | None = None,
+        prepare: Callable[[machines.Machine], None] = lambda _: None, text: str = '') -> dict[str, pathlib.Path]:
+    """By name, the directory of each host that has booted. They are made if there are none, which takes a minute.
+
+    :param modules: what its interpreter learns
+    :param services: the ways out that its machines have; where they lead may differ later
+    :param prepare: what else is done to each host once
+    :param text: what decides what ``prepare`` does
+    """
+    kept = image.directory / f'started-{key(modules, sorted(services or ()), text)}'
     with images.one_builder(image.debian):
         if not kept.exists():
             for old in image.directory.glob('started-*'):
@@ -36,30 +46,33 @@ def get(image: images.Image) -> dict[str, pathlib.Path]:
                     shutil.rmtree(old)
             new = pathlib.Path(tempfile.mkdtemp(prefix='started-', dir=image.directory))
             with futures.ThreadPoolExecutor() as pool:
-                for made in [pool.submit(_make, image, new, name) for name in machines.ADDRESSES]:
+                for made in [pool.submit(_make, image, new, name, modules, services, prepare)
+                             for name in machines.ADDRESSES]:
                     made.result()
             new.rename(kept)
         images.keep(kept)
     return {name: kept / name for name in machines.ADDRESSES}
 
 
-def key() -> str:
+def key(*decides: object) -> str:
     """A digest of what is not in the image. One version of QEMU may not read what another has written."""
     version = subprocess.run(['qemu-system-x86_64', '--version'], stdout=subprocess.PIPE, check=True).stdout
-    seen = hashlib.sha256(version + repr(MODULES).encode())
+    seen = hashlib.sha256(version + repr(decides).encode())
     for module in SOURCES:
         seen.update(pathlib.Path(str(module.__file__)).read_bytes())
     return seen.hexdigest()[:16]
 
 
-def _make(image: images.Image, directory: pathlib.Path, name: str) -> None:
+def _make(image: images.Image, directory: pathlib.Path, name: str, modules: Sequence[str],
+          services: Mapping[int, int] | None, prepare: Callable[[machines.Machine], None]) -> None:
     own = directory / name
     own.mkdir()
     with tempfile.TemporaryDirectory(dir=directory) as scratch:
-        machine = machines.Machine(image, scratch, name)
+        machine = machines.Machine(image, scratch, name, services=services)
         try:
             machine.start()
-            machine.learn(MODULES)
+            prepare(machine)
+            machine.learn(modules)
             # libvirt asks QEMU once what it can do.
             machine.run(['virsh', 'domcapabilities', '--virttype', 'qemu'])
             machine.save(own)

@@ -67,7 +67,8 @@ class KeyTestCase(base.TestCase):
         self.assertEqual(before, self.key(13, 'a'))
 
     def test_is_another_for_whatever_decides_what_is_inside(self) -> None:
-        keys = [self.key(), self.key(12), self.key(13, 'a'), self.key(13, 'a', 'b')]
+        keys = [self.key(), self.key(12), self.key(13, 'a'), self.key(13, 'a', 'b'),
+                images.key(13, self.recipe, ['a'], ['package'])]
         self.build.chmod(0o755)
         keys.append(self.key())
         self.build.write_text('3')
@@ -108,6 +109,16 @@ class GetTestCase(base.TestCase):
         said = image.directory.with_suffix('.log').read_text().split()
         self.assertEqual(['bookworm', 'http://mirror.invalid/debian', f'{image.directory}.new'], said[:3])
         self.assertIn('testtools>=2.6', said)
+
+    def test_an_image_with_more_is_another_beside_the_first(self) -> None:
+        more = images.get(13, images.Contents('nova', ('openssh-server', 'qemu-utils'), ('nova==34.*',)))
+        said = more.directory.with_suffix('.log').read_text()
+        self.assertIn(' openssh-server qemu-utils ', said)
+        self.assertIn(' nova==34.*', said)
+        plain = images.get(13)
+        self.assertNotEqual(more, plain)
+        self.assertTrue(more.disk.exists())
+        self.assertTrue(plain.disk.exists())
 
     def test_removes_what_another_recipe_made_unless_machines_run_on_it(self) -> None:
         used = images.get(13)

@@ -1,0 +1,103 @@
+"""The whole cloud: services on this machine, two compute hosts, and what an administrator has of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent import futures
+import datetime
+import os
+import pathlib
+import tempfile
+import time
+from typing import Final
+
+import fixtures
+
+from devicetrack.tests.cloud import checker
+from devicetrack.tests.cloud import compute_client
+from devicetrack.tests.cloud import guest
+from devicetrack.tests.cloud import hosts
+from devicetrack.tests.cloud import services
+from devicetrack.tests.host import image as images
+from devicetrack.tests.host import machine as machines
+
+FLAVORS: Final[Mapping[str, Mapping[str, str]]] = {
+    'small': {'hw:pmem': 'SMALL', 'resources:VGPU': '1'},
+    'large': {'hw:pmem': 'LARGE', 'resources:VGPU': '1'},
+}
+
+SETTLE_S: Final = 150
+_LOOK_AGAIN_S: Final = 3
+
+
+class Cloud(fixtures.Fixture):
+    """A new cloud without instances.
+
+    :param program: the compute service that both hosts run
+    :param directory: for the disks of the hosts
+    """
+
+    def __init__(self, image: images.Image, booted: Mapping[str, pathlib.Path], directory: str, program: str) -> None:
+        super().__init__()
+        self._image, self._booted, self._directory, self.program = image, booted, directory, program
+
+    def _setUp(self) -> None:
+        self.services = self.useFixture(services.Services(guest.image()))
+        self.nova = compute_client.Client(self.services.url)
+        link = machines.Link()
+        self.hosts: dict[str, hosts.Host] = {}
+        for name in machines.ADDRESSES:
+            own = os.path.join(tempfile.mkdtemp(dir=self._directory), name)
+            os.mkdir(own)
+            machine = machines.Machine(self._image, own, name, link, self._booted[name], self.services.ports)
+            self.hosts[name] = hosts.Host(machine, self.program, self.services.inside(machines.SERVICES))
+        self.addCleanup(self._off)
+        with futures.ThreadPoolExecutor() as pool:
+            for done in [pool.submit(self._begin, host) for host in self.hosts.values()]:
+                done.result()
+        self.start_services(*self.hosts.values())
+        self.flavors = {name: self.nova.flavor(name, specs) for name, specs in FLAVORS.items()}
+
+    def _begin(self, host: hosts.Host) -> None:
+        host.boot()
+        host.configure()
+
+    def _off(self) -> None:
+        for host in self.hosts.values():
+            if host.machine.runs:
+                host.cut()
+
+    def start_services(self, *of: hosts.Host) -> None:
+        """Start the compute services of hosts, and wait until Nova has heard from each.
+
+        :raises TooLate: one of them ended, or takes too long
+        """
+        for host in of:
+            host.start_service()
+        # The database has seconds.
+        since = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
+        for host in of:
+            try:
+                self.nova.wait_for_host(host.name, since, lambda host=host: host.serves)
+            except compute_client.TooLate as late:
+                raise compute_client.TooLate(f'{late}\n{host.logs()}') from None
+
+    def logs(self) -> str:
+        """The ends of all logs."""
+        return '\n'.join([self.services.logs(), *(host.logs() for host in self.hosts.values())])
+
+    @property
+    def has_record(self) -> bool:
+        """Whether the library runs on the hosts."""
+        return self.program == hosts.ADAPTED
+
+    def disagreements(self) -> list[str]:
+        """What Nova, placement, libvirt and the record do not agree on, once nothing is under way.
+
+        They agree eventually: a host wipes in the background, and audits every 20 s. What they do not agree on after
+        many of these is a disagreement.
+        """
+        until = time.monotonic() + SETTLE_S
+        while (found := checker.differences(checker.read(self))) and time.monotonic() < until:
+            time.sleep(_LOOK_AGAIN_S)
+        return found

@@ -1,0 +1,163 @@
+"""The two compute hosts of the cloud: virtual machines that run Nova's compute service, with the library or without."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+import json
+import pathlib
+from typing import Any
+from typing import Final
+
+from devicetrack.tests.cloud import services
+from devicetrack.tests.cloud import settings
+from devicetrack.tests.host import image as images
+from devicetrack.tests.host import machine as machines
+from devicetrack.tests.host import started
+
+STOCK: Final = 'nova-compute'
+ADAPTED: Final = 'devicetrack-nova-compute'
+
+CONFIGURATION: Final = '/etc/nova/nova.conf'
+LOG: Final = '/var/log/nova/nova-compute.log'
+PID_FILE: Final = '/run/nova-compute.pid'
+INSTANCES: Final = '/var/lib/nova/instances'
+
+# Two namespaces of each size, on different NVDIMMs.
+NAMESPACES: Final = {'SMALL': ('pmem0', 'pmem3'), 'LARGE': ('pmem1', 'pmem4')}
+# mtty's, below a PCI device: recipe/build-modules.
+MDEV_TYPE: Final = 'virtio-pci-2'
+
+# For hanging, not for slowness.
+PROGRAM_S: Final = 900
+LONGEST_LOG: Final = 60_000
+
+# Nova's compute service reads options while its manager and its driver are imported, so these two are left to it.
+MODULES: Final = (
+    'nova.cmd.compute', 'nova.service', 'nova.conductor.rpcapi', 'nova.image.glance', 'nova.network.neutron',
+    'oslo_messaging._drivers.impl_rabbit', 'kombu.transport.pyamqp', 'oslo_privsep.daemon', 'oslo_db.sqlalchemy.models',
+    'os_brick.initiator.connector', 'os_vif', 'os_resource_classes', 'os_traits', 'glanceclient.v2.client',
+    'neutronclient.v2_0.client', 'cinderclient.v3.client', 'keystoneauth1.loading', 'keystoneauth1.token_endpoint',
+    'openstack.connection', 'castellan.key_manager', 'cursive.signature_utils', 'libvirt', 'lxml.etree', 'libvirt_qemu',
+    'cryptography.x509', 'alembic.command', 'alembic.context', 'sqlalchemy.dialects.sqlite', 'cliff.lister',
+    'cliff.show', 'oslo_upgradecheck.upgradecheck', 'xml.etree.ElementTree', 'oslo_utils.imageutils')
+
+# Both hosts have the keys of one image, so the key of the host is a key to the other.
+PREPARE: Final = f"""
+set -eu
+install -d -m 700 /root/.ssh /var/lib/devicetrack
+cp /etc/ssh/ssh_host_ed25519_key /root/.ssh/id_ed25519
+cp /etc/ssh/ssh_host_ed25519_key.pub /root/.ssh/authorized_keys
+for name in {' '.join(f'{name},{address}' for name, address in machines.ADDRESSES.items())}; do
+    echo "$name $(cut -d' ' -f1,2 /etc/ssh/ssh_host_ed25519_key.pub)" >>/root/.ssh/known_hosts
+done
+install -d /etc/nova {INSTANCES} {pathlib.PurePath(LOG).parent}
+# sudo looks for programs where a distribution puts them.
+ln -s {images.VENV}/bin/privsep-helper /usr/local/bin/
+systemctl start ssh
+"""
+
+
+def begin(image: images.Image) -> Mapping[str, pathlib.Path]:
+    """Hosts that have booted and have imported what Nova imports; made once for an image, which takes minutes."""
+    return started.get(image, MODULES, dict.fromkeys(services.PORTS, 0), _prepare, PREPARE)
+
+
+def _prepare(machine: machines.Machine) -> None:
+    machine.run(['sh', '-c', PREPARE], timeout_s=PROGRAM_S)
+
+
+class Host:
+    """A compute host, as its operator sees it. ``program`` is the compute service that it is to run."""
+
+    def __init__(self, machine: machines.Machine, program: str, at: settings.Addresses) -> None:
+        self.machine, self.name = machine, machine.name
+        self.program = program
+        self._at = at
+        self._service: machines.Process | None = None
+        self._nvdimms = tuple(range(machines.NVDIMMS))
+
+    def boot(self) -> None:
+        self.machine.start(self._nvdimms)
+        self.machine.run(['systemctl', 'start', 'ssh'], timeout_s=PROGRAM_S)
+
+    def boot_renumbered(self) -> None:
+        """Boot, and find NVDIMMs in another order than the last time."""
+        self._nvdimms = self._nvdimms[::-1]
+        self.boot()
+
+    def configure(self) -> None:
+        self.machine.write(CONFIGURATION, settings.text(_options(self.machine, self._at)).encode())
+
+    def start_service(self) -> None:
+        """Start the compute service, and do not wait for it."""
+        self._service = self.machine.spawn_module(
+            ['devicetrack.tests.cloud.inside.service', PID_FILE, self.program, '--config-file', CONFIGURATION],
+            imported=False)
+
+    def kill_service(self) -> None:
+        """``kill -9`` of the service itself: what it started may go on."""
+        assert self._service is not None
+        self.machine.run(['sh', '-c', f'kill -9 $(cat {PID_FILE})'])
+        self._service.wait(PROGRAM_S)
+        self._service = None
+
+    @property
+    def serves(self) -> bool:
+        """Whether the compute service's process runs."""
+        return self._service is not None and not self._service.ended
+
+    def cut(self) -> None:
+        """Take the power away."""
+        self.machine.cut()
+        self._service = None
+
+    def look(self, *fill: str) -> Any:
+        """What libvirt and the kernel have: see inside/look.py."""
+        return json.loads(self._module('devicetrack.tests.cloud.inside.look', *fill))
+
+    def manage(self, *arguments: str) -> Any:
+        """The answer of ``devicetrack-manage``, as JSON. Findings are an answer."""
+        return json.loads(self._module('devicetrack.cmd.manage', '--config-file', CONFIGURATION, *arguments,
+                                       '--format', 'json', statuses=(0, 3)) or '[]')
+
+    def _module(self, name: str, *arguments: str, statuses: tuple[int, ...] = (0,)) -> str:
+        process = self.machine.spawn_module([name, *arguments], imported=False)
+        process.close()
+        status = process.wait(PROGRAM_S)
+        out = process.output().decode()
+        if status not in statuses:
+            raise machines.Failed(f'{self.name}: {name} {arguments} ended with {status}\n{out}\n{process.err}')
+        return out
+
+    def logs(self) -> str:
+        """The end of the compute service's log."""
+        if not self.machine.runs:
+            return f'--- {self.name} is off\n'
+        said = self._service.err if self._service is not None else ''
+        log = self.machine.run(['tail', '-c', str(LONGEST_LOG), LOG], check=False).out
+        return f'--- {self.name}: {self.program}\n{log}\n{said[-LONGEST_LOG:]}'
+
+
+def _options(machine: machines.Machine, at: settings.Addresses) -> settings.Sections:
+    made = settings.common(at)
+    made['DEFAULT'] |= {
+        'host': machine.name, 'my_ip': machine.address, 'compute_driver': 'libvirt.LibvirtDriver',
+        'state_path': '/var/lib/nova', 'instances_path': INSTANCES, 'log_file': LOG, 'debug': True,
+        'reserved_host_memory_mb': 256, 'reserved_host_disk_mb': 0,
+        'vif_plugging_is_fatal': False, 'resume_guests_state_on_host_boot': True,
+        # Often enough for a test, and late enough for an emulated processor.
+        'update_resources_interval': 20, 'sync_power_state_interval': -1, 'heal_instance_info_cache_interval': -1,
+        'report_interval': 5,
+    }
+    return made | {
+        'workarounds': {'disable_rootwrap': True},
+        'vnc': {'enabled': False}, 'spice': {'enabled': False},
+        'oslo_concurrency': {'lock_path': '/var/lib/nova/locks'},
+        'devices': {'enabled_mdev_types': MDEV_TYPE},
+        'libvirt': {
+            'virt_type': 'qemu', 'cpu_mode': 'none', 'swtpm_enabled': False,
+            'pmem_namespaces': ','.join(f'{label}:{"|".join(names)}' for label, names in NAMESPACES.items()),
+            'live_migration_uri': 'qemu+tcp://%s/system', 'live_migration_inbound_addr': machine.address,
+            'remote_filesystem_transport': 'ssh', 'images_type': 'qcow2',
+        },
+    }
