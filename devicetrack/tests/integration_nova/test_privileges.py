@@ -6,9 +6,11 @@ whose /etc has a user ``nova``.
 
 from __future__ import annotations
 
+import grp
 import json
 import os
 import pathlib
+import pwd
 import shutil
 import subprocess
 import sys
@@ -26,7 +28,9 @@ ROOT = pathlib.Path(devicetrack.__file__).parent.parent
 BIN = pathlib.Path(sys.executable).parent
 # Nova's own, as its package installs them.
 NOVA = pathlib.Path(sys.prefix, 'etc/nova')
-UID = 64055
+_TAKEN = {user.pw_uid for user in pwd.getpwall()} | {group.gr_gid for group in grp.getgrall()}
+# Nobody's on this machine, for sudo takes a user for the first one of its number.
+UID = next(number for number in range(20_000, 60_000) if number not in _TAKEN)
 
 SERVICE = textwrap.dedent("""
     import json, os, pwd, shlex, sys

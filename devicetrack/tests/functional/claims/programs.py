@@ -10,6 +10,7 @@ import os
 import random
 import sys
 import threading
+import traceback
 from typing import Any
 
 import libvirt
@@ -128,8 +129,10 @@ def live(options: dict[str, Any]) -> None:
     def lives() -> None:
         try:
             live_and_die()
+        except BaseException:                   # whatever ends a thread is a failure
+            traceback.print_exc()
         finally:
-            os._exit(1)                         # whatever ends a thread is a failure
+            os._exit(1)
 
     def live_and_die() -> None:
         while True:
