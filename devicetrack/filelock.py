@@ -102,6 +102,7 @@ class NodeLock(FileLock):
     """A lock on what stands for a device on the host: its node, file or directory in sysfs. It creates nothing.
 
     Whoever shares the device shares the lock, whatever its state directory. Anybody who may read the path can hold it.
+    No child is given one, so a block ends it for everybody.
 
     :raises OSError: from :meth:`acquire`: there is none, or it cannot be opened
     """
@@ -110,6 +111,10 @@ class NodeLock(FileLock):
 
     def __init__(self, path: str) -> None:
         super().__init__(os.path.realpath(path))
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 traceback: TracebackType | None) -> None:
+        self.unlock()
 
 
 class DirectoryLock(FileLock):
@@ -127,6 +132,18 @@ def flock(fd: int) -> bool:
             raise
         return False
     return True
+
+
+def close(fd: int) -> None:
+    """Close what is open, and end its lock for everybody who has the descriptor.
+
+    For one that no living child was given. As with :meth:`FileLock.unlock`, a child that another thread forks at this
+    moment has it too until it runs its program, and after a plain close it would still hold the lock.
+    """
+    try:
+        fcntl.flock(fd, fcntl.LOCK_UN)
+    finally:
+        os.close(fd)
 
 
 def holder(path: str) -> int | None:

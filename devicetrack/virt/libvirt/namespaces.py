@@ -219,7 +219,7 @@ class DirectorySource(Source):
             lock.acquire()
         except filelock.FileLocked:
             return True
-        lock.release()
+        lock.unlock()
         return False
 
 

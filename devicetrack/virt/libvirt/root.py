@@ -9,6 +9,7 @@ import pathlib
 import re
 import stat
 import subprocess
+import time
 
 from devicetrack import exception
 from devicetrack import filelock
@@ -23,6 +24,12 @@ VFIO = '/dev/vfio'
 SYSFS = '/sys'
 DEVICES = '/dev'
 PROCESSES = '/proc'
+
+# So long a child that is about to run its program may have open what its parent had: on a machine that has work for
+# many processors it waits for one.
+FORK_S = 1.0
+_POLL_S = 0.01
+_ENDED = 0
 
 _DAX = re.compile(r'dax[0-9]+\.[0-9]+')
 _PCI_ADDRESS = re.compile(r'[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]')
@@ -83,7 +90,7 @@ def is_dax_locked(path: str) -> bool:
             raise OSError(errno.EINVAL, 'not a character device')
         return not filelock.flock(fd)
     finally:
-        os.close(fd)
+        filelock.close(fd)
 
 
 def _dax_name(path: str) -> str:
@@ -103,9 +110,20 @@ def check_alone(fd: int) -> None:
     """
     if not filelock.flock(fd):
         raise BlockingIOError(errno.EAGAIN, 'somebody else holds its lock')
-    users = _users_of(os.fstat(fd), os.path.basename(os.readlink(f'/proc/self/fd/{fd}')))
-    if users:
-        raise OSError(errno.EBUSY, f'open in process {", ".join(map(str, users))}')
+    name = os.path.basename(os.readlink(f'/proc/self/fd/{fd}'))
+    deadline, seen = time.monotonic() + FORK_S, set[int]()
+    while users := _users_of(os.fstat(fd), name):
+        # Who forks to run a program has in the child, for a moment, whatever was open in any thread. Such a child of
+        # ours has what we had, and writes nothing. Another's may have what its parent had before.
+        parents = {pid: _forked_from(pid) for pid in users}
+        if all(parent == os.getpid() for parent in parents.values()):
+            break
+        of_their_own = {pid for pid, parent in parents.items() if parent is None}
+        # Who began to run its program between the two looks at it has closed what was open.
+        if time.monotonic() >= deadline or seen & of_their_own:
+            raise OSError(errno.EBUSY, f'open in process {", ".join(map(str, users))}')
+        seen = of_their_own
+        time.sleep(_POLL_S)
 
 
 def _check_dax(name: str, number: int, size_bytes: int) -> None:
@@ -149,6 +167,23 @@ def _users_of(wanted: os.stat_result, name: str) -> list[int]:
                 if stat.S_ISCHR(wanted.st_mode) and os.stat(process).st_uid != 0:
                     raise
     return sorted(found)
+
+
+def _forked_from(pid: int) -> int | None:
+    """The parent of a process that still runs what its parent runs; :data:`_ENDED` if it has ended, else None."""
+    try:
+        with open(os.path.join(PROCESSES, str(pid), 'stat'), encoding='ascii', errors='replace') as file:
+            # proc(5): the name, in parentheses, may hold anything. The state and the parent follow.
+            parent = int(file.read().rpartition(')')[2].split()[1])
+        runs = []
+        for one in (pid, parent):
+            with open(os.path.join(PROCESSES, str(one), 'cmdline'), 'rb') as file:
+                runs.append(file.read())
+    except (FileNotFoundError, ProcessLookupError):
+        return _ENDED
+    except OSError:
+        return None
+    return parent if runs[0] == runs[1] else None
 
 
 def _is_same(descriptor: str, wanted: os.stat_result) -> bool:

@@ -119,6 +119,41 @@ class TestUsers(base.TestCase):
         self.assertEqual('ready', process.stdout.readline().strip())
         self.assertIn(str(process.pid), self.check())
 
+    def test_a_child_of_ours_that_has_not_run_its_program_yet_is_no_user(self) -> None:
+        """Another thread forks it while the device is open here; on a busy machine it waits for a processor then."""
+        path = os.path.join(self.temp_dir(), 'file')
+        with open(path, 'wb') as file:
+            file.write(b'0')
+        before = os.open(path, os.O_RDWR)
+        ours, theirs = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.read(ours, 1)
+            os._exit(0)
+        os.close(before)
+        try:
+            fd = os.open(path, os.O_RDWR)
+            root.check_alone(fd)
+            filelock.close(fd)
+        finally:
+            os.write(theirs, b'.')
+            os.waitpid(pid, 0)
+            os.close(ours)
+            os.close(theirs)
+
+    def test_a_lock_ends_for_a_child_that_was_forked_meanwhile(self) -> None:
+        path = os.path.join(self.temp_dir(), 'file')
+        with open(path, 'wb'):
+            pass
+        fd = os.open(path, os.O_RDWR)
+        self.assertTrue(filelock.flock(fd))
+        copy = os.dup(fd)                       # what such a child has
+        self.addCleanup(os.close, copy)
+        filelock.close(fd)
+        another = os.open(path, os.O_RDWR)
+        self.addCleanup(os.close, another)
+        self.assertTrue(filelock.flock(another))
+
     def test_a_device_that_is_mapped_is_told_by_its_name(self) -> None:
         """No such device can be mapped here, so the list of mappings is made."""
         self.patch(root, 'PROCESSES', self.temp_dir())

@@ -26,6 +26,7 @@ import uuid
 from xml.sax import saxutils
 
 from devicetrack import exception
+from devicetrack import filelock
 from devicetrack import vocabulary
 from devicetrack.conf import libvirt as options
 from devicetrack.objects import details
@@ -170,12 +171,14 @@ class VPMEM(api.DeviceKind):
                         self.options.wipe_rate_mib_s)
             # A namespace that became read-only meanwhile may have its old bytes back after a power cut.
             self._wipeable(assignment)
-        finally:
-            os.close(fd)
-        os.close(self._open(assignment, namespace))             # nobody has opened it meanwhile
+        except BaseException:
+            os.close(fd)                        # a wiper may live, and keeps the lock
+            raise
+        filelock.close(fd)
+        filelock.close(self._open(assignment, namespace))       # nobody has opened it meanwhile
 
     def is_untouched(self, assignment: DeviceAssignment) -> bool:
-        os.close(self._open(assignment, self._wipeable(assignment)))        # nobody has it open or mapped
+        filelock.close(self._open(assignment, self._wipeable(assignment)))      # nobody has it open or mapped
         self._wipeable(assignment)
         return True
 
@@ -226,8 +229,10 @@ class VPMEM(api.DeviceKind):
             if problem is not None:
                 raise exception.NotProven(self.name, assignment.identifier, problem)
             self._wipeable(assignment)
-        finally:
-            os.close(fd)
+        except BaseException:
+            os.close(fd)                        # as in unclaim
+            raise
+        filelock.close(fd)
 
     def _wipeable(self, assignment: DeviceAssignment) -> namespaces.Namespace:
         """Read the recorded namespace.
