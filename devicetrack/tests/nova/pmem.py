@@ -6,7 +6,6 @@ code proves and wipes it.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 from typing import Any
@@ -73,12 +72,9 @@ class Source(namespaces.NdctlSource):
     def is_blank(self, namespace: namespaces.Namespace) -> bool:
         fd = os.open(self._file(namespace), os.O_RDONLY | os.O_CLOEXEC)
         try:
-            os.lseek(fd, 0, os.SEEK_DATA)
-        except OSError as error:
-            return error.errno == errno.ENXIO           # the whole file is a hole (lseek(2))
+            return namespaces.is_hole(fd)
         finally:
             os.close(fd)
-        return False
 
     def open(self, namespace: namespaces.Namespace, writing: bool = True) -> int:
         fd = os.open(self._file(namespace), (os.O_RDWR if writing else os.O_RDONLY) | os.O_CLOEXEC)

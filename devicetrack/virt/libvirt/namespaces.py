@@ -188,12 +188,11 @@ class DirectorySource(Source):
             status = os.fstat(fd)
             if (_file_uuid(namespace.name, status.st_ino), status.st_size) != (namespace.uuid, namespace.size_bytes):
                 return False
-            os.lseek(fd, 0, os.SEEK_DATA)
-        except OSError as error:
-            return error.errno == errno.ENXIO           # the whole file is a hole (lseek(2))
+            return is_hole(fd)
+        except OSError:
+            return False
         finally:
             os.close(fd)
-        return False
 
     def open(self, namespace: Namespace, writing: bool = True) -> int:
         fd = self._open(namespace, os.O_RDWR if writing else os.O_RDONLY)
@@ -221,6 +220,15 @@ class DirectorySource(Source):
             return True
         lock.unlock()
         return False
+
+
+def is_hole(fd: int) -> bool:
+    """Whether a whole file is a hole, so that all of its bytes are zero (lseek(2))."""
+    try:
+        os.lseek(fd, 0, os.SEEK_DATA)
+    except OSError as error:
+        return error.errno == errno.ENXIO
+    return False
 
 
 @functools.lru_cache(maxsize=1 << 16)

@@ -103,7 +103,8 @@ def _dax_name(path: str) -> str:
 def check_alone(fd: int) -> None:
     """Take the lock on a device or file that is open, and check that no other process has it open or mapped.
 
-    The lock lasts until every process that got this descriptor has closed it.
+    A child of this process that has not run its program yet is no user. The lock lasts until every process that got
+    this descriptor has closed it.
 
     :raises BlockingIOError: somebody else has the lock
     :raises OSError: EBUSY: another process has it open or mapped; else, nobody knows
