@@ -28,6 +28,9 @@ PREFERRED: Final = 'preferred'
 LEGACY: Final = 'legacy'
 NONE: Final = 'none'
 NUMA_AFFINITY_POLICIES: Final = (REQUIRED, PREFERRED, LEGACY, NONE)
+# Services have one policy more, and there it is ``preferred`` here: of a device the NUMA node is known and the socket
+# is not, and near is on the same socket too.
+SOCKET: Final = 'socket'
 
 # Why a device may not be handed out. A device with several of these reasons is free again when the last one ends.
 DRAINED: Final = 'drained'
@@ -41,8 +44,17 @@ RETIRED: Final = 'retired'
 NO_PROVIDER: Final = 'no provider yet'
 # Its owner left it, and it could not be taken back: it is held still, and this is for people to know.
 NOT_GIVEN_BACK: Final = 'not given back'
+# Somebody has a device that may not be held beside it.
+EXCLUDED: Final = 'excluded'
 WITHHELD_REASONS: Final = (DRAINED, RETIRED, UNHEALTHY, FOREIGN, IN_DOUBT, UNPROVEN, NOT_ADOPTED, NO_PROVIDER,
-                           NOT_GIVEN_BACK)
+                           NOT_GIVEN_BACK, EXCLUDED)
+
+# What a device is to a token that it shares with others. Instances may hold any parts of a token, a whole goes with no
+# part and no other whole, and all that is held of what goes together belongs to one instance.
+PART: Final = 'part'
+WHOLE: Final = 'whole'
+TOGETHER: Final = 'together'
+EXCLUSION_MODES: Final = (PART, WHOLE, TOGETHER)
 
 # What happens to a free device that keeps bytes and that nothing proves clean.
 VERIFY: Final = 'verify'
@@ -88,6 +100,11 @@ _NUMA_PROVIDER = re.compile('numa[0-9]+')
 def is_uuid(value: object) -> bool:
     """Whether a value is a UUID in its canonical form: text, lower case, with hyphens."""
     return isinstance(value, str) and _UUID.fullmatch(value) is not None
+
+
+def numa_policy(text: object) -> object:
+    """The policy of ours for one that a service has; any other value as it is."""
+    return PREFERRED if text == SOCKET else text
 
 
 def pmem_resource_class(label: str) -> str:

@@ -221,6 +221,8 @@ class LockedLedger:
     proven = _noting(Ledger.proven)
     withheld = _asking(Ledger.withheld)
     reasons = _asking(Ledger.reasons)
+    excluded = _asking(Ledger.excluded)
+    why_excluded = _asking(Ledger.why_excluded)
     held = _asking(Ledger.held)
     device = _asking(Ledger.device)
     devices = _asking(Ledger.devices)

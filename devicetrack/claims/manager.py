@@ -38,6 +38,7 @@ from devicetrack.objects import DeviceRequest
 from devicetrack.objects import InstanceResources
 from devicetrack.objects import LiveMigrationCheck
 from devicetrack.objects import Provider
+from devicetrack.objects.pci_alias import PCIAlias
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestConfig
 from devicetrack.objects.values import MigrationDefinitions
@@ -779,6 +780,11 @@ class ClaimManager:
     def classes(self) -> frozenset[str]:
         """The resource classes that count devices of this host."""
         return self._ready().views.providers.classes
+
+    @property
+    def aliases(self) -> Mapping[str, PCIAlias] | None:
+        """The names by which flavors ask for PCI functions of this host; None when its driver hands out none."""
+        return self._ready().views.providers.aliases
 
     @property
     def rules(self) -> Rules:

@@ -51,6 +51,7 @@ from devicetrack.engine.withholding import Marks
 from devicetrack.engine.withholding import Target
 from devicetrack.objects import DeviceRequest
 from devicetrack.objects import Provider
+from devicetrack.objects.pci_alias import PCIAlias
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Record
 from devicetrack.objects.values import Usage
@@ -101,13 +102,15 @@ class Explanation(NamedTuple):
     """The answer to a request. ``fits`` is about the whole request: parts that fit alone may be too much together.
 
     ``unknown`` names what could not be read, and why: its devices count as none. ``providers`` has the stable names of
-    parents by the UUIDs of their providers.
+    parents by the UUIDs of their providers. ``excluded`` has the devices of the wanted classes that are excluded, and
+    who has what that excludes them.
     """
 
     fits: bool
     parts: tuple[Shortage, ...]
     unknown: tuple[str, ...]
     providers: Mapping[str, str]
+    excluded: Mapping[DeviceKey, str]
 
 
 def locate(store: store_api.Store, name: str | None, machine_id_path: str) -> store_api.Host:
@@ -208,7 +211,8 @@ class Observer:
         ledger, names = self._ledger(views, marks)
         releasing = [record.key for record in views.records if record.state == vocabulary.RELEASING]
         wiping = self._driver.wiping(releasing) if releasing else {}
-        lines = [_line_of(device, names, wiping) for device in ledger.devices()]
+        excluded = ledger.excluded()
+        lines = [_line_of(device, names, wiping, excluded) for device in ledger.devices()]
         for pool in ledger.pools():
             if pool.makes:
                 reason = None
@@ -234,7 +238,8 @@ class Observer:
         """Every device and parent that is withheld, why, and the instances that still have it."""
         views, marks = self.read(), self._marks()
         ledger, _names = self._ledger(views, marks)
-        return withheld.with_progress(withheld.listed(marks, ledger.reasons(), views.records, views), self._driver)
+        return withheld.with_progress(withheld.listed(marks, ledger.reasons(), ledger.excluded(), views.records, views),
+                                      self._driver)
 
     def _marks(self) -> Marks:
         return withheld.load(self._store, self.host.uuid)
@@ -285,6 +290,11 @@ class Observer:
         """The resource classes that count devices by the options, whether the host has any or not."""
         return self._driver.resource_classes()
 
+    @property
+    def aliases(self) -> Mapping[str, PCIAlias] | None:
+        """The names by which flavors ask for PCI functions; None when the options hand out none."""
+        return self._driver.aliases()
+
     def explain(self, request: DeviceRequest) -> Explanation:
         """Say whether a request would fit now and, for each part, which devices there are.
 
@@ -298,6 +308,9 @@ class Observer:
             raise exception.BadRequest('request', None, 'it asks for no device')
         parts = tuple(shortage._replace(unread=bool(views.inventory.unknown))
                       for shortage in ledger.shortages(demand, everything=True))
+        wanted = {part.resource_class for part in parts}
+        excluded = {key: why for key, why in ledger.excluded().items()
+                    if (device := ledger.device(key)) is not None and device.resource_class in wanted}
         try:
             ledger.take('', demand)             # only this method uses this ledger
         except exception.NoFit:
@@ -306,7 +319,7 @@ class Observer:
             fits = True
         unknown = tuple(f'{unknown.what}: {unknown.reason}'
                         for unknown in (*views.usage.unknown, *views.inventory.unknown))
-        return Explanation(fits, parts, unknown, names)
+        return Explanation(fits, parts, unknown, names, excluded)
 
     def _ledger(self, views: Views, marks: Marks) -> tuple[ledgers.Ledger, dict[str, str]]:
         """The ledger that a manager would make of these views at its start; and provider names by UUID."""
@@ -325,13 +338,15 @@ def _compare(views: Views, marks: Marks) -> list[Finding]:
 
 
 def _line_of(device: states.DeviceState, names: Mapping[str, str],
-             wiping: Mapping[DeviceKey, WipeProgress]) -> Line:
+             wiping: Mapping[DeviceKey, WipeProgress], excluded: Mapping[DeviceKey, str]) -> Line:
     reasons = {NOT_MADE_YET, *device.withheld} if device.unborn else device.withheld
+    why = excluded.get(DeviceKey(device.kind, str(device.identifier)))
     status = {selection.HELD: HELD, selection.RELEASING: RELEASING}.get(
         device.state, WITHHELD if device.withheld else FREE)
     return Line(device.kind, device.identifier, status, 1, device.resource_class, names.get(device.provider_uuid),
                 device.provider_uuid, device.parent, device.numa_node, device.instance_uuid,
-                '; '.join(filter(None, (withholding.text(reasons), _progress(device, wiping)))) or None, device.details)
+                '; '.join(filter(None, (withholding.text(reasons), why, _progress(device, wiping)))) or None,
+                device.details)
 
 
 def _progress(device: states.DeviceState, wiping: Mapping[DeviceKey, WipeProgress]) -> str:

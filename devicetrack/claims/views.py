@@ -23,6 +23,7 @@ from devicetrack.engine.views import needs_guest_records
 from devicetrack.engine.views import Views
 from devicetrack.engine.withholding import Marks
 from devicetrack.objects import DeviceRequest
+from devicetrack.objects.pci_alias import PCIAlias
 from devicetrack.objects.values import Inventory
 from devicetrack.objects.values import Record
 from devicetrack.store.api import Store
@@ -40,7 +41,8 @@ class Providers(NamedTuple):
     ``below`` has, by provider, the classes that only providers below it count: a flat view of the scheduler allocates
     them there. ``present`` has the UUIDs by the stable names of providers that the host has something of now, '' for
     the node; ``complete`` says whether all of the host could be read. ``missing`` are the names of those that the
-    compute service has not created yet.
+    compute service has not created yet. ``aliases`` are the names by which flavors ask for PCI functions of ours; None
+    without such functions.
     """
 
     uuids: frozenset[str] = frozenset()
@@ -49,6 +51,7 @@ class Providers(NamedTuple):
     present: Mapping[str, str] = {}
     complete: bool = False
     missing: frozenset[str] = frozenset()
+    aliases: Mapping[str, PCIAlias] | None = None
 
     def demand(self, allocations: Mapping[str, Any] | DeviceRequest | None, flavor: Any) -> demands.Demand:
         """What a claim with these allocations asks of this host; what they hold of other hosts is skipped.
@@ -59,7 +62,7 @@ class Providers(NamedTuple):
         if isinstance(allocations, DeviceRequest):
             return demands.from_request(allocations, self.uuids)
         demand = demands.from_allocations(allocations, self.uuids, self.classes, getattr(flavor, 'extra_specs', None),
-                                          self.below, self.complete and not self.missing)
+                                          self.below, self.complete and not self.missing, self.aliases)
         if demand.skipped:
             LOG.debug('Left out of a claim: what is allocated at providers of other hosts: %s',
                       ', '.join(demand.skipped))
@@ -154,7 +157,8 @@ class HostViews:
             frozenset(provider for _class, provider in counted if provider) | self._known.all(),
             here | self._driver.resource_classes(),
             {root: here - {resource_class for resource_class, provider in counted if provider == root}} if root else {},
-            {name: self._known.uuid_of(name) for name in names - missing}, complete, frozenset(missing))
+            {name: self._known.uuid_of(name) for name in names - missing}, complete, frozenset(missing),
+            self._driver.aliases())
 
     def read_parents(self) -> None:
         """Read again what parents can make, after one of them turned out to be full. May block."""

@@ -124,14 +124,16 @@ def left_at(target: Target, records: Iterable[Record]) -> tuple[Record, ...]:
     return tuple(record for record in records if target.has(record.kind, record.identifier, record.parent))
 
 
-def listed(marks: Marks, reasons: Mapping[DeviceKey, frozenset[str]], records: Sequence[Record],
-           views: Views | None = None) -> list[Withheld]:
+def listed(marks: Marks, reasons: Mapping[DeviceKey, frozenset[str]], excluded: Mapping[DeviceKey, str],
+           records: Sequence[Record], views: Views | None = None) -> list[Withheld]:
     """All that is withheld.
 
     :param reasons: those of a ledger: what no audit has noted yet has no time, and neither has what an option asks for
+    :param excluded: by the same ledger, who has what that excludes a device
     :param views: they explain what no audit has noted yet
     """
     details = {} if views is None else withholding.details_of(reasons, views)
+    details.update(((key, vocabulary.EXCLUDED), why) for key, why in excluded.items())
     found: dict[Target, dict[str, Cause]] = {target: dict(causes) for target, causes in marks.items()}
     for key, of_device in reasons.items():
         # Drained are those that have a mark, or all of a parent, which has one.
@@ -399,6 +401,9 @@ class WithheldDevices:
         used = obstacle(key, self._driver.get_usage(), 'remove it from the domain', 'fix that first')
         if used is not None:
             refuse(used.reason)
+        excluded = self._ledger.why_excluded(key)
+        if excluded is not None:
+            refuse(f'{excluded}, and what is done to this device may reach that one')
         for record in self._rows.of_devices([key]).values():
             refuse(f'instance {record.instance_uuid} has it')
         inventory = self._driver.get_inventory()
@@ -480,7 +485,9 @@ class WithheldDevices:
 
     def all(self) -> list[Withheld]:
         """Every device and parent that is withheld, why, and who has it still."""
-        return with_progress(listed(self.marks, self._ledger.reasons(), self._rows.all()), self._driver)
+        reasons = self._ledger.reasons()
+        excluded = self._ledger.excluded() if any(vocabulary.EXCLUDED in of_one for of_one in reasons.values()) else {}
+        return with_progress(listed(self.marks, reasons, excluded, self._rows.all()), self._driver)
 
 
 def _some(names: Sequence[str]) -> str:

@@ -14,6 +14,7 @@ from typing import TypeVar
 from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.objects import extra_specs as specs
+from devicetrack.objects.pci_alias import PCIAlias
 
 
 class Item(NamedTuple):
@@ -53,7 +54,8 @@ _NO_NEEDS = specs.Needs((), {}, None)
 
 def from_allocations(allocations: Any, providers: Collection[str], ours: Collection[str],
                      extra_specs: Mapping[str, str] | None = None,
-                     below: Mapping[str, Collection[str]] = _NONE_BELOW, certain: bool = True) -> Demand:
+                     below: Mapping[str, Collection[str]] = _NONE_BELOW, certain: bool = True,
+                     aliases: Mapping[str, PCIAlias] | None = None) -> Demand:
     """Read placement's allocations ``{provider UUID: {'resources': {CLASS: amount}}}``.
 
     Those of an instance that moves may name providers of both hosts. What is allocated at providers that are not of
@@ -66,6 +68,8 @@ def from_allocations(allocations: Any, providers: Collection[str], ours: Collect
     :param below: by provider, the classes that only providers below it count: allocated at it, they come from any of
         them
     :param certain: whether ``providers`` are all of this host's; if not, only the flavor's need counts
+    :param aliases: the names that the flavor's ``pci_passthrough:alias`` may have; None leaves that extra spec to
+        others, and so are functions of an alias for classes that are not ``ours``
     :raises BadRequest: the allocations have another shape, or hold less than the flavor needs
     :raises UnknownProvider: devices were allocated on providers that are not of this host, and nothing here or less
     """
@@ -90,7 +94,7 @@ def from_allocations(allocations: Any, providers: Collection[str], ours: Collect
                                       None if resource_class in below.get(provider, ()) else provider))
                 else:
                     elsewhere.setdefault(str(provider), {})[resource_class] = amount
-    needs = specs.read(extra_specs) if extra_specs else _NO_NEEDS
+    needs = specs.read(extra_specs, aliases, ours) if extra_specs else _NO_NEEDS
     if elsewhere:
         _check_complete(items, elsewhere, needs, providers, certain)
     if not extra_specs:

@@ -12,6 +12,7 @@ from typing import Any
 from typing import Final
 
 from devicetrack import vocabulary
+from devicetrack.engine import exclusion
 from devicetrack.engine.selection import FREE
 from devicetrack.engine.selection import HELD
 from devicetrack.engine.selection import Pool
@@ -26,6 +27,7 @@ from devicetrack.objects.values import Inventory
 from devicetrack.objects.values import InventoryDevice
 
 _UNPROVEN: Final = frozenset((vocabulary.UNPROVEN,))
+_EXCLUDED: Final = frozenset((vocabulary.EXCLUDED,))
 
 # What is said of a device anew whenever the host says that it has it, and by which parent.
 _OF_THE_HOST: Final = frozenset((vocabulary.UNHEALTHY, vocabulary.NOT_ADOPTED, vocabulary.UNPROVEN, vocabulary.DRAINED,
@@ -151,8 +153,11 @@ class Intake(Stock):
             if unit is None:
                 if not changed or device.key not in changed:
                     new.append(tuple(device))
-            elif not self._is_as_it_was(device, unit, unproven) and (not changed or device.key not in changed):
-                self._read_device(device, unit, unproven)
+            elif not self._is_as_it_was(device, unit, unproven):
+                if not changed or device.key not in changed:
+                    self._read_device(device, unit, unproven)
+                else:                           # which devices exclude one another is for the host alone to say
+                    self._read_exclusions(device, unit)
         # What a pool is said to be is what the first device of it is: not one that somebody made otherwise.
         new.sort(key=_IDENTIFIER)
         new.sort(key=_ADOPTABLE, reverse=True)
@@ -169,7 +174,8 @@ class Intake(Stock):
         """Take in devices that are not known here yet, by their fields, in the order in which they will be taken."""
         pools: dict[tuple[str | int | None, ...], Pool] = {}
         for fields in new:
-            kind, identifier, provider, resource_class, parent, numa_node, details, unhealthy, adoptable, _type = fields
+            (kind, identifier, provider, resource_class, parent, numa_node, details, unhealthy, adoptable, _type,
+             exclusions) = fields
             where = (kind, provider, resource_class, parent, numa_node)
             pool = pools.get(where)
             if pool is None:                    # thousands of devices have a few pools
@@ -180,6 +186,8 @@ class Intake(Stock):
             key = (kind, identifier)
             if key in unproven:
                 unit.unproven = True
+            if exclusions:
+                self._reconsider(self._exclusion.join(unit, exclusion.of_device(kind, identifier, exclusions)))
             is_well = unhealthy is None and adoptable and not self._standing and pool.provider_uuid
             if key in recorded:
                 unit.state = HELD
@@ -188,16 +196,20 @@ class Intake(Stock):
                     unit.withheld = self._reasons(unhealthy, adoptable, unit)
                 if not adoptable:                               # until hold has seen in its row who made it
                     unit.withheld |= {vocabulary.NOT_ADOPTED}
+                if exclusions:
+                    self._exclude(unit)
             else:
                 if unit.unproven or not is_well:
                     unit.withheld = self._reasons(unhealthy, adoptable, unit)
-                self._enqueue(unit)
+                self._enter(unit)
 
     def _is_as_it_was(self, device: InventoryDevice, unit: Unit, unproven: Collection[tuple[str, str]]) -> bool:
         """Whether the host says of a device what it said before, and that it is well: so it is with nearly all."""
         pool = unit.pool
-        return (device.details == unit.details and device.unhealthy is None and device.adoptable and not unit.withheld
-                and not unit.unborn and not self._standing
+        return (device.details == unit.details and device.unhealthy is None and device.adoptable
+                and (not unit.withheld or unit.withheld == _EXCLUDED) and not unit.unborn and not self._standing
+                and (not (device.exclusions or unit.exclusions) or unit.exclusions == exclusion.of_device(
+                    device.kind, device.identifier, device.exclusions))
                 and unit.unproven == (bool(unproven) and (device.kind, device.identifier) in unproven)
                 and pool.resource_class == device.resource_class
                 and pool.parent.name == device.parent and pool.numa_node == device.numa_node
@@ -216,9 +228,15 @@ class Intake(Stock):
         unit.details = device.details
         unit.unproven = (device.kind, device.identifier) in unproven
         self._move(unit, self._pool_of(device))
+        self._read_exclusions(device, unit)
         reasons = self._reasons(device.unhealthy, device.adoptable, unit)
         if reasons != unit.withheld:
             self._withhold(unit, reasons)
+
+    def _read_exclusions(self, device: InventoryDevice, unit: Unit) -> None:
+        exclusions = exclusion.of_device(device.kind, device.identifier, device.exclusions)
+        if exclusions != unit.exclusions:
+            self._set_exclusions(unit, exclusions)
 
     def _reasons(self, unhealthy: str | None, adoptable: bool, unit: Unit) -> frozenset[str]:
         """Why a device must not be handed out, once the host has said what it says now; whoever holds it keeps it."""

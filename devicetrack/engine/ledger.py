@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 from devicetrack import exception
 from devicetrack import vocabulary
+from devicetrack.engine import exclusion
 from devicetrack.engine.demand import arrange
 from devicetrack.engine.demand import Demand
 from devicetrack.engine.demand import Item
@@ -28,6 +29,7 @@ from devicetrack.engine.selection import HELD
 from devicetrack.engine.selection import Holding
 from devicetrack.engine.selection import Pool
 from devicetrack.engine.selection import RELEASING
+from devicetrack.engine.selection import Scope
 from devicetrack.engine.selection import Unit
 from devicetrack.engine.states import Available
 from devicetrack.engine.states import Hold
@@ -60,7 +62,7 @@ class Ledger(Intake):
             raise exception.InstanceHasClaim(instance_uuid, [unit.key for unit in first.units])
         items = demand.items
         if len(items) == 1:
-            some = self._take_item(items[0], demand)
+            some = self._take_item(items[0], demand, self._exclusive_of(instance_uuid) if first is not None else [])
             if some is None:
                 raise exception.NoFit(self.shortages(demand))
             units = in_order = some
@@ -68,14 +70,14 @@ class Ledger(Intake):
             # Items that name a provider choose first: what is left serves those that take from anywhere. Of one class,
             # the sets of pools that items allow contain one another or are apart, so whatever fits is found this way.
             # Classes that share parents are another matter: there, the class with the fewest parents chooses first.
-            taken: dict[int, list[Unit]] = {}
-            for index in sorted(range(len(items)), key=lambda index: self._choices(items[index])):
-                some = self._take_item(items[index], demand)
-                if some is None:
-                    for earlier in reversed(taken.values()):
-                        self._put_back(earlier)
-                    raise exception.NoFit(self.shortages(demand))
-                taken[index] = some
+            order = sorted(range(len(items)), key=lambda index: self._choices(items[index]))
+            taken = self._take_items(instance_uuid, demand, order)
+            if taken is None and self._exclusion:
+                # A whole that was chosen first may have excluded the parts that the next item needs, or parts all
+                # wholes. What fits the other way round is found so; not every mix is.
+                taken = self._take_items(instance_uuid, demand, order[::-1])
+            if taken is None:
+                raise exception.NoFit(self.shortages(demand))
             units = [unit for index in range(len(items)) for unit in taken[index]]
             in_order = [unit for some in taken.values() for unit in some]
         holding = Holding(instance_uuid, tuple(in_order))
@@ -91,6 +93,23 @@ class Ledger(Intake):
         if demand.order:
             units = arrange(units, [unit.pool.resource_class for unit in units], demand.order)
         return self._hold_of(instance_uuid, units)
+
+    def _take_items(self, instance_uuid: str, demand: Demand, order: Sequence[int]) -> dict[int, list[Unit]] | None:
+        """Take devices for each item of a demand, in this order, or nothing."""
+        own = self._exclusive_of(instance_uuid)
+        taken: dict[int, list[Unit]] = {}
+        for index in order:
+            some = self._take_item(demand.items[index], demand, own)
+            if some is None:
+                for earlier in reversed(taken.values()):
+                    self._put_back(earlier)
+                return None
+            taken[index] = some
+        return taken
+
+    def _exclusive_of(self, instance_uuid: str) -> list[Unit]:
+        """What an instance holds that excludes other devices: of these, it may have those that go together."""
+        return [unit for holding in self._holdings_of(instance_uuid) for unit in holding.units if unit.exclusions]
 
     def _hold_of(self, instance_uuid: str, units: Sequence[Unit]) -> Hold:
         unnamed = self._unnamed
@@ -128,18 +147,17 @@ class Ledger(Intake):
         else:
             numa_nodes, numa_policy = holding.affinity or (frozenset(), vocabulary.NONE)
         provider_uuid = None if holding.anywhere else pool.provider_uuid
-        taken = None
-        if accepts is not None:
-            near = NOTHING._replace(numa_nodes=numa_nodes, numa_policy=numa_policy)
-            taken = self._take_accepted(pool.resource_class, provider_uuid, near, accepts)
-        elif (other := scope.best(numa_nodes, numa_policy)) is not None:
-            taken = self._take_from(other)
+        taken = self._take_one(scope, Item(pool.resource_class, 1, provider_uuid, accepts),
+                               NOTHING._replace(numa_nodes=numa_nodes, numa_policy=numa_policy),
+                               self._exclusive_of(holding.instance_uuid))
         if taken is None:
             short = self._shortage(pool.resource_class, provider_uuid, 1, wanted, holding)
             own = sum(one.state == HELD and one.pool.resource_class == pool.resource_class
                       and provider_uuid in (None, one.pool.provider_uuid) for one in holding.units)
             raise exception.NoFit([short._replace(exist=short.exist - own, held=short.held - own)])
         taken.holding = holding
+        if taken.exclusions:
+            self._exclude(taken)
         holding.units = tuple(taken if one is unit else one for one in holding.units) + (unit,)
         return self._hold_of(holding.instance_uuid, (taken,))
 
@@ -194,7 +212,11 @@ class Ledger(Intake):
                     found.append((pool, None, pool.details, pool.room() - pool.free_count))
         return found
 
-    def _take_item(self, item: Item, demand: Demand) -> list[Unit] | None:
+    def _take_item(self, item: Item, demand: Demand, own: list[Unit]) -> list[Unit] | None:
+        """Take devices for one item of a demand, or nothing.
+
+        :param own: what the instance has that excludes others; what is taken here is added
+        """
         resource_class, amount, provider_uuid, accepts = item
         scope = self._pools.scopes.get((resource_class, provider_uuid))
         if scope is None:
@@ -202,7 +224,9 @@ class Ledger(Intake):
         units: list[Unit] = []
         while len(units) < amount:
             unit = None
-            if accepts is not None:
+            if own:
+                unit = self._take_one(scope, item, demand, own)
+            elif accepts is not None:
                 unit = self._take_accepted(resource_class, provider_uuid, demand, accepts)
             elif (pool := scope.best(demand.numa_nodes, demand.numa_policy)) is not None:
                 unit = self._take_from(pool)
@@ -210,7 +234,36 @@ class Ledger(Intake):
                 self._put_back(units)
                 return None
             units.append(unit)
+            if unit.exclusions:
+                self._exclude(unit)
+                own.append(unit)
         return units
+
+    def _take_one(self, scope: Scope, item: Item, demand: Demand, own: Sequence[Unit]) -> Unit | None:
+        """Take a device for an instance that has some which exclude others.
+
+        Those that only its own exclude are for nobody else, so they are looked at first; but a near one goes before.
+        """
+        resource_class, _amount, provider_uuid, accepts = item
+        unit = self._take_beside(item, demand, own, near=True) if own else None
+        if unit is None and accepts is not None:
+            unit = self._take_accepted(resource_class, provider_uuid, demand, accepts)
+        elif unit is None and (pool := scope.best(demand.numa_nodes, demand.numa_policy)) is not None:
+            unit = self._take_from(pool)
+        return self._take_beside(item, demand, own, near=False) if unit is None and own else unit
+
+    def _take_beside(self, item: Item, demand: Demand, own: Sequence[Unit], near: bool) -> Unit | None:
+        """Take a device that nothing excludes but what its instance has itself."""
+        for unit in self._exclusion.beside(own):
+            pool, nodes = unit.pool, demand.numa_nodes
+            if (pool.resource_class == item.resource_class and item.provider_uuid in (None, pool.provider_uuid)
+                    and allows(pool.numa_node, nodes, demand.numa_policy)
+                    and (not near or not nodes or demand.numa_policy == vocabulary.NONE or pool.numa_node in nodes)
+                    and (item.accepts is None or item.accepts(pool.parent_name, unit.details))):
+                unit.state = HELD               # it was withheld, and no free one; if it stands in its queue, it stays
+                pool.held_count += 1
+                return unit
+        return None
 
     def _take_accepted(self, resource_class: str, provider_uuid: str | None, demand: Demand,
                        accepts: Callable[[str | None, str], bool]) -> Unit | None:
@@ -309,6 +362,8 @@ class Ledger(Intake):
                     unit.pool.free_count -= 1
                 unit.pool.held_count += 1
                 unit.state = HELD
+                if unit.exclusions:
+                    self._exclude(unit)         # against what rows say elsewhere: it stays held, and is a finding
             if vocabulary.UNPROVEN in unit.withheld:
                 # Whoever gives it back proves it. By then its owner may have written to it.
                 self._withhold(unit, unit.withheld - {vocabulary.UNPROVEN})
@@ -342,6 +397,7 @@ class Ledger(Intake):
             pool.parent.pending += 1
         else:
             unit.withheld |= {GONE}
+            self._set_exclusions(unit, exclusion.of_row(record.kind, record.parent))
         if new:
             self._pools.index()
         return unit

@@ -53,8 +53,10 @@ STALE_MIGRATION: Final = 'stale migration'
 DETAILS_DIFFER: Final = 'details differ'
 NO_GUESTS: Final = 'no guest at all'
 NO_PROVIDER: Final = 'no provider yet'
+EXCLUSION_BROKEN: Final = 'exclusion broken'
 FINDINGS: Final = (USED_UNRECORDED, RECORDED_UNUSED, WRONG_OWNER, SHARED, GONE, UNHEALTHY, RELEASE_PENDING, ABANDONED,
-                   IN_DOUBT, VIEW_UNKNOWN, LEFT_OVER, STALE_MIGRATION, DETAILS_DIFFER, NO_GUESTS, NO_PROVIDER)
+                   IN_DOUBT, VIEW_UNKNOWN, LEFT_OVER, STALE_MIGRATION, DETAILS_DIFFER, NO_GUESTS, NO_PROVIDER,
+                   EXCLUSION_BROKEN)
 
 # The repairs that a finding may name; devicetrack.engine.repair_plan describes them.
 ADOPT: Final = 'adopt'
@@ -104,6 +106,8 @@ NO_DEVICE = DeviceKey('', '')
 
 Failures = Mapping[DeviceKey, Cause]
 NO_FAILURES: Final[Failures] = {}
+# A finding names so many rows.
+_SHOWN: Final = 5
 # So many times giving a device back fails until that is critical.
 CRITICAL_TRIES: Final = 5
 
@@ -115,7 +119,8 @@ def compare(views: Views, failures: Failures = NO_FAILURES) -> list[Finding]:
     :returns: findings, worst first; each difference once
     """
     seen = _Comparison(views, failures)
-    found = [*seen.unknown(), *seen.missing_guests(), *seen.used(), *seen.recorded(), *seen.moving(), *seen.stock()]
+    found = [*seen.unknown(), *seen.missing_guests(), *seen.used(), *seen.recorded(), *seen.moving(), *seen.stock(),
+             *seen.exclusions()]
     return sorted(found, key=lambda finding: (SEVERITIES.index(finding.severity), finding.kind, finding.device))
 
 
@@ -485,6 +490,36 @@ class _Comparison:
                     STALE_MIGRATION, WARNING, key, f'{record.role} for migration {record.migration_uuid} of {uuid}, '
                     f'which the compute service {status}; what else is known does not settle it',
                     'see where the instance runs, and set it and its migration right in the compute service')
+
+    # -- devices that exclude one another ------------------------------------------------------------------------------
+
+    def exclusions(self) -> Iterable[Finding]:
+        """Rows that have devices which may not be held beside one another: one finding for each token."""
+        if not any(Compact(InventoryDevice, self.inventory.devices).column('exclusions')):
+            return
+        tokens: dict[str, dict[str, list[Record]]] = {}
+        for key, exclusions in self.devices.column('exclusions').items():
+            owner = self.owners.get(key) if exclusions else None
+            if owner is not None:
+                for token, mode in exclusions:
+                    tokens.setdefault(token, {}).setdefault(mode, []).append(owner)
+        for token, modes in sorted(tokens.items()):
+            wholes, parts = modes.get(vocabulary.WHOLE, []), modes.get(vocabulary.PART, [])
+            together = modes.get(vocabulary.TOGETHER, [])
+            if wholes and len(wholes) + len(parts) > 1:
+                yield self._broken(token, 'its whole and something else of it are owned', [*wholes, *parts])
+            if len({record.instance_uuid for record in together}) > 1:
+                yield self._broken(token, 'what goes to one instance alone has several owners', together)
+
+    def _broken(self, token: str, what: str, records: Sequence[Record]) -> Finding:
+        owned = [f'{record.kind}/{record.identifier}: {_whose(record)}' for record in records]
+        more = f' and {len(owned) - _SHOWN} more' if len(owned) > _SHOWN else ''
+        first = records[0]
+        return self._finding(
+            EXCLUSION_BROKEN, CRITICAL, (first.kind, first.identifier),
+            f'{token}: {what}: {"; ".join(owned[:_SHOWN])}{more}',
+            "see which guest uses which device, and move or delete the others; each device stays its owner's until "
+            'then')._replace(held='every device of it')
 
     # -- devices of the host ------------------------------------------------------------------------------------------
 

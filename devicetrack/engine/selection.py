@@ -90,16 +90,19 @@ class Pool:
 class Unit:
     """One device. ``unborn`` is true while it is claimed and does not exist on the host yet.
 
-    ``unproven`` says that a guest may have left bytes on it, which nobody took away since.
+    ``unproven`` says that a guest may have left bytes on it, which nobody took away since. ``exclusions`` say which
+    devices may not be held beside it (:mod:`devicetrack.engine.exclusion`); nearly always there are none.
     """
 
-    __slots__ = ('pool', 'identifier', 'details', 'state', 'unborn', 'unproven', 'queued', 'withheld', 'holding')
+    __slots__ = ('pool', 'identifier', 'details', 'state', 'unborn', 'unproven', 'queued', 'exclusions', 'withheld',
+                 'holding')
 
     def __init__(self, pool: Pool, identifier: str, details: str) -> None:
         self.pool, self.identifier, self.details = pool, identifier, details
         self.state = FREE
         self.unborn = self.unproven = False
         self.queued = False                     # stands in its pool's line of free devices
+        self.exclusions: tuple[tuple[str, str], ...] = ()
         self.withheld = NO_REASON               # the reasons why it may not be handed out
         self.holding: Holding | None = None
 

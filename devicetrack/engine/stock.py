@@ -15,6 +15,7 @@ import itertools
 from typing import Final
 
 from devicetrack import vocabulary
+from devicetrack.engine.exclusion import Exclusion
 from devicetrack.engine.pools import Pools
 from devicetrack.engine.selection import FREE
 from devicetrack.engine.selection import HELD
@@ -33,6 +34,7 @@ from devicetrack.objects.values import Record
 # A reason of a device that is held: one that is free and not there is not known here.
 GONE: Final = 'gone from the host'
 _UNPROVEN: Final = frozenset((vocabulary.UNPROVEN,))
+_EXCLUDED: Final = frozenset((vocabulary.EXCLUDED,))
 
 
 class Inconsistent(Exception):
@@ -61,6 +63,7 @@ class Stock:
         # What was made or given back while somebody reads the host: by watch and device, the pool that it counted in.
         self._watches: dict[int, dict[DeviceKey, Pool]] = {}
         self._standing = Standing()
+        self._exclusion = Exclusion()
         self._keeping: frozenset[str] = frozenset()     # the kinds whose devices keep what a guest wrote
 
     # -- finding ------------------------------------------------------------------------------------------------------
@@ -212,7 +215,17 @@ class Stock:
         if unit.queued:                         # from before it was held for a row: its time in the line begins anew
             pool.free.remove(unit)
             unit.queued = False
+        self._enter(unit, first)
+
+    def _enter(self, unit: Unit, first: bool = False) -> None:
+        """Let a unit be chosen that has just become free, or is new, unless it is withheld."""
+        if not unit.exclusions:
+            self._enqueue(unit, first)
+            return
+        if self._exclusion.is_excluded(unit):
+            unit.withheld |= _EXCLUDED
         self._enqueue(unit, first)
+        self._exclude(unit)
 
     @staticmethod
     def _enqueue(unit: Unit, first: bool = False) -> None:
@@ -246,6 +259,8 @@ class Stock:
         if self._units.get(pool.kind, {}).get(unit.identifier) is unit:
             del self._units[pool.kind][unit.identifier]
         self._unnamed.pop(unit.identifier, None)
+        if unit.exclusions:
+            self._reconsider(self._exclusion.join(unit, ()))
         self._pools.siblings_grew(pool)
 
     def _pool(self, kind: str, provider_uuid: str, resource_class: str, parent: str | None,
@@ -383,10 +398,52 @@ class Stock:
         return bool(self._standing) and reason in self._standing.of(unit.key, unit.pool.parent_name)
 
     def _withhold(self, unit: Unit, reasons: frozenset[str]) -> None:
-        """Let a unit have these reasons and no others."""
+        """Let a unit have these reasons and no others. Whether it is excluded is not for its callers to say."""
+        if not unit.exclusions:
+            self._set_reasons(unit, reasons)
+            return
+        self._set_reasons(unit, reasons - _EXCLUDED | unit.withheld & _EXCLUDED)
+        self._exclude(unit)
+
+    def _set_reasons(self, unit: Unit, reasons: frozenset[str]) -> None:
         before, unit.withheld = unit.withheld, reasons or NO_REASON
         if unit.state == FREE:
             if reasons and not before:
                 unit.pool.free_count -= 1
             elif before and not reasons:
                 self._enqueue(unit)
+
+    # -- devices that exclude one another -----------------------------------------------------------------------------
+
+    def _exclude(self, unit: Unit) -> None:
+        """Withhold what a unit excludes, and admit what it excludes no more; and the same for the unit itself.
+
+        For whoever changed the state or the reasons of a unit with exclusions.
+        """
+        self._reconsider(self._exclusion.note(unit))
+        self._reconsider((unit,))
+
+    def _set_exclusions(self, unit: Unit, exclusions: tuple[tuple[str, str], ...]) -> None:
+        """Let a known unit have these exclusions and no others."""
+        self._reconsider(self._exclusion.join(unit, exclusions))
+        self._exclude(unit)
+
+    def _reconsider(self, units: Iterable[Unit]) -> None:
+        """Withhold units that are excluded now, and admit those that are not any more.
+
+        A unit that is held is never withheld for this reason, whatever rows say: its owner keeps it.
+        """
+        for unit in units:
+            excluded = unit.state == FREE and self._exclusion.is_excluded(unit)
+            if excluded != (vocabulary.EXCLUDED in unit.withheld):
+                self._set_reasons(unit, unit.withheld ^ _EXCLUDED)
+
+    def excluded(self) -> dict[DeviceKey, str]:
+        """Why each device is excluded that is: who has what, for people."""
+        return {unit.key: self._exclusion.why(unit) for unit in self._all_units()
+                if vocabulary.EXCLUDED in unit.withheld}
+
+    def why_excluded(self, key: DeviceKey) -> str | None:
+        """The same for one device, None for one that is not excluded."""
+        unit = self._find(key)
+        return self._exclusion.why(unit) if unit is not None and vocabulary.EXCLUDED in unit.withheld else None

@@ -144,8 +144,9 @@ class _View:
         users = tuple(sorted((naming.guests[domain.uuid], key in live, key in defined)
                              for domain, live, defined, _ in self.domains if key in live or key in defined))
         stored = self.withheld.get((key.kind, vocabulary.DEVICE, key.identifier))
+        there = self.machine.devices.get(key)
         return repr((of_row, None if data is None else naming.tokens[data], users, of_unit, stored,
-                     key in self.machine.unproven)), \
+                     key in self.machine.unproven, there and there.exclusions)), \
             self.free.index(key) if key in self.free else -1, key in self.machine.devices
 
     def form(self, naming: _Naming) -> tuple:

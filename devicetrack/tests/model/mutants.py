@@ -20,6 +20,7 @@ from devicetrack.claims.life import Arrival
 from devicetrack.claims.life import Life
 from devicetrack.claims.moves import Moves
 from devicetrack.claims.rows import Rows
+from devicetrack.engine import exclusion
 from devicetrack.engine import migrations
 from devicetrack.engine import reconcile
 from devicetrack.engine.ledger import Ledger
@@ -32,6 +33,7 @@ from devicetrack.tests.model.world import Shape
 
 NAMESPACES: Final = Shape(devices=2)
 MDEVS: Final = Shape(devices=0, mdevs=2)
+CARD: Final = Shape(devices=3, shared=False, card=True)
 
 
 class Mutant(NamedTuple):
@@ -140,6 +142,16 @@ def frees_before_the_row_is_gone() -> Iterator[None]:
         ledger.free(list(keys))
 
     with _in_place_of(Ledger, 'releasing', releasing):
+        yield
+
+
+# -- devices that exclude one another ---------------------------------------------------------------------------------
+
+
+@mutant('a card is held → nobody gets a part of it', 'it excludes nothing', CARD)
+def excludes_nothing() -> Iterator[None]:
+    with mock.patch.object(Ledger, '_reconsider', lambda ledger, units: None), \
+            mock.patch.object(exclusion.Exclusion, 'is_excluded', lambda tokens, unit: False):
         yield
 
 

@@ -12,6 +12,7 @@ from devicetrack import vocabulary
 from devicetrack.engine import selection
 from devicetrack.engine import withholding
 from devicetrack.objects.values import DeviceKey
+from devicetrack.testing import exclusions
 from devicetrack.tests.model import memory
 from devicetrack.tests.model.world import ModelHost
 from devicetrack.tests.model.world import Row
@@ -35,11 +36,13 @@ def broken(world: World, call: str = '') -> list[str]:
         found += _of_guests(world, host, rows)
         found += _of_devices(world, host, rows)
         found += _of_moves(world, host, rows)
+        found += _of_exclusions(host, rows)
         if call in _UNREALIZES:
             found += [f'{key.identifier} of host {name} is wiped or removed, and its row does not say so'
                       for key in host.machine.busy if key in rows and rows[key].state != vocabulary.RELEASING]
         if host.is_alive and not (world.starting and world.acting == name):
             found += _of_ledger(host, rows)
+            found += exclusions.disagreements(exclusions.of_ledger(memory.ledger(host.manager)))
             if not world.failures:
                 found += _of_boot(world, host, rows)
     for guest in world.service.guests.values():
@@ -95,6 +98,13 @@ def _of_moves(world: World, host: ModelHost, rows: dict[DeviceKey, Row]) -> Iter
                    f'{at_rest[row.instance_uuid].identifier}, which is at rest')
 
 
+def _of_exclusions(host: ModelHost, rows: dict[DeviceKey, Row]) -> Iterator[str]:
+    """No rows have devices that may not be held beside one another. Nobody but managers writes any."""
+    return exclusions.broken(exclusions.ExclusiveDevice(
+        key, device.exclusions, rows[key].instance_uuid if key in rows else None, False, False)
+        for key, device in host.machine.devices.items() if device.exclusions)
+
+
 def _of_ledger(host: ModelHost, rows: dict[DeviceKey, Row]) -> Iterator[str]:
     for row in rows.values():
         device = memory.ledger(host.manager).device(row.key)
@@ -143,14 +153,16 @@ def _idle_ledger(host: ModelHost, owned: set[DeviceKey]) -> Iterator[str]:
     for device in ledger.devices():
         if device.instance_uuid is not None and device.key not in owned:
             yield f'{device.identifier} of host {host.name} is held and has no row'
-        if device.withheld and device.key not in owned:
+        if device.withheld - {vocabulary.EXCLUDED} and device.key not in owned:
             yield f'{device.identifier} of host {host.name} is withheld: {withholding.text(device.withheld)}'
     room = sum(pool.room for pool in ledger.pools())
     machine = host.machine
     there = sum(1 for device in machine.devices.values() if device.kind == 'vpmem') \
         + sum(parent.units for parent in machine.parents.values())
-    if room != there - len(owned):
-        yield f'host {host.name} has {there} devices, {len(owned)} of them owned, and says that {room} can be had'
+    excluded = sum(vocabulary.EXCLUDED in device.withheld for device in ledger.devices())
+    if room != there - len(owned) - excluded:
+        yield (f'host {host.name} has {there} devices, {len(owned)} of them owned and {excluded} excluded, and says '
+               f'that {room} can be had')
     if running.gate.report_only is not None:
         yield f'host {host.name} only reports: {running.gate.report_only}'
 

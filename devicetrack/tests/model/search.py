@@ -71,6 +71,8 @@ class Result:
     def __str__(self) -> str:
         store = 'one store for both hosts' if self.shape.shared else 'a store for each host'
         kind = f'{self.shape.mdevs} mediated devices' if self.shape.mdevs else f'{self.shape.devices} namespaces'
+        if self.shape.card or self.shape.group:
+            kind += ' that exclude one another'
         return (f'{kind} a host, {store}: depth {self.depth}{"" if self.complete else " (not all of it)"}, '
                 f'{self.states} states, {self.transitions} transitions, {self.finished} ends, '
                 f'{self.seconds:.0f} s, {len(self.violations)} violations')

@@ -13,10 +13,16 @@ from devicetrack.tests.model.world import World
 
 class SearchTestCase(base.TestCase):
 
+    scenarios = base.table(
+        ('namespaces', Shape(shared=False)),
+        ('a card and its functions', Shape(devices=3, shared=False, card=True)),
+        ('a group', Shape(devices=3, shared=False, sizes=(2,), group=2)),
+        names=('shape',))
+
     def test_nothing_is_wrong_after_one_step_from_any_beginning(self):
-        """With namespaces and a store for each host. ``make model-check`` has all shapes, and goes on to two steps."""
+        """With a store for each host. ``make model-check`` has all shapes, and goes on to two steps."""
         quiet.logs(self)
-        result = search.run(Shape(shared=False), depth=1)
+        result = search.run(self.shape, depth=1)
         self.assertEqual([], [str(violation) for violation in result.violations])
         self.assertGreater(result.states, 100)
 

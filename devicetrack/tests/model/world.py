@@ -21,6 +21,7 @@ from typing import NamedTuple
 import fixtures
 import sqlalchemy as sa
 
+from devicetrack import vocabulary
 from devicetrack.claims import workers
 from devicetrack.claims.manager import ClaimManager
 from devicetrack.objects import DeviceRequest
@@ -202,6 +203,8 @@ class Shape(NamedTuple):
     :param mdevs: mediated devices that the one parent of each host can make
     :param shared: whether the hosts share one store
     :param sizes: how many devices a resize may lead to
+    :param card: the last namespace is the whole of a card, and the others are its parts
+    :param group: so many of the last namespaces go together
     """
 
     devices: int = 2
@@ -209,6 +212,17 @@ class Shape(NamedTuple):
     shared: bool = True
     guests: int = 2
     sizes: tuple[int, ...] = (1,)
+    card: bool = False
+    group: int = 0
+
+    def exclusions(self, number: int) -> tuple[tuple[str, str], ...]:
+        """Those of a namespace of each host."""
+        found = []
+        if self.card:
+            found.append(('card', vocabulary.WHOLE if number == self.devices - 1 else vocabulary.PART))
+        if number >= self.devices - self.group:
+            found.append(('group', vocabulary.TOGETHER))
+        return tuple(found)
 
 
 class World(fixtures.Fixture):
@@ -242,7 +256,7 @@ class World(fixtures.Fixture):
                 self.databases.append(database)
             machine = Machine(self._at_call)
             for number in range(self.shape.devices):
-                machine.add_namespace(f'd{number}')
+                machine.add_namespace(f'd{number}', exclusions=self.shape.exclusions(number))
             if self.shape.mdevs:
                 machine.add_parent('p0', units=self.shape.mdevs)
             pointed = PointedStore(store, self._at_call)

@@ -3,6 +3,8 @@
 from devicetrack import exception
 from devicetrack import objects
 from devicetrack.engine import demand
+from devicetrack.objects.pci_alias import PCIAlias
+from devicetrack.objects.pci_alias import PCIChoice
 from devicetrack.tests import base
 from devicetrack.tests.unit.engine.hosts import PMEM
 from devicetrack.tests.unit.engine.hosts import provider
@@ -163,6 +165,42 @@ class FlavorNeedsMoreTestCase(base.TestCase):
     def test_is_refused_and_never_claimed_as_less(self):
         error = self.assertRaises(exception.BadRequest, read, self.allocations, self.extra_specs)
         self.assertIn(self.resource_class, str(error))
+
+
+class AliasTestCase(base.TestCase):
+    """Flavors that ask for PCI functions by names, some of ours and some of the service's own."""
+
+    ALIASES = {name: PCIAlias(name, (PCIChoice(resource_class),), policy) for name, resource_class, policy in (
+        ('qat', 'CUSTOM_QAT', 'legacy'), ('gpu', 'PGPU', 'required'), ('theirs', 'CUSTOM_THEIRS', 'required'))}
+
+    def read(self, asked, allocated, **more):
+        return demand.from_allocations({HERE: {'resources': allocated}}, (HERE,), (PMEM, 'CUSTOM_QAT', 'PGPU'),
+                                       {'pci_passthrough:alias': asked, **more}, aliases=self.ALIASES)
+
+    def test_orders_what_was_allocated(self):
+        asked = self.read('gpu:1,qat:2', {'CUSTOM_QAT': 2, 'PGPU': 1, PMEM: 1}, **{'hw:pmem': '4GB'})
+        self.assertEqual((PMEM, 'PGPU', 'CUSTOM_QAT', 'CUSTOM_QAT'), asked.order)
+        self.assertEqual('required', asked.numa_policy)
+
+    def test_less_than_it_asks_for_is_refused(self):
+        for asked, allocated in (('qat:2', {'CUSTOM_QAT': 1}), ('qat:1,gpu:1', {'CUSTOM_QAT': 1}),
+                                 ('qat:1', {'VCPU': 1})):
+            error = self.assertRaises(exception.BadRequest, self.read, asked, allocated)
+            self.assertIn('the flavor needs', error.reason)
+
+    def test_for_functions_of_the_service_is_left_to_it(self):
+        asked = self.read('theirs:2,qat:1', {'CUSTOM_QAT': 1, 'CUSTOM_THEIRS': 2})
+        self.assertEqual((('CUSTOM_QAT',), 'legacy', 1), (asked.order, asked.numa_policy, len(asked.items)))
+        self.assertEqual(((), 'none'), self.read('theirs:2', {'VCPU': 1})[1:4:2])
+
+    def test_by_no_name_is_refused(self):
+        error = self.assertRaises(exception.BadRequest, self.read, 'tape:1', {'CUSTOM_QAT': 1})
+        self.assertIn('this host has gpu, qat, theirs', error.reason)
+
+    def test_is_left_to_the_service_without_names(self):
+        asked = demand.from_allocations({HERE: {'resources': {PMEM: 1}}}, (HERE,), OURS,
+                                        {'pci_passthrough:alias': 'tape:1'})
+        self.assertEqual(((), 'none'), (asked.order, asked.numa_policy))
 
 
 class RequestTestCase(base.TestCase):

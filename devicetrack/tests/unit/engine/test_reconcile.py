@@ -87,6 +87,53 @@ def guest(*devices, instance='i', host='host'):
     return values.GuestRecord(instance, host, None, devices)
 
 
+def exclusive(identifier, *exclusions):
+    return namespace(identifier)._replace(exclusions=exclusions)
+
+
+def claimed(device, owner='i', state='claimed'):
+    return hosts.row(device, owner, state)
+
+
+CARD = exclusive('card', ('t', 'whole'))
+FUNCTIONS = [exclusive(f'f{number}', ('t', 'part')) for number in range(7)]
+MEMBERS = [exclusive(f'g{number}', ('g', 'together')) for number in range(3)]
+
+
+class ExclusionTestCase(base.TestCase):
+    """Rows that have devices beside one another that the host excludes."""
+
+    scenarios = base.table(
+        ('nobody has any', [], None),
+        ('a card alone', [claimed(CARD)], None),
+        ('functions alone', [claimed(FUNCTIONS[0]), claimed(FUNCTIONS[1], 'j')], None),
+        ('a card and a function', [claimed(CARD), claimed(FUNCTIONS[0], 'j')],
+         ('card', 'i', 't: its whole and something else of it are owned: vpmem/card: owner i; vpmem/f0: owner j')),
+        ('of one owner, one on its way back', [claimed(CARD, state='releasing'), claimed(FUNCTIONS[0])],
+         ('card', 'i', 'vpmem/card: owner i, on its way back; vpmem/f0: owner i')),
+        ('a card and many functions', [claimed(one, 'j') for one in [*FUNCTIONS, CARD]],
+         ('card', 'j', 'vpmem/f3: owner j and 3 more')),
+        ('two wholes', [claimed(CARD), claimed(exclusive('other', ('t', 'whole')), 'j')],
+         ('card', 'i', 'vpmem/other: owner j')),
+        ('some of a group', [claimed(MEMBERS[0]), claimed(MEMBERS[2])], None),
+        ('a group of two owners', [claimed(MEMBERS[0]), claimed(MEMBERS[2], 'j')],
+         ('g0', 'i', 'g: what goes to one instance alone has several owners: vpmem/g0: owner i; vpmem/g2: owner j')),
+        names=('rows', 'expected'))
+
+    def test_is_one_critical_finding_for_a_token(self):
+        other = exclusive('other', ('t', 'whole'))
+        seen = views(there=[CARD, *FUNCTIONS, *MEMBERS, other, namespace('plain')], rows=self.rows)
+        found = [finding for finding in reconcile.compare(seen) if finding.kind == reconcile.EXCLUSION_BROKEN]
+        if self.expected is None:
+            self.assertEqual([], found)
+            return
+        device, owner, detail = self.expected
+        [finding] = found
+        self.assertEqual((device, owner, 'critical', None),
+                         (finding.device.identifier, finding.recorded_owner, finding.severity, finding.repair))
+        self.assertIn(detail, finding.detail)
+
+
 class CompareTestCase(base.TestCase):
 
     scenarios = base.table(

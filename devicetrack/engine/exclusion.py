@@ -1,0 +1,176 @@
+"""Devices that may not be held beside one another: a card and its virtual functions, functions of one IOMMU group.
+
+The host names tokens for each device, with what the device is to them. Any parts of a token may be held, by any
+instances; a whole goes with no part and no other whole; and what goes together belongs to one instance. A free device
+that may not be held beside one that somebody has is withheld as excluded.
+
+Whoever takes one of many parts looks at the wholes alone, of which there is one. Whoever takes a whole looks at all its
+parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from collections.abc import Iterable
+from collections.abc import Iterator
+from typing import Final
+
+from devicetrack import vocabulary
+from devicetrack.engine import withholding
+from devicetrack.engine.selection import FREE
+from devicetrack.engine.selection import RELEASING
+from devicetrack.engine.selection import Unit
+
+Exclusions = tuple[tuple[str, str], ...]
+
+# What may not be held beside a device of each mode. It is the same in both directions.
+_AGAINST: Final = {
+    vocabulary.PART: (vocabulary.WHOLE,),
+    vocabulary.WHOLE: (vocabulary.PART, vocabulary.WHOLE),
+    vocabulary.TOGETHER: (vocabulary.TOGETHER,),
+}
+
+# Somebody whom the ledger does not know has a free device that is withheld for one of these, or may have it.
+_TAKEN_BY_OTHERS: Final = frozenset((vocabulary.FOREIGN, vocabulary.IN_DOUBT))
+
+_ONLY_EXCLUDED: Final = frozenset((vocabulary.EXCLUDED,))
+
+# A text names so many devices.
+_SHOWN: Final = 3
+
+
+class _Token:
+    """The devices of one token by their modes: all of them, and those that somebody has, in the order of coming."""
+
+    __slots__ = ('members', 'taken')
+
+    def __init__(self) -> None:
+        self.members: dict[str, dict[Unit, None]] = {mode: {} for mode in _AGAINST}
+        self.taken: dict[str, dict[Unit, None]] = {mode: {} for mode in _AGAINST}
+
+
+class Exclusion:
+    """The tokens of one host. It knows who excludes whom; the reasons of devices are for its owner to change."""
+
+    def __init__(self) -> None:
+        self._tokens: dict[str, _Token] = {}
+
+    def __bool__(self) -> bool:
+        """Whether the host has devices that exclude others."""
+        return bool(self._tokens)
+
+    def join(self, unit: Unit, exclusions: Exclusions) -> list[Unit]:
+        """Let a device have these exclusions in the place of those that it has.
+
+        :returns: the devices that may be excluded now, or not any more
+        :raises ValueError: a mode means nothing, or a token comes twice; the device has the exclusions that it had
+        """
+        if len(exclusions) > 1 and len({name for name, _mode in exclusions}) < len(exclusions):
+            raise ValueError(f'{unit.pool.kind}/{unit.identifier}: the exclusions {exclusions} name a token twice')
+        for name, mode in exclusions:
+            if mode not in _AGAINST:
+                raise ValueError(f'{unit.pool.kind}/{unit.identifier}: the exclusion ({name}, {mode}) must be one of '
+                                 f'{", ".join(vocabulary.EXCLUSION_MODES)}')
+        touched: list[Unit] = []
+        for name, mode in unit.exclusions:
+            token = self._tokens[name]
+            if unit in token.taken[mode]:
+                touched += self._set_taken(token, mode, unit, False)
+            del token.members[mode][unit]
+            if not any(token.members.values()):
+                del self._tokens[name]
+        unit.exclusions = exclusions
+        for name, mode in exclusions:
+            self._tokens.setdefault(name, _Token()).members[mode][unit] = None
+        return touched + self.note(unit)
+
+    def note(self, unit: Unit) -> list[Unit]:
+        """Note whether somebody has a device, after its state or its reasons changed.
+
+        :returns: the devices that may be excluded now, or not any more
+        """
+        touched: list[Unit] = []
+        taken = is_taken(unit)
+        for name, mode in unit.exclusions:
+            token = self._tokens[name]
+            if taken != (unit in token.taken[mode]):
+                touched += self._set_taken(token, mode, unit, taken)
+        return touched
+
+    @staticmethod
+    def _set_taken(token: _Token, mode: str, unit: Unit, taken: bool) -> Iterable[Unit]:
+        of_mode = token.taken[mode]
+        if taken:
+            of_mode[unit] = None
+        else:
+            del of_mode[unit]
+        # Beside two that are taken a third one changes nothing: a card has many functions, and one is taken at a time.
+        if len(of_mode) > 1 + taken:
+            return ()
+        return [other for against in _AGAINST[mode] for other in token.members[against]]
+
+    def is_excluded(self, unit: Unit) -> bool:
+        """Whether somebody has a device that may not be held beside a free one."""
+        for name, mode in unit.exclusions:
+            taken = self._tokens[name].taken
+            for against in _AGAINST[mode]:
+                if len(taken[against]) > (unit in taken[against]):
+                    return True
+        return False
+
+    def beside(self, ours: Collection[Unit]) -> Iterator[Unit]:
+        """The free devices that nothing but these devices excludes, and that the owner of these may have too."""
+        for unit in ours:
+            for name, mode in unit.exclusions:
+                if mode == vocabulary.TOGETHER:
+                    for other in self._tokens[name].members[mode]:
+                        if other.state == FREE and other.withheld == _ONLY_EXCLUDED and all(
+                                mode_of == vocabulary.TOGETHER and one in ours
+                                for _name, mode_of, one in self._excluding(other)):
+                            yield other
+
+    def _excluding(self, unit: Unit) -> Iterator[tuple[str, str, Unit]]:
+        """What somebody has that excludes a device: by which token, and what the device is to it."""
+        for name, mode in unit.exclusions:
+            for against in _AGAINST[mode]:
+                for other in self._tokens[name].taken[against]:
+                    if other is not unit:
+                        yield name, mode, other
+
+    def why(self, unit: Unit) -> str:
+        """Who has what that excludes a device, for people."""
+        found = [f'{_who_has(other)} of {name}' for name, _mode, other in self._excluding(unit)]
+        more = f' and {len(found) - _SHOWN} more' if len(found) > _SHOWN else ''
+        return ', '.join(sorted(found)[:_SHOWN]) + more
+
+
+def is_taken(unit: Unit) -> bool:
+    """Whether somebody has a device, or may have it."""
+    return unit.state != FREE or not _TAKEN_BY_OTHERS.isdisjoint(unit.withheld)
+
+
+def of_device(kind: str, identifier: str, exclusions: Exclusions) -> Exclusions:
+    """The exclusions of a device, with the one against its parts that the host does not have now.
+
+    A host that boots has a card before the card has its virtual functions, which may have owners.
+    """
+    if any(mode == vocabulary.WHOLE for _name, mode in exclusions):
+        return (*exclusions, (_away(kind, identifier), vocabulary.WHOLE))
+    return exclusions
+
+
+def of_row(kind: str, parent: str | None) -> Exclusions:
+    """The exclusions of a device that only a row names: a part of its parent, if that is a device which is a whole."""
+    return () if parent is None else ((_away(kind, parent), vocabulary.PART),)
+
+
+def _away(kind: str, parent: str) -> str:
+    return f'{kind}/{parent}'
+
+
+def _who_has(unit: Unit) -> str:
+    device = f'{unit.pool.kind}/{unit.identifier}'
+    if unit.state == FREE:
+        return f'somebody may have ({withholding.text(unit.withheld & _TAKEN_BY_OTHERS)}) {device}'
+    owner = 'somebody' if unit.holding is None else f'instance {unit.holding.instance_uuid}'
+    return f'{owner} {"gives back" if unit.state == RELEASING else "has"} {device}'

@@ -1,0 +1,77 @@
+"""Says, pair by pair, which devices a host may not have handed out beside one another, for tests.
+
+Nothing here asks the ledger for its tokens and counts: the ledger is held against this. It takes time that grows with
+the square of the number of devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Iterator
+import itertools
+from typing import NamedTuple
+
+from devicetrack import vocabulary
+from devicetrack.engine import selection
+from devicetrack.engine.ledger import Ledger
+from devicetrack.objects.values import DeviceKey
+
+
+class ExclusiveDevice(NamedTuple):
+    """A device, its exclusions, and what the ledger says of it.
+
+    ``owner`` is the instance that has it, or None. ``in_strange_hands`` when nobody is known to have it and somebody
+    may. ``excluded`` when the ledger withholds it for that reason.
+    """
+
+    key: DeviceKey
+    exclusions: tuple[tuple[str, str], ...]
+    owner: str | None
+    in_strange_hands: bool
+    excluded: bool
+
+    @property
+    def is_taken(self) -> bool:
+        return self.owner is not None or self.in_strange_hands
+
+
+def of_ledger(ledger: Ledger) -> list[ExclusiveDevice]:
+    """The devices of a ledger that have exclusions."""
+    return [ExclusiveDevice(
+        unit.key, unit.exclusions, unit.holding.instance_uuid if unit.holding is not None
+        else None if unit.state == selection.FREE else 'somebody',
+        unit.state == selection.FREE and bool(unit.withheld & {vocabulary.FOREIGN, vocabulary.IN_DOUBT}),
+        vocabulary.EXCLUDED in unit.withheld) for unit in ledger._all_units() if unit.exclusions]
+
+
+def may_not_go_beside(one: ExclusiveDevice, other: ExclusiveDevice) -> bool:
+    """Whether the owners of two devices, as they are, keep one of them from having its."""
+    for token, mode in one.exclusions:
+        for other_token, other_mode in other.exclusions:
+            if token == other_token:
+                modes = {mode, other_mode}
+                if vocabulary.WHOLE in modes and vocabulary.TOGETHER not in modes:
+                    return True
+                if modes == {vocabulary.TOGETHER} and (one.owner is None or one.owner != other.owner):
+                    return True
+    return False
+
+
+def disagreements(devices: Iterable[ExclusiveDevice]) -> Iterator[str]:
+    """The devices that the ledger excludes for no reason, or does not exclude for all the reason there is."""
+    devices = list(devices)
+    for device in devices:
+        by = [other.key.identifier for other in devices
+              if other is not device and other.is_taken and may_not_go_beside(device, other)]
+        if device.owner is not None and device.excluded:
+            yield f'{device.key.identifier} is excluded while {device.owner} has it'
+        elif device.owner is None and device.excluded != bool(by):
+            yield (f'{device.key.identifier} is {"" if device.excluded else "not "}excluded, and what excludes it is '
+                   f'{", ".join(map(str, by)) or "nothing"}')
+
+
+def broken(devices: Iterable[ExclusiveDevice]) -> Iterator[str]:
+    """The pairs of devices that are owned and may not be owned beside one another."""
+    for one, other in itertools.combinations(devices, 2):
+        if one.owner is not None and other.owner is not None and may_not_go_beside(one, other):
+            yield f'{one.owner} has {one.key.identifier} beside {other.key.identifier} of {other.owner}'
