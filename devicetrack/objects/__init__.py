@@ -3,6 +3,7 @@
 from devicetrack.objects.assignment import DeviceAssignment
 from devicetrack.objects.details import DeviceDetails
 from devicetrack.objects.details import MdevDetails
+from devicetrack.objects.details import PCIDetails
 from devicetrack.objects.details import VFDetails
 from devicetrack.objects.details import VPMEMDetails
 from devicetrack.objects.device import Device
@@ -28,6 +29,7 @@ __all__ = [
     'LiveMigrationCheck',
     'MdevDetails',
     'MigrationContext',
+    'PCIDetails',
     'Provider',
     'RequestedDevices',
     'VFDetails',

@@ -203,6 +203,49 @@ class VFDetails(DeviceDetails):
                 traits.ours('vendor', _VENDORS['nvidia']))
 
 
+@base.register
+class PCIDetails(DeviceDetails):
+    """A PCI function that a guest gets whole (Linux: Documentation/driver-api/vfio.rst).
+
+    ``vendor_id`` and ``product_id`` have four hexadecimal digits. ``subsystem`` has both of the card's maker, or is
+    empty. ``serial`` is empty for a function without a serial number, and None while the host cannot read it. For a
+    virtual function ``parent_address`` and ``vf_number`` say which one of which physical function it is; others have an
+    empty one and -1. ``driver`` is the host's, to which the function goes back when its guest is gone; empty for none.
+    ``disks`` are its namespaces as the claim found them (identifier, bytes and bytes a block of each), empty for a
+    function without, and None if the host could not tell. ``traits_of_spec`` are the names of the traits that the
+    options give it.
+    """
+
+    VERSION = '1.0'
+    IDENTITY = ('vendor_id', 'product_id', 'subsystem', 'serial', 'parent_address', 'vf_number')
+    # The host's own driver shows as long as no guest has the function. What the claim saw is what it goes back to.
+    OF_THE_ROW = ('driver', 'disks')
+    fields = {
+        'vendor_id': ovo_fields.StringField(),
+        'product_id': ovo_fields.StringField(),
+        'subsystem': ovo_fields.StringField(),
+        'serial': ovo_fields.StringField(nullable=True),
+        'parent_address': ovo_fields.StringField(),
+        'vf_number': ovo_fields.IntegerField(),
+        'device_type': ovo_fields.StringField(),
+        'driver': ovo_fields.StringField(),
+        'disks': ovo_fields.StringField(nullable=True),
+        'traits_of_spec': ovo_fields.ListOfStringsField(),
+    }
+
+    @property
+    def type_name(self) -> str:
+        return f'{self.vendor_id}:{self.product_id}'
+
+    @property
+    def migration_type(self) -> str:
+        return f'{self.device_type} {self.vendor_id}:{self.product_id}'
+
+    @property
+    def traits(self) -> tuple[str, ...]:
+        return tuple(self.traits_of_spec)
+
+
 def to_text(details: DeviceDetails) -> str:
     """The stored text. Equal details give equal texts."""
     return json.dumps(details.obj_to_primitive(), separators=(',', ':'), sort_keys=True)

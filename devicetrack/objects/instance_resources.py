@@ -20,7 +20,8 @@ from devicetrack.objects import values
 
 # The host of devices of which another service does not say it.
 UNKNOWN_HOST: Final = '00000000-0000-0000-0000-000000000000'
-_KINDS: Final = {details.MdevDetails: 'mdev', details.VFDetails: 'vf', details.VPMEMDetails: 'vpmem'}
+_KINDS: Final = {details.MdevDetails: 'mdev', details.PCIDetails: 'pci', details.VFDetails: 'vf',
+                 details.VPMEMDetails: 'vpmem'}
 _NAMES: Final = ', '.join(cls.__name__ for cls in _KINDS)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+import itertools
 
 from oslo_versionedobjects import fields as ovo_fields
 
@@ -11,6 +12,7 @@ from devicetrack import vocabulary
 from devicetrack.objects import base
 from devicetrack.objects import extra_specs as specs
 from devicetrack.objects import fields
+from devicetrack.objects.pci_alias import PCIAlias
 
 
 @base.register
@@ -58,19 +60,24 @@ class DeviceRequest(base.DeviceTrackObject):
 
     @classmethod
     def from_extra_specs(cls, extra_specs: Mapping[str, str], numa_nodes: list[int] | None = None,
-                         numa_affinity_policy: str | None = None) -> DeviceRequest:
-        """Make a request from a flavor's extra specs: the namespaces of ``hw:pmem`` in their order, then the rest.
+                         numa_affinity_policy: str | None = None,
+                         aliases: Mapping[str, PCIAlias] | None = None) -> DeviceRequest:
+        """Make a request from a flavor's extra specs.
 
-        The request has every class of a ``resources`` extra spec, except those that the service's own tracker counts on
-        every host (``VCPU``, ``PCPU``, ``MEMORY_MB``, ``DISK_GB``).
+        It begins with the namespaces of ``hw:pmem`` and the functions of ``pci_passthrough:alias``, in their order. It
+        has every class of a ``resources`` extra spec, except those that the service's own tracker counts on every host
+        (``VCPU``, ``PCPU``, ``MEMORY_MB``, ``DISK_GB``).
 
-        :param numa_affinity_policy: replaces the flavor's policy
+        :param numa_affinity_policy: replaces the flavor's policy, and that of its aliases
+        :param aliases: the names that ``pci_passthrough:alias`` may have (``ClaimManager.aliases``); None leaves that
+            extra spec to others
         :raises BadRequest: a value is not valid; the error names the extra spec
         """
-        needs = specs.read(extra_specs)
+        needs = specs.read(extra_specs, aliases)
         rest = dict(needs.amounts)
         for resource_class in needs.order:
             rest[resource_class] -= 1
-        wanted = [(name, 1) for name in needs.order] + [(name, amount) for name, amount in rest.items() if amount]
+        wanted = [(name, len(list(same))) for name, same in itertools.groupby(needs.order)]
+        wanted += [(name, amount) for name, amount in rest.items() if amount]
         policy = numa_affinity_policy or needs.policy or vocabulary.NONE
         return cls.of(*wanted, numa_nodes=numa_nodes, numa_affinity_policy=policy)

@@ -89,6 +89,11 @@ class InventoryDevice(NamedTuple):
     :func:`devicetrack.objects.details.to_text` and is never ''. Assignments of the device are read with it.
     ``migration_type`` is what these details say it is, or None: then they are read for it. A kind that may have
     thousands of devices says it.
+
+    ``exclusions`` are pairs of a token and a mode (:data:`devicetrack.vocabulary.EXCLUSION_MODES`), each token once.
+    They say which devices may not be held beside it: a physical function is the whole of a token of which its virtual
+    functions are parts, and the functions of one IOMMU group go together. A device that is a whole also excludes those
+    devices in rows whose parent is its identifier, while the host does not have them.
     """
 
     kind: str
@@ -101,6 +106,7 @@ class InventoryDevice(NamedTuple):
     unhealthy: str | None = None
     adoptable: bool = True
     migration_type: str | None = None
+    exclusions: tuple[tuple[str, str], ...] = ()
 
     @property
     def key(self) -> DeviceKey:

@@ -44,6 +44,7 @@ from devicetrack.objects.values import InventoryDevice
 from devicetrack.store import api as store_api
 from devicetrack.testing import compute_service
 from devicetrack.testing import databases
+from devicetrack.testing import exclusions
 from devicetrack.testing.compute_service import Flavor
 from devicetrack.testing.compute_service import Instance
 from devicetrack.testing.compute_service import Migration
@@ -318,9 +319,11 @@ class Host(fixtures.Fixture, compute_service.Compute):
     def disagreements(self) -> list[str]:
         """Rows whose devices the ledger does not hold for their owner, and guests on devices without a row of theirs.
 
-        The invariant for guests that this library placed: used by a guest, then a row, then held.
+        The invariant for guests that this library placed: used by a guest, then a row, then held. Also the devices
+        that the ledger excludes wrongly.
         """
-        wrong = []
+        ledger = vars(self.running.ledger)['_ledger'] if self.is_ready else None
+        wrong = [] if ledger is None else list(exclusions.disagreements(exclusions.of_ledger(ledger)))
         records = {record.key: record for record in self.records()}
         for record in self.running.ledger.not_held(list(records.values())) if self.is_ready else ():
             wrong.append(f'{record.identifier} has a row for {record.instance_uuid} and is not held for it')

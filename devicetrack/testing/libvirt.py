@@ -38,6 +38,7 @@ from devicetrack.objects.values import GuestConfig
 from devicetrack.testing import private_libvirtd
 from devicetrack.testing import scratch
 from devicetrack.testing import stopping
+from devicetrack.virt.libvirt import pci_sysfs
 
 _HANGS_S: Final = 900
 
@@ -59,6 +60,9 @@ def guest(uuid: str, config: GuestConfig, kind: str = 'test', memory_kib: int = 
     """
     nvdimm_kib = sum(int(etree.fromstring(device).findtext('target/size') or 0) for device in config.devices)
     os_type = "<type arch='x86_64' machine='q35'>hvm</type>" if kind == 'qemu' else '<type>hvm</type>'
+    # The kernel pins the memory of a guest with a PCI function for good, which it refuses for the pages of a file.
+    backing = "<memoryBacking><source type='memfd'/></memoryBacking>" if any(
+        "type='pci'" in device for device in config.devices) else ''
     loader = f"<loader readonly='yes' type='rom'>{firmware}</loader>" if firmware else ''
     return f"""
       <domain type='{kind}'>
@@ -66,11 +70,17 @@ def guest(uuid: str, config: GuestConfig, kind: str = 'test', memory_kib: int = 
         <metadata>{config.metadata}</metadata>
         <maxMemory slots='16' unit='GiB'>8</maxMemory>
         <memory unit='KiB'>{memory_kib + nvdimm_kib}</memory>
-        <currentMemory unit='KiB'>{memory_kib}</currentMemory>
+        <currentMemory unit='KiB'>{memory_kib}</currentMemory>{backing}
         <vcpu>1</vcpu><os>{os_type}{loader}</os><features><acpi/></features>
         <cpu><numa><cell id='0' cpus='0' memory='{memory_kib}' unit='KiB' memAccess='shared'/></numa></cpu>
         <devices>{''.join(config.devices)}</devices>
       </domain>"""
+
+
+def _address_of(address: str) -> str:
+    domain, bus, place = address.split(':')
+    slot, function = place.split('.')
+    return f"<address domain='0x{domain}' bus='0x{bus}' slot='0x{slot}' function='0x{function}'/>"
 
 
 class TestNode(fixtures.Fixture):
@@ -107,6 +117,32 @@ class TestNode(fixtures.Fixture):
             f"<function>{int(function, 16)}</function><product id='0x0ff2'>GPU</product>"
             f"<vendor id='0x10de'>Vendor</vendor><capability type='mdev_types'>{made}</capability>{numa}"
             f'</capability></device>')
+        return name
+
+    def add_function(self, function: pci_sysfs.Function) -> str:
+        """Add a PCI function as libvirt describes it, with its driver, its IOMMU group and its physical function.
+
+        :returns: its node-device name
+        """
+        name, address = f'pci_{function.address.replace(":", "_").replace(".", "_")}', _address_of(function.address)
+        driver = f'<driver><name>{function.driver}</name></driver>' if function.driver else ''
+        relatives = ''
+        if function.physfn is not None:
+            relatives = f"<capability type='phys_function'>{_address_of(function.physfn)}</capability>"
+        elif function.total_vfs:
+            relatives = (f"<capability type='virt_functions' maxCount='{function.total_vfs}'>"
+                         f"{''.join(map(_address_of, function.vfs))}</capability>")
+        group = ('' if function.iommu_group is None else
+                 f"<iommuGroup number='{function.iommu_group}'>{address}</iommuGroup>")
+        domain, bus, place = function.address.split(':')
+        slot, number = place.split('.')
+        self._devices.append(
+            f"<device><name>{name}</name><parent>computer</parent>{driver}<capability type='pci'>"
+            f'<class>0x{function.class_code}</class><domain>{int(domain, 16)}</domain><bus>{int(bus, 16)}</bus>'
+            f'<slot>{int(slot, 16)}</slot><function>{number}</function>'
+            f"<product id='0x{function.product_id}'>Function</product>"
+            f"<vendor id='0x{function.vendor_id}'>Vendor</vendor>"
+            f'{relatives}{group}</capability></device>')
         return name
 
     def add_mdev(self, parent: str, device_type: str, uuid: str | None = None, group: int = 12) -> str:

@@ -21,6 +21,7 @@ from devicetrack.exception import NotProven
 from devicetrack.exception import UsersUnknown
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import DeviceMap
+from devicetrack.objects.pci_alias import PCIAlias
 from devicetrack.objects.values import Candidate
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestConfig
@@ -63,6 +64,14 @@ class VirtDriver(abc.ABC):
         So the manager knows a request for its own devices even while the driver cannot read them.
         """
         return frozenset()
+
+    def aliases(self) -> Mapping[str, PCIAlias] | None:
+        """Return the names by which flavors ask for PCI functions of the driver (``pci_passthrough:alias``).
+
+        The answer never changes. None, the default, says that the driver hands out no such functions: the extra spec is
+        for others then.
+        """
+        return None
 
     def wiped_kinds(self) -> frozenset[str]:
         """Return the device kinds that keep bytes: to take such a device back takes as long as writing all of it.

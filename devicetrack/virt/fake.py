@@ -34,6 +34,7 @@ from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import DeviceMap
 from devicetrack.objects import MdevDetails
 from devicetrack.objects import VPMEMDetails
+from devicetrack.objects.pci_alias import PCIAlias
 from devicetrack.objects.values import Capacity
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestConfig
@@ -111,6 +112,7 @@ class FakeHost:
         self.missing: tuple[Missing, ...] = ()
         self.overlaps: tuple[Overlap, ...] = ()
         self.resource_classes: set[str] = set()
+        self.aliases: dict[str, PCIAlias] | None = None
         self._declared: dict[tuple[str, str | None, str], MigrationType] = {}
         self._addresses: dict[DeviceKey, str] = {}
         self._owners_of_addresses: dict[str, DeviceKey] = {}
@@ -130,10 +132,13 @@ class FakeHost:
     # -- hardware ----------------------------------------------------------------------------------------------
 
     def add_namespace(self, name: str, label: str = '4GB', size_bytes: int = 4 << 30, numa_node: int | None = 0,
-                      parent: str | None = 'region0', align_bytes: int = 2 << 20, proven: bool = True) -> DeviceKey:
+                      parent: str | None = 'region0', align_bytes: int = 2 << 20, proven: bool = True,
+                      exclusions: Iterable[tuple[str, str]] = ()) -> DeviceKey:
         """Add a persistent-memory namespace. Its bytes are zero.
 
         :param proven: whether the machine has a proof of that; without it a manager has to see for itself
+        :param exclusions: which devices may not be held beside it, as if it were a function of a PCI device: see
+            :class:`~devicetrack.objects.values.InventoryDevice`
         """
         key = DeviceKey(VPMEM, name)
         with self.lock:
@@ -141,7 +146,7 @@ class FakeHost:
             made = _details_text(VPMEMDetails, namespace_uuid=str(uuid.uuid4()), label=label, devpath=path,
                                         size_bytes=size_bytes, align_bytes=align_bytes)
             self._put(InventoryDevice(VPMEM, name, '', f'CUSTOM_PMEM_NAMESPACE_{label.upper()}', parent, numa_node,
-                                      made), path)
+                                      made, exclusions=tuple(exclusions)), path)
             if not proven or key in self.contents:
                 self.unproven.add(key)
         return key
@@ -187,10 +192,13 @@ class FakeHost:
                 parent.used -= parent.costs[_fields(device.details)['type']]
 
     def change(self, key: DeviceKey, **values: Any) -> None:
-        """Change fields of a device's details (for example ``namespace_uuid``), or ``unhealthy`` or ``adoptable``."""
+        """Change fields of a device's details (for example ``namespace_uuid``), or fields of the device itself.
+
+        Those are ``unhealthy``, ``adoptable`` and ``exclusions``.
+        """
         with self.lock:
             device = self.devices[key]
-            of_device = {name: values.pop(name) for name in ('unhealthy', 'adoptable') if name in values}
+            of_device = {name: values.pop(name) for name in ('unhealthy', 'adoptable', 'exclusions') if name in values}
             device = device._replace(**of_device)
             if {'namespace_uuid', 'size_bytes'} & values.keys():
                 self.unproven.add(key)                  # the proof was of another namespace
@@ -585,6 +593,9 @@ class FakeDriver(driver.VirtDriver):
 
     def resource_classes(self) -> frozenset[str]:
         return frozenset(self.machine.resource_classes)
+
+    def aliases(self) -> Mapping[str, PCIAlias] | None:
+        return self.machine.aliases
 
     def wiped_kinds(self) -> frozenset[str]:
         return frozenset((VPMEM,))

@@ -121,6 +121,14 @@ class Contract(base.TestCase):
         made = details.from_text(self.capacity().details)
         self.assertEqual((worlds.TYPE, None, vocabulary.CREATED), (made.type, made.iommu_group, made.origin))
 
+    def test_names_of_devices_in_flavors_are_aliases_by_their_name_or_there_are_none(self) -> None:
+        found = self.driver.aliases()
+        self.assertEqual(found, self.driver.aliases())
+        for name, alias in (found or {}).items():
+            self.assertEqual(name, alias.name)
+            self.assertTrue(alias.resource_classes)
+            self.assertIn(alias.numa_policy, vocabulary.NUMA_AFFINITY_POLICIES)
+
     def test_reading_changes_nothing(self) -> None:
         self.assertEqual(self.driver.get_inventory(), self.driver.get_inventory())
         self.assertEqual(self.driver.get_usage(), self.driver.get_usage())

@@ -49,6 +49,11 @@ NVDIMMS = 2
 NVDIMM_MIB = 160
 LABEL_MIB = 16
 
+# The serial numbers of the disks of a machine with functions, and their size.
+DISKS = ('disk-a', 'disk-b')
+SPLIT = 'split'
+DISK_MIB = 64
+
 # Where the project is, and what runs its programs.
 JOB = '/job'
 INTERPRETER = [f'{images.VENV}/bin/python', '-W', 'ignore', f'{JOB}/interpreter.py']
@@ -103,7 +108,8 @@ class Machine:
     """A compute host, as root sees it."""
 
     def __init__(self, image: images.Image, directory: str, name: str = 'host-a', link: Link | None = None,
-                 started: pathlib.Path | None = None, services: Mapping[int, int] | None = None) -> None:
+                 started: pathlib.Path | None = None, services: Mapping[int, int] | None = None,
+                 functions: bool = False) -> None:
         """A machine that has never run. Its files will be in ``directory``, which must exist and be empty.
 
         :param started: what :meth:`save` left: the first start goes on from there
@@ -111,6 +117,8 @@ class Machine:
             where the service is. It reaches nothing else. Such a machine has its mediated devices below a PCI device,
             for Nova's sake: their types are ``virtio-pci-1`` and ``virtio-pci-2`` in the place of ``mtty-1`` and
             ``mtty-2``
+        :param functions: with an IOMMU and PCI functions to give away: :data:`DISKS`, :data:`SPLIT` and a group of
+            three. It cannot be saved
         """
         self.name = name
         self.address = ADDRESSES[name]
@@ -119,6 +127,7 @@ class Machine:
         self._started = started
         self._cable = (link or Link()).end()
         self._services = services
+        self._functions = functions
         # libvirt takes two machines with one UUID for one host. A host that goes on keeps its UUID.
         self._uuid = uuid.uuid5(uuid.NAMESPACE_DNS, name)
         self._monitor: monitor.Monitor | None = None
@@ -255,7 +264,10 @@ class Machine:
             '-serial', f'file:{self._path("console.log")}',
             '-kernel', str(self.image.kernel),
             '-initrd', str(self.image.initrd),
-            '-append', ' '.join([*KERNEL_ARGUMENTS, f'systemd.hostname={self.name}']),
+            '-append', ' '.join([*KERNEL_ARGUMENTS, f'systemd.hostname={self.name}',
+                                 *(['intel_iommu=on'] if self._functions else [])]),
+            # Before the devices that it is for.
+            *(['-device', 'intel-iommu,intremap=on'] if self._functions else []),
             '-device', 'virtio-rng-pci',
             '-drive', f'if=virtio,format=qcow2,cache=writethrough,file={self._path("root.qcow2")}',
             '-drive', f'if=virtio,format=raw,cache=writethrough,file={self._path("job.img")}',
@@ -275,6 +287,25 @@ class Machine:
                         '-device', f'virtio-net-pci,netdev=services,mac=52:54:00:00:01:0{self.address[-1]}',
                         # mtty makes it the parent of its devices, as recipe/build-modules says.
                         '-device', 'virtio-balloon-pci-non-transitional']
+        if self._functions:
+            for number, serial in enumerate(DISKS):
+                command += ['-device', f'pcie-root-port,id=port{number},chassis={number + 1},slot={number + 1}',
+                            '-drive', f'if=none,id={serial},format=raw,discard=unmap,file={self._path(serial)}',
+                            '-device', f'nvme,bus=port{number},serial={serial},drive={serial}']
+            command += [
+                # A disk that can have virtual functions, and one namespace.
+                '-device', 'pcie-root-port,id=split,chassis=20,slot=20',
+                '-drive', f'if=none,id={SPLIT},format=raw,discard=unmap,file={self._path(SPLIT)}',
+                '-device', f'nvme-subsys,id=subsystem,nqn={SPLIT}',
+                '-device', f'nvme,id=controller,bus=split,serial={SPLIT},subsys=subsystem,sriov_max_vfs=4,'
+                           'sriov_vq_flexible=8,sriov_vi_flexible=4,max_ioqpairs=10,msix_qsize=9',
+                '-device', f'nvme-ns,bus=controller,drive={SPLIT},nsid=1,shared=on',
+                # Three functions that the bus does not keep apart, so that they are one IOMMU group.
+                '-device', 'pcie-root-port,id=shared,chassis=21,slot=21',
+                '-device', 'pcie-pci-bridge,id=bridge,bus=shared',
+                '-device', 'e1000,bus=bridge,addr=1.0', '-device', 'edu,bus=bridge,addr=2.0',
+                '-device', 'pci-testdev,bus=bridge,addr=3.0',
+            ]
         # A slot is a serial number, which the labels name. QEMU shows NVDIMMs to the host as a hash orders their names.
         for position, number in enumerate(nvdimms):
             command += [
@@ -379,6 +410,9 @@ class Machine:
                 disk.truncate(128 * MIB)
             subprocess.run(['mke2fs', '-q', '-t', 'ext4', '-E', 'lazy_itable_init=0', '-d', job, self._path('job.img')],
                            check=True)
+        for name in (*DISKS, SPLIT) if self._functions else ():
+            with open(self._path(name), 'xb') as disk:
+                disk.truncate(DISK_MIB * MIB)
         for number in range(NVDIMMS):
             with open(self._path(f'nvdimm{number}'), 'xb') as disk:
                 disk.truncate((NVDIMM_MIB + LABEL_MIB) * MIB)

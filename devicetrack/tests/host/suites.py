@@ -1,7 +1,8 @@
 """Chooses the machine for each test.
 
 Those that drive two machines have a pair for themselves, and those that drive one have a third. Much of what they do is
-to wait for each other, so they come first, and then tests inside, class by class, on whatever machine is free.
+to wait for each other, so they come first, and then tests inside, class by class, on whatever machine is free. Those of
+PCI functions run on a fourth, meanwhile.
 """
 
 from __future__ import annotations
@@ -35,19 +36,25 @@ Waiting: TypeAlias = 'queue.SimpleQueue[Sequence[unittest.TestCase]]'
 
 INSIDE = 'devicetrack.tests.host.inside'
 SCENARIOS = 'devicetrack.tests.host.scenarios'
+FUNCTIONS = 'devicetrack.tests.host.functions'
 
 
 class Hosts:
-    """Two machines with a link, which serve many tests. A machine that no test asks for is never started."""
+    """Two machines with a link, which serve many tests. A machine that no test asks for is never started.
 
-    def __init__(self, image: images.Image, booted: Mapping[str, pathlib.Path], directory: str) -> None:
+    :param booted: what they go on from, by name; those of other names boot
+    :param functions: whether they have PCI functions to give away
+    """
+
+    def __init__(self, image: images.Image, booted: Mapping[str, pathlib.Path], directory: str,
+                 functions: bool = False) -> None:
         self.release = image.debian
         link = machines.Link()
         self._machines = {}
         for name in machines.ADDRESSES:
             own = os.path.join(directory, name)
             os.mkdir(own)
-            self._machines[name] = machines.Machine(image, own, name, link, booted[name])
+            self._machines[name] = machines.Machine(image, own, name, link, booted.get(name), functions=functions)
 
     def running(self, name: str) -> machines.Machine:
         """The machine of this name, started if it does not run."""
@@ -83,6 +90,13 @@ def _is_broken(test: unittest.TestCase) -> bool:
 
 def run(image: images.Image, directory: str, pattern: str, results: Results) -> None:
     """Run the tests whose names match."""
+    with futures.ThreadPoolExecutor() as pool:
+        for work in [pool.submit(_run_with_functions, image, directory, find(FUNCTIONS, pattern), results),
+                     pool.submit(_run_others, image, directory, pattern, results)]:
+            work.result()
+
+
+def _run_others(image: images.Image, directory: str, pattern: str, results: Results) -> None:
     inside, scenarios = find(INSIDE, pattern), find(SCENARIOS, pattern)
     if not inside and not scenarios:
         return
@@ -108,6 +122,21 @@ def run(image: images.Image, directory: str, pattern: str, results: Results) -> 
         for work in [pool.submit(serve, two, list(machines.ADDRESSES), driving_two),
                      pool.submit(serve, one, list(machines.ADDRESSES)[:1], [*broken, *driving_one])]:
             work.result()
+
+
+def _run_with_functions(image: images.Image, directory: str, tests: Sequence[unittest.TestCase],
+                        results: Results) -> None:
+    """Run tests inside a machine with PCI functions, which boots: a disk among them keeps it from being saved."""
+    if not tests:
+        return
+    waiting: Waiting = queue.SimpleQueue()
+    for _case, of_class in itertools.groupby(tests, type):
+        waiting.put(list(of_class))
+    hosts = Hosts(image, {}, tempfile.mkdtemp(dir=directory), functions=True)
+    try:
+        _run_inside(hosts, next(iter(machines.ADDRESSES)), waiting, results)
+    finally:
+        hosts.off()
 
 
 @contextlib.contextmanager

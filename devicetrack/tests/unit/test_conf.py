@@ -80,7 +80,8 @@ class EveryPathTestCase(base.TestCase):
 
     def test_these_are_paths(self) -> None:
         self.assertEqual({('devicetrack', 'state_path'), ('devicetrack', 'machine_id_path'),
-                          ('devicetrack_vf', 'sysfs_root'), ('devicetrack_vpmem', 'directory'),
+                          ('devicetrack_pci', 'sysfs_root'), ('devicetrack_vf', 'sysfs_root'),
+                          ('devicetrack_vpmem', 'directory'),
                           ('devicetrack_compatibility', 'table')}, set(PATHS))
 
 

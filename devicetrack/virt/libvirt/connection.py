@@ -10,7 +10,6 @@ option sets. After that it is unknown whether libvirt carries a call out, as whe
 from __future__ import annotations
 
 from collections.abc import Callable
-from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Iterator
 import contextlib
@@ -40,6 +39,7 @@ _KEEPALIVE_S = 5
 _ACCOUNT = re.compile('//[^/]*@')
 
 _Answer = TypeVar('_Answer')
+_Name = TypeVar('_Name')
 
 
 class Meaning(enum.Enum):
@@ -247,13 +247,15 @@ class Connection:
         transient = {domain.UUIDString() for domain in self._asked(
             'virConnectListAllDomains', lambda raw: raw.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_TRANSIENT))}
         # libvirtd, in its own process, takes most of the time for a document.
-        def fetch(domain: Any) -> _Answer | None:
-            found = self._definitions_of(domain, transient)
+        def fetch(named: tuple[str, Any]) -> _Answer | None:
+            uuid, domain = named
+            found = self._definitions_of(uuid, domain, uuid in transient)
             return None if found is None else read(found)
 
-        return self._side_by_side(domains, fetch)
+        # Named before threads ask: in a thread, each call of the binding waits for the others.
+        return self._side_by_side([(domain.UUIDString(), domain) for domain in domains], fetch)
 
-    def _side_by_side(self, domains: Iterable[Any], fetch: Callable[[Any], _Answer | None]) -> list[_Answer]:
+    def _side_by_side(self, domains: Iterable[_Name], fetch: Callable[[_Name], _Answer | None]) -> list[_Answer]:
         """Ask about several domains at a time; returns the answers that are some.
 
         :raises HypervisorUnreachable: no answer for too long
@@ -289,9 +291,8 @@ class Connection:
         return self._side_by_side(
             self._asked('virConnectListAllDomains', lambda raw: raw.listAllDomains(flags)), fetch)
 
-    def _definitions_of(self, domain: Any, transient: Collection[str]) -> Definitions | Unreadable | None:
+    def _definitions_of(self, uuid: str, domain: Any, transient: bool) -> Definitions | Unreadable | None:
         """Read the definitions of a domain; None if it is gone."""
-        uuid = domain.UUIDString()
         try:
             with self.calling('virDomainGetXMLDesc', uuid):
                 current = domain.XMLDesc(0)
@@ -299,7 +300,7 @@ class Connection:
                 # as much as the document.
                 running = _LIVE.match(current) is not None
                 return Definitions(uuid, running, current, domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE)
-                                   if running and uuid not in transient else None)
+                                   if running and not transient else None)
         except exception.DomainGone:
             return None
         except Refused as error:

@@ -109,8 +109,18 @@ def run_ndctl() -> tuple[int, str]:
 
 @context.entrypoint
 def send_dax(path: str, size_bytes: int, socket_path: str) -> None:
+    _send(lambda: root.open_dax(path, size_bytes), socket_path)
+
+
+@context.entrypoint
+def send_disk(address: str, name: str, size_bytes: int, writing: bool, socket_path: str) -> None:
+    _send(lambda: root.open_disk(root.SYSFS, address, name, size_bytes, writing), socket_path)
+
+
+def _send(opened: Callable[[], int], socket_path: str) -> None:
+    """Open something, and send the descriptor to the caller."""
     owner = _owner(socket_path)
-    fd = root.open_dax(path, size_bytes)
+    fd = opened()
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.connect(socket_path)
@@ -164,3 +174,43 @@ def remove_mdev_definition(parent: str, uuid: str) -> None:
 @context.entrypoint
 def set_vgpu_type(address: str, number: int) -> None:
     root.set_vgpu_type(root.SYSFS, address, number)
+
+
+@context.entrypoint
+def set_driver_override(address: str, driver: str | None) -> None:
+    root.set_driver_override(root.SYSFS, address, driver)
+
+
+@context.entrypoint
+def check_host_use(address: str) -> None:
+    root.check_host_use(root.SYSFS, address)
+
+
+@context.entrypoint
+def unbind(address: str) -> None:
+    root.unbind(root.SYSFS, address)
+
+
+@context.entrypoint
+def probe(address: str) -> None:
+    root.probe(root.SYSFS, address)
+
+
+@context.entrypoint
+def reset(address: str, method: str | None) -> None:
+    root.reset(root.SYSFS, address, method)
+
+
+@context.entrypoint
+def set_vfs(address: str, number: int) -> None:
+    root.set_vfs(root.SYSFS, address, number)
+
+
+@context.entrypoint
+def read_config(address: str) -> bytes:
+    return root.read_config(root.SYSFS, address)
+
+
+@context.entrypoint
+def read_vpd(address: str) -> bytes | None:
+    return root.read_vpd(root.SYSFS, address)

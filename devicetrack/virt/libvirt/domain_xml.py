@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from collections.abc import Iterator
+from collections.abc import Sequence
 import re
 from typing import NamedTuple
 
@@ -28,6 +29,8 @@ PATH_BACKED_MEMORY = frozenset(('nvdimm', 'virtio-pmem'))
 
 # The parts of a PCI address in libvirt's documents: the largest value, and how many digits sysfs prints at least.
 _PCI_PARTS = {'domain': (0xffffffff, 4), 'bus': (0xff, 2), 'slot': (0x1f, 2), 'function': (7, 1)}
+# A PCI address in the text of an argument; QEMU adds the domain 0000.
+_PCI_ADDRESS = re.compile(r'(?<![\w.])(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}:[01][0-9a-fA-F]\.[0-7])(?![\w.])')
 
 _RECORD = f'{{{metadata.NAMESPACE}}}{metadata.ELEMENT}'
 # Finds attributes one after the other, so that nothing inside a value looks like one.
@@ -141,6 +144,12 @@ def _other_pci_addresses(devices: etree._Element, document: str) -> Iterator[str
         if device.tag in ('disk', 'interface') and device.find('source/address') is not None:
             if device.get('type') == 'nvme' or device.get('type') == 'hostdev':
                 yield pci_address(device, document)
+
+
+def argument_pci_addresses(domain: Domain) -> Sequence[str]:
+    """Return what looks like a PCI address in the arguments of a domain's hypervisor, in the form of sysfs."""
+    return [f'{found[1] or "0000"}:{found[2]}'.lower() for text in domain.arguments
+            for found in _PCI_ADDRESS.finditer(text)]
 
 
 def hostdevs(devices: etree._Element, sort: str) -> list[etree._Element]:

@@ -30,6 +30,7 @@ from devicetrack.conf import manager as manager_options
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import DeviceMap
 from devicetrack.objects.compact import Compact
+from devicetrack.objects.pci_alias import PCIAlias
 from devicetrack.objects.values import Capacity
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestConfig
@@ -105,6 +106,8 @@ class LibvirtDriver(driver.VirtDriver):
         self.hypervisor = connection.Connection(conf[options.LIBVIRT_GROUP].connection_uri, connect,
                                                 conf[options.DEADLINES_GROUP].call_timeout_s)
         self._kinds = installed.make(installed.classes(conf) if kinds is None else kinds, conf, self.hypervisor)
+        for kind in self._kinds.values():
+            kind.state_path, kind.boot_id = state_path, self.boot_id
         self._parsed = parsed.Parsed(tuple(hint for kind in self._kinds.values() for hint in kind.path_hints))
         self._guests = guests.Guests(self.hypervisor, self._kinds, self.boot_id)
         self._locks = os.path.join(state_path, 'locks')
@@ -125,6 +128,9 @@ class LibvirtDriver(driver.VirtDriver):
 
     def resource_classes(self) -> frozenset[str]:
         return frozenset().union(*(kind.resource_classes for kind in self._kinds.values()))
+
+    def aliases(self) -> Mapping[str, PCIAlias] | None:
+        return next((found for kind in self._kinds.values() if (found := kind.aliases) is not None), None)
 
     # -- views -------------------------------------------------------------------------------------------------
 
@@ -156,6 +162,8 @@ class LibvirtDriver(driver.VirtDriver):
             capacities.extend(stock.capacities)
             missing.extend(stock.missing)
             known.add(kind.name)
+            if stock.written:
+                self._proving.take_back(DeviceKey(kind.name, name) for name in stock.written)
             if kind.keeps_bytes and not self._trusts:
                 keeping.add(kind.name)
                 unproven += self._proofs.unproven(stock.devices)

@@ -163,19 +163,26 @@ class DirectorySource(Source):
                 if not entry.is_file(follow_symlinks=False):
                     continue
                 name, status = entry.name, entry.stat(follow_symlinks=False)
-                yield Namespace(name, _file_uuid(name, status.st_ino), entry.path, status.st_size, _FILE_ALIGN, None,
-                                None, False, 'the file has another name too' if status.st_nlink > 1 else None)
+                yield Namespace(name, _file_uuid(name, status.st_ino), self.beginning + name, status.st_size,
+                                _FILE_ALIGN, None, None, False,
+                                'the file has another name too' if status.st_nlink > 1 else None)
 
     def paths(self) -> dict[str, str]:
         with self._entries() as entries:
-            return {entry.path: entry.name for entry in entries if entry.is_file(follow_symlinks=False)}
+            return {self.beginning + entry.name: entry.name for entry in entries
+                    if entry.is_file(follow_symlinks=False)}
 
     @contextlib.contextmanager
     def _entries(self) -> Iterator[Iterator[os.DirEntry[str]]]:
         """The entries of the directory. No symbolic link counts: its owner could choose what a release wipes."""
         try:
-            with os.scandir(self._directory) as entries:
-                yield entries
+            # By its descriptor: then the kernel does not look up the directory's whole path for each file.
+            fd = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                with os.scandir(fd) as entries:
+                    yield entries
+            finally:
+                os.close(fd)
         except OSError as error:
             raise exception.CommandFailed(f'list {self._directory}', str(error.strerror)) from error
 

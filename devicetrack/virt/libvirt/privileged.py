@@ -1,10 +1,11 @@
 """All work of the library that needs root.
 
 It lists namespaces, opens their devices or a VFIO group, removes mediated devices that nobody has open, their
-definitions and lost ones, and sets the vGPU type of a virtual function. A service that runs as root does it itself. Any
-other service uses oslo.privsep, whose daemon runs these functions and no others. The daemon opens a device and sends
-the descriptor through a unix socket of the caller (SCM_RIGHTS, unix(7)). So a child of the service can wipe the device:
-it outlives the service and the daemon if need be, and its only right is the descriptor.
+definitions and lost ones, and sets the vGPU type of a virtual function. It gives PCI functions to drivers and takes
+them away, resets them, makes their virtual functions, and reads what only root may read of them. A service that runs
+as root does it itself. Any other service uses oslo.privsep, whose daemon runs these functions and no others. The daemon
+opens a device and sends the descriptor through a unix socket of the caller (SCM_RIGHTS, unix(7)). So a child of the
+service can wipe the device: it outlives the service and the daemon if need be, and its only right is the descriptor.
 """
 
 from __future__ import annotations
@@ -44,12 +45,33 @@ def open_dax(path: str, size_bytes: int) -> int:
     """
     if os.geteuid() == 0:
         return root.open_dax(path, size_bytes)
+    return _received('send_dax', path, size_bytes)
+
+
+def open_disk(sysfs: str, address: str, name: str, size_bytes: int, writing: bool = True) -> int:
+    """Open a disk of a PCI function for reading, and for writing where that is wanted. The caller closes it.
+
+    The descriptor holds the lock on the disk's node, and so does every child that inherits it.
+
+    :param sysfs: where sysfs is; the daemon has its own
+    :param name: of its block device
+    :raises BlockingIOError: somebody else holds that lock
+    :raises OSError: it cannot be opened, is no disk of the function or has another size, the kernel uses it for a file
+        system or below another device, another process has it open (EBUSY), or there is no privileged daemon
+    """
+    if os.geteuid() == 0:
+        return root.open_disk(sysfs, address, name, size_bytes, writing)
+    return _received('send_disk', address, name, size_bytes, writing)
+
+
+def _received(function: str, *arguments: Any) -> int:
+    """Have the daemon open something, and receive the descriptor."""
     with tempfile.TemporaryDirectory(prefix='devicetrack-') as directory, \
             socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(os.path.join(directory, 'fd'))
         listener.listen(1)
         listener.settimeout(root.NDCTL_TIMEOUT_S)
-        _ask_daemon('send_dax', path, size_bytes, listener.getsockname())
+        _ask_daemon(function, *arguments, listener.getsockname())
         connection, _address = listener.accept()
         with connection:
             _message, descriptors, _flags, _peer = socket.recv_fds(connection, 1, 1)
@@ -110,10 +132,102 @@ def set_vgpu_type(sysfs: str, address: str, number: int) -> None:
     :param sysfs: where sysfs is. A tree elsewhere belongs to the caller, who writes it without the daemon
     :raises OSError: it cannot be written, the vendor's driver refuses it, or there is no privileged daemon
     """
+    _run_in(sysfs, 'set_vgpu_type', address, number)
+
+
+# The following take the kernel's word for sysfs as set_vgpu_type does. They wait for the lock of the device, as long as
+# a driver begins or ends with it.
+
+
+def set_driver_override(sysfs: str, address: str, driver: str | None) -> None:
+    """Name the only driver that may take a PCI function from now on; None lets any driver that knows it.
+
+    The driver that the function has stays. The kernel forgets the name when the host boots.
+
+    :raises OSError: there is no such function, it cannot be written, or there is no privileged daemon
+    """
+    _run_in(sysfs, 'set_driver_override', address, driver)
+
+
+def check_host_use(sysfs: str, address: str) -> None:
+    """Check that the host uses neither a PCI function nor one of its virtual functions.
+
+    :raises OSError: EBUSY: it does, as :mod:`devicetrack.virt.libvirt.pci_use` finds; else, nobody knows, there is no
+        such function, or there is no privileged daemon
+    """
+    _run_in(sysfs, 'check_host_use', address)
+
+
+def unbind(sysfs: str, address: str) -> None:
+    """Take a PCI function from its driver, if it has one.
+
+    This blocks until the driver has ended with the function. A physical function may lose its virtual functions.
+
+    :raises OSError: EBUSY: a guest has the function or one of its IOMMU group, or the host uses the function, as
+        :mod:`devicetrack.virt.libvirt.pci_use` finds, or either uses one of its virtual functions; else, there is no
+        such function, it cannot be written, or there is no privileged daemon
+    """
+    _run_in(sysfs, 'unbind', address)
+
+
+def probe(sysfs: str, address: str) -> None:
+    """Let a driver take a PCI function that has none: the one that is named, or any that knows the function.
+
+    This blocks until the driver has tried. The kernel does not always say that it failed: look which driver has it.
+
+    :raises OSError: a guest has a function of the same IOMMU group and the driver would not be one of VFIO (EBUSY),
+        there is no such function, the kernel refuses it, or there is no privileged daemon
+    """
+    _run_in(sysfs, 'probe', address)
+
+
+def reset(sysfs: str, address: str, method: str | None) -> None:
+    """Have the kernel reset a PCI function, by its methods in their order or by one of them. It blocks until then.
+
+    No reset erases what a device stores. The order of methods is afterwards as before.
+
+    :param method: a name in ``reset_method``
+    :raises OSError: EBUSY: somebody uses it, as :func:`unbind` says; else, it has no such method (FileNotFoundError if
+        none at all), the reset failed (ENOTTY), or there is no privileged daemon
+    """
+    _run_in(sysfs, 'reset', address, method)
+
+
+def set_vfs(sysfs: str, address: str, number: int) -> None:
+    """Make virtual functions of a physical function that has none. It blocks until they are there.
+
+    :param number: how many, at least 1
+    :raises OSError: it has virtual functions already (EBUSY), it cannot have so many (ERANGE), its driver cannot make
+        any (ENOENT), or there is no privileged daemon
+    """
+    _run_in(sysfs, 'set_vfs', address, number)
+
+
+def read_config(sysfs: str, address: str) -> bytes:
+    """Read the configuration space of a PCI function, which wakes one that sleeps.
+
+    The kernel gives all of it, up to 4096 bytes, to a reader with CAP_SYS_ADMIN, and the first 64 bytes to any other
+    one, like the privileged daemon (pci_read_config in Linux: drivers/pci/pci-sysfs.c).
+
+    :raises OSError: there is no such function, it cannot be read, or there is no privileged daemon
+    """
+    return bytes(_run_in(sysfs, 'read_config', address))
+
+
+def read_vpd(sysfs: str, address: str) -> bytes | None:
+    """Read the Vital Product Data of a PCI function; None if it has none. Its device may take seconds to answer.
+
+    :raises OSError: there is no such function, it cannot be read, or there is no privileged daemon
+    """
+    data = _run_in(sysfs, 'read_vpd', address)
+    return None if data is None else bytes(data)
+
+
+def _run_in(sysfs: str, function: str, *arguments: Any) -> Any:
+    """Run what takes sysfs as its first argument. The daemon knows one sysfs only."""
     if sysfs != root.SYSFS or os.geteuid() == 0:
-        root.set_vgpu_type(sysfs, address, number)
-    else:
-        _ask_daemon('set_vgpu_type', address, number)
+        return getattr(root, function)(sysfs, *arguments)
+    return _ask_daemon(function, *arguments)
 
 
 def _run(function: str, *arguments: Any) -> Any:

@@ -33,10 +33,10 @@ class NotZero(Exception):
 
 
 class File:
-    """A regular file. Of its holes the file system says that they are zero, so they are not read."""
+    """A regular file or a block device. A file's holes are not read: the file system says that they are zero."""
 
     def __init__(self, fd: int, size: int) -> None:
-        if os.fstat(fd).st_size != size:
+        if os.lseek(fd, 0, os.SEEK_END) != size:            # fstat(2) says nothing of a block device
             raise NotZero('its size is not the recorded one')
         self._fd, self._size = fd, size
         # So the bytes come from the disk, not from the cache.

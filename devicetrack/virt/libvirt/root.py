@@ -15,6 +15,7 @@ from devicetrack import exception
 from devicetrack import filelock
 from devicetrack.virt.libvirt import mdevctl
 from devicetrack.virt.libvirt import ndctl
+from devicetrack.virt.libvirt import pci_use
 
 NDCTL_TIMEOUT_S = 60
 
@@ -31,11 +32,18 @@ FORK_S = 1.0
 _POLL_S = 0.01
 _ENDED = 0
 
+_DISK = re.compile(r'nvme[0-9]+n[0-9]+')
 _DAX = re.compile(r'dax[0-9]+\.[0-9]+')
 _PCI_ADDRESS = re.compile(r'[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]')
 _UUID = re.compile(r'[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}')
 _PARENT = re.compile(r'[0-9a-zA-Z][0-9a-zA-Z:._-]{0,63}')
+_DRIVER = re.compile(r'[0-9a-zA-Z][0-9a-zA-Z_-]{0,63}')
+_RESET_METHOD = re.compile(r'[a-z][a-z_]{0,31}')
+_VIRTFN = re.compile(r'virtfn[0-9]+')
 _MAX_NUMBER = 2**31 - 1
+_MAX_VFS = 2**16 - 1                # 16 bits (PCI Express: NumVFs of the SR-IOV capability)
+_MAX_CONFIG = 4096                  # bytes of the configuration space (PCI Express)
+_MAX_VPD = 2**15                    # bytes that the 15 bits of a VPD address tell apart (PCI Local Bus)
 
 
 def run_ndctl(command: str, timeout_s: int = NDCTL_TIMEOUT_S) -> tuple[int, str]:
@@ -75,6 +83,30 @@ def open_dax(path: str, size_bytes: int) -> int:
         if not stat.S_ISCHR(status.st_mode):
             raise OSError(errno.EINVAL, 'not a character device')
         _check_dax(name, status.st_rdev, size_bytes)
+        check_alone(fd)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def open_disk(sysfs: str, address: str, name: str, size_bytes: int, writing: bool) -> int:
+    if not _PCI_ADDRESS.fullmatch(address) or not _DISK.fullmatch(name):
+        raise OSError(errno.EINVAL, 'not a PCI address, or not the name of an NVMe namespace')
+    # O_EXCL: the kernel refuses a block device that it uses itself, for a file system or below another one (open(2)).
+    fd = os.open(os.path.join(DEVICES, name), (os.O_RDWR if writing else os.O_RDONLY) | os.O_EXCL | os.O_NOFOLLOW
+                 | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISBLK(status.st_mode):
+            raise OSError(errno.EINVAL, 'not a block device')
+        device = os.path.realpath(os.path.join(
+            sysfs, f'dev/block/{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}'))
+        function = os.path.realpath(os.path.join(sysfs, 'bus/pci/devices', address))
+        if os.path.basename(device) != name or not device.startswith(os.path.join(function, '')):
+            raise OSError(errno.EINVAL, f'not a disk of {address}')
+        if os.lseek(fd, 0, os.SEEK_END) != size_bytes:
+            raise OSError(errno.EINVAL, f'it does not have {size_bytes} bytes')
         check_alone(fd)
     except BaseException:
         os.close(fd)
@@ -165,7 +197,7 @@ def _users_of(wanted: os.stat_result, name: str) -> list[int]:
                         or _maps(process, wanted, name)):
                     found.append(int(pid))
             except PermissionError:
-                if stat.S_ISCHR(wanted.st_mode) and os.stat(process).st_uid != 0:
+                if not stat.S_ISREG(wanted.st_mode) and os.stat(process).st_uid != 0:
                     raise
     return sorted(found)
 
@@ -195,14 +227,14 @@ def _is_same(descriptor: str, wanted: os.stat_result) -> bool:
     except PermissionError:
         os.readlink(descriptor)         # refused too if the process may not be looked at
         return False                    # a user's file system (FUSE) refuses root, and has no device nodes
-    if stat.S_ISCHR(wanted.st_mode):
-        return stat.S_ISCHR(status.st_mode) and status.st_rdev == wanted.st_rdev
+    if stat.S_ISCHR(wanted.st_mode) or stat.S_ISBLK(wanted.st_mode):
+        return stat.S_IFMT(status.st_mode) == stat.S_IFMT(wanted.st_mode) and status.st_rdev == wanted.st_rdev
     return os.path.samestat(status, wanted)
 
 
 def _maps(process: str, wanted: os.stat_result, name: str) -> bool:
     """Whether a process maps it (proc(5), ``/proc/pid/maps``): a mapping outlives the descriptor."""
-    is_device = stat.S_ISCHR(wanted.st_mode)
+    is_device = stat.S_ISCHR(wanted.st_mode) or stat.S_ISBLK(wanted.st_mode)
     number = b'%02x:%02x' % (os.major(wanted.st_dev), os.minor(wanted.st_dev))
     sought = name.encode() if is_device else b' %s %d ' % (number, wanted.st_ino)
     with open(os.path.join(process, 'maps'), 'rb') as file:
@@ -266,15 +298,158 @@ def _mdev(uuid: str) -> str:
 
 
 def set_vgpu_type(sysfs: str, address: str, number: int) -> None:
-    if not _PCI_ADDRESS.fullmatch(address):
-        raise OSError(errno.EINVAL, 'not a PCI address')
     _check_number(number)
-    fd = os.open(os.path.join(sysfs, 'bus/pci/devices', address, 'nvidia/current_vgpu_type'),
-                 os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC)
+    write_attribute(_function(sysfs, address, 'nvidia/current_vgpu_type'), b'%d\n' % number)
+
+
+def set_driver_override(sysfs: str, address: str, driver: str | None) -> None:
+    if driver is not None and not _DRIVER.fullmatch(driver):
+        raise OSError(errno.EINVAL, 'not the name of a driver')
+    # An empty line takes the name away.
+    write_attribute(_function(sysfs, address, 'driver_override'), f'{driver or ""}\n'.encode())
+
+
+def unbind(sysfs: str, address: str) -> None:
+    directory = _function(sysfs, address)
+    if not os.path.lexists(os.path.join(directory, 'driver')):
+        return
+    # The kernel would wait for a guest, with the device's lock taken, and nothing would end that.
+    _check_unused(sysfs, address)
+    write_attribute(_below(sysfs, os.path.join(directory, 'driver/unbind')), address.encode())
+
+
+def probe(sysfs: str, address: str) -> None:
+    directory = _function(sysfs, address)
+    # A host driver beside a guest in an IOMMU group stops old kernels (BUG_ON in vfio_group_notifier, before Linux
+    # 5.19), and newer ones leave the function without any driver.
+    with open(os.path.join(directory, 'driver_override'), encoding='ascii', errors='replace') as file:
+        if 'vfio' not in file.read():
+            _check_no_guest(sysfs, address)
+    write_attribute(_below(sysfs, os.path.join(sysfs, 'bus/pci/drivers_probe')), address.encode())
+
+
+def reset(sysfs: str, address: str, method: str | None) -> None:
+    path = _function(sysfs, address, 'reset')
+    if method is not None and not _RESET_METHOD.fullmatch(method):
+        raise OSError(errno.EINVAL, 'not the name of a reset method')
+    _check_unused(sysfs, address)
+    if method is None:
+        write_attribute(path, b'1\n')
+        return
+    methods = _function(sysfs, address, 'reset_method')
+    with open(methods, 'rb') as file:
+        before = file.read()
+    write_attribute(methods, f'{method}\n'.encode())
     try:
-        os.write(fd, b'%d\n' % number)
+        write_attribute(path, b'1\n')
+    finally:
+        # VFIO resets by the same list when a guest's QEMU closes the function.
+        write_attribute(methods, before)
+
+
+def set_vfs(sysfs: str, address: str, number: int) -> None:
+    if type(number) is not int or not 1 <= number <= _MAX_VFS:
+        raise OSError(errno.EINVAL, 'not a number of virtual functions')
+    directory = _function(sysfs, address)
+    # Only from none to some: to take any away, the kernel takes all away, and waits for the guests that have one.
+    if _vfs(directory):
+        raise OSError(errno.EBUSY, 'it has virtual functions')
+    write_attribute(_function(sysfs, address, 'sriov_numvfs'), b'%d\n' % number)
+
+
+def read_config(sysfs: str, address: str) -> bytes:
+    return _read(_function(sysfs, address, 'config'), _MAX_CONFIG)
+
+
+def read_vpd(sysfs: str, address: str) -> bytes | None:
+    directory = _function(sysfs, address)
+    if not os.path.lexists(os.path.join(directory, 'vpd')):
+        return None
+    return _read(_function(sysfs, address, 'vpd'), _MAX_VPD)
+
+
+def write_attribute(path: str, data: bytes) -> None:
+    """Write an attribute in one call, as the kernel wants it.
+
+    :raises OSError: it cannot be written, or the kernel refuses what is written
+    """
+    fd = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        os.write(fd, data)
     finally:
         os.close(fd)
+
+
+def _read(path: str, most: int) -> bytes:
+    data = b''
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        while len(data) < most and (more := os.read(fd, most - len(data))):
+            data += more
+    finally:
+        os.close(fd)
+    return data
+
+
+def _function(sysfs: str, address: str, name: str = '') -> str:
+    """The path of a PCI function, or of an attribute of it, without links.
+
+    :raises OSError: that is no address, no function of this host has it, or the path leads out of sysfs
+    """
+    if not _PCI_ADDRESS.fullmatch(address):
+        raise OSError(errno.EINVAL, 'not a PCI address')
+    directory = _below(sysfs, os.path.join(sysfs, 'bus/pci/devices', address))
+    return os.path.join(directory, name) if name else directory
+
+
+def _below(sysfs: str, path: str) -> str:
+    found, top = os.path.realpath(path, strict=True), os.path.realpath(sysfs)
+    if os.path.commonpath((found, top)) != top:
+        raise OSError(errno.EXDEV, f'{path} leads out of {sysfs}')
+    return found
+
+
+def _vfs(directory: str) -> list[str]:
+    """The addresses of a function's virtual functions."""
+    return [os.path.basename(os.readlink(entry.path)) for entry in os.scandir(directory)
+            if _VIRTFN.fullmatch(entry.name)]
+
+
+def host_use(sysfs: str) -> pci_use.HostUse:
+    return pci_use.HostUse(sysfs, PROCESSES, DEVICES)
+
+
+def _check_unused(sysfs: str, address: str) -> None:
+    """Check that neither a guest nor the host uses a function or, as they suffer with it, its virtual functions.
+
+    :raises OSError: EBUSY: one does; else, nobody knows
+    """
+    for function in (address, *_vfs(_function(sysfs, address))):
+        _check_no_guest(sysfs, function)
+    check_host_use(sysfs, address)
+
+
+def check_host_use(sysfs: str, address: str) -> None:
+    functions = (address, *_vfs(_function(sysfs, address)))
+    try:
+        uses = host_use(sysfs)
+    except exception.DriverError as error:
+        raise OSError(errno.EIO, f'nobody knows what the host uses: {error}') from error
+    for function in functions:
+        use = uses.of(function)
+        if use is not None:
+            raise OSError(errno.EBUSY, f'the host uses {function}: {use}')
+
+
+def _check_no_guest(sysfs: str, address: str) -> None:
+    """Check that no process has a function open by VFIO, or another one of its IOMMU group.
+
+    :raises OSError: EBUSY: one has; else, nobody knows
+    """
+    with contextlib.suppress(FileNotFoundError):        # no group, none of it is VFIO's, or the function went away
+        group = os.readlink(os.path.join(sysfs, 'bus/pci/devices', address, 'iommu_group'))
+        if is_vfio_group_open(int(os.path.basename(group))):
+            raise OSError(errno.EBUSY, f'a guest has {address}, or another function of its IOMMU group')
 
 
 def _check_number(number: int) -> None:

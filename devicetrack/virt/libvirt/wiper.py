@@ -37,10 +37,10 @@ class Unproven(Exception):
 
 
 class File:
-    """A regular file. The wiper zeroes it only by writes that cannot change its size."""
+    """A regular file or a block device. The wiper zeroes it only by writes that cannot change its size."""
 
     def __init__(self, fd: int, size: int) -> None:
-        if os.fstat(fd).st_size != size:
+        if os.lseek(fd, 0, os.SEEK_END) != size:            # fstat(2) says nothing of a block device
             raise Unproven('its size is not the recorded one')
         self._fd = fd
         self._zeros = memoryview(bytes(CHUNK))

@@ -37,6 +37,12 @@ def vf_details(origin='created'):
                              device_api='vfio-pci', origin=origin)
 
 
+def pci_details():
+    return objects.PCIDetails(
+        vendor_id='1b36', product_id='0010', subsystem='1af4:1100', serial='S1', parent_address='', vf_number=-1,
+        device_type='type-PCI', driver='nvme', disks='1:1073741824:512', traits_of_spec=['CUSTOM_FAST'])
+
+
 def record(**changes):
     made = values.Record(HOST, 'vpmem', 'ns0', INSTANCE, MIGRATION, 'incoming', 'claimed', 0, 'claim-1', 3, PROVIDER,
                          'CUSTOM_PMEM_NAMESPACE_4GB', 'region0', None, details.to_text(vpmem_details()), 1700000000,
@@ -109,6 +115,7 @@ ONE_OF_EACH = {
     'MigrationContext': migration_context,
     'Provider': provider,
     'RequestedDevices': lambda: request().wanted[0],
+    'PCIDetails': pci_details,
     'VFDetails': vf_details,
     'VPMEMDetails': vpmem_details,
 }

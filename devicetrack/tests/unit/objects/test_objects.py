@@ -31,6 +31,7 @@ HASHES = {
     'devicetrack.MigrationContext': '1.1-33199976d819fe48e495b9095f87da31',
     'devicetrack.Provider': '1.1-4318bb38623dc6e8839a8d49364da346',
     'devicetrack.RequestedDevices': '1.0-88c128db6d7d3d8861eeed2f8050ba4b',
+    'devicetrack.PCIDetails': '1.0-e27020db4bc21a6cb87e168aafe8d912',
     'devicetrack.VFDetails': '1.0-57916d9dc62a604a088002a9a162a0d1',
     'devicetrack.VPMEMDetails': '1.0-808c311127a19643fafa92de6aeb67a4',
 }

@@ -14,6 +14,8 @@ import libvirt
 from devicetrack import exception
 from devicetrack.claims.manager import ClaimManager
 from devicetrack.objects import details
+from devicetrack.objects.pci_alias import PCIAlias
+from devicetrack.objects.pci_alias import PCIChoice
 from devicetrack.objects.values import Attribute
 from devicetrack.objects.values import Capacity
 from devicetrack.objects.values import InventoryDevice
@@ -91,6 +93,10 @@ class StockTestCase(base.TestCase):
         ('no identifier', [device('')], "device '' has an identifier"),
         ('an identifier that is no text', [device(7)], 'device 7 has an identifier'),
         ('an identifier that no store takes', [device('a' * 256)], 'no text of 1 to 255 characters'),
+        ('exclusions that are no pairs', [device(), device('t1')._replace(exclusions=('x',))],  # type: ignore[arg-type]
+         "device 't1' has the exclusions ('x',), which are no tuple of (token, mode)"),
+        ('a mode that is none', [device('t1')._replace(exclusions=(('x', 'half'),))], 'part, whole, together'),
+        ('a token twice', [device('t1')._replace(exclusions=(('x', 'part'), ('x', 'whole')))], 'each token once'),
         ('a migration type that its details do not have', [device('t1')._replace(migration_type='y')],
          "device 't1' has the migration type 'y', and by its details 'x 1 1'"),
         ('a capacity without details',
@@ -242,6 +248,16 @@ class KindTestCase(base.TestCase):
         self.assertIn('devicetrack.libvirt.device_kinds = ', str(error))
 
 
+class AliasesTestCase(base.TestCase):
+
+    def test_are_those_of_the_kind_that_has_any(self) -> None:
+        aliases = {'x': PCIAlias('x', (PCIChoice('CUSTOM_TAPE'),), 'legacy')}
+        for mine, theirs, found in ((None, None, None), (aliases, None, aliases), (None, {}, {})):
+            kinds = [type('Named', (Tape,), {'aliases': mine}), type('Second', (Other,), {'aliases': theirs})]
+            driver = libvirt_driver.LibvirtDriver('host', self.conf, self.state_path, kinds)
+            self.assertEqual(found, driver.aliases())
+
+
 class EntryPointsTestCase(base.TestCase):
 
     def setUp(self) -> None:
@@ -260,8 +276,8 @@ class EntryPointsTestCase(base.TestCase):
         return [cls.__module__.rpartition('.')[2] for cls in installed.classes(self.conf)]
 
     def test_our_kinds_are_loaded_and_others_only_if_they_are_named(self) -> None:
-        self.assertEqual(['mdev', 'vf', 'vpmem'], self.loaded())
-        self.assertEqual(['mdev', 'test_installed', 'vf', 'vpmem'], sorted(self.loaded('tape')))
+        self.assertEqual(['mdev', 'pci', 'vf', 'vpmem'], self.loaded())
+        self.assertEqual(['mdev', 'pci', 'test_installed', 'vf', 'vpmem'], sorted(self.loaded('tape')))
 
     def test_one_that_is_not_there_or_cannot_be_loaded_is_refused_by_name(self) -> None:
         for name, says in (('nosuch', '[devicetrack] device_kinds = nosuch: no package has'),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import textwrap
 from typing import Any
 
+import fixtures
 from oslo_config import cfg
 
 from devicetrack import exception
@@ -175,6 +178,53 @@ class NegativeMaximumTestCase(base.TestCase):
         conf.set_override('enabled_mdev_types', ['a'], group='devices')
         error = self.assertRaises(exception.InvalidConfiguration, mdev_options.read, conf)
         self.assertEqual(('[mdev_a] max_instances', -1), (error.option, error.value))
+
+
+class UnreadGroupTestCase(base.TestCase):
+
+    def warnings(self, text: str) -> list[str]:
+        """What reading the options of a configuration file warns of."""
+        file = os.path.join(self.temp_dir(), 'service.conf')
+        with open(file, 'w', encoding='utf-8') as opened:
+            opened.write(textwrap.dedent(text))
+        conf = cfg.ConfigOpts()
+        logged = self.useFixture(fixtures.FakeLogger('devicetrack', level=logging.WARNING))
+        conf([], default_config_files=[file], default_config_dirs=[])
+        mdev_options.read(conf)
+        vf_options.read(conf)
+        return str(logged.output).splitlines()
+
+    def test_a_group_of_a_type_that_is_not_enabled_is_named(self) -> None:
+        [misspelt, other] = self.warnings("""
+            [devices]
+            enabled_mdev_types = nvidia-35
+            [mdev_nvidia-35]
+            max_instances = 3
+            [mdev_nvidia_36]
+            max_instances = 4
+            [vf_1155]
+            max_instances = 5
+        """)
+        self.assertIn('[mdev_nvidia_36] of the configuration is ignored', misspelt)
+        self.assertIn(f'{ENABLED} does not name nvidia_36: name it there, or remove the group', misspelt)
+        self.assertIn('[vf_1155] of the configuration is ignored', other)
+        self.assertIn('[devicetrack_vf] enabled_types does not name 1155', other)
+
+    def test_a_group_that_is_read_is_not(self) -> None:
+        self.assertEqual([], self.warnings("""
+            [devices]
+            enabled_mdev_types = nvidia-35
+            [MDEV_nvidia-35]
+            max_instances = 3
+            [mdevctl]
+            [devicetrack_mdev]
+            release_wait_s = 1
+        """))
+
+    def test_without_files_there_are_none(self) -> None:
+        logged = self.useFixture(fixtures.FakeLogger('devicetrack', level=logging.WARNING))
+        mdev(self, ['nvidia-35'])
+        self.assertEqual('', logged.output)
 
 
 def vf(case: base.TestCase, types: list[str], **of_type: dict[str, Any]) -> vf_options.VFOptions:

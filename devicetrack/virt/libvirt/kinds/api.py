@@ -8,6 +8,7 @@ elements.
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ from typing import NamedTuple
 
 from devicetrack.exception import NotProven
 from devicetrack.objects import DeviceAssignment
+from devicetrack.objects.pci_alias import PCIAlias
 from devicetrack.objects.values import Capacity
 from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import MigrationType
@@ -31,11 +33,16 @@ from devicetrack.virt.libvirt import overlaps
 
 
 class Stock(NamedTuple):
-    """The stock of one kind: devices that exist, those that can still be made, and those that only options name."""
+    """The stock of one kind: devices that exist, those that can still be made, and those that only options name.
+
+    ``written`` are the identifiers of devices that the host itself uses now: what proved them clean counts no more. It
+    is for kinds whose devices keep bytes.
+    """
 
     devices: Sequence[InventoryDevice] = ()
     capacities: tuple[Capacity, ...] = ()
     missing: tuple[Missing, ...] = ()
+    written: Collection[str] = ()
 
 
 class DeviceKind(abc.ABC):
@@ -47,6 +54,9 @@ class DeviceKind(abc.ABC):
     :param conf: the configuration (an ``oslo_config.cfg.ConfigOpts``); the kind registers the options that it needs
     :param hypervisor: the connection that the kind may use. Its first use opens it
     :raises InvalidConfiguration: an option cannot be used
+
+    ``state_path`` is the host's state directory, for a kind that has to remember something. ``boot_id()`` names this
+    boot of the host.
     """
 
     name: ClassVar[str]
@@ -63,6 +73,9 @@ class DeviceKind(abc.ABC):
 
     def __init__(self, conf: Any, hypervisor: connection.Connection) -> None:
         self.conf, self.hypervisor = conf, hypervisor
+        # Of the driver, which sets them before it asks for anything else.
+        self.state_path = ''
+        self.boot_id: Callable[[], str] = str
 
     @property
     @abc.abstractmethod
@@ -73,6 +86,11 @@ class DeviceKind(abc.ABC):
     @abc.abstractmethod
     def resource_classes(self) -> frozenset[str]:
         """The resource classes that the options count devices as, also those without a device."""
+
+    @property
+    def aliases(self) -> Mapping[str, PCIAlias] | None:
+        """As :meth:`devicetrack.virt.driver.VirtDriver.aliases`; by default None. One kind has them at most."""
+        return None
 
     @property
     def wait_s(self) -> float:

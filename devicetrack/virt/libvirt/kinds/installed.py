@@ -19,6 +19,7 @@ from typing import Final
 from oslo_config import cfg
 
 from devicetrack import exception
+from devicetrack import vocabulary
 from devicetrack.objects import details
 from devicetrack.objects import identity
 from devicetrack.objects.compact import Compact
@@ -182,6 +183,8 @@ def _check(kind: api.DeviceKind, found: api.Stock) -> None:
         if its_kind != name or resource_class not in counted_as
         or not isinstance(identifier, str) or not 0 < len(identifier) <= _IDENTIFIER_CHARACTERS
         or not isinstance(text, str) or text[:1] != '{']
+    if any(fields.column('exclusions')):
+        odd += [number for number, said in enumerate(fields.column('exclusions')) if not _are_exclusions(said)]
     to_check: list[InventoryDevice | Capacity] = [*(devices[number] for number in odd), *found.capacities,
                                                   *_one_of_each(devices)]
     for one in to_check:
@@ -212,6 +215,9 @@ def _check_one(kind: api.DeviceKind, one: InventoryDevice | Capacity) -> None:
         mistake = f'has an identifier that is no text of 1 to {_IDENTIFIER_CHARACTERS} characters'
     elif one.kind != kind.name:
         mistake = f'is of kind {one.kind!r}'
+    elif isinstance(one, InventoryDevice) and not _are_exclusions(one.exclusions):
+        mistake = (f'has the exclusions {one.exclusions!r}, which are no tuple of (token, mode) with each token once '
+                   f'and a mode of {", ".join(vocabulary.EXCLUSION_MODES)}')
     elif one.resource_class not in kind.resource_classes:
         mistake = f'has the resource class {one.resource_class!r}, which is not in resource_classes'
     else:
@@ -228,6 +234,15 @@ def _check_one(kind: api.DeviceKind, one: InventoryDevice | Capacity) -> None:
         what = f'device {one.identifier!r}' if isinstance(one, InventoryDevice) \
             else f'the capacity of {one.parent} for {one.device_type}'
         raise exception.DeviceKindFailed(kind.name, f'{what} {mistake}') from cause
+
+
+def _are_exclusions(said: object) -> bool:
+    if said == ():
+        return True
+    if not isinstance(said, tuple) or not all(isinstance(one, tuple) and len(one) == 2 for one in said):
+        return False
+    return (all(isinstance(token, str) and token and mode in vocabulary.EXCLUSION_MODES for token, mode in said)
+            and len({token for token, _mode in said}) == len(said))
 
 
 def _no_kind(cls: Any, reason: str) -> exception.InvalidConfiguration:

@@ -13,6 +13,7 @@ from collections.abc import Container
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
+import functools
 import os
 import re
 from typing import Any
@@ -144,7 +145,7 @@ class Mdev(api.DeviceKind):
             unhealthy = 'it is defined and not started, and its parent has no room for it'
         return InventoryDevice(
             self.name, device.uuid, parent.name, mdev_type.resource_class, parent.name, parent.numa_node,
-            details.to_text(_details(device, vocabulary.ADOPTED)), unhealthy, self.options.adopt_existing)
+            _stored_details(device), unhealthy, self.options.adopt_existing)
 
     def _capacities(self, parents: mdev_devices.Parents, counts: Mapping[str, int],
                     of: str | None = None) -> list[Capacity]:
@@ -372,9 +373,26 @@ def _available(parent: nodedev_xml.Parent, device_type: str) -> int:
     return next((made.available for made in parent.types if made.id == device_type), 0)
 
 
+def _stored_details(device: Device) -> str:
+    parent = device.parent
+    return _text_of(device.type, parent.name, _pci_address(parent), _device_api(device), device.iommu_group)
+
+
+# Every audit asks for that of every device, and it stays the same.
+@functools.lru_cache(maxsize=4096)
+def _text_of(device_type: str, parent: str, parent_address: str | None, device_api: str,
+             iommu_group: int | None) -> str:
+    return details.to_text(MdevDetails(
+        type=device_type, parent=parent, parent_address=parent_address, device_api=device_api,
+        iommu_group=iommu_group, origin=vocabulary.ADOPTED))
+
+
 def _details(device: Device, origin: str) -> MdevDetails:
     parent = device.parent
-    device_api = next((made.device_api for made in parent.types if made.id == device.type), 'vfio-pci')
     return MdevDetails(
-        type=device.type, parent=parent.name, parent_address=_pci_address(parent), device_api=device_api,
+        type=device.type, parent=parent.name, parent_address=_pci_address(parent), device_api=_device_api(device),
         iommu_group=device.iommu_group, origin=origin)
+
+
+def _device_api(device: Device) -> str:
+    return next((made.device_api for made in device.parent.types if made.id == device.type), 'vfio-pci')

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
 import re
@@ -12,6 +13,9 @@ from typing import NamedTuple
 from oslo_config import cfg
 
 from devicetrack import exception
+from devicetrack import log
+
+LOG = log.logger(__name__)
 
 _RESOURCE_CLASS = re.compile(r'VGPU|CUSTOM_[A-Z0-9_]{1,248}')    # placement takes 255 characters
 
@@ -49,7 +53,8 @@ def read(conf: cfg.ConfigOpts, names: Iterable[str], words: Words) -> tuple[Mapp
 
     A parent makes devices of the one type that names it. A type without addresses takes every parent that no other
     type names. A second type without addresses is an error, because a parent could not make both. Nova, whose options
-    these are for mediated devices, silently enables only the first type.
+    these are for mediated devices, silently enables only the first type. A group of a type that is not enabled is
+    named in the log.
 
     :returns: the types by name, and the one without addresses or None
     :raises InvalidConfiguration: an option cannot be used; names it, its value and the reason
@@ -63,6 +68,7 @@ def read(conf: cfg.ConfigOpts, names: Iterable[str], words: Words) -> tuple[Mapp
             raise exception.InvalidConfiguration(words.enabled, name, 'the type is named twice')
         words.register(conf, name)
         types[name] = _type(name, words.group(name), conf[words.group(name)], owners, words)
+    _warn_of_unread_groups(conf, types, words)
     without = [one.id for one in types.values() if not one.addresses]
     if len(without) > 1:
         raise exception.InvalidConfiguration(
@@ -70,6 +76,17 @@ def read(conf: cfg.ConfigOpts, names: Iterable[str], words: Words) -> tuple[Mapp
             f'{" and ".join(without)} have no device_addresses, and only one type may take the parents that no '
             f'other names: set [{words.group(without[1])}] device_addresses')
     return types, without[0] if without else None
+
+
+def _warn_of_unread_groups(conf: cfg.ConfigOpts, names: Collection[str], words: Words) -> None:
+    """Name the groups of types in the configuration files that nobody reads: a type is misspelt, or forgotten."""
+    # oslo.config compares the names of groups without regard to case.
+    enabled, start = {words.group(name).lower() for name in names}, words.group('')
+    for section in conf.list_all_sections():
+        if section.lower().startswith(start) and section.lower() not in enabled:
+            name = section[len(start):]
+            LOG.warning('[%s] of the configuration is ignored, since %s does not name %s: name it there, or remove the '
+                        'group', section, words.enabled, name)
 
 
 def of(types: Mapping[str, TypeOptions], default: str | None, names: frozenset[str]) -> tuple[TypeOptions, ...]:

@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 import errno
 import itertools
-import re
 import time
 from typing import Any
 
@@ -42,9 +41,6 @@ from devicetrack.virt.libvirt.kinds import type_options
 from devicetrack.virt.libvirt.kinds import vf_options
 
 LOG = log.logger(__name__)
-
-# A PCI address in the text of an argument; QEMU adds the domain 0000.
-_PCI_ADDRESS = re.compile(r'(?<![\w.])(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}:[01][0-9a-fA-F]\.[0-7])(?![\w.])')
 
 
 class VF(api.DeviceKind):
@@ -159,9 +155,7 @@ class VF(api.DeviceKind):
         return domain.pci_addresses
 
     def other_addresses(self, domain: domain_xml.Domain) -> Sequence[str]:
-        return (*domain.other_pci_addresses,
-                *(f'{found[1] or "0000"}:{found[2]}'.lower() for text in domain.arguments
-                  for found in _PCI_ADDRESS.finditer(text)))
+        return (*domain.other_pci_addresses, *domain_xml.argument_pci_addresses(domain))
 
     def identify(self, addresses: Iterable[str]) -> Mapping[str, str | None]:
         # All functions, not only those in stock: one that no option names any more may still have an owner.

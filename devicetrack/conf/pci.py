@@ -1,0 +1,77 @@
+"""Options of PCI functions.
+
+``[pci]`` has the names and formats that operators of Nova know. Nova registers these options itself.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from oslo_config import cfg
+
+from devicetrack import conf as registry
+
+SERVICE_GROUP: Final = 'pci'
+GROUP: Final = 'devicetrack_pci'
+
+SERVICE_OPTIONS: list[cfg.Opt] = [
+    cfg.MultiStrOpt('device_spec', default=[], deprecated_opts=[
+        cfg.DeprecatedOpt('passthrough_whitelist', group='pci'),
+        cfg.DeprecatedOpt('pci_passthrough_whitelist', group='DEFAULT'),
+    ], help="""
+PCI functions that guests may get: a JSON object, or a list of such objects. Repeat the option for more. The first
+object that matches a function counts for it.
+
+``vendor_id``, ``product_id`` (four hexadecimal digits), ``address`` and ``devname`` (the name of a network interface,
+in the place of an address) say which functions an object matches; what is left out matches every function. An address
+is a text like ``0000:0a:00.0``, in which ``*`` or nothing stands for any value (``*:0a:00.*``), or an object with a
+regular expression for each of ``domain``, ``bus``, ``slot`` and ``function``. The address of a physical function, or
+the name of its interface, also matches its virtual functions.
+
+``resource_class`` is what placement counts the functions as, by default ``CUSTOM_PCI_<VENDOR>_<PRODUCT>``, and
+``traits`` are names separated by commas. Names that placement does not know become capital letters after ``CUSTOM_``.
+``managed`` (``yes`` by default) says whether libvirt takes the function from its driver on the host and gives it back.
+``live_migratable`` and ``one_time_use`` are ``no`` by default. Functions with a ``physical_network`` are ports of
+networks, and this library hands none of them out.
+"""),
+    cfg.MultiStrOpt('alias', default=[], deprecated_opts=[cfg.DeprecatedOpt('pci_alias', group='DEFAULT')], help="""
+A name by which flavors ask for PCI functions (``pci_passthrough:alias = NAME:COUNT``): a JSON object with ``name``, and
+with ``vendor_id`` and ``product_id``, or ``resource_class``. Repeat the option for more. ``device_type``
+(``type-PCI``, ``type-PF`` or ``type-VF``), ``numa_policy`` (``required``, ``legacy``, ``preferred`` or ``socket``),
+``traits`` and ``live_migratable`` are not needed. Objects of one name have the same ``device_type`` and
+``numa_policy``. Give every compute host the aliases of the API.
+"""),
+]
+
+OPTIONS: list[cfg.Opt] = [
+    cfg.MultiStrOpt('functions', default=[], help="""
+The PCI functions that this library hands out, among those that ``[pci] device_spec`` matches: ``all``, or a JSON object
+with ``vendor_id``, ``product_id``, ``address`` or ``devname`` as in ``[pci] device_spec``, or a list of such objects.
+Repeat the option for more. By default there are none: a service that hands out PCI functions itself goes on to do so.
+No function may be handed out by both.
+"""),
+    cfg.MultiStrOpt('cleaning', default=[], help="""
+What is done to a PCI function that a guest has given back, after its reset and before another guest gets it: a JSON
+object with ``policy`` and, as in ``[pci] device_spec``, ``vendor_id``, ``product_id``, ``address`` or ``devname``, or a
+list of such objects. Repeat the option for more. The first object that matches a function counts. A mass storage
+controller that none matches waits until a person says that it is clean (``person``). Every other function that none
+matches is only reset (``none``), because a reset is all that most of them need; one that cannot be reset waits for a
+person too.
+
+``none``: nothing. ``zero``: write zeroes over every disk of an NVMe controller, and read them back. ``person``: an
+operator says when it is clean. A reset erases nothing on a disk: with ``none`` the next guest reads what the last one
+wrote.
+"""),
+    cfg.IntOpt('release_wait_s', default=30, min=0, help="""
+Seconds that a release waits until libvirt has given a function back to its driver on the host, and until that driver
+shows its disks. After this time the function stays held, and the next audit looks again.
+"""),
+    registry.PathOpt('sysfs_root', default='/sys', help="""
+Directory where sysfs is mounted. Development and tests use a tree of the same form.
+"""),
+]
+
+
+def register(conf: cfg.ConfigOpts) -> None:
+    registry.register(conf, SERVICE_GROUP, SERVICE_OPTIONS)
+    registry.register(conf, GROUP, OPTIONS)

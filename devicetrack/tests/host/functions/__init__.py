@@ -1,0 +1,1 @@
+"""Tests that run on a host with PCI functions to give away."""

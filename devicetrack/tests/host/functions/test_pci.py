@@ -1,0 +1,267 @@
+"""PCI functions of the kernel's own bus behind an IOMMU, with guests under the QEMU of the host's libvirt.
+
+The host has two disks in slots of their own, one that can have virtual functions, and three functions in one IOMMU
+group (:mod:`devicetrack.tests.host.machine`).
+"""
+
+from __future__ import annotations
+
+from concurrent import futures
+import contextlib
+import glob
+import json
+import os
+import pathlib
+import subprocess
+import time
+from typing import Any
+
+import libvirt
+
+from devicetrack import exception
+from devicetrack import vocabulary
+from devicetrack.claims.manager import ClaimManager
+from devicetrack.engine import reconcile
+from devicetrack.objects import DeviceRequest
+from devicetrack.objects.values import DeviceKey
+from devicetrack.testing import fixtures
+from devicetrack.tests import base
+from devicetrack.tests.functional.claims import libvirt_hosts
+from devicetrack.tests.host import machine
+from devicetrack.tests.host.inside import firmware
+from devicetrack.virt.libvirt import driver as libvirt_driver
+from devicetrack.virt.libvirt.kinds import pci
+
+URI = 'qemu:///system'
+SYSFS = pathlib.Path('/sys/bus/pci/devices')
+NVME = {'vendor_id': '1b36', 'product_id': '0010'}
+DISK = 'CUSTOM_PCI_1B36_0010'
+PATTERN = b'of the first owner '
+# The members of the group, in the order of their slots: an e1000, an edu and a pci-testdev.
+E1000, EDU, TESTDEV = {'vendor_id': '8086', 'product_id': '100e'}, {'vendor_id': '1234', 'product_id': '11e8'}, {
+    'vendor_id': '1b36', 'product_id': '0005'}
+
+
+def address_of(serial: str) -> str:
+    """Where the disk with a serial number is."""
+    for path in glob.glob('/sys/bus/pci/devices/*/nvme/nvme*/serial'):
+        if pathlib.Path(path).read_text().strip() == serial:
+            return pathlib.Path(path).parents[2].name
+    raise AssertionError(f'no disk has the serial number {serial}')
+
+
+def driver_of(address: str) -> str | None:
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.basename(os.readlink(SYSFS / address / 'driver'))
+    return None
+
+
+def put(address: str, attribute: str, text: str) -> None:
+    (SYSFS / address / attribute).write_text(text)
+
+
+class Host(fixtures.Host):
+    """The compute host, with some of its functions.
+
+    :param specs: the objects of ``[pci] device_spec``
+    :param cleaning: those of ``[devicetrack_pci] cleaning``
+    """
+
+    machine: Any
+
+    def __init__(self, *specs: dict[str, Any], cleaning: str = 'zero',
+                 unproven: str = vocabulary.VERIFY) -> None:
+        super().__init__()
+        self.machine = libvirt_hosts.Machine(lambda: libvirt.open(URI), libvirt_hosts.QEMU, '/dev', firmware.path())
+        self._specs, self._cleaning, self._unproven = specs, cleaning, unproven
+
+    def _setUp(self) -> None:
+        self._configuration = self.useFixture(fixtures.Configuration())
+        self._configuration.set('libvirt', connection_uri=URI)
+        self._configuration.set('pci', device_spec=list(map(json.dumps, self._specs)))
+        self._configuration.set('devicetrack_pci', functions=['all'],
+                                cleaning=[json.dumps({'policy': self._cleaning})])
+        self._configuration.set('devicetrack', unproven_devices=self._unproven)
+        self.service.known = {}
+        super()._setUp()
+
+    def another_manager(self) -> ClaimManager:
+        driver = libvirt_driver.LibvirtDriver(self.name, self.conf, self.configuration.state_path, [pci.PCI])
+        self.addCleanup(driver.close)
+        self.machine.driver = driver
+        manager = ClaimManager(self.name, driver, self.store, self.conf, self.service)
+        self._managers.append(manager)
+        return manager
+
+    def spawn(self, *args: Any, **what: Any) -> fixtures.Instance:
+        instance = super().spawn(*args, **what)
+        self.addCleanup(self.machine.delete_guest, instance.uuid)
+        return instance
+
+
+class PCITestCase(base.TestCase):
+
+    def host(self, *specs: dict[str, Any], **options: Any) -> Any:
+        host = self.useFixture(Host(*specs, **options))
+        self.machine = host.machine
+        # A disk that nothing proves clean is read through.
+        while any(vocabulary.UNPROVEN in state for state in host.states().values()):
+            time.sleep(0.1)
+        self.assertEqual([], list(host.manager.update_available_resource(None, host.name)))
+        return host
+
+    def block_device(self, address: str) -> str:
+        [path] = glob.glob(f'/sys/bus/pci/devices/{address}/nvme/nvme*/nvme*n1')
+        return f'/dev/{os.path.basename(path)}'
+
+    def fill(self, address: str) -> None:
+        """Leave bytes all over a disk, as its guest may."""
+        size = machine.DISK_MIB << 20
+        with open(self.block_device(address), 'wb') as disk:
+            disk.write((PATTERN * (size // len(PATTERN) + 1))[:size])
+
+    def clear(self, path: str) -> None:
+        with open(path, 'wb') as disk:
+            disk.write(bytes(machine.DISK_MIB << 20))
+
+    def is_zero(self, address: str) -> bool:
+        with open(self.block_device(address), 'rb') as disk:
+            return not any(disk.read())
+
+    def disks(self) -> tuple[dict[str, Any], ...]:
+        return tuple({**NVME, 'address': address_of(serial)} for serial in machine.DISKS)
+
+    def held_by(self, host: Any, instance: fixtures.Instance) -> str:
+        [assignment] = host.manager.resources_of(instance.uuid)
+        return str(assignment.identifier)
+
+    # -- one guest ----------------------------------------------------------------------------------------------------
+
+    def test_a_disk_goes_to_a_guest_and_comes_back_clean(self) -> None:
+        host = self.host(*self.disks())
+        instance = host.spawn(request=DeviceRequest.of((DISK, 1)))
+        address = self.held_by(host, instance)
+        self.assertEqual('vfio-pci', driver_of(address))
+        self.assertEqual([DeviceKey('pci', address)],
+                         [DeviceKey(use.kind, use.identifier) for use in self.machine.usage().uses])
+        self.assertEqual([], list(host.manager.update_available_resource(None, host.name)))
+
+        self.machine.delete_guest(instance.uuid)
+        self.assertEqual('nvme', driver_of(address))
+        self.fill(address)                      # the guest might have
+        host.manager.release(None, instance)
+        self.assertTrue(self.is_zero(address))
+        self.assertEqual([], list(host.records()))
+        self.assertEqual([], list(host.manager.update_available_resource(None, host.name)))
+
+    def test_each_disk_has_one_owner(self) -> None:
+        host = self.host(*self.disks())
+
+        def claim(_number: int) -> fixtures.Instance | None:
+            instance = fixtures.Instance()
+            try:
+                host.manager.instance_claim(None, instance, host.name, DeviceRequest.of((DISK, 1)))
+            except exception.NoFit:
+                return None
+            return instance
+
+        with futures.ThreadPoolExecutor(6) as pool:
+            owners = [instance for instance in pool.map(claim, range(6)) if instance is not None]
+        self.assertEqual(2, len(owners))
+        self.assertEqual({address_of(serial) for serial in machine.DISKS},
+                         {self.held_by(host, instance) for instance in owners})
+        for instance in owners:
+            host.manager.release(None, instance)
+
+    def test_a_service_that_starts_again_knows_a_disk_that_it_cannot_read(self) -> None:
+        host = self.host(*self.disks())
+        instance = host.spawn(request=DeviceRequest.of((DISK, 1)))
+        self.assertEqual([], list(host.restart()))
+        self.machine.delete_guest(instance.uuid)
+        host.manager.release(None, instance)
+        self.assertEqual([], list(host.records()))
+
+    def test_a_disk_that_was_left_with_the_driver_for_guests_comes_back(self) -> None:
+        host = self.host(*self.disks())
+        instance = host.spawn(request=DeviceRequest.of((DISK, 1)))
+        address = self.held_by(host, instance)
+        self.machine.delete_guest(instance.uuid)
+        self.fill(address)
+        # As when libvirtd is killed between binding the function and starting the guest.
+        put(address, 'driver_override', 'vfio-pci')
+        put(address, 'driver/unbind', address)
+        pathlib.Path('/sys/bus/pci/drivers_probe').write_text(address)
+        self.assertEqual('vfio-pci', driver_of(address))
+        host.manager.release(None, instance)
+        self.assertEqual('nvme', driver_of(address))
+        self.assertTrue(self.is_zero(address))
+
+    # -- the host's own use -------------------------------------------------------------------------------------------
+
+    def test_a_disk_that_the_host_swaps_to_is_not_handed_out(self) -> None:
+        host = self.host(*self.disks())
+        path = self.block_device(address_of(machine.DISKS[0]))
+        subprocess.run(['mkswap', '--quiet', path], check=True)
+        self.addCleanup(self.clear, path)
+        subprocess.run(['swapon', path], check=True)
+        self.addCleanup(subprocess.run, ['swapoff', path], check=False)
+        [finding] = host.manager.update_available_resource(None, host.name)
+        self.assertEqual(reconcile.UNHEALTHY, finding.kind)
+        self.assertIn('the host uses it', finding.detail)
+        self.assertIn('swap', finding.detail)
+        first, second = fixtures.Instance(), fixtures.Instance()
+        host.manager.instance_claim(None, first, host.name, DeviceRequest.of((DISK, 1)))
+        self.assertEqual(address_of(machine.DISKS[1]), self.held_by(host, first))
+        self.assertRaises(exception.NoFit, host.manager.instance_claim, None, second, host.name,
+                          DeviceRequest.of((DISK, 1)))
+        # What the host wrote is nobody's business: the disk has to be clean again.
+        subprocess.run(['swapoff', path], check=True)
+        host.manager.update_available_resource(None, host.name)
+        self.assertIn(vocabulary.UNPROVEN, host.states()[address_of(machine.DISKS[0])])
+        self.assertRaises(exception.NoFit, host.manager.instance_claim, None, second, host.name,
+                          DeviceRequest.of((DISK, 1)))
+        host.manager.release(None, first)
+
+    # -- what goes together -------------------------------------------------------------------------------------------
+
+    def test_of_a_group_all_or_nothing_is_offered(self) -> None:
+        host = self.host_with_findings(E1000)
+        [(_key, unhealthy)] = [(device.key, device.unhealthy) for device in self.machine.driver.get_inventory().devices]
+        self.assertIn('a group goes whole', str(unhealthy))
+        self.assertRaises(exception.NoFit, host.manager.instance_claim, None, fixtures.Instance(), host.name,
+                          DeviceRequest.of(('CUSTOM_PCI_8086_100E', 1)))
+
+    def test_one_instance_has_a_group(self) -> None:
+        host = self.host(E1000, EDU, TESTDEV, cleaning='none')
+        first, second = fixtures.Instance(), fixtures.Instance()
+        host.manager.instance_claim(None, first, host.name, DeviceRequest.of(
+            ('CUSTOM_PCI_8086_100E', 1), ('CUSTOM_PCI_1234_11E8', 1)))
+        self.assertRaises(exception.NoFit, host.manager.instance_claim, None, second, host.name,
+                          DeviceRequest.of(('CUSTOM_PCI_1B36_0005', 1)))
+        host.manager.release(None, first)
+        host.manager.instance_claim(None, second, host.name, DeviceRequest.of(('CUSTOM_PCI_1B36_0005', 1)))
+        host.manager.release(None, second)
+
+    def test_a_physical_function_and_its_virtual_ones(self) -> None:
+        physical = address_of(machine.SPLIT)
+        put(physical, 'sriov_drivers_autoprobe', '0')
+        put(physical, 'sriov_numvfs', '2')
+        self.addCleanup(put, physical, 'sriov_numvfs', '0')
+        virtual = sorted(os.path.basename(os.readlink(path)) for path in glob.glob(f'{SYSFS}/{physical}/virtfn*'))
+        host = self.host(*({'address': address, 'resource_class': 'PART'} for address in virtual),
+                         {'address': physical, 'resource_class': 'WHOLE'}, cleaning='none')
+        first, second = fixtures.Instance(), fixtures.Instance()
+        host.manager.instance_claim(None, first, host.name, DeviceRequest.of(('CUSTOM_PART', 2)))
+        self.assertEqual(virtual, sorted(one.identifier for one in host.manager.resources_of(first.uuid)))
+        self.assertRaises(exception.NoFit, host.manager.instance_claim, None, second, host.name,
+                          DeviceRequest.of(('CUSTOM_WHOLE', 1)))
+        host.manager.release(None, first)
+        host.manager.instance_claim(None, second, host.name, DeviceRequest.of(('CUSTOM_WHOLE', 1)))
+        self.assertRaises(exception.NoFit, host.manager.instance_claim, None, first, host.name,
+                          DeviceRequest.of(('CUSTOM_PART', 1)))
+        host.manager.release(None, second)
+
+    def host_with_findings(self, *specs: dict[str, Any], **options: Any) -> Any:
+        host = self.useFixture(Host(*specs, **options))
+        self.machine = host.machine
+        return host

@@ -1,0 +1,478 @@
+"""The device kind ``pci``, on a host that is made of files."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+from typing import Any
+import uuid
+
+import fixtures
+
+from devicetrack import exception
+from devicetrack import vocabulary
+from devicetrack.objects import details
+from devicetrack.objects import values
+from devicetrack.testing import pci as made
+from devicetrack.tests import base
+from devicetrack.tests.drivers import contract
+from devicetrack.virt.libvirt import connection
+from devicetrack.virt.libvirt import domain_xml
+from devicetrack.virt.libvirt import pci_sysfs
+from devicetrack.virt.libvirt import privileged
+from devicetrack.virt.libvirt.kinds import pci
+
+DISK, CARD, BRIDGE = '0000:01:00.0', '0000:03:00.0', '0000:06:00.0'
+NVME = {'vendor_id': '1b36', 'product_id': '0010'}
+DISK_CLASS = 'CUSTOM_PCI_1B36_0010'
+
+
+class PCITestCase(base.TestCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.host = self.useFixture(made.PCIHost())
+        self.instance = str(uuid.uuid4())
+        self.boot = 'this boot'
+
+    def kind(self, *specs: dict[str, Any], functions: str = 'all', cleaning: str | None = None) -> pci.PCI:
+        """The kind as a service makes it that starts now."""
+        self.configuration.set('pci', device_spec=list(map(json.dumps, specs)))
+        self.configuration.set('devicetrack_pci', sysfs_root=self.host.root, release_wait_s=0, functions=[functions],
+                               cleaning=[] if cleaning is None else [json.dumps({'policy': cleaning})])
+        kind = pci.PCI(self.conf, connection.Connection('', None))
+        kind.state_path, kind.boot_id, kind.host_use = self.state_path, lambda: self.boot, self.host.use
+        return kind
+
+    def devices(self, kind: pci.PCI) -> dict[str, Any]:
+        return {device.identifier: device for device in kind.stock().devices}
+
+    def assigned(self, kind: pci.PCI, address: str = DISK) -> Any:
+        """A device of the stock, recorded for the instance."""
+        device = self.devices(kind)[address]
+        return contract.assignment(self.instance, 'pci', address, device.parent, device.details)
+
+    def give_to_guest(self, address: str = DISK) -> None:
+        """Do what libvirt does when a guest starts."""
+        self.host.unbind(address)
+        self.host.bind(address, made.VFIO_PCI)
+
+    def unclaim(self, kind: pci.PCI, assignment: Any) -> None:
+        with open(os.path.join(self.state_path, 'lock'), 'w') as lock:
+            kind.unclaim(assignment, lock.fileno())
+
+    # -- stock --------------------------------------------------------------------------------------------------------
+
+    def test_the_stock_has_what_the_options_offer(self) -> None:
+        self.host.add_nvme(DISK, 'S1', numa_node=1)
+        self.host.add_igb(CARD)
+        [device] = self.kind({**NVME, 'traits': 'fast'}).stock().devices
+        self.assertEqual(('pci', DISK, DISK, DISK_CLASS, DISK, 1, None), (
+            device.kind, device.identifier, device.provider, device.resource_class, device.parent, device.numa_node,
+            device.unhealthy))
+        known = details.from_text(device.details)
+        self.assertEqual(('S1', 'nvme', 'type-PCI', '', -1), (
+            known.serial, known.driver, known.device_type, known.parent_address, known.vf_number))
+        self.assertIn('CUSTOM_FAST', known.traits)
+
+    def test_what_is_not_ours_is_not_in_stock(self) -> None:
+        self.host.add_nvme(DISK, 'S1')
+        other = self.host.add_nvme('0000:02:00.0', 'S2')
+        self.assertEqual([other], list(self.devices(self.kind(NVME, functions=json.dumps({'address': other})))))
+        kind = self.kind(NVME, functions=json.dumps({'address': '0000:0f:00.0'}))
+        self.assertTrue(kind.configured)
+        self.assertEqual({}, self.devices(kind))
+
+    def test_a_card_excludes_its_virtual_functions(self) -> None:
+        self.host.add_igb(CARD)
+        first, second = self.host.make_vfs(CARD, 2)
+        found = self.devices(self.kind({'vendor_id': '8086'}))
+        token = f'sriov:{CARD}'
+        self.assertEqual({CARD: ((token, vocabulary.WHOLE),), first: ((token, vocabulary.PART),),
+                          second: ((token, vocabulary.PART),)},
+                         {address: device.exclusions for address, device in found.items()})
+        self.assertEqual({CARD}, {device.parent for device in found.values()})
+        self.assertEqual([-1, 0, 1], [details.from_text(found[one].details).vf_number for one in (CARD, first, second)])
+
+    def test_a_group_is_offered_together_or_not_at_all(self) -> None:
+        edu, network, tester = self.host.add_shared_group(BRIDGE, '0000:07')
+        [alone] = self.kind({'vendor_id': '8086', 'product_id': '100e'}).stock().devices
+        self.assertIn(f'also has {edu}, which is not offered', str(alone.unhealthy))
+        found = self.devices(self.kind({'address': '*:07:*.*'}))
+        self.assertEqual({network, edu, tester}, set(found))
+        self.assertEqual([None] * 3, [device.unhealthy for device in found.values()])
+        [modes] = {device.exclusions for device in found.values()}
+        self.assertEqual([vocabulary.TOGETHER], [mode for _token, mode in modes])
+
+    def test_what_the_host_uses_is_unhealthy_and_no_more_proven(self) -> None:
+        self.host.add_nvme(DISK, 'S1')
+        self.host.mount('nvme0n1', '/srv')
+        stock = self.kind(NVME).stock()
+        [device] = stock.devices
+        self.assertIn('the host uses it', str(device.unhealthy))
+        self.assertIn('/srv', str(device.unhealthy))
+        self.assertEqual([DISK], list(stock.written))
+
+    def test_a_group_with_what_the_host_uses_is_unhealthy(self) -> None:
+        edu, network, _tester = self.host.add_shared_group(BRIDGE, '0000:07')
+        self.host.give_address(self.host.interface_of(network))
+        found = self.devices(self.kind({'address': '*:07:*.*'}))
+        self.assertIn(f'also has {network}, and the host uses it', str(found[edu].unhealthy))
+
+    # -- which one it is ----------------------------------------------------------------------------------------------
+
+    def test_a_serial_number_is_remembered_while_a_guest_has_the_disk(self) -> None:
+        self.host.add_nvme(DISK, 'S1')
+        kind = self.kind(NVME)
+        assignment = self.assigned(kind)
+        kind.realize(assignment)
+        self.give_to_guest()
+        self.assertEqual('S1', details.from_text(self.devices(kind)[DISK].details).serial)
+        # A service that starts again has the file.
+        self.assertEqual('S1', details.from_text(self.devices(self.kind(NVME))[DISK].details).serial)
+        self.boot = 'the next boot'
+        self.assertIsNone(details.from_text(self.devices(self.kind(NVME))[DISK].details).serial)
+
+    def test_the_serial_number_of_another_disk_is_not_remembered_for_it(self) -> None:
+        self.host.add_nvme(DISK, 'S1')
+        kind = self.kind(NVME)
+        self.devices(kind)
+        self.host.remove(DISK)
+        self.host.add_nvme(DISK, 'S2')
+        self.give_to_guest()
+        self.assertIsNone(details.from_text(self.devices(kind)[DISK].details).serial)
+
+    def test_another_disk_in_the_slot_is_neither_given_nor_cleaned(self) -> None:
+        self.host.add_nvme(DISK, 'S1')
+        kind = self.kind(NVME, cleaning='none')
+        assignment = self.assigned(kind)
+        self.host.remove(DISK)
+        self.host.add_nvme(DISK, 'S2')
+        for call in (lambda: kind.realize(assignment), lambda: self.unclaim(kind, assignment),
+                     lambda: kind.guest_elements([assignment])):
+            error = self.assertRaises(exception.DeviceGone, call)
+            self.assertIn('serial', str(error))
+        self.assertEqual([], self.host.resets)
+
+    def test_a_function_that_is_away_is_gone(self) -> None:
+        self.host.add_nvme(DISK, 'S1')
+        kind = self.kind(NVME)
+        assignment = self.assigned(kind)
+        self.host.remove(DISK)
+        self.assertRaises(exception.DeviceGone, kind.realize, assignment)
+
+    def test_a_memory_that_is_damaged_leaves_the_stock_unknown(self) -> None:
+        self.host.add_nvme(DISK, 'S1')
+        path = os.path.join(self.state_path, 'pci.json')
+        with open(path, 'w') as file:
+            file.write('{')
+        os.chmod(path, 0o600)
+        error = self.assertRaises(exception.CommandFailed, self.kind(NVME).stock)
+        self.assertIn(path, str(error))
+        self.assertIn('damaged', str(error))
+
+    def test_two_processes_remember_what_either_gave(self) -> None:
+        self.host.add_nvme(DISK, 'S1')
+        other = self.host.add_nvme('0000:02:00.0', 'S2')
+        service, command = self.kind(NVME, cleaning='none'), self.kind(NVME, cleaning='none')
+        first, second = self.assigned(service), self.assigned(command, other)
+        service.realize(first)
+        command.realize(second)
+        self.devices(service)
+        self.assertEqual({DISK: DISK, other: other}, self.kind({'vendor_id': '8086'}).identify([DISK, other]))
+        self.unclaim(command, first)
+        self.assertEqual({other: other}, self.kind({'vendor_id': '8086'}).identify([DISK, other]))
+
+    def test_a_host_that_gives_nothing_away_has_no_file(self) -> None:
+        self.host.add_igb(CARD)
+        self.kind(functions='all').identify([CARD])
+        self.kind(NVME).stock()
+        self.assertEqual([], [name for name in os.listdir(self.state_path) if name.startswith('pci')])
+
+    # -- realize ------------------------------------------------------------------------------------------------------
+
+    def test_what_the_host_uses_is_not_given_to_a_guest(self) -> None:
+        self.host.add_nvme(DISK, 'S1')
+        kind = self.kind(NVME)
+        assignment = self.assigned(kind)
+        self.host.mount('nvme0n1', '/srv')
+        error = self.assertRaises(exception.RealizeFailed, kind.realize, assignment)
+        self.assertIn('/srv', str(error))
+
+    def test_a_repeated_realize_keeps_the_driver_of_before(self) -> None:
+        self.host.add_nvme(DISK, 'S1')
+        kind = self.kind(NVME)
+        assignment = self.assigned(kind)
+        kind.realize(assignment)
+        self.give_to_guest()
+        found = details.from_text(kind.realize(assignment).details)
+        self.assertEqual(('nvme', assignment.details.disks), (found.driver, found.disks))
+
+    def test_libvirt_manages_a_function_unless_the_spec_says_otherwise(self) -> None:
+        self.host.add_nvme(DISK, 'S1')
+        for managed in ('yes', 'no'):
+            kind = self.kind({**NVME, 'managed': managed})
+            [element] = kind.guest_elements([self.assigned(kind)])
+            self.assertIn(f"managed='{managed}'", element)
+            self.assertIn("<address domain='0x0000' bus='0x01' slot='0x00' function='0x0'/>", element)
+
+    # -- usage --------------------------------------------------------------------------------------------------------
+
+    def test_other_functions_are_no_business_of_ours(self) -> None:
+        self.host.add_nvme(DISK, 'S1')
+        self.host.add_igb(CARD)
+        away = '0000:0f:00.0'
+        self.assertEqual({DISK: DISK, away: None}, self.kind(NVME).identify([DISK, CARD, away]))
+        self.assertEqual({}, self.kind(functions='all').identify([DISK, CARD]))
+
+    def test_a_function_that_was_given_is_ours_whatever_the_options_say_now(self) -> None:
+        self.host.add_nvme(DISK, 'S1')
+        kind = self.kind(NVME, cleaning='none')
+        assignment = self.assigned(kind)
+        kind.realize(assignment)
+        self.assertEqual({DISK: DISK}, self.kind({'vendor_id': '8086'}).identify([DISK]))
+        self.unclaim(kind, assignment)
+        self.assertEqual({}, self.kind({'vendor_id': '8086'}).identify([DISK]))
+
+    # -- unclaim ------------------------------------------------------------------------------------------------------
+
+    def test_a_function_that_was_left_with_the_driver_for_guests_comes_back(self) -> None:
+        self.host.add_nvme(DISK, 'S1')
+        kind = self.kind(NVME, cleaning='none')
+        assignment = self.assigned(kind)
+        kind.realize(assignment)
+        self.give_to_guest()
+        self.unclaim(kind, assignment)
+        self.assertEqual('nvme', self.host.driver_of(DISK))
+        self.assertEqual([DISK], [address for address, _methods in self.host.resets])
+
+    def test_a_function_without_a_driver_has_none_again(self) -> None:
+        edu, _network, _tester = self.host.add_shared_group(BRIDGE, '0000:07')
+        kind = self.kind({'address': '*:07:*.*'})
+        assignment = self.assigned(kind, edu)
+        kind.realize(assignment)
+        self.give_to_guest(edu)
+        self.unclaim(kind, assignment)
+        self.assertIsNone(self.host.driver_of(edu))
+
+    def test_a_function_that_a_process_has_open_is_in_use(self) -> None:
+        self.host.add_nvme(DISK, 'S1')
+        kind = self.kind(NVME, cleaning='none')
+        assignment = self.assigned(kind)
+        kind.realize(assignment)
+        self.give_to_guest()
+        with self.host.opened(DISK):
+            self.assertRaises(exception.DeviceInUse, self.unclaim, kind, assignment)
+        self.assertEqual(made.VFIO_PCI, self.host.driver_of(DISK))
+        self.assertEqual([], self.host.resets)
+
+    def test_a_reset_that_fails_gives_nothing_back(self) -> None:
+        self.host.add_nvme(DISK, 'S1')
+        kind = self.kind(NVME, cleaning='none')
+        assignment = self.assigned(kind)
+        kind.realize(assignment)
+        self.give_to_guest()
+        self.host.failing.add(DISK)
+        self.assertRaises(exception.UnclaimFailed, self.unclaim, kind, assignment)
+        self.assertIn(DISK, kind.identify([DISK]))
+        self.host.failing.clear()
+        self.unclaim(kind, assignment)
+        self.assertEqual('nvme', self.host.driver_of(DISK))
+
+    def test_what_the_host_has_mounted_meanwhile_is_not_cleaned(self) -> None:
+        self.host.add_nvme(DISK, 'S1')
+        kind = self.kind(NVME, cleaning='none')
+        assignment = self.assigned(kind)
+        kind.realize(assignment)
+        self.host.mount('nvme0n1', '/srv')
+        error = self.assertRaises(exception.DeviceInUse, self.unclaim, kind, assignment)
+        self.assertIn('/srv', str(error))
+
+    def test_a_disk_that_no_policy_cleans_waits_for_a_person(self) -> None:
+        self.host.add_nvme(DISK, 'S1')
+        kind = self.kind(NVME)
+        assignment = self.assigned(kind)
+        kind.realize(assignment)
+        error = self.assertRaises(exception.UnclaimFailed, self.unclaim, kind, assignment)
+        self.assertIn('a person has to clean it', str(error))
+        self.assertIn('device retire', str(error))
+
+    def test_only_what_keeps_nothing_is_blank_unread(self) -> None:
+        self.host.add_nvme(DISK, 'S1')
+        for policy, blank in (('none', [DISK]), ('zero', []), (None, [])):
+            kind = self.kind(NVME, cleaning=policy)
+            self.assertEqual(blank, list(kind.is_blank([self.assigned(kind)])))
+
+    def test_a_function_that_was_only_claimed_is_untouched(self) -> None:
+        self.host.add_nvme(DISK, 'S1')
+        kind = self.kind(NVME)
+        assignment = self.assigned(kind)
+        self.assertTrue(kind.is_untouched(assignment))
+        kind.realize(assignment)
+        self.assertFalse(kind.is_untouched(assignment))
+
+    # -- who was interrupted, or came between -------------------------------------------------------------------------
+
+    def realized(self, kind: pci.PCI, address: str = DISK) -> Any:
+        """A device that the instance has, as its row says after the first time."""
+        assignment = self.assigned(kind, address)
+        made = kind.realize(assignment)
+        return contract.assignment(self.instance, 'pci', address, assignment.parent, made.details,
+                                   generation=values.ONLY_CLAIMED)
+
+    def test_what_a_guest_made_of_a_function_is_not_what_the_claim_found(self) -> None:
+        self.host.add_nvme(DISK, 'S1')
+        kind = self.kind(NVME)
+        assignment = self.realized(kind)
+        self.give_to_guest()
+        self.host.unbind(DISK)
+        # libvirt is about to give it back, and the guest starts again.
+        again = details.from_text(kind.realize(assignment).details)
+        self.assertEqual(('nvme', assignment.details.disks), (again.driver, again.disks))
+
+    def test_a_reset_that_fails_frees_no_function_without_a_driver(self) -> None:
+        edu, _network, _tester = self.host.add_shared_group(BRIDGE, '0000:07')
+        kind = self.kind({'address': '*:07:*.*'})
+        assignment = self.realized(kind, edu)
+        self.give_to_guest(edu)
+        self.host.failing.add(edu)
+        for _attempt in range(2):
+            self.assertRaises(exception.UnclaimFailed, self.unclaim, kind, assignment)
+        self.assertEqual([], self.host.resets)
+        self.host.failing.clear()
+        self.unclaim(kind, assignment)
+        self.assertEqual([edu], [address for address, _methods in self.host.resets])
+
+    def test_a_release_that_is_interrupted_in_any_step_is_repeated(self) -> None:
+        edu, network, _tester = self.host.add_shared_group(BRIDGE, '0000:07')
+        self.host.add_nvme(DISK, 'S1')
+        specs = {'address': '*:07:*.*'}, NVME
+        for address, steps in ((edu, 3), (network, 3), (DISK, 4)):
+            for step in range(steps):
+                kind = self.kind(*specs, cleaning='none')
+                assignment = self.realized(kind, address)
+                before = self.host.driver_of(address)
+                self.give_to_guest(address)
+                privileged.set_driver_override(self.host.root, address, made.VFIO_PCI)
+                self.host.resets.clear()
+                self.host.fail_after(step)
+                with contextlib.suppress(exception.UnclaimFailed):
+                    self.unclaim(kind, assignment)
+                self.host.fail_after(None)
+                self.unclaim(self.kind(*specs, cleaning='none'), assignment)
+                self.assertEqual((before, None), (self.host.driver_of(address), self.tree_override(address)))
+                self.assertEqual(address != network, bool(self.host.resets), f'{address}, step {step}')
+
+    def tree_override(self, address: str) -> str | None:
+        return pci_sysfs.Tree(self.host.root).driver_override(address)
+
+    def test_a_function_that_stays_with_the_driver_for_guests_is_not_free_while_it_is_open(self) -> None:
+        self.host.add_igb(CARD)
+        self.give_to_guest(CARD)
+        kind = self.kind({'vendor_id': '8086'})
+        assignment = self.realized(kind, CARD)
+        with self.host.opened(CARD):
+            self.assertRaises(exception.DeviceInUse, self.unclaim, kind, assignment)
+        self.unclaim(kind, assignment)
+        self.assertEqual(made.VFIO_PCI, self.host.driver_of(CARD))
+
+    def test_a_function_that_was_adopted_from_a_guest_comes_back(self) -> None:
+        self.host.add_igb(CARD)
+        self.give_to_guest(CARD)
+        kind = self.kind({'vendor_id': '8086'})
+        assignment = self.assigned(kind, CARD)
+        self.host.unbind(CARD)
+        self.host.bind(CARD, 'igb')
+        self.unclaim(kind, assignment)
+        self.assertEqual('igb', self.host.driver_of(CARD))
+
+    def test_a_card_is_not_given_while_the_host_uses_a_virtual_function_of_it(self) -> None:
+        self.host.add_igb(CARD)
+        first, second = self.host.make_vfs(CARD, 2)
+        specs = [{'vendor_id': '8086', 'product_id': '10c9'}]
+        kind = self.kind(*specs)
+        assignment = self.assigned(kind, CARD)
+        self.assertIsNone(self.devices(kind)[CARD].unhealthy)
+        self.host.route(self.host.interface_of(second))
+        self.assertIn(f'{second}, a virtual function of it: a route', str(self.devices(kind)[CARD].unhealthy))
+        error = self.assertRaises(exception.RealizeFailed, kind.realize, assignment)
+        self.assertIn(second, str(error))
+
+    def test_a_card_is_not_given_while_somebody_has_a_virtual_function_that_is_not_offered(self) -> None:
+        self.host.add_igb(CARD)
+        vf, = self.host.make_vfs(CARD, 1)
+        kind = self.kind({'vendor_id': '8086', 'product_id': '10c9'})
+        assignment = self.assigned(kind, CARD)
+        self.give_to_guest(vf)
+        self.assertIn('that is not offered', str(self.devices(kind)[CARD].unhealthy))
+        self.assertRaises(exception.RealizeFailed, kind.realize, assignment)
+        # If it is offered, the ledger knows who has it.
+        self.assertIsNone(self.devices(self.kind({'vendor_id': '8086'}))[CARD].unhealthy)
+
+    def test_a_disk_that_cannot_be_told_is_not_given(self) -> None:
+        self.host.add_nvme(DISK, 'S1')
+        kind = self.kind(NVME)
+        assignment = self.assigned(kind)
+        self.host.remove(DISK)
+        self.host.add_nvme(DISK, 'S2')
+        self.give_to_guest()
+        self.boot = 'the next boot'
+        error = self.assertRaises(exception.RealizeFailed, self.kind(NVME).realize, assignment)
+        self.assertIn('serial number', str(error))
+
+    def test_root_looks_again_for_what_the_service_cannot_see(self) -> None:
+        self.host.add_nvme(DISK, 'S1')
+        kind = self.kind(NVME)
+        assignment = self.assigned(kind)
+        unseeing = self.host.use()
+        kind.host_use = lambda: unseeing
+        self.host.mount('nvme0n1', '/srv')
+        error = self.assertRaises(exception.RealizeFailed, kind.realize, assignment)
+        self.assertIn('/srv', str(error))
+        self.assertEqual({}, self.kind({'vendor_id': '8086'}).identify([DISK]))
+
+    def test_a_disk_with_the_driver_for_guests_is_no_more_proven(self) -> None:
+        self.host.add_nvme(DISK, 'S1')
+        kind = self.kind(NVME)
+        self.assertEqual([], list(kind.stock().written))
+        self.give_to_guest()
+        self.assertEqual([DISK], list(kind.stock().written))
+
+    def test_a_disk_of_which_another_namespace_came_meanwhile_is_not_read_through(self) -> None:
+        self.host.add_nvme(DISK, 'S1')
+        self.namespace(1)
+        kind = self.kind(NVME)
+        content = self.useFixture(fixtures.TempDir()).join('content')
+        with open(content, 'wb') as file:
+            file.truncate(1 << 20)
+        coming = [2]
+
+        def opened(*arguments: Any) -> int:
+            if coming:
+                self.namespace(coming.pop())
+            return os.open(content, os.O_RDONLY)
+
+        self.useFixture(fixtures.MonkeyPatch(f'{privileged.__name__}.open_disk', opened))
+        assignment = self.assigned(kind)
+        with open(os.path.join(self.state_path, 'lock'), 'w') as lock:
+            error = self.assertRaises(exception.NotProven, kind.read_through, assignment, lock.fileno(),
+                                      threading.Event())
+            self.assertIn('its namespaces changed', str(error))
+            kind.read_through(assignment, lock.fileno(), threading.Event())
+
+    def namespace(self, nsid: int) -> None:
+        """Let the disk's driver know a namespace of 1 MiB."""
+        name = self.host.controller_of(DISK)
+        controller = self.host.path(DISK, f'nvme/{name}')
+        inside = os.path.join(controller, f'{name}n{nsid}')
+        os.makedirs(os.path.join(inside, 'queue'))
+        for path, text in ((f'{controller}/state', 'live'), (f'{inside}/nsid', str(nsid)), (f'{inside}/size', '2048'),
+                           (f'{inside}/queue/logical_block_size', '512')):
+            with open(path, 'w') as file:
+                file.write(text)
+
+    def test_what_an_argument_of_qemu_names_is_somebodys(self) -> None:
+        domain = domain_xml.Domain('', True, (), (), arguments=('-device', 'vfio-pci,host=0A:00.0'))
+        self.assertEqual(['0000:0a:00.0'], list(self.kind(NVME).other_addresses(domain)))

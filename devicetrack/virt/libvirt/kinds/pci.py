@@ -1,0 +1,421 @@
+"""PCI functions that guests get whole: cards, disks, and virtual functions of either.
+
+A device is a function, and its PCI address is its name. It is in stock while the options say that guests may have it
+(``[pci] device_spec``) and that this library gives it to them (``[devicetrack_pci] functions``). Its details tell which
+function it is: another card in the slot is another device, which is neither handed out nor touched.
+
+libvirt gives a function its driver for guests when a guest starts, and takes it away when the guest ends
+(``managed='yes'``). It does not always get that far, for example when it is killed, so what the kernel shows counts:
+taking a function back brings it to the driver that the claim found, resets it if a guest may have left something in
+it, and cleans it as the options say.
+
+What the host itself uses is neither offered nor touched. An IOMMU group goes whole. A physical function that is handed
+out takes its virtual functions with it, and the reverse; the ledger knows that from the exclusions of the stock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
+import functools
+import os
+import threading
+import time
+from typing import Any
+from typing import Final
+
+from devicetrack import exception
+from devicetrack import vocabulary
+from devicetrack.objects import details
+from devicetrack.objects import DeviceAssignment
+from devicetrack.objects import PCIDetails
+from devicetrack.objects import values
+from devicetrack.objects.pci_alias import PCIAlias
+from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import InventoryDevice
+from devicetrack.objects.values import Realized
+from devicetrack.virt.libvirt import connection
+from devicetrack.virt.libvirt import domain_xml
+from devicetrack.virt.libvirt import guest_xml
+from devicetrack.virt.libvirt import pci_disks
+from devicetrack.virt.libvirt import pci_driver
+from devicetrack.virt.libvirt import pci_sysfs
+from devicetrack.virt.libvirt import pci_use
+from devicetrack.virt.libvirt import privileged
+from devicetrack.virt.libvirt.kinds import api
+from devicetrack.virt.libvirt.kinds import pci_cleaner
+from devicetrack.virt.libvirt.kinds import pci_memory
+from devicetrack.virt.libvirt.kinds import pci_options
+
+# NVM Express controllers. Their driver tells a serial number (Linux: drivers/nvme/host/sysfs.c).
+_NVME: Final = '0108'
+_POLL_S: Final = 0.2
+
+
+class PCI(api.DeviceKind):
+    """The device kind ``pci``."""
+
+    name = 'pci'
+    keeps_bytes = True          # some do; of a function that keeps none the options' policy is the proof
+    form = guest_xml.PCI
+
+    def __init__(self, conf: Any, hypervisor: connection.Connection) -> None:
+        super().__init__(conf, hypervisor)
+        self.options = pci_options.read(conf)
+        self.tree = pci_sysfs.Tree(self.options.sysfs_root)
+        self.host_use: Callable[[], pci_use.HostUse] = functools.partial(pci_use.HostUse, self.tree.root)
+        # A spec may name no product. The classes of what it matches are known when that was read.
+        self._seen_classes: frozenset[str] = frozenset()
+        self._cleaner = pci_cleaner.Cleaner(self.tree, self.options)
+
+    @functools.cached_property
+    def _memory(self) -> pci_memory.Memory:
+        return pci_memory.Memory(self.state_path, self.boot_id())
+
+    @property
+    def configured(self) -> bool:
+        return bool(self.options.specs and self.options.functions)
+
+    def own_path(self, assignment: DeviceAssignment) -> str | None:
+        return self.tree.path(assignment.identifier)
+
+    @property
+    def resource_classes(self) -> frozenset[str]:
+        return self.options.resource_classes | self._seen_classes
+
+    @property
+    def aliases(self) -> Mapping[str, PCIAlias] | None:
+        return self.options.aliases
+
+    @property
+    def wait_s(self) -> float:
+        return float(self.options.release_wait_s)
+
+    def live_migration_obstacle(self) -> str | None:
+        return 'no guest with a PCI function moves live: its state cannot be copied'
+
+    # -- stock --------------------------------------------------------------------------------------------------------
+
+    def stock(self) -> api.Stock:
+        functions = {function.address: function for function in self.tree.functions()}
+        offered = {address: (function, spec) for address, function in functions.items() if not function.is_bridge
+                   and (spec := self.options.ours(function, functions.get(function.physfn or ''))) is not None}
+        serials = self._serials([function for function, _spec in offered.values()], True)
+        use = self.host_use()
+        used = {address: said for address, (function, _spec) in offered.items()
+                if (said := self._use_of(function, use, functions.get)) is not None}
+        problems = {address: self._problem(function, used.get(address))
+                    for address, (function, _spec) in offered.items()}
+        groups = _groups(functions.values())
+        devices = [
+            InventoryDevice(
+                self.name, address, self._provider(function), pci_options.resource_class_of(spec, function),
+                self._provider(function), function.numa_node,
+                details.to_text(self._details(function, serials.get(address, ''), pci_options.traits_of(spec))),
+                problems[address] or _group_problem(function, groups, problems), True,
+                exclusions=_exclusions(function, groups))
+            for address, (function, spec) in sorted(offered.items())]
+        self._seen_classes = frozenset(device.resource_class for device in devices)
+        # Of a disk that has the driver for guests now nobody may have seen whose guest wrote to it, or for how long.
+        guests = {address for address, (function, _spec) in offered.items()
+                  if _is_nvme(function) and function.driver == pci_driver.VFIO}
+        return api.Stock(devices, written=tuple(guests.union(used)))
+
+    def _spec_of(self, function: pci_sysfs.Function) -> pci_options.DeviceSpec | None:
+        physfn = None if function.physfn is None else self.tree.function(function.physfn)
+        return self.options.ours(function, physfn)
+
+    @staticmethod
+    def _provider(function: pci_sysfs.Function) -> str:
+        """The stable name of the provider that counts a function: its physical function."""
+        return function.physfn or function.address
+
+    def _serials(self, functions: Iterable[pci_sysfs.Function], all_of_them: bool = False) -> dict[str, str | None]:
+        """The serial numbers of functions by address: '' if a function has none, None if it cannot be read now."""
+        wanted = {function.address: function for function in functions if _has_serial(function)}
+        read: dict[str, tuple[int, str | None]] = {}
+        for address, function in wanted.items():
+            try:
+                read[address] = os.stat(self.tree.path(address)).st_ino, function.serial
+            except OSError:
+                continue                        # it went away just now
+        known = self._memory.complete(read, all_of_them) if wanted else {}
+        return {address: known.get(address) for address in wanted}
+
+    def _details(self, function: pci_sysfs.Function, serial: str | None, traits: Collection[str],
+                 before: Any = None) -> PCIDetails:
+        """What tells a function, and what it goes back to: as it is now, or as it was ``before``."""
+        driver, disks = (function.driver or '', self._disks(function)) if before is None else (
+            before.driver, before.disks)
+        return PCIDetails(
+            vendor_id=function.vendor_id, product_id=function.product_id, subsystem=function.subsystem or '',
+            serial=serial, parent_address=function.physfn or '',
+            vf_number=-1 if function.vf_number is None else function.vf_number, device_type=function.device_type,
+            driver=driver, disks=disks, traits_of_spec=sorted(traits))
+
+    def _disks(self, function: pci_sysfs.Function) -> str | None:
+        if not _is_nvme(function):
+            return ''
+        try:
+            return pci_disks.as_text(pci_disks.disks(self.tree, function.address))
+        except (OSError, ValueError):
+            return None                         # they come or go just now
+
+    @staticmethod
+    def _problem(function: pci_sysfs.Function, used: str | None) -> str | None:
+        """Why no guest can have a function now, whatever else is in its group; None if one can.
+
+        :param used: why the host itself uses it, or None
+        """
+        if function.problem is not None:
+            return function.problem
+        if function.iommu_group is None:
+            return 'it is in no IOMMU group: turn the IOMMU on (intel_iommu=on or amd_iommu=on, and in the firmware)'
+        return None if used is None else f'the host uses it: {used}'
+
+    def _use_of(self, function: pci_sysfs.Function, use: pci_use.HostUse,
+                read: Callable[[str], pci_sysfs.Function | None]) -> str | None:
+        """Why the host needs a function itself, or one of its virtual functions: they go, or go offline, with it.
+
+        The ledger knows nothing of virtual functions that are not offered. One with the driver for guests is
+        somebody's.
+        """
+        said = use.of(function.address)
+        for address in () if said is not None else function.vfs:
+            vf = read(address)
+            if (of_vf := use.of(address)) is not None:
+                return f'{address}, a virtual function of it: {of_vf}'
+            if vf is not None and vf.driver == pci_driver.VFIO and self.options.ours(vf, function) is None:
+                return f'{address}, a virtual function of it that is not offered, has the driver {vf.driver}'
+        return said
+
+    # -- usage --------------------------------------------------------------------------------------------------------
+
+    def addresses(self, domain: domain_xml.Domain) -> Sequence[str]:
+        return domain.pci_addresses
+
+    def other_addresses(self, domain: domain_xml.Domain) -> Sequence[str]:
+        return (*domain.other_pci_addresses, *domain_xml.argument_pci_addresses(domain))
+
+    def identify(self, addresses: Iterable[str]) -> Mapping[str, str | None]:
+        wanted = set(addresses)
+        given = self._memory.given if wanted else frozenset()
+        if not self.configured and not given & wanted:
+            return {}
+        means: dict[str, str | None] = {}
+        for address in wanted:
+            function = self.tree.function(address)
+            if address in given or (function is not None and self._spec_of(function) is not None):
+                means[address] = address
+            # Other functions are somebody else's. An address without one may be that of a card that is away.
+            elif function is None:
+                means[address] = None
+        return means
+
+    # -- realize ------------------------------------------------------------------------------------------------------
+
+    def realize(self, assignment: DeviceAssignment) -> Realized:
+        function = self._there(assignment)
+        problem = self._problems_of_group(function)
+        if problem is not None:
+            raise exception.RealizeFailed(self.name, assignment.identifier, problem)
+        try:
+            # libvirt will not ask, and a service without root's rights does not see what other users have open.
+            privileged.check_host_use(self.tree.root, function.address)
+        except OSError as error:
+            raise exception.RealizeFailed(self.name, assignment.identifier, str(error.strerror or error)) from error
+        spec = self._spec_of(function)
+        serial = self._serials([function]).get(function.address, '')
+        if serial is None and assignment.details.serial is not None:
+            raise exception.RealizeFailed(
+                self.name, assignment.identifier, 'nobody knows whether it is the recorded one: its serial number '
+                f'cannot be read with the driver {function.driver or "(none)"}')
+        traits = assignment.details.traits_of_spec if spec is None else pci_options.traits_of(spec)
+        self._memory.give(assignment.identifier)
+        # What the claim found stays what the function goes back to, whatever its guest made of it since.
+        had_it = assignment.generation != values.CLAIMED or function.driver == pci_driver.VFIO
+        before = assignment.details if had_it else None
+        return Realized(DeviceKey(self.name, assignment.identifier),
+                        details.to_text(self._details(function, serial, traits, before)))
+
+    def _problems_of_group(self, function: pci_sysfs.Function) -> str | None:
+        """Why no guest can have a function now, by itself or because of its group; None if one can."""
+        members = [function] if function.iommu_group is None else [
+            found for address in self.tree.group(function.iommu_group)
+            if (found := self.tree.function(address)) is not None]
+        use = self.host_use()
+        problems = {one.address: self._problem(one, self._use_of(one, use, self.tree.function)) for one in members
+                    if one.address == function.address or self._spec_of(one) is not None}
+        return problems[function.address] or _group_problem(function, _groups(members), problems)
+
+    def _there(self, assignment: DeviceAssignment) -> pci_sysfs.Function:
+        """Read the assignment's function.
+
+        :raises DeviceGone: there is none at its address, or it is another one
+        :raises CommandFailed: it cannot be read
+        """
+        function = self.tree.function(assignment.identifier)
+        if function is None:
+            raise exception.DeviceGone(self.name, assignment.identifier, 'no PCI function has its address')
+        if function.problem is not None:
+            raise exception.CommandFailed('reading sysfs', function.problem)
+        recorded = assignment.details
+        found = self._details(function, self._serials([function]).get(function.address, ''), ())
+        for name in PCIDetails.IDENTITY:
+            before, now = getattr(recorded, name), getattr(found, name)
+            if before != now and not (name == 'serial' and None in (before, now)):
+                raise exception.DeviceGone(self.name, assignment.identifier,
+                                           f'another function is there: its {name} is {now}, recorded was {before}')
+        return function
+
+    # -- unclaim ------------------------------------------------------------------------------------------------------
+
+    def unclaim(self, assignment: DeviceAssignment, lock_fd: int) -> None:
+        self._bring_back(assignment)
+        # On the host's driver its serial number can be read.
+        function = self._there(assignment)
+        self._check_known(assignment, function)
+        used = self._use_of(function, self.host_use(), self.tree.function)
+        if used is not None:
+            raise exception.DeviceInUse(self.name, assignment.identifier, f'the host uses it: {used}')
+        self._cleaner.clean(assignment, function, lock_fd)
+        self._check_known(assignment, self._there(assignment))
+        self._memory.take_back(assignment.identifier)
+
+    def _check_known(self, assignment: DeviceAssignment, function: pci_sysfs.Function) -> None:
+        """:raises UnclaimFailed: nobody knows whether the function is the recorded one"""
+        if _has_serial(function) and None in (assignment.details.serial, self._serials([function])[function.address]):
+            raise exception.UnclaimFailed(
+                self.name, assignment.identifier, 'nobody knows whether it is the recorded one: its serial number '
+                f'cannot be read with the driver {function.driver or "(none)"}, or was not when it was claimed')
+
+    def _bring_back(self, assignment: DeviceAssignment) -> None:
+        """Bring a function that no guest has to the driver that the claim found.
+
+        libvirt does that after a guest, and takes a moment for it.
+
+        :raises DeviceInUse: a process has it open after the time for that
+        :raises UnclaimFailed: it does not come to its driver
+        """
+        wanted = assignment.details.driver
+        deadline = time.monotonic() + self.options.release_wait_s
+        while True:
+            function = self._there(assignment)
+            if wanted == pci_driver.VFIO:
+                # The claim found it there, or somebody adopted it from a guest: then the host's driver is unknown.
+                if function.driver != pci_driver.VFIO:
+                    return
+                break
+            if (function.driver or '') == wanted:
+                return
+            if function.driver not in (None, pci_driver.VFIO):
+                raise exception.UnclaimFailed(
+                    self.name, assignment.identifier,
+                    f'its driver is {function.driver}; the claim found {wanted or "none"}: somebody else works on it')
+            if time.monotonic() >= deadline:
+                break
+            time.sleep(_POLL_S)
+        try:
+            pci_driver.bring_back(self.tree, function.address, wanted)
+        except pci_driver.Open as error:
+            raise exception.DeviceInUse(self.name, assignment.identifier, str(error)) from error
+        except OSError as error:
+            raise exception.UnclaimFailed(self.name, assignment.identifier, str(error.strerror or error)) from error
+
+    def is_untouched(self, assignment: DeviceAssignment) -> bool:
+        function = self._there(assignment)
+        self._check_known(assignment, function)
+        if assignment.identifier in self._memory.given or (function.driver or '') != assignment.details.driver:
+            return False
+        return self._use_of(function, self.host_use(), self.tree.function) is None
+
+    def is_blank(self, assignments: Sequence[DeviceAssignment]) -> Collection[str]:
+        blank = []
+        for assignment in assignments:
+            try:
+                function = self._there(assignment)
+            except exception.DriverError:
+                continue                        # the next audit says what became of it
+            if self._cleaner.keeps_nothing(function):
+                blank.append(assignment.identifier)
+        return blank
+
+    def read_through(self, assignment: DeviceAssignment, lock_fd: int, stop: threading.Event) -> None:
+        function = self._there(assignment)
+        self._check_known(assignment, function)
+        used = self._use_of(function, self.host_use(), self.tree.function)
+        if used is not None:
+            raise exception.NotProven(self.name, assignment.identifier, f'the host uses it: {used}')
+        self._cleaner.read_through(assignment, function, lock_fd, stop)
+        self._check_known(assignment, self._there(assignment))
+
+    # -- guest --------------------------------------------------------------------------------------------------------
+
+    def guest_elements(self, assignments: Sequence[DeviceAssignment]) -> Sequence[str]:
+        return [self._guest_element(self._there(assignment)) for assignment in assignments]
+
+    def _guest_element(self, function: pci_sysfs.Function) -> str:
+        spec = self._spec_of(function)
+        managed = 'yes' if spec is None or spec.managed else 'no'
+        domain, bus, rest = function.address.split(':')
+        slot, number = rest.split('.')
+        return (f"<hostdev mode='subsystem' type='pci' managed='{managed}'><source>"
+                f"<address domain='0x{domain}' bus='0x{bus}' slot='0x{slot}' function='0x{number}'/>"
+                '</source></hostdev>')
+
+
+_Groups = Mapping[int, Sequence[pci_sysfs.Function]]
+
+
+def _groups(functions: Iterable[pci_sysfs.Function]) -> _Groups:
+    """The functions of each IOMMU group, without bridges, which stay with the host."""
+    groups: dict[int, list[pci_sysfs.Function]] = {}
+    for function in functions:
+        if function.iommu_group is not None and not function.is_bridge:
+            groups.setdefault(function.iommu_group, []).append(function)
+    return groups
+
+
+def _group_problem(function: pci_sysfs.Function, groups: _Groups, problems: Mapping[str, str | None]) -> str | None:
+    """Why no guest can have a function because of its IOMMU group; None if that keeps nobody away.
+
+    :param problems: by address, for each function that is offered, why no guest can have it by itself
+    """
+    group = function.iommu_group
+    if group is None:
+        return None
+    for other in groups.get(group, ()):
+        if other.address == function.address:
+            continue
+        where = f'its IOMMU group {group} also has {other.address}'
+        if other.address == function.physfn:
+            return f'{where}, its physical function, which stays with the host: the platform does not separate them'
+        if other.address not in problems:
+            return f'{where}, which is not offered: a group goes whole'
+        if problems[other.address] is not None:
+            return f'{where}, and {problems[other.address]}'
+    return None
+
+
+def _exclusions(function: pci_sysfs.Function, groups: _Groups) -> tuple[tuple[str, str], ...]:
+    """What else cannot be handed out while somebody has a function, in the form of the stock."""
+    found = []
+    if function.physfn is not None:
+        found.append((f'sriov:{function.physfn}', vocabulary.PART))
+    elif function.total_vfs:
+        found.append((f'sriov:{function.address}', vocabulary.WHOLE))
+    if function.iommu_group is not None and len(groups.get(function.iommu_group, ())) > 1:
+        found.append((f'iommu:{function.iommu_group}', vocabulary.TOGETHER))
+    return tuple(found)
+
+
+def _has_serial(function: pci_sysfs.Function) -> bool:
+    """Whether the host's driver tells a serial number of a function: of disks that are no part of another."""
+    return _is_nvme(function) and function.physfn is None
+
+
+def _is_nvme(function: pci_sysfs.Function) -> bool:
+    return function.class_code.startswith(_NVME)

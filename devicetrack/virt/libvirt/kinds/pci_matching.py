@@ -1,0 +1,185 @@
+"""Which PCI functions an option means: by vendor, product, address or network interface. No I/O.
+
+The forms are those of Nova's ``[pci] device_spec``. An address is a text with wildcards or an object of regular
+expressions. These match from the beginning of a field and need not reach its end, as in Nova.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+import json
+import re
+from typing import Any
+from typing import Final
+from typing import NamedTuple
+from typing import Protocol
+
+from devicetrack.virt.libvirt.kinds import json_entries
+
+KEYS: Final = frozenset(('vendor_id', 'product_id', 'address', 'devname'))
+
+ANY: Final = '*'
+_FIELDS: Final = ('domain', 'bus', 'slot', 'function')
+# Of an address: the greatest value of each field, and the digits that it is written with. Nova's greatest domain is
+# FFFF; the kernel gives greater ones to controllers that have a domain of their own.
+_LARGEST: Final = (0xFFFFFFFF, 0xFF, 0x1F, 0x7)
+_DIGITS: Final = (4, 2, 2, 1)
+_ID_LARGEST: Final = 0xFFFF
+_ID_DIGITS: Final = 4
+_HEX: Final = re.compile('(?:0[xX])?([0-9a-fA-F]+)')
+
+
+class Function(Protocol):
+    """What is asked of a PCI function: ids and class in lower case without ``0x``, addresses as sysfs has them."""
+
+    @property
+    def address(self) -> str: ...
+    @property
+    def vendor_id(self) -> str: ...
+    @property
+    def product_id(self) -> str: ...
+    @property
+    def class_code(self) -> str: ...
+    @property
+    def physfn(self) -> str | None: ...
+    @property
+    def net(self) -> tuple[str, ...]: ...
+    @property
+    def reset_methods(self) -> tuple[str, ...]: ...
+
+
+class Glob(NamedTuple):
+    """An address of which any field may be :data:`ANY`; the others are written as sysfs writes them."""
+
+    fields: tuple[str, ...]
+
+    def matches(self, address: str) -> bool:
+        return all(mine in (ANY, theirs) for mine, theirs in zip(self.fields, _split(address), strict=True))
+
+    def is_of(self, address: str) -> bool:
+        """Whether it is this one address and no other."""
+        return self.fields == _split(address)
+
+
+class Expressions(NamedTuple):
+    """A regular expression for each field of an address."""
+
+    patterns: tuple[re.Pattern[str], ...]
+
+    def matches(self, address: str) -> bool:
+        return all(mine.match(theirs) for mine, theirs in zip(self.patterns, _split(address), strict=True))
+
+    def is_of(self, address: str) -> bool:
+        """Whether it spells out this one address."""
+        return tuple(pattern.pattern for pattern in self.patterns) == _split(address)
+
+
+class Match(NamedTuple):
+    """Matches a function when everything that is not None does."""
+
+    vendor_id: str | None = None
+    product_id: str | None = None
+    address: Glob | Expressions | None = None
+    devname: str | None = None
+
+    def matches(self, function: Function, physfn: Function | None = None) -> bool:
+        """Whether a function is meant. One address of a physical function means its virtual functions too.
+
+        :param physfn: of a virtual function, its physical function, which may have the interface that is named
+        """
+        if self.vendor_id not in (None, function.vendor_id) or self.product_id not in (None, function.product_id):
+            return False
+        if self.devname is not None:
+            return self.devname in function.net or (physfn is not None and function.physfn == physfn.address
+                                                    and self.devname in physfn.net)
+        if self.address is None:
+            return True
+        return (function.physfn is not None and self.address.is_of(function.physfn)) \
+            or self.address.matches(function.address)
+
+
+EVERYTHING: Final = Match()
+
+
+def read(entry: json_entries.Entry) -> Match:
+    """Read the keys :data:`KEYS` of an object.
+
+    :raises InvalidConfiguration: one cannot be used
+    """
+    devname, address = entry.text('devname'), entry.values.get('address')
+    if devname is not None and address:
+        raise entry.mistake('devname', 'there is an address too: write one or the other')
+    if devname is not None and not devname.strip():
+        raise entry.mistake('devname', 'it is empty: write the name of a network interface, or remove the key')
+    return Match(entry.read('vendor_id', _id), entry.read('product_id', _id), _address(entry, address), devname)
+
+
+def hex_id(text: str) -> str:
+    """Return a vendor's or a product's id in four hexadecimal digits.
+
+    :raises ValueError: it is none, with the reason
+    """
+    return _hex(text, _ID_LARGEST, _ID_DIGITS, 'id')
+
+
+def _id(text: str) -> str | None:
+    return None if text.strip() == ANY else hex_id(text)
+
+
+def _hex(text: str, largest: int, digits: int, what: str) -> str:
+    found = _HEX.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f'the {what} {text!r} is no hexadecimal number: write digits from 0 to f')
+    if int(found[1], 16) > largest:
+        raise ValueError(f'the {what} {text} is greater than {largest:X}: correct it')
+    return format(int(found[1], 16), f'0{digits}x')
+
+
+def _address(entry: json_entries.Entry, address: Any) -> Glob | Expressions | None:
+    if not address and (address is None or isinstance(address, (str, dict))):
+        return None
+    try:
+        if isinstance(address, str):
+            return _glob(address)
+        if isinstance(address, dict):
+            return _expressions(address)
+    except ValueError as error:
+        raise entry.mistake('address', str(error)) from error
+    raise entry.mistake('address', f'{json.dumps(address)} is no address: write a text like "0000:0a:00.0", or an '
+                                   f'object with {", ".join(_FIELDS)}')
+
+
+def _glob(text: str) -> Glob | None:
+    front, _dot, function = text.partition('.')
+    fields = front.split(':') if front else []
+    if len(fields) > 3:
+        raise ValueError(f'{text!r} has more than three fields before the dot: write domain:bus:slot.function')
+    written = [ANY] * (3 - len(fields)) + [field.strip() or ANY for field in fields] + [function.strip() or ANY]
+    if set(written) == {ANY}:
+        return None
+    return Glob(tuple(
+        field if field == ANY else _hex(field, largest, digits, name)
+        for field, largest, digits, name in zip(written, _LARGEST, _DIGITS, _FIELDS, strict=True)))
+
+
+def _expressions(fields: Mapping[str, Any]) -> Expressions:
+    for name in fields:
+        if name not in _FIELDS:
+            raise ValueError(f'{name!r} is no part of an address: write {", ".join(_FIELDS)}')
+    return Expressions(tuple(_expression(name, fields.get(name, '.*')) for name in _FIELDS))
+
+
+def _expression(name: str, text: Any) -> re.Pattern[str]:
+    if not isinstance(text, str):
+        raise ValueError(f'the {name} {json.dumps(text)} is no text: put it in quotation marks')
+    try:
+        return re.compile(text)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f'the {name} {text!r} is no regular expression ({error}): correct it') from error
+
+
+def _split(address: str) -> tuple[str, ...]:
+    """The four fields of an address in the form of sysfs."""
+    domain, bus, rest = address.split(':')
+    slot, _dot, function = rest.partition('.')
+    return domain, bus, slot, function

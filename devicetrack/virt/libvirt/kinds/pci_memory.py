@@ -1,0 +1,154 @@
+"""What a host remembers of its PCI functions: serial numbers that cannot be read now, and what was given to guests.
+
+The driver of the host tells the serial number of a disk. While a guest has the disk, its driver is another one, and
+nothing tells it. The kernel gives the directory of a function in sysfs a number that no other directory of this boot
+has: it lasts until the function leaves the bus, for example when somebody exchanges the card. So a number that was read
+earlier in this boot from the same directory is that of the same function. After a boot no serial number is remembered.
+
+Which functions were given to guests is remembered over boots. An operator may take an option away while a guest has a
+function by it, and guests may have other functions that are no business of ours: this tells them apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
+import contextlib
+import errno
+import json
+import os
+import threading
+from typing import Any
+from typing import Final
+from typing import NamedTuple
+
+from devicetrack import exception
+from devicetrack import filelock
+from devicetrack import ownfiles
+
+_NAME: Final = 'pci.json'
+# The largest that a file of ours becomes, with room: a host has some thousand functions.
+_MOST_BYTES: Final = 4 << 20
+# Seconds to wait for another process that writes to the file.
+_WAIT_S: Final = 60.0
+
+
+class _Known(NamedTuple):
+    """``serials`` has, by address, the number of the function's directory in sysfs and its serial number."""
+
+    serials: Mapping[str, tuple[int, str]]
+    given: frozenset[str]
+
+
+class Memory:
+    """What one host remembers. Threads and processes may share it.
+
+    :param state_path: the state directory
+    :param boot_id: the name of this boot
+    """
+
+    def __init__(self, state_path: str, boot_id: str) -> None:
+        self._path, self._boot_id = os.path.join(state_path, _NAME), boot_id
+        self._mutex = threading.Lock()
+
+    def complete(self, read: Mapping[str, tuple[int, str | None]], all_of_them: bool) -> dict[str, str]:
+        """Return the serial numbers of these functions that are known, by address, and remember those read now.
+
+        :param read: by address, the number of the function's directory in sysfs and its serial number, or None if it
+            cannot be read now
+        :param all_of_them: whether others are to be forgotten
+        :raises CommandFailed: the file cannot be used
+        """
+        serials: dict[str, tuple[int, str]] = {}
+
+        def change(before: _Known) -> _Known:
+            for address, (directory, serial) in read.items():
+                if serial is not None:
+                    serials[address] = (directory, serial)
+                elif address in before.serials and before.serials[address][0] == directory:
+                    serials[address] = before.serials[address]
+            others = {} if all_of_them else {address: known for address, known in before.serials.items()
+                                             if address not in read}
+            return before._replace(serials={**others, **serials})
+
+        self._change(change)
+        return {address: serial for address, (_directory, serial) in serials.items()}
+
+    @property
+    def given(self) -> frozenset[str]:
+        """The addresses of the functions that were given to guests and not taken back.
+
+        :raises CommandFailed: the file cannot be used
+        """
+        with self._errors():
+            return self._read().given
+
+    def give(self, address: str) -> None:
+        """Remember, over a power cut too, that a guest gets a function.
+
+        :raises CommandFailed: the file cannot be used
+        """
+        self._change(lambda known: known._replace(given=known.given | {address}))
+
+    def take_back(self, address: str) -> None:
+        """Remember that no guest has a function any more.
+
+        :raises CommandFailed: the file cannot be used
+        """
+        self._change(lambda known: known._replace(given=known.given - {address}))
+
+    def _change(self, change: Callable[[_Known], _Known]) -> None:
+        """Change what is known while nobody else does."""
+        with self._mutex, self._errors():
+            if change(known := self._read()) == known:
+                return                          # nearly always: an audit reads what was read before
+            lock = filelock.FileLock(f'{self._path}.lock')
+            try:
+                lock.acquire(_WAIT_S)
+            except filelock.FileLocked as error:
+                raise OSError(errno.EAGAIN, 'another process writes to it') from error
+            try:
+                self._write(change(self._read()))
+            finally:
+                lock.unlock()
+
+    def _read(self) -> _Known:
+        if not os.path.lexists(self._path):     # most hosts give no function away, and get no file
+            return _Known({}, frozenset())
+        with open(ownfiles.open_file(self._path), encoding='utf-8') as file:
+            return _parse(json.loads(file.read(_MOST_BYTES)), self._boot_id)
+
+    def _write(self, known: _Known) -> None:
+        """Write the file in one step."""
+        new = f'{self._path}.new'
+        with open(ownfiles.open_file(new), 'r+', encoding='utf-8') as file:
+            file.truncate()
+            json.dump({'boot_id': self._boot_id, 'serials': known.serials, 'given': sorted(known.given)}, file,
+                      sort_keys=True)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(new, self._path)
+        directory = ownfiles.open_directory(os.path.dirname(self._path))
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise exception.CommandFailed(f'use {self._path}', str(error.strerror or error)) from error
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            # Whoever moves it away knows which guests run; nothing here guesses.
+            raise exception.CommandFailed(
+                f'use {self._path}', 'it is damaged: restore it, or move it away while no guest has a PCI function '
+                'that options no longer name') from error
+
+
+def _parse(stored: Any, boot_id: str) -> _Known:
+    serials = {str(address): (int(directory), str(serial))
+               for address, (directory, serial) in stored['serials'].items()}
+    return _Known(serials if stored['boot_id'] == boot_id else {}, frozenset(map(str, stored['given'])))

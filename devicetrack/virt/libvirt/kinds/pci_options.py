@@ -1,0 +1,151 @@
+"""The options of PCI functions, read and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Mapping
+from typing import Final
+from typing import NamedTuple
+
+from oslo_config import cfg
+
+from devicetrack import exception
+from devicetrack.conf import pci as options
+from devicetrack.objects.pci_alias import PCIAlias
+from devicetrack.virt.libvirt.kinds import json_entries
+from devicetrack.virt.libvirt.kinds import pci_aliases
+from devicetrack.virt.libvirt.kinds import pci_cleaning
+from devicetrack.virt.libvirt.kinds import pci_matching
+from devicetrack.virt.libvirt.kinds import placement_names
+from devicetrack.virt.libvirt.kinds.pci_matching import Function
+
+SPECS: Final = f'[{options.SERVICE_GROUP}] device_spec'
+FUNCTIONS: Final = f'[{options.GROUP}] functions'
+ALL: Final = 'all'
+
+# Traits of os-traits. Nova's scheduler asks for the first with every alias.
+MANAGED_HERE: Final = 'COMPUTE_MANAGED_PCI_DEVICE'
+LIVE_MIGRATABLE: Final = 'HW_PCI_LIVE_MIGRATABLE'
+ONE_TIME_USE: Final = 'HW_PCI_ONE_TIME_USE'
+
+_KEYS: Final = pci_matching.KEYS | {
+    'physical_network', 'trusted', 'remote_managed', 'resource_class', 'traits', 'managed', 'live_migratable',
+    'one_time_use'}
+
+
+class DeviceSpec(NamedTuple):
+    """One object of ``[pci] device_spec``.
+
+    ``resource_class`` and ``traits`` are in placement's form; without a class of its own a function is counted by its
+    product. ``managed``: libvirt takes the function from its driver on the host, and gives it back.
+    """
+
+    match: pci_matching.Match
+    physical_network: str | None = None
+    trusted: bool = False
+    resource_class: str | None = None
+    traits: frozenset[str] = frozenset()
+    managed: bool = True
+    live_migratable: bool = False
+    one_time_use: bool = False
+
+
+def resource_class_of(spec: DeviceSpec, function: Function) -> str:
+    """Return what placement counts a function as that a spec matches."""
+    return spec.resource_class or placement_names.of_product(function.vendor_id, function.product_id)
+
+
+def traits_of(spec: DeviceSpec) -> frozenset[str]:
+    """Return the traits of the provider of functions that a spec matches: those that Nova reports, too."""
+    traits = spec.traits | {MANAGED_HERE}
+    if spec.live_migratable:
+        traits |= {LIVE_MIGRATABLE}
+    return traits | {ONE_TIME_USE} if spec.one_time_use else traits
+
+
+class PCIOptions(NamedTuple):
+    """All options of PCI functions. ``aliases`` is None when this library is to hand out none."""
+
+    specs: tuple[DeviceSpec, ...] = ()
+    functions: tuple[pci_matching.Match, ...] = ()
+    cleaning: tuple[pci_cleaning.Rule, ...] = ()
+    aliases: Mapping[str, PCIAlias] | None = None
+    release_wait_s: int = 0
+    sysfs_root: str = '/sys'
+
+    @property
+    def resource_classes(self) -> frozenset[str]:
+        """The classes that specs alone name. Those of a spec without a product are known by its functions."""
+        return frozenset(
+            spec.resource_class or placement_names.of_product(spec.match.vendor_id or '', spec.match.product_id or '')
+            for spec in self.specs
+            if not spec.physical_network and (spec.resource_class or (spec.match.vendor_id and spec.match.product_id)))
+
+    def spec_of(self, function: Function, physfn: Function | None = None) -> DeviceSpec | None:
+        """Return the first spec that matches a function.
+
+        :param physfn: of a virtual function, its physical function: a spec may name the interface of that
+        """
+        return next((spec for spec in self.specs if spec.match.matches(function, physfn)), None)
+
+    def ours(self, function: Function, physfn: Function | None = None) -> DeviceSpec | None:
+        """Return the spec of a function that this library hands out; None for any other.
+
+        It hands out none with a physical network: they are ports, which a network service configures.
+        """
+        spec = self.spec_of(function, physfn)
+        if spec is None or spec.physical_network:
+            return None
+        return spec if any(match.matches(function, physfn) for match in self.functions) else None
+
+    def cleaning_of(self, function: Function, physfn: Function | None = None) -> str:
+        """Return the policy for a function that comes back from a guest."""
+        return pci_cleaning.of(self.cleaning, function, physfn)
+
+
+def read(conf: cfg.ConfigOpts) -> PCIOptions:
+    """Read ``[pci]`` and ``[devicetrack_pci]``.
+
+    While ``[devicetrack_pci] functions`` names none, ``[pci]`` is the service's alone, and nothing of it is read.
+
+    :raises InvalidConfiguration: an option cannot be used; names it, the number of its entry, the key and what to do
+    """
+    options.register(conf)
+    ours, service = conf[options.GROUP], conf[options.SERVICE_GROUP]
+    functions = _functions(ours.functions)
+    cleaning = pci_cleaning.read(ours.cleaning)
+    if not functions:
+        return PCIOptions(cleaning=cleaning, sysfs_root=ours.sysfs_root)
+    specs = tuple(_spec(entry) for entry in json_entries.read(SPECS, service.device_spec))
+    return PCIOptions(specs, functions, cleaning, pci_aliases.read(service.alias), ours.release_wait_s,
+                      ours.sysfs_root)
+
+
+def _functions(values: Iterable[str]) -> tuple[pci_matching.Match, ...]:
+    values = list(values)
+    if ALL in map(str.strip, values):
+        if len(values) > 1:
+            raise exception.InvalidConfiguration(FUNCTIONS, ' '.join(values), f'"{ALL}" stands beside other entries: '
+                                                                              'remove it, or the others')
+        return (pci_matching.EVERYTHING,)
+    found = []
+    for entry in json_entries.read(FUNCTIONS, values):
+        entry.check_keys(pci_matching.KEYS)
+        match = pci_matching.read(entry)
+        if match == pci_matching.EVERYTHING:
+            raise entry.mistake(None, f'it names every function: write "{ALL}" alone, without braces, if that is meant')
+        found.append(match)
+    return tuple(found)
+
+
+def _spec(entry: json_entries.Entry) -> DeviceSpec:
+    entry.check_keys(_KEYS)
+    if entry.flag('remote_managed'):
+        raise entry.mistake('remote_managed', 'this library hands out no functions that a remote network backend '
+                                              f'manages: remove the object, or every value of {FUNCTIONS}')
+    managed = entry.flag('managed')
+    return DeviceSpec(
+        pci_matching.read(entry), entry.text('physical_network'), bool(entry.flag('trusted')),
+        entry.read('resource_class', placement_names.resource_class) if entry.text('resource_class') else None,
+        entry.read('traits', placement_names.traits) or frozenset(), managed is not False,
+        bool(entry.flag('live_migratable')), bool(entry.flag('one_time_use')))

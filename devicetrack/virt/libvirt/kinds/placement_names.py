@@ -1,0 +1,68 @@
+"""Names of resource classes and traits as operators write them, in the form in which placement knows them.
+
+The rules are those of Nova's options, so that what one service reports is what the other asks for. A name that
+os-traits or os-resource-classes has stays; a name with the prefix becomes capital letters; and any other gets the
+prefix, with an underscore for everything between letters and digits. Blanks after a comma count as part of a trait's
+name, as they do in Nova: ``blue, big`` are ``CUSTOM_BLUE`` and ``CUSTOM__BIG``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from devicetrack.objects.extra_specs import OF_THE_SERVICE
+
+_CUSTOM: Final = 'CUSTOM_'
+_BETWEEN: Final = re.compile('[^0-9A-Z]+')
+_NAME: Final = re.compile(r'[A-Z0-9_]{1,255}')          # what placement takes
+
+
+def resource_class(text: str) -> str:
+    """Return the resource class for a name.
+
+    :raises ValueError: it can be none, with the reason
+    """
+    import os_resource_classes
+    name = text.upper()
+    if name in OF_THE_SERVICE:
+        raise ValueError(f'{name} counts what the compute service has itself: choose another name')
+    if name not in os_resource_classes.STANDARDS and not name.startswith(_CUSTOM):
+        name = _prefixed(name)
+    return _checked(text, name)
+
+
+def of_product(vendor_id: str, product_id: str) -> str:
+    """Return the resource class of a product without one of its own. The ids have four hexadecimal digits."""
+    return f'{_CUSTOM}PCI_{vendor_id}_{product_id}'.upper()
+
+
+def traits(text: str) -> frozenset[str]:
+    """Return the traits for names separated by commas.
+
+    :raises ValueError: one of them can be none, with the reason
+    """
+    # It reads some hundred files when it is imported.
+    import os_traits
+    if not text:
+        return frozenset()
+    standard, rest = os_traits.check_traits(text.split(','))
+    return frozenset(standard) | frozenset(_trait(name) for name in rest)
+
+
+def _trait(text: str) -> str:
+    name = text.upper()
+    return _checked(text, name if name.startswith(_CUSTOM) else _prefixed(name))
+
+
+def _prefixed(name: str) -> str:
+    return _CUSTOM + _BETWEEN.sub('_', name)
+
+
+def _checked(text: str, name: str) -> str:
+    if not text or name == _CUSTOM:
+        raise ValueError('a name is empty: remove it, or the comma beside it')
+    if not _NAME.fullmatch(name):
+        raise ValueError(f'{text!r} would be {name}, which placement does not take: write at most 255 capital letters, '
+                         'digits and underscores')
+    return name

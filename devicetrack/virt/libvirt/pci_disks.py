@@ -1,0 +1,63 @@
+"""The disks behind a PCI function: the namespaces of an NVMe controller, while the host's driver has it.
+
+Their names change whenever a controller comes back to the host. What stays is the identifier of a namespace in its
+controller (NVM Express Base Specification, "Namespace Identifier"), its size and the size of its blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import os
+import re
+from typing import NamedTuple
+
+from devicetrack.virt.libvirt import pci_sysfs
+
+_CONTROLLER = re.compile(r'nvme[0-9]+')
+# With multipath in the kernel, nvme0c1n1 is the path of one controller to nvme0n1, and is no block device to open.
+_NAMESPACE = re.compile(r'nvme[0-9]+(?:c[0-9]+)?n[0-9]+')
+# The unit of a block device's size in sysfs, whatever its blocks (Linux: Documentation/ABI/stable/sysfs-block).
+_SECTOR = 512
+
+
+class Disk(NamedTuple):
+    """One namespace. ``name`` is that of its block device now."""
+
+    name: str
+    nsid: int
+    size_bytes: int
+    block_bytes: int
+
+
+def disks(tree: pci_sysfs.Tree, address: str) -> Sequence[Disk] | None:
+    """Read the disks of a function, by their identifiers; None while its driver is not ready to tell.
+
+    :raises OSError: they cannot be read
+    """
+    directory = os.path.join(tree.path(address), 'nvme')
+    try:
+        controllers = [name for name in os.listdir(directory) if _CONTROLLER.fullmatch(name)]
+    except FileNotFoundError:
+        return None
+    found = []
+    for controller in controllers:
+        inside = os.path.join(directory, controller)
+        if _read(os.path.join(inside, 'state')) != 'live':
+            return None
+        for name in os.listdir(inside):
+            if _NAMESPACE.fullmatch(name):
+                path = os.path.join(inside, name)
+                found.append(Disk(re.sub('c[0-9]+(?=n)', '', name), int(_read(os.path.join(path, 'nsid'))),
+                                  int(_read(os.path.join(path, 'size'))) * _SECTOR,
+                                  int(_read(os.path.join(path, 'queue', 'logical_block_size')))))
+    return sorted(found, key=lambda disk: disk.nsid)
+
+
+def as_text(found: Sequence[Disk] | None) -> str | None:
+    """What stays of disks whatever their names, for a record: ``1:1073741824:512 2:…``; None if it is unknown."""
+    return None if found is None else ' '.join(f'{disk.nsid}:{disk.size_bytes}:{disk.block_bytes}' for disk in found)
+
+
+def _read(path: str) -> str:
+    with open(path, encoding='ascii', errors='replace') as file:
+        return file.read().strip()

@@ -1,0 +1,66 @@
+"""Brings a PCI function back from the driver for guests to the host's own.
+
+libvirt does this for guests that it manages. When it was killed at the wrong moment, nothing remembers the function,
+and it stays with the driver for guests. The kernel has no step that does all at once (Linux:
+Documentation/ABI/testing/sysfs-bus-pci): the override is taken away, the function unbound and reset, and the kernel
+looks for its driver again. Each step may be the last one before a crash, and repeating all of them is right.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import Final
+
+from devicetrack.virt.libvirt import pci_sysfs
+from devicetrack.virt.libvirt import privileged
+
+# The driver for guests (Linux: Documentation/driver-api/vfio.rst).
+VFIO: Final = 'vfio-pci'
+
+
+class Open(Exception):
+    """A process has the function's VFIO group open."""
+
+
+def bring_back(tree: pci_sysfs.Tree, address: str, driver: str) -> None:
+    """Bring a function that no guest has to its driver; nothing happens if it is there.
+
+    :param driver: the name of the host's driver, '' for none. With :data:`VFIO` it stays there, if no process has
+        it open
+    :raises Open: a process has its VFIO group open
+    :raises OSError: the function is gone, has another driver than these, or does not come to its own
+    """
+    function = _there(tree, address)
+    if (function.driver or '') == driver != VFIO:
+        return
+    if function.driver not in (None, VFIO):
+        raise OSError(errno.EBUSY, f'it has the driver {function.driver}')
+    if function.driver == VFIO:
+        # In the middle of its group a function cannot leave: the kernel refuses the host's driver and leaves it none.
+        if function.iommu_group is not None and privileged.is_vfio_group_open(function.iommu_group):
+            raise Open(f'a process has the VFIO group {function.iommu_group} open')
+        if driver == VFIO:
+            return
+    elif tree.driver_override(address) == VFIO:
+        privileged.set_driver_override(tree.root, address, None)
+    # VFIO resets a function when a guest's process closes it. Who was killed between two steps may have left it to us.
+    # Before it is unbound: one whose own driver is none would look as if it were back, with no reset.
+    if function.reset_methods:
+        privileged.reset(tree.root, address, None)
+    if function.driver == VFIO:
+        privileged.set_driver_override(tree.root, address, None)
+        privileged.unbind(tree.root, address)
+    if driver:
+        privileged.probe(tree.root, address)
+    found = _there(tree, address).driver or ''
+    if found != driver:
+        raise OSError(errno.EIO, f'its driver is {found or "none"} after the kernel looked for {driver or "none"}')
+
+
+def _there(tree: pci_sysfs.Tree, address: str) -> pci_sysfs.Function:
+    function = tree.function(address)
+    if function is None:
+        raise OSError(errno.ENODEV, 'it is gone')
+    if function.problem is not None:
+        raise OSError(errno.EIO, function.problem)
+    return function

@@ -1,0 +1,408 @@
+"""PCI functions in sysfs (Linux: Documentation/ABI/testing/sysfs-bus-pci, Documentation/PCI/pci-iov-howto.rst).
+
+::
+
+    bus/pci/devices/<function>               links to the directory of the function
+    bus/pci/devices/<function>/modalias      vendor, product, subsystem and class in one line
+    bus/pci/devices/<function>/driver        links to the driver that has it; no link without a driver
+    bus/pci/devices/<function>/iommu_group   links to a directory that is called by its number
+    bus/pci/devices/<function>/physfn        links a virtual function to its physical function
+    bus/pci/devices/<function>/virtfn<n>     links a physical function to its virtual function number n
+    class/net/<interface>                    links to a directory below that of its function
+    class/nvme/<controller>                  links to a directory below that of its function
+    bus/pci/devices/<function>/nvme/<controller>/serial     while its driver is nvme
+
+Three attributes are never opened here, because reading them waits for the lock of the device (device_lock in Linux:
+drivers/pci/iov.c, drivers/pci/pci-sysfs.c, drivers/base/core.c): ``sriov_numvfs``, ``driver_override`` and, in some
+releases of Linux, ``uevent``. While somebody disables virtual functions of which a guest has one, that lock is taken
+until the guest is gone, and nothing ends a process that waits for it. :meth:`Tree.driver_override` alone opens one.
+Nor is ``config`` opened: reading it wakes a device that sleeps.
+
+A host has thousands of virtual functions, so every system call counts. Attributes are read by the descriptor of the
+function's directory, with one read each. All come from one device, even if another one takes the address meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
+import contextlib
+import errno
+import functools
+import os
+import re
+from typing import Final
+from typing import NamedTuple
+from typing import TypeVar
+
+from devicetrack import exception
+
+TYPE_PCI: Final = 'type-PCI'
+TYPE_PF: Final = 'type-PF'
+TYPE_VF: Final = 'type-VF'
+
+_ADDRESS: Final = re.compile(r'[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]')
+# modalias_show in Linux: drivers/pci/pci-sysfs.c. The identifiers have four digits of eight.
+_MODALIAS: Final = re.compile(r'pci:v0000([0-9A-F]{4})d0000([0-9A-F]{4})sv0000([0-9A-F]{4})sd0000([0-9A-F]{4})'
+                              r'bc([0-9A-F]{2})sc([0-9A-F]{2})i([0-9A-F]{2})')
+_VIRTFN: Final = re.compile(r'virtfn([0-9]+)')
+# A network driver has the function itself, or it is virtio's, whose devices are below the function.
+_INTERFACE: Final = re.compile(rf'.*/({_ADDRESS.pattern})(?:/virtio[0-9]+)?/net/([^/]+)')
+_CONTROLLER: Final = re.compile(rf'.*/({_ADDRESS.pattern})/nvme/(nvme[0-9]+)')
+_VIRTIO: Final = re.compile(r'virtio[0-9]+')
+_NVME: Final = re.compile(r'nvme[0-9]+')
+# PCI-to-PCI, CardBus and semitransparent PCI-to-PCI bridges (PCI Code and ID Assignment Specification).
+_BRIDGES: Final = ('0604', '0607', '0609')
+_NO_SUBSYSTEM: Final = '0000:0000'
+
+_PAGE: Final = 4096                     # sysfs gives of an attribute less than a page
+# Where a FIFO stands in the place of an attribute, O_NONBLOCK keeps the reader from waiting for a writer.
+_READ: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+_DIRECTORY: Final = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+_LIST: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
+_Value = TypeVar('_Value')
+
+
+class Function(NamedTuple):
+    """A PCI function: a device of its own, or one of several on a card, a physical or a virtual one.
+
+    ``address`` is as the kernel writes it, ``0000:81:00.0``. ``vendor_id``, ``product_id`` and ``class_code`` have 4,
+    4 and 6 hexadecimal digits, small ones, and are empty where they cannot be read. ``subsystem`` is
+    ``vendor:product``, or None. ``driver``, ``iommu_group`` and ``numa_node`` are None where there is none.
+
+    ``physfn`` and ``vf_number`` are of a virtual function. ``vfs`` are the virtual functions of a physical one in the
+    order of their numbers, and ``total_vfs`` is the number that it can have, 0 for any other function.
+
+    ``reset_methods`` are in the order in which the kernel tries them. ``serial`` is of an NVMe controller while its own
+    driver has it, else None. The controllers of one NVMe subsystem, as those of a physical function and of its virtual
+    ones, have one serial number. ``net`` are the names of its network interfaces in this network namespace.
+
+    ``problem`` is None, or a phrase with the first thing that could not be read. What it names is missing above, as if
+    there were none.
+    """
+
+    address: str
+    vendor_id: str = ''
+    product_id: str = ''
+    subsystem: str | None = None
+    class_code: str = ''
+    driver: str | None = None
+    iommu_group: int | None = None
+    numa_node: int | None = None
+    physfn: str | None = None
+    vf_number: int | None = None
+    vfs: tuple[str, ...] = ()
+    total_vfs: int = 0
+    reset_methods: tuple[str, ...] = ()
+    serial: str | None = None
+    net: tuple[str, ...] = ()
+    problem: str | None = None
+
+    @property
+    def device_type(self) -> str:
+        """:data:`TYPE_VF`, :data:`TYPE_PF` or :data:`TYPE_PCI`, as libvirt and Nova tell them apart.
+
+        A function that can have virtual functions is a physical one, even if it has none now.
+        """
+        if self.physfn is not None:
+            return TYPE_VF
+        return TYPE_PF if self.total_vfs else TYPE_PCI
+
+    @property
+    def is_bridge(self) -> bool:
+        """Whether other devices are behind it. No guest can have it, and VFIO lets it be with its driver in a group."""
+        return self.class_code.startswith(_BRIDGES)
+
+
+class Tree:
+    """The PCI functions of this host. Nothing here needs root.
+
+    :param root: where sysfs is
+    """
+
+    def __init__(self, root: str = '/sys') -> None:
+        self.root = root
+        self._devices = os.path.join(root, 'bus/pci/devices')
+
+    def path(self, address: str) -> str:
+        """Where a function is, or would be."""
+        return os.path.join(self._devices, address)
+
+    def functions(self) -> list[Function]:
+        """Read every function, in the order of their addresses. One that goes away meanwhile is left out.
+
+        :raises CommandFailed: they cannot be listed; one that cannot be read has a ``problem`` instead
+        """
+        with self._listing() as devices:
+            addresses = sorted(filter(_ADDRESS.fullmatch, os.listdir(devices)))
+            reader = _Reader(devices, self._interfaces(), self._controllers())
+            return [function for function in map(reader.function, addresses) if function is not None]
+
+    def function(self, address: str) -> Function | None:
+        """Read one function; None if there is none of this address.
+
+        :raises CommandFailed: the functions of this host cannot be listed
+        """
+        if not _ADDRESS.fullmatch(address):
+            return None
+        # Its own directory has the same as the classes, which have it of every function.
+        below = f'bus/pci/devices/{address}'
+        interfaces: list[str] = []
+        controllers: dict[str, str] = {}
+        with self._listing() as devices:
+            # Why a directory cannot be listed, the reader says.
+            with contextlib.suppress(exception.CommandFailed):
+                for name in self._list(below):
+                    if name == 'net':
+                        interfaces += self._list(f'{below}/net')
+                    elif _VIRTIO.fullmatch(name):
+                        interfaces += self._list(f'{below}/{name}/net')
+                    elif name == 'nvme':
+                        controllers.update((address, found) for found in self._list(f'{below}/nvme')
+                                           if _NVME.fullmatch(found))
+            return _Reader(devices, {address: tuple(sorted(interfaces))}, controllers).function(address)
+
+    def group(self, number: int) -> tuple[str, ...]:
+        """Return the addresses of the functions in an IOMMU group, bridges too; none if there is no such group.
+
+        :raises CommandFailed: they cannot be listed
+        """
+        return tuple(sorted(filter(_ADDRESS.fullmatch, self._list(f'kernel/iommu_groups/{number}/devices'))))
+
+    def driver_override(self, address: str) -> str | None:
+        """Read the name of the only driver that may take a function; None if any may that knows it.
+
+        This waits for the lock of the device, as long as a driver begins or ends with it. See above when that can be
+        for good: call it where the caller may write the attribute, too.
+
+        :raises CommandFailed: it cannot be read
+        """
+        try:
+            with open(os.path.join(self._devices, address, 'driver_override'), encoding='ascii',
+                      errors='replace', opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
+                name = file.read(_PAGE).strip()
+        except OSError as error:
+            raise exception.CommandFailed('reading', f'driver_override of {address}: {error.strerror}') from error
+        return None if name in ('', '(null)') else name
+
+    @contextlib.contextmanager
+    def _listing(self) -> Iterator[int]:
+        try:
+            devices = os.open(self._devices, _LIST)
+        except OSError as error:
+            raise exception.CommandFailed(f'listing {self._devices}', str(error.strerror)) from error
+        try:
+            yield devices
+        finally:
+            os.close(devices)
+
+    def _list(self, name: str) -> list[str]:
+        try:
+            return os.listdir(os.path.join(self.root, name))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise exception.CommandFailed(f'listing {name} in {self.root}', str(error.strerror)) from error
+
+    def _linked(self, name: str, target: re.Pattern[str]) -> Iterator[tuple[str, str]]:
+        """Find in the links of a class what is below a function, in the order of the names: the parts of the target."""
+        directory = os.path.join(self.root, name)
+        for entry in sorted(self._list(name)):
+            with contextlib.suppress(OSError):              # a file beside the links, or it went away
+                found = target.fullmatch(os.readlink(f'{directory}/{entry}'))
+                if found is not None:
+                    yield found[1], found[2]
+
+    def _interfaces(self) -> Mapping[str, tuple[str, ...]]:
+        found: dict[str, tuple[str, ...]] = {}
+        for address, name in self._linked('class/net', _INTERFACE):
+            found[address] = (*found.get(address, ()), name)
+        return found
+
+    def _controllers(self) -> Mapping[str, str]:
+        """The names of NVMe controllers, by the addresses of their functions."""
+        return dict(self._linked('class/nvme', _CONTROLLER))
+
+
+class _Reader:
+    """Reads functions, a physical function before its virtual ones if it can.
+
+    :param devices: the descriptor of the directory with all functions
+    :param interfaces: the names of network interfaces, by the address of their function
+    :param controllers: the names of NVMe controllers, by the address of their function
+    """
+
+    def __init__(self, devices: int, interfaces: Mapping[str, tuple[str, ...]],
+                 controllers: Mapping[str, str]) -> None:
+        self._devices = devices
+        self._interfaces = interfaces
+        self._controllers = controllers
+        # The physical functions and the numbers of the virtual functions that links of the former have led to.
+        self._parents: dict[str, tuple[str, int]] = {}
+
+    def function(self, address: str) -> Function | None:
+        try:
+            directory = os.open(address, _DIRECTORY, dir_fd=self._devices)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            return Function(address, problem=f'its directory cannot be opened: {error.strerror}')
+        try:
+            return self._read(address, _Directory(directory))
+        finally:
+            os.close(directory)
+
+    def _read(self, address: str, at: _Directory) -> Function | None:
+        total_vfs = 0
+        vfs: tuple[str, ...] = ()
+        physfn, number = self._parents.get(address, (None, None))
+        if physfn is not None:
+            pass                            # links of its physical function have led here
+        elif (total_vfs := at.read('sriov_totalvfs', _count) or 0) > 0:
+            vfs = self._vfs(address, at)
+        elif (physfn := at.link('physfn', _address)) is not None:
+            number = self._number(address, physfn, at)
+        driver = at.link('driver', str)
+        group = at.link('iommu_group', int)
+        node = at.read('numa_node', int)
+        methods = at.read('reset_method', str.split)
+        # By this function's directory: another function's controller may have the name by now.
+        controller = self._controllers.get(address)
+        serial = None if controller is None else at.read(f'nvme/{controller}/serial', _serial)
+        # Every function has it. Who can read it last knows that what was not there before was not there at all.
+        identity = at.read('modalias', _identity)
+        if identity is None:
+            if at.problem is None and not self._is_there(address):
+                return None
+            at.problem = at.problem or 'it has no modalias'
+            identity = _Identity('', '', None, '')
+        return Function(
+            address, identity.vendor_id, identity.product_id, identity.subsystem, identity.class_code, driver, group,
+            node if node is not None and node >= 0 else None, physfn, number, vfs, total_vfs, tuple(methods or ()),
+            serial or None, self._interfaces.get(address, ()), at.problem)
+
+    def _is_there(self, address: str) -> bool:
+        try:
+            os.stat(address, dir_fd=self._devices)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _vfs(self, address: str, at: _Directory) -> tuple[str, ...]:
+        """Read the virtual functions of a physical one, and keep whose they are."""
+        found = {}
+        for name in at.names():
+            number = _VIRTFN.fullmatch(name)
+            if number is not None and (vf := at.link(name, _address)) is not None:
+                found[int(number[1])] = vf
+                self._parents[vf] = address, int(number[1])
+        return tuple(found[number] for number in sorted(found))
+
+    def _number(self, address: str, physfn: str, at: _Directory) -> int | None:
+        try:
+            directory = os.open(physfn, _DIRECTORY, dir_fd=self._devices)
+        except FileNotFoundError:
+            return None                     # both are about to go
+        except OSError as error:
+            at.fail(f'directory of {physfn}', error)
+            return None
+        try:
+            self._vfs(physfn, _Directory(directory))
+        finally:
+            os.close(directory)
+        return self._parents.get(address, (physfn, None))[1]
+
+
+class _Directory:
+    """The directory of a function. ``problem`` is the first thing that cannot be read in it."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self.problem: str | None = None
+
+    def names(self) -> list[str]:
+        try:
+            listed = os.open('.', _LIST, dir_fd=self._descriptor)
+            try:
+                return os.listdir(listed)
+            finally:
+                os.close(listed)
+        except OSError as error:
+            self.fail('directory', error)
+            return []
+
+    def read(self, name: str, parse: Callable[[str], _Value]) -> _Value | None:
+        """Read an attribute; None if there is none or it cannot be read."""
+        try:
+            file = os.open(name, _READ, dir_fd=self._descriptor)
+            try:
+                data = os.read(file, _PAGE)
+            finally:
+                os.close(file)
+        except OSError as error:
+            self.fail(name, error)
+            return None
+        return self._parsed(os.path.basename(name), data.decode('ascii', 'replace'), parse)
+
+    def link(self, name: str, parse: Callable[[str], _Value]) -> _Value | None:
+        """Read the last part of where a link leads; None if there is none or it cannot be read."""
+        try:
+            target = os.readlink(name, dir_fd=self._descriptor)
+        except OSError as error:
+            self.fail(name, error)
+            return None
+        return self._parsed(name, target.rpartition('/')[2], parse)
+
+    def fail(self, name: str, error: OSError) -> None:
+        # ENODEV: the device went away after the attribute was opened.
+        if error.errno not in (errno.ENOENT, errno.ENODEV) and self.problem is None:
+            self.problem = f'its {os.path.basename(name)} cannot be read: {error.strerror}'
+
+    def _parsed(self, name: str, text: str, parse: Callable[[str], _Value]) -> _Value | None:
+        try:
+            return parse(text)
+        except ValueError:
+            if self.problem is None:
+                self.problem = f'its {name} cannot be understood: {exception.shown(repr(text), 80)}'
+            return None
+
+
+class _Identity(NamedTuple):
+    vendor_id: str
+    product_id: str
+    subsystem: str | None
+    class_code: str
+
+
+@functools.lru_cache(maxsize=1024)          # nearly all virtual functions of a host have the same
+def _identity(text: str) -> _Identity:
+    found = _MODALIAS.fullmatch(text.removesuffix('\n'))
+    if found is None:
+        raise ValueError(text)
+    vendor, product, of_vendor, of_product, *codes = found.group(*range(1, 8))
+    subsystem = f'{of_vendor}:{of_product}'.lower()
+    return _Identity(vendor.lower(), product.lower(), None if subsystem == _NO_SUBSYSTEM else subsystem,
+                     ''.join(codes).lower())
+
+
+def _address(text: str) -> str:
+    if not _ADDRESS.fullmatch(text):
+        raise ValueError(text)
+    return text
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise ValueError(text)
+    return number
+
+
+def _serial(text: str) -> str:
+    """A serial number without the blanks around it. A device says it, so it may be anything."""
+    found = text.strip()
+    if not (found.isascii() and found.isprintable()):
+        raise ValueError(text)
+    return found

@@ -1,0 +1,389 @@
+"""For what the host itself uses its PCI functions, as sysfs and proc(5) tell.
+
+libvirt gives a guest a controller whose file system the host has mounted, and the host's management network too. So
+who hands out functions asks here first. What counts as use:
+
+- A block device of the function, or one that is built on it (partition, device mapper with LVM, LUKS and multipath, MD,
+  bcache, the common device of several NVMe paths), is mounted in any mount namespace that can be read, is swap, belongs
+  to a mounted btrfs, or is held by another block device.
+- A process has a block or character device of the function open. Only root sees what other users' processes have open.
+  What looks at devices for a moment, as udev does, counts for that moment. A guest that has the function by VFIO does
+  not count.
+- A route goes through a network interface of the function, the interface has an IPv6 address beside its link-local one,
+  another interface is built on it (bridge, bond, team, Open vSwitch, VLAN, macvlan), or it is in another network
+  namespace.
+
+Nothing shows here what the kernel holds for ZFS or DRBD.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from collections.abc import Iterable
+from collections.abc import Iterator
+import contextlib
+import itertools
+import os
+import re
+import stat
+from typing import Final
+
+from devicetrack import exception
+from devicetrack.virt.libvirt import reader
+from devicetrack.virt.libvirt import wiper
+
+_ADDRESS: Final = re.compile(r'[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]')
+# A path of an NVMe namespace (nvme_mpath_set_disk_name in Linux: drivers/nvme/host/multipath.c), which is hidden, and
+# the character device of a namespace.
+_NVME_PATH: Final = re.compile(r'nvme([0-9]+)c[0-9]+n([0-9]+)')
+_NVME_GENERIC: Final = re.compile(r'ng([0-9]+n[0-9]+)')
+# Devices beside the first one, among the options of a file system: of XFS, of bcachefs and ext4.
+_BESIDE: Final = re.compile(r'(?:^|,)(?:logdev|rtdev|journal_path)=(/dev/[^,]+)')
+_ESCAPED: Final = re.compile(r'\\([0-7]{3})')
+_LOWER: Final = 'lower_'
+# include/uapi/linux/if.h, include/uapi/linux/route.h, and the scopes that net/ipv6/addrconf.c prints.
+_UP: Final = 0x1
+_REJECT: Final = 0x200
+_LINK_LOCAL: Final = 0x20
+_MANY_HAVE_OPEN: Final = frozenset(('null', 'zero', 'full', 'random', 'urandom', 'tty', 'ptmx', 'kvm'))
+_MULTICAST_OR_LINK_LOCAL: Final = ('ff', 'fe8', 'fe9', 'fea', 'feb')
+
+# How a command line of a program that wipes or reads begins (devicetrack.virt.libvirt.wiping, reading).
+_PROGRAMS = tuple(f'/{"/".join(module.__name__.split("."))}.py' for module in (wiper, reader))
+_PROGRAM_AT = 4
+
+
+class HostUse:
+    """What the host uses now. Everything is read when this is made, which costs most where many processes run.
+
+    :param sysfs: where sysfs is
+    :param proc: where the process file system is
+    :param dev: where the device nodes are that processes have open
+    :raises CommandFailed: the mounts, the block devices or the interfaces of this host cannot be read: nobody knows
+    :raises InvalidDocument: what the kernel says of them cannot be understood
+    """
+
+    def __init__(self, sysfs: str = '/sys', proc: str = '/proc', dev: str = '/dev') -> None:
+        self._sysfs = sysfs
+        self._uses: dict[str, str] = {}
+        blocks = _Blocks(sysfs)
+        processes = _Processes(proc, dev, blocks)
+        for name, where in itertools.chain(_mounted(os.path.join(proc, 'self/mountinfo'), blocks), processes.mounted):
+            self._use(blocks.functions(name), f'{where} is mounted from {name}')
+        for name in blocks.of_btrfs():
+            self._use(blocks.functions(name), f'{name} belongs to a mounted btrfs')
+        for name in _swaps(proc, blocks):
+            self._use(blocks.functions(name), f'{name} is swap')
+        for name, upper in blocks.held():
+            self._use(blocks.functions(name), f'{name} is part of {upper}')
+        for address, why in _interfaces(sysfs, proc):
+            self._use((address,), why)
+        for pid, program, sort, number in processes.opened:
+            addresses, name = _open_device(sysfs, sort, number, blocks)
+            self._use(addresses, f'process {pid} ({program}) has {name} open')
+
+    def of(self, address: str) -> str | None:
+        """Say in one phrase why the host uses a function; None if it does not, as far as anybody can tell.
+
+        Each function is looked at alone: a physical function is not used because one of its virtual functions is.
+        """
+        use = self._uses.get(address)
+        if use is None and _ADDRESS.fullmatch(address):
+            # The kernel lists interfaces of this network namespace only, and keeps the directory for those of others.
+            with contextlib.suppress(OSError):
+                if not os.listdir(os.path.join(self._sysfs, 'bus/pci/devices', address, 'net')):
+                    use = 'its network interface is in another network namespace'
+        return use
+
+    def _use(self, addresses: Iterable[str], why: str) -> None:
+        for address in addresses:
+            self._uses.setdefault(address, why)
+
+
+class _Blocks:
+    """The block devices of a host, by the names of the kernel, and what they are built on."""
+
+    def __init__(self, sysfs: str) -> None:
+        self._sysfs = sysfs
+        self._directory = os.path.join(sysfs, 'class/block')
+        self._targets: dict[str, str] = {}
+        self._paths: dict[str, list[str]] = {}
+        self._known: dict[str, frozenset[str]] = {}
+        self._mapped: dict[str, str] = {}
+        for name in _listed(self._directory):
+            with contextlib.suppress(OSError):                  # it went away
+                self._targets[name] = os.readlink(os.path.join(self._directory, name))
+                path = _NVME_PATH.fullmatch(name)
+                if path is not None:
+                    self._paths.setdefault(f'nvme{path[1]}n{path[2]}', []).append(name)
+        for name in self._targets:
+            if name.startswith('dm-'):
+                self._mapped[os.fsdecode(_bytes(os.path.join(self._directory, name, 'dm/name')).strip())] = name
+
+    def functions(self, name: str) -> frozenset[str]:
+        """The addresses of the functions on which a block device depends."""
+        if name not in self._known:
+            self._known[name] = frozenset()                     # nothing is built on itself
+            target = self._targets.get(name, '')
+            address = _function_in(target)
+            below = () if address is not None else (*self._slaves(name), *self._paths.get(name, ()), *_disk(target))
+            self._known[name] = frozenset(() if address is None else (address,)).union(
+                *(self.functions(one) for one in below))
+        return self._known[name]
+
+    def held(self) -> Iterator[tuple[str, str]]:
+        """Find the block devices that another one is built on, and that other one."""
+        for name, target in sorted(self._targets.items()):
+            if _function_in(target) is None:
+                for slave in sorted(self._slaves(name)):
+                    yield slave, name
+
+    def of_btrfs(self) -> Iterator[str]:
+        """Find the devices of mounted btrfs file systems: a mount names one of several."""
+        directory = os.path.join(self._sysfs, 'fs/btrfs')
+        for name in _listed(directory):
+            yield from _listed(os.path.join(directory, name, 'devices'))
+
+    def has(self, name: str) -> bool:
+        return name in self._targets
+
+    def name_of(self, number: str) -> str | None:
+        """The block device of a number, ``major:minor``."""
+        with contextlib.suppress(OSError):
+            return os.path.basename(os.readlink(os.path.join(self._sysfs, 'dev/block', number)))
+        return None
+
+    def at(self, path: str) -> str | None:
+        """The block device that the kernel and mount(8) call by a path in ``/dev``."""
+        if path.startswith('/dev/mapper/'):
+            return self._mapped.get(path.removeprefix('/dev/mapper/'))
+        # The kernel has an exclamation mark where a name in /dev has a slash.
+        name = path.removeprefix('/dev/').replace('/', '!')
+        return name if name in self._targets else None
+
+    def _slaves(self, name: str) -> list[str]:
+        return _listed(os.path.join(self._directory, name, 'slaves'))
+
+
+class _Processes:
+    """What processes have mounted and open.
+
+    ``mounted`` are the names of block devices and where they are mounted, in the mount namespaces of all processes that
+    can be looked at. ``opened`` are the number of a process, its name, ``block`` or ``char``, and the number of the
+    device.
+    """
+
+    def __init__(self, proc: str, dev: str, blocks: _Blocks) -> None:
+        self._proc = proc
+        self._dev = dev
+        self._blocks = blocks
+        self.mounted: list[tuple[str, str]] = []
+        self.opened: list[tuple[str, str, str, str]] = []
+        self._namespaces: set[str] = set()
+        for pid in filter(str.isdecimal, _listed(proc)):
+            # Another user's process, or it has ended.
+            with contextlib.suppress(PermissionError, FileNotFoundError, ProcessLookupError):
+                self._look_at(pid)
+        ours = self._ours({opened[0] for opened in self.opened})
+        self.opened = [opened for opened in self.opened if opened[0] not in ours]
+
+    def _ours(self, pids: Collection[str]) -> set[str]:
+        """Find those of these processes that clean devices: they open what is given to nobody meanwhile.
+
+        These are this process and its children, the programs that wipe and read, which may outlive who started them,
+        and who that was: it has open what they have.
+        """
+        found = {str(os.getpid())}
+        for pid in pids:
+            with contextlib.suppress(OSError, IndexError):      # it ended, or is another user's
+                parent = _bytes(os.path.join(self._proc, pid, 'stat')).rpartition(b')')[2].split()[1].decode()
+                command = os.fsdecode(_bytes(os.path.join(self._proc, pid, 'cmdline'))).split('\0')
+                if any(part.endswith(_PROGRAMS) for part in command[:_PROGRAM_AT]):
+                    found |= {pid, parent}
+                elif parent == str(os.getpid()):
+                    found.add(pid)
+        return found
+
+    def _look_at(self, pid: str) -> None:
+        process = os.path.join(self._proc, pid)
+        namespace = os.readlink(os.path.join(process, 'ns/mnt'))
+        if namespace not in self._namespaces:
+            # Of a process that ends it cannot be read. The next one of this namespace is asked, then.
+            with contextlib.suppress(exception.CommandFailed):
+                self.mounted += _mounted(os.path.join(process, 'mountinfo'), self._blocks)
+                self._namespaces.add(namespace)
+        for entry in os.scandir(os.path.join(process, 'fd')):
+            with contextlib.suppress(OSError):                  # it was closed
+                if self._may_be_a_device(os.readlink(entry.path)):
+                    status = os.stat(entry.path)
+                    sort = {stat.S_IFBLK: 'block', stat.S_IFCHR: 'char'}.get(stat.S_IFMT(status.st_mode))
+                    if sort is not None:
+                        number = f'{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}'
+                        self.opened.append((pid, self._name(process), sort, number))
+
+    def _may_be_a_device(self, path: str) -> bool:
+        """Whether an open file is worth a look. Whoever looks at any file waits for file servers that do not answer."""
+        directory, name = os.path.split(path)
+        if directory == self._dev:
+            return name not in _MANY_HAVE_OPEN
+        return directory.startswith(f'{self._dev}/') or self._blocks.has(name)
+
+    @staticmethod
+    def _name(process: str) -> str:
+        name = os.fsdecode(_bytes(os.path.join(process, 'comm')).strip())
+        return ''.join(one if one.isprintable() else '?' for one in name)
+
+
+def _mounted(path: str, blocks: _Blocks) -> list[tuple[str, str]]:
+    """Read the block devices in a ``mountinfo`` (proc(5)), and where each is mounted."""
+    found = []
+    for fields in _table(path, 10, b' ', must=True):
+        number, where = fields[2], _unescaped(fields[4])
+        _type, source, options = fields[fields.index('-', 6) + 1:][:3] if '-' in fields[6:-3] else ('', '', '')
+        paths = [_unescaped(one) for one in (source, *_BESIDE.findall(options)) if one.startswith('/dev/')]
+        for name in dict.fromkeys(filter(None, (blocks.name_of(number), *map(blocks.at, paths)))):
+            found.append((name, where))
+    return found
+
+
+def _swaps(proc: str, blocks: _Blocks) -> Iterator[str]:
+    """Find the block devices in ``/proc/swaps``. A file with swap is on a mounted file system."""
+    for path, sort, *_rest in _table(os.path.join(proc, 'swaps'), 2, heading=True):
+        if sort == 'partition' and (name := blocks.at(_unescaped(path))) is not None:
+            yield name
+
+
+def _open_device(sysfs: str, sort: str, number: str, blocks: _Blocks) -> tuple[Iterable[str], str]:
+    """The functions on which an open device depends, and the name of the device."""
+    try:
+        target = os.readlink(os.path.join(sysfs, 'dev', sort, number))
+    except OSError:
+        return (), number                       # it went away, or has nothing in sysfs
+    name = os.path.basename(target)
+    if sort == 'block':
+        return blocks.functions(name), name
+    if '/vfio-dev/' in target:
+        return (), name
+    generic = _NVME_GENERIC.fullmatch(name)
+    if generic is not None:
+        return blocks.functions(f'nvme{generic[1]}'), name
+    address = _function_in(target)
+    return (() if address is None else (address,)), name
+
+
+def _interfaces(sysfs: str, proc: str) -> Iterator[tuple[str, str]]:
+    """Find the functions whose network interfaces are used, and why."""
+    directory = os.path.join(sysfs, 'class/net')
+    why = _configured(directory, proc)
+    functions = {}
+    for name in sorted(_listed(directory)):
+        try:
+            address = _function_in(os.readlink(os.path.join(directory, name)))
+        except OSError:
+            continue                            # a file beside the links, or it went away
+        if address is not None:
+            functions[name] = address
+            continue
+        for entry in _listed(os.path.join(directory, name)):
+            if entry.startswith(_LOWER):
+                lower = entry.removeprefix(_LOWER)
+                why.setdefault(lower, f'{name} is built on its interface {lower}')
+    for name, address in functions.items():
+        if name in why:
+            yield address, why[name]
+
+
+def _configured(directory: str, proc: str) -> dict[str, str]:
+    """Why interfaces are used, by their names: default routes, then other routes, then addresses."""
+    default: list[str] = []
+    routed: list[str] = []
+    addressed: list[str] = []
+    ipv4, ipv6, addresses = (os.path.join(proc, 'net', name) for name in ('route', 'ipv6_route', 'if_inet6'))
+    for name, destination, _gateway, flags, *others in _table(ipv4, 8, heading=True):
+        if not _number(flags, ipv4) & _REJECT:
+            (routed if _number(destination, ipv4) or _number(others[3], ipv4) else default).append(name)
+    for destination, prefix, *others in _table(ipv6, 10):
+        # The kernel itself gives each interface that is up routes for link-local and multicast addresses.
+        if not _number(others[-2], ipv6) & _REJECT and not destination.startswith(_MULTICAST_OR_LINK_LOCAL):
+            (routed if _number(prefix, ipv6) else default).append(others[-1])
+    for _address, _index, _prefix, scope, _flags, name in _table(addresses, 6):
+        if _number(scope, addresses) != _LINK_LOCAL and _is_up(directory, name):
+            addressed.append(name)
+    found: dict[str, str] = {}
+    for names, why in ((default, 'the default route goes through its interface'),
+                       (routed, 'a route goes through its interface'), (addressed, 'an address is on its interface')):
+        for name in names:
+            found.setdefault(name, f'{why} {name}')
+    return found
+
+
+def _is_up(directory: str, name: str) -> bool:
+    flags = os.path.join(directory, name, 'flags')
+    text = os.fsdecode(_bytes(flags)).strip()
+    return bool(text) and bool(_number(text, flags) & _UP)
+
+
+def _function_in(target: str) -> str | None:
+    """The address of the function that is nearest to the end of a path in sysfs."""
+    return next((part for part in reversed(target.split('/')) if _ADDRESS.fullmatch(part)), None)
+
+
+def _disk(target: str) -> tuple[str, ...]:
+    """The disk of a partition, by its path in sysfs."""
+    above = target.split('/')[-3:-1]
+    return (above[1],) if len(above) == 2 and above[0] == 'block' else ()
+
+
+def _listed(directory: str) -> list[str]:
+    """The names in a directory; none if there is no such directory.
+
+    :raises CommandFailed: it cannot be read
+    """
+    try:
+        return os.listdir(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise exception.CommandFailed(f'listing {directory}', str(error.strerror)) from error
+
+
+def _bytes(path: str, must: bool = False) -> bytes:
+    """The content of a file; none if there is no such file, or it went away.
+
+    :raises CommandFailed: it cannot be read, or is not there and must be
+    """
+    try:
+        with open(path, 'rb') as file:
+            return file.read()
+    except OSError as error:
+        if isinstance(error, (FileNotFoundError, ProcessLookupError)) and not must:
+            return b''
+        raise exception.CommandFailed('reading', f'{path}: {error.strerror}') from error
+
+
+def _table(path: str, least: int, separator: bytes | None = None, heading: bool = False,
+           must: bool = False) -> Iterator[list[str]]:
+    """Read the fields of the lines in a file of the kernel's.
+
+    :param least: how many fields a line has at least
+    :param separator: what is between two, runs of blanks by default
+    """
+    # Names and paths may hold whatever else Unicode takes for the end of a line or for a blank.
+    for number, line in enumerate(_bytes(path, must).split(b'\n'), 1):
+        if not line or (heading and number == 1):
+            continue
+        fields = line.split(separator)
+        if len(fields) < least:
+            raise exception.InvalidDocument(path, f'line {number}', f'{len(fields)} fields, {least} are expected')
+        yield [os.fsdecode(field) for field in fields]
+
+
+def _number(text: str, path: str) -> int:
+    try:
+        return int(text, 16)
+    except ValueError:
+        raise exception.InvalidDocument(path, exception.shown(text, 80), 'not a hexadecimal number') from None
+
+
+def _unescaped(text: str) -> str:
+    return _ESCAPED.sub(lambda found: chr(int(found[1], 8)), text)
