@@ -29,11 +29,13 @@ KIND = 'mdev'
 PROVIDER = str(uuid.UUID(int=1))
 RESOURCE_CLASS = 'VGPU'
 DEMAND = Demand((Item(RESOURCE_CLASS, 1, PROVIDER),))
+CARD_CLASS = 'CUSTOM_CARD'
+CARD_DEMAND = Demand((Item(CARD_CLASS, 1, PROVIDER),))
 MICROSECONDS = 1e6
 
 
 def run(effort: Effort) -> Table:
-    return Table('Claim in memory, lock included', [*_sizes(effort), *_parents(effort)])
+    return Table('Claim in memory, lock included', [*_sizes(effort), *_parents(effort), *_functions(effort)])
 
 
 def _sizes(effort: Effort) -> list[Row]:
@@ -61,7 +63,21 @@ def _parents(effort: Effort) -> list[Row]:
     return rows
 
 
-def claims(ledger: Ledger, batch: int) -> Callable[[], float]:
+def _functions(effort: Effort) -> list[Row]:
+    """Cards and their virtual functions, which exclude one another, beside devices that exclude nothing."""
+    cards, functions = effort.cards, effort.functions_a_card
+    plain, one = f'{cards * functions:,} functions that exclude nothing', f'a function of {cards} cards'
+    card = f'a card with its {functions} functions'
+    subjects = {
+        plain: claims(existing_and_aged(cards * functions, parents=cards), effort.batch),
+        one: claims(cards_and_functions(cards, functions), effort.batch),
+        card: claims(cards_and_functions(cards, functions), effort.batch, CARD_DEMAND)}
+    samples = side_by_side(subjects, effort.rounds)
+    rows = [Row(name, samples.median(name) * MICROSECONDS, 'µs') for name in subjects]
+    return [*rows, Row(f'{one} to those', samples.ratio(one, plain), at_most=2.0)]
+
+
+def claims(ledger: Ledger, batch: int, demand: Demand = DEMAND) -> Callable[[], float]:
     """Times some claims and gives everything back; returns seconds for one claim."""
     lock = LedgerLock()
 
@@ -71,7 +87,7 @@ def claims(ledger: Ledger, batch: int) -> Callable[[], float]:
         began = time.perf_counter()
         for instance in instances:
             with lock.turn():
-                hold = ledger.take(instance, DEMAND)
+                hold = ledger.take(instance, demand)
             held.append(hold)
         took = time.perf_counter() - began
         for hold in held:
@@ -95,6 +111,23 @@ def existing_and_aged(devices: int, policy: str = vocabulary.PACK, parents: int 
     ledger = existing(devices, policy, parents)
     keys = [ledger.take(str(uuid.uuid4()), DEMAND).keys[0] for _ in range(devices)]
     random.Random(devices).shuffle(keys)
+    ledger.free(keys)
+    return ledger
+
+
+def cards_and_functions(cards: int, functions: int) -> Ledger:
+    """A ledger of cards with so many functions each. A card goes to whom no function of it was given, and back."""
+    ledger = Ledger(vocabulary.PACK, lambda name: PROVIDER)
+    devices = []
+    for number in range(cards):
+        card = f'card{number:03}'
+        devices.append(InventoryDevice(KIND, card, '', CARD_CLASS, None, 0, '{}',
+                                       exclusions=((card, vocabulary.WHOLE),)))
+        devices += [InventoryDevice(KIND, str(uuid.uuid4()), '', RESOURCE_CLASS, card, 0, '{}',
+                                    exclusions=((card, vocabulary.PART),)) for _ in range(functions)]
+    ledger.read_inventory(Inventory(tuple(devices), (), frozenset((KIND,))))
+    keys = [ledger.take(str(uuid.uuid4()), DEMAND).keys[0] for _ in range(cards * functions)]
+    random.Random(cards).shuffle(keys)
     ledger.free(keys)
     return ledger
 

@@ -16,6 +16,9 @@ from devicetrack.cmd import base
 from devicetrack.cmd import options
 from devicetrack.objects import DeviceRequest
 
+# So many excluded devices are explained one by one.
+_SHOWN = 10
+
 _RESOURCE = re.compile(r'(?P<resource_class>[A-Z0-9_]+)=(?P<amount>[0-9]+)(@(?P<provider>.+))?')
 
 
@@ -66,6 +69,10 @@ class Explain(base.Lister):
                 self.say('each part would fit alone, but not all together')
         for unknown in explanation.unknown:
             self.say(f'could not be read, and counts as none: {unknown}')
+        for key, why in sorted(explanation.excluded.items())[:_SHOWN]:
+            self.say(f'{key.kind}/{key.identifier} is excluded: {why}')
+        if len(explanation.excluded) > _SHOWN:
+            self.say(f'{len(explanation.excluded) - _SHOWN} more are excluded: inventory list says by what')
         for part in explanation.parts:
             values = {**part._asdict(), 'fits': part.fits, 'withheld': dict(part.withheld), 'explanation': str(part),
                       'provider': explanation.providers.get(part.provider_uuid or '')}
@@ -76,7 +83,7 @@ def _request(parsed_args: argparse.Namespace, observer: report.Observer) -> Devi
     nodes = parsed_args.numa_node
     policy = parsed_args.numa_policy
     if parsed_args.extra_spec:
-        return DeviceRequest.from_extra_specs(dict(parsed_args.extra_spec), nodes, policy)
+        return DeviceRequest.from_extra_specs(dict(parsed_args.extra_spec), nodes, policy, observer.aliases)
     return DeviceRequest.of(
         *[(one.resource_class, one.amount, observer.provider_uuid(one.provider) if one.provider else None)
           for one in parsed_args.resource],

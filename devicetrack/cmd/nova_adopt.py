@@ -25,6 +25,18 @@ NAME = 'devicetrack-nova-adopt'
 PROJECT = 'devicetrack'
 
 
+class _Version(argparse.Action):
+    """Prints the versions, as ``devicetrack-nova-compute --version`` does."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, help: str | None = None) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, default=argparse.SUPPRESS, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_arguments: Any) -> None:
+        from devicetrack.nova import process
+        sys.stdout.write(f'{process.versions(NAME)}\n')
+        parser.exit()
+
+
 class Adopt(base.Lister):
     """Say which devices the guests of this compute host have, and record them.
 
@@ -41,6 +53,7 @@ class Adopt(base.Lister):
                              ('dir', 'A directory with configuration files of Nova')):
             parser.add_argument(f'--config-{option}', action='append', default=[], metavar=option.upper(),
                                 help=f'{what}; may be repeated. By default those that nova-compute reads.')
+        parser.add_argument('--version', action=_Version, help='Show the versions of this program and of Nova.')
         parser.add_argument('--debug', action='store_true', help='Show the traceback of an error.')
         parser.add_argument('-v', '--verbose', action='store_true', help='Show what is logged, too.')
         action = parser.add_mutually_exclusive_group()

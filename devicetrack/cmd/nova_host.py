@@ -51,6 +51,31 @@ class NovaHost:
         :raises NovaUnavailable, HypervisorUnreachable, StoreError: no answer
         :raises InvalidConfiguration, UnsafePath: an option or the state directory cannot be used
         """
+        with self._opened() as (store, driver):
+            node = self._record.node()
+            providers = self._record.providers(node)
+            look = self._observer(store, driver, providers, self._record.service)
+            return self._plan(look.adopting(), look.resource_classes, node, providers)
+
+    def _plan(self, look: Adopting, classes: frozenset[str], node: Any, providers: Any) -> adoption.Plan:
+        facts = adoption.Host(
+            self._host, self._record.instances(node, look.usage.domains),
+            self._record.allocations(providers.uuids.values()), look.usage, look.inventory.devices, providers.uuids,
+            classes | {device.resource_class for device in look.inventory.devices},
+            {row.key: row.instance_uuid for row in look.records})
+        lines = adoption.plan(facts, lambda uuid, keys: _refusal(look, uuid, keys))
+        return adoption.Plan(
+            lines, list(look.obstacles()), _unread(look),
+            sum(line.outcome != adoption.ALREADY and _moves(facts, line) for line in lines),
+            self._record.is_reported_up())
+
+    def _observer(self, store: Any, driver: Any, providers: Any = None, service: Any = None) -> report.Observer:
+        known = report.locate(store, self._host, self._conf[options.GROUP].machine_id_path)
+        return report.Observer(known, driver, store, self._conf, providers, service)
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[tuple[Any, Any]]:
+        """The store and the driver, to read with. Nothing is made."""
         with contextlib.ExitStack() as undo:
             state_path = self._state_path
             if os.path.isdir(state_path):
@@ -59,24 +84,8 @@ class NovaHost:
                 # Then nothing was ever recorded here, and nothing is to be made.
                 state_path = undo.enter_context(tempfile.TemporaryDirectory())
             store = undo.enter_context(contextlib.closing(self._store(undo)))
-            driver = undo.enter_context(contextlib.closing(
+            yield store, undo.enter_context(contextlib.closing(
                 devicetrack.load_driver(self._conf, self._host, self._connect, state_path)))
-            node = self._record.node()
-            providers = self._record.providers(node)
-            known = report.locate(store, self._host, self._conf[options.GROUP].machine_id_path)
-            observer = report.Observer(known, driver, store, self._conf, providers, self._record.service)
-            look = observer.adopting()
-            facts = adoption.Host(
-                self._host, self._record.instances(node, look.usage.domains),
-                self._record.allocations(providers.uuids.values()), look.usage, look.inventory.devices, providers.uuids,
-                observer.resource_classes | {device.resource_class for device in look.inventory.devices},
-                {row.key: row.instance_uuid for row in look.records})
-            lines = adoption.plan(facts, lambda uuid, keys: _refusal(look, uuid, keys))
-            unread = [f'{one.what}: {one.reason}' for one in (*look.usage.unknown, *look.inventory.unknown)]
-            return adoption.Plan(
-                lines, list(look.obstacles()), unread,
-                sum(line.outcome != adoption.ALREADY and _moves(facts, line) for line in lines),
-                self._record.is_reported_up())
 
     def _store(self, undo: contextlib.ExitStack) -> Any:
         """The host's store to read, or an empty one in the place of one that was not made yet."""
@@ -117,15 +126,24 @@ class NovaHost:
                     line, lambda instance, devices: manager.adopt(None, instance, devices))
 
     def checks(self) -> Iterator[adoption.Check]:
-        """Say whether the host can be changed to this adapter now."""
+        """Say whether the host can be changed to this adapter now. What Nova need not be asked for comes first."""
         yield _checked('state directory', self._check_state)
         yield _checked('Nova', self._record.check_release)
         try:
-            plan = self.plan()
+            with self._opened() as (store, driver):
+                look = self._observer(store, driver).adopting()
         except exception.DeviceTrackError as error:
             yield adoption.Check('host', adoption.FAILURE, str(error))
             return
-        yield from adoption.checks(plan)
+        yield from adoption.checks_of_host(list(look.obstacles()), _unread(look))
+        try:
+            plan = self.plan()
+        except exception.DeviceTrackError as error:
+            yield adoption.Check('record', adoption.FAILURE,
+                                 f'{error}; so moves, guests and nova-compute were not looked at')
+            return
+        yield adoption.Check('record', adoption.OK, '')
+        yield from adoption.checks_of_guests(plan)
 
     def _check_state(self) -> None:
         """See that the state directory is this user's, or can be made."""
@@ -139,6 +157,10 @@ class NovaHost:
             if not os.access(parent, os.W_OK | os.X_OK):
                 raise exception.InvalidConfiguration(
                     options.STATE_PATH, path, f'{error.strerror}, and this user cannot make it in {parent}') from error
+
+
+def _unread(look: Adopting) -> list[str]:
+    return [f'{one.what}: {one.reason}' for one in (*look.usage.unknown, *look.inventory.unknown)]
 
 
 def _refusal(look: Adopting, uuid: str, keys: Sequence[DeviceKey]) -> str | None:

@@ -146,11 +146,19 @@ def plan(host: Host, refusal: Callable[[str, Sequence[DeviceKey]], str | None]) 
     return list(_Comparison(host, refusal).lines())
 
 
-def checks(found: Plan) -> Iterator[Check]:
-    """Say what a plan shows of whether its host can be changed now."""
-    yield Check('options', FAILURE if found.obstacles else OK, '; '.join(found.obstacles))
+def checks_of_host(obstacles: Sequence[str], unread: Sequence[str]) -> Iterator[Check]:
+    """Say what the host itself, of which Nova was not asked, shows of whether it can be changed now.
+
+    :param obstacles: as in :class:`Plan`
+    :param unread: the same
+    """
+    yield Check('options', FAILURE if obstacles else OK, '; '.join(obstacles))
     # The guests and devices were read as the service will read them, by the same user with the same privileges.
-    yield Check('privileges', FAILURE if found.unread else OK, '; '.join(found.unread))
+    yield Check('privileges', FAILURE if unread else OK, '; '.join(unread))
+
+
+def checks_of_guests(found: Plan) -> Iterator[Check]:
+    """Say what a plan shows of the same."""
     moving = f'instances with devices that are in the middle of a move: {found.moving}; let the moves end first'
     yield Check('moves', WARNING, moving) if found.moving else Check('moves', OK, '')
     outcomes = [line.outcome for line in found.lines]

@@ -21,6 +21,7 @@ from devicetrack.claims.claim import Claim
 from devicetrack.claims.manager import ClaimManager
 from devicetrack.conf import manager as options
 from devicetrack.nova import errors
+from devicetrack.nova import options as nova_options
 from devicetrack.nova import providers
 from devicetrack.nova import resources
 from devicetrack.nova import service
@@ -65,6 +66,7 @@ class Binding:
     """
 
     def __init__(self, driver: Any, host: str, settings: Settings) -> None:
+        nova_options.check(nova.conf.CONF)
         self.host, self.nodename = host, driver._host.get_hostname()
         self.providers = providers.Providers(driver, self.nodename)
         self._service = service.NovaService(host)
@@ -157,7 +159,7 @@ class Binding:
 
     def _check_asks_for_none(self, instance: Any) -> None:
         """A guest that came to be before this adapter must not lose its devices unseen."""
-        missing = sorted(resources.asked(instance.flavor, self.manager.classes))
+        missing = sorted(resources.asked(instance.flavor, self.manager.classes, self.manager.aliases))
         if missing:
             raise exception.RowsMissing(instance.uuid, f'its flavor asks for {", ".join(missing)}, and nothing is '
                                         'recorded for it here: adopt its devices')

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import metadata
 import os
 import sys
 from typing import Any
+from typing import Final
+
+# The program that takes the place of nova-compute.
+COMPUTE: Final = 'devicetrack-nova-compute'
 
 
 def choose_threads() -> None:
@@ -16,6 +21,12 @@ def choose_threads() -> None:
     os.environ['OS_NOVA_DISABLE_EVENTLET_PATCHING'] = 'true'
     sys.argv[0] = os.path.join(os.path.dirname(sys.argv[0]), 'nova-compute')
     import nova.cmd.compute  # noqa: F401
+
+
+def versions(name: str) -> str:
+    """Return one line with the versions of a program of ours and of the Nova that it works with."""
+    from devicetrack.nova import seams
+    return f'{name} {metadata.version("devicetrack")}, Nova {seams.installed()}'
 
 
 def begin(arguments: Sequence[str]) -> Any:
@@ -41,6 +52,7 @@ def begin(arguments: Sequence[str]) -> Any:
     from oslo_privsep import priv_context
 
     import devicetrack
+    from devicetrack.nova import options
     conf = nova.conf.CONF
     config.parse_args([sys.argv[0], *arguments], configure_db=False)
     priv_context.init(root_helper=shlex.split(utils.get_root_helper()))
@@ -50,6 +62,7 @@ def begin(arguments: Sequence[str]) -> Any:
     # Nova's own options of a type first: it cannot register what devicetrack has registered.
     devices.register_dynamic_opts(conf)
     devicetrack.register_options(conf)
+    options.check(conf)
     return conf
 
 

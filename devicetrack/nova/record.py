@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Set
+import concurrent.futures
 import contextlib
+import threading
 from typing import Any
+from typing import Final
 from typing import NamedTuple
+from typing import TypeVar
 
 from keystoneauth1 import exceptions as keystone
 from nova import context as nova_context
 from nova import exception as nova_exception
 from nova import objects
 from nova import servicegroup
+import nova.conf
 from nova.scheduler.client import report
 from nova.virt import hardware
 import oslo_messaging
@@ -27,6 +33,10 @@ from devicetrack.nova import startup
 
 # Of an instance, beside what every query loads.
 _ATTRIBUTES = ['flavor', 'migration_context', 'resources']
+# So much later than Nova itself gives up a question, if it does.
+_MORE_S: Final = 2
+
+_T = TypeVar('_T')
 
 
 class Node(NamedTuple):
@@ -78,20 +88,25 @@ class Record:
     def node(self) -> Node:
         """The node of the host.
 
+        Ask this first: without a message broker Nova's other questions wait for ever.
+
         :raises InvalidConfiguration: Nova knows no compute service on it, or one with several nodes
-        :raises NovaUnavailable: no answer
+        :raises NovaUnavailable: no answer, within some seconds more than ``[DEFAULT] rpc_response_timeout``
         """
         with _asking('the conductor'):
-            try:
-                nodes = objects.ComputeNodeList.get_all_by_host(nova_context.get_admin_context(), self.host)
-            except nova_exception.ComputeHostNotFound:
-                nodes = []
+            nodes = _in_time(self._nodes, nova.conf.CONF.rpc_response_timeout + _MORE_S)
         if len(nodes) != 1:
             # A libvirt driver has one node, but for the moment in which a host gets another name.
             names = ', '.join(one.hypervisor_hostname for one in nodes) or 'none'
             raise exception.InvalidConfiguration(
                 '[DEFAULT] host', self.host, f'Nova knows these nodes of a host of this name: {names}; it must be one')
         return Node(nodes[0].hypervisor_hostname, nodes[0].uuid)
+
+    def _nodes(self) -> list[Any]:
+        try:
+            return list(objects.ComputeNodeList.get_all_by_host(nova_context.get_admin_context(), self.host))
+        except nova_exception.ComputeHostNotFound:
+            return []
 
     def is_reported_up(self) -> bool:
         """Whether Nova takes the host's compute service to run: it said so within ``[DEFAULT] service_down_time``.
@@ -170,6 +185,27 @@ def _move(instance: Any, migration: Any) -> str:
         return (f'a move of it is not over: Nova keeps the migration context of migration '
                 f'{instance.migration_context.migration_id}')
     return ''
+
+
+def _in_time(ask: Callable[[], _T], timeout_s: float) -> _T:
+    """What a question is answered with.
+
+    :raises MessagingTimeout: nothing in this time; the thread that asks waits on, and ends with the process
+    """
+    answer: concurrent.futures.Future[_T] = concurrent.futures.Future()
+
+    def wait() -> None:
+        try:
+            answer.set_result(ask())
+        except Exception as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=wait, name='devicetrack-conductor', daemon=True).start()
+    try:
+        return answer.result(timeout_s)
+    except concurrent.futures.TimeoutError as error:
+        raise oslo_messaging.MessagingTimeout(
+            f'nothing within {timeout_s} s; see [DEFAULT] transport_url and whether the message broker runs') from error
 
 
 @contextlib.contextmanager

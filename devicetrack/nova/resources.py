@@ -7,6 +7,7 @@ nothing, and neither do they here, so that Nova without this adapter finds what 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Mapping
 from collections.abc import Set
 from typing import Any
 from typing import Final
@@ -41,13 +42,15 @@ def namespaces(found: Iterable[Any] | None) -> list[tuple[str, str, str, VPMEMDe
         for one in found or () if 'metadata' in one and isinstance(one.metadata, objects.LibvirtVPMEMDevice)]
 
 
-def asked(flavor: Any, counted: Set[str]) -> set[str]:
+def asked(flavor: Any, counted: Set[str], aliases: Mapping[str, Any] | None = None) -> set[str]:
     """The classes of devices that a flavor asks for.
 
     :param counted: the classes that count devices of the host
+    :param aliases: the names of its PCI functions; None when Nova hands them out itself
     :raises BadRequest: an extra spec is not valid
     """
-    wanted = {one.resource_class for one in DeviceRequest.from_extra_specs(flavor.extra_specs).wanted}
+    wanted = {one.resource_class for one in DeviceRequest.from_extra_specs(
+        flavor.extra_specs, aliases=aliases).wanted}
     # A host whose options offer no devices counts none, and these two mean nothing else in a flavor.
     return {one for one in wanted if one in counted or one == _VGPU or one.startswith(_NAMESPACE)}
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 import functools
-from importlib import metadata
 import logging
+import os
 import sys
 from typing import Any
 from typing import Final
@@ -20,16 +20,21 @@ import nova.cmd.compute
 import nova.conf
 from nova.conf import devices
 import nova.config
+from oslo_config import cfg
 from oslo_log import log as oslo_log
 
 import devicetrack
 from devicetrack import exception
 from devicetrack import log
+from devicetrack.nova import process
 from devicetrack.nova import seams
+from devicetrack.nova.process import COMPUTE
 
 LOG = log.logger(__name__)
 
-NAME: Final = 'devicetrack-nova-compute'
+# Errors whose text says all that an operator needs.
+_EXPECTED: Final = (exception.DeviceTrackError, cfg.Error)
+
 # We rely on what it does in which order, so it must be known like what is wrapped.
 MAIN: Final = 'nova.cmd.compute:main'
 
@@ -44,21 +49,41 @@ def targets() -> list[str]:
 def run() -> None:
     """Run Nova's ``main``, with the adapter installed before the service is made.
 
-    :raises SystemExit: with status 1 when this Nova is not known, or the adapter cannot be installed
+    :raises SystemExit: with status 1 when this Nova is not known, or the adapter cannot be installed or started; with
+        2 when the command line means nothing; with 0 when it asks for help or the version
     """
-    if '--version' in sys.argv[1:]:
-        sys.stdout.write(f'{NAME} {metadata.version("devicetrack")}, Nova {seams.installed()}\n')
-        return
+    _or_end(_read_command_line)
     _or_end(lambda: seams.check([MAIN]), _begin_log)
-    create = service.Service.create
+    create, ended = service.Service.create, list[SystemExit]()
 
     @functools.wraps(create)
     def install_and_create(*args: Any, **kwargs: Any) -> Any:
         _or_end(_install)
-        return create(*args, **kwargs)
+        made = create(*args, **kwargs)
+        # The service's thread is oslo.service's own with eventlet, which logs any error of a start with its traceback.
+        made.start = _ending(made.start, ended)
+        return made
 
     service.Service.create = staticmethod(install_and_create)
     nova.cmd.compute.main()
+    if ended:
+        # With eventlet, the end of a thread that starts a service ends the others, and the process ends well.
+        raise SystemExit(1)
+
+
+def _read_command_line() -> None:
+    """Have a wrong command line, ``--help`` and ``--version`` speak of this program.
+
+    Nova's ``main`` reads it again, as nova-compute, whose configuration files these are.
+
+    :raises cfg.Error: a file cannot be read
+    """
+    conf, program = nova.conf.CONF, os.path.basename(sys.argv[0])
+    oslo_log.register_options(conf)
+    conf(sys.argv[1:], project='nova', prog=COMPUTE, version=process.versions(COMPUTE),
+         default_config_files=cfg.find_config_files('nova', program),
+         default_config_dirs=cfg.find_config_dirs('nova', program))
+    conf.clear()
 
 
 def _install() -> None:
@@ -76,20 +101,46 @@ def _begin_log() -> None:
     oslo_log.setup(nova.conf.CONF, 'nova')
 
 
-def _or_end(work: Callable[[], None], begin_log: Callable[[], None] = lambda: None) -> None:
+def _ending(start: Callable[[], None], ended: list[SystemExit]) -> Callable[[], None]:
+    """A start of Nova's service that ends the process when a host's manager or an option keeps it from starting.
+
+    Whatever else goes wrong there is Nova's to tell.
+
+    :param ended: gets the end
+    """
+    @functools.wraps(start)
+    def start_or_end() -> None:
+        try:
+            _or_end(start, ends=_EXPECTED)
+        except SystemExit as end:
+            ended.append(end)
+            raise
+    return start_or_end
+
+
+def _or_end(work: Callable[[], None], begin_log: Callable[[], None] = lambda: None,
+            ends: tuple[type[Exception], ...] = (Exception,)) -> None:
     """Do something, and end the process when it goes wrong, since Nova alone would choose, wipe and remove devices.
 
+    The log has one line, and at debug level the traceback too. An error that nobody expected has it always.
+
+    :param begin_log: makes the log ready to say so
+    :param ends: what ends the process; any other error goes on
     :raises SystemExit: with status 1
     """
     try:
         return work()
-    except Exception as error:
+    except ends as error:
         cause = error
     # While an error is being handled, the formatter of oslo.log repeats it at the end of the line.
     begin_log()
-    is_ours = isinstance(cause, exception.DeviceTrackError)
-    text = f'{cause}' if is_ours else f'{type(cause).__name__}: {cause}'
-    LOG.critical('%s does not start: %s', NAME, text, exc_info=None if is_ours else cause)
-    if not any(getattr(handler, 'stream', None) is sys.stderr for handler in logging.getLogger().handlers):
-        sys.stderr.write(f'{NAME} does not start: {log.printable(text)}\n')
+    is_expected = isinstance(cause, _EXPECTED)
+    text = f'{cause}' if is_expected else f'{type(cause).__name__}: {cause}'
+    handlers = logging.getLogger().handlers
+    if handlers:
+        LOG.critical('%s does not start: %s', COMPUTE, text, exc_info=None if is_expected else cause)
+        if is_expected:
+            LOG.debug('It happened here', exc_info=cause)
+    if not any(getattr(handler, 'stream', None) is sys.stderr for handler in handlers):
+        sys.stderr.write(f'{COMPUTE} does not start: {log.printable(text)}\n')
     raise SystemExit(1) from cause

@@ -19,6 +19,7 @@ from devicetrack import exception
 from devicetrack.claims.claim import Claim
 from devicetrack.nova import binding
 from devicetrack.nova import errors
+from devicetrack.nova import interrupted
 from devicetrack.nova import resources
 from devicetrack.nova import wire
 from devicetrack.nova.subject import Subject
@@ -234,6 +235,8 @@ def update_available_resource(original: Callable[..., Any], tracker: Any, contex
                               startup: bool = False) -> None:
     """Nova's audit first: it makes the providers that ours looks up."""
     host = binding.if_devices(tracker.driver)
+    if host is not None and startup:
+        interrupted.end(tracker.host, {held.instance_uuid for held in host.manager.held()}, tracker.reportclient)
     try:
         original(tracker, context, nodename, startup=startup)
     finally:

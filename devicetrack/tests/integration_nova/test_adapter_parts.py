@@ -19,6 +19,7 @@ from oslo_utils.fixture import uuidsentinel as uuids
 from devicetrack import exception
 from devicetrack.nova import errors
 from devicetrack.nova import guest
+from devicetrack.nova import options
 from devicetrack.nova import providers
 from devicetrack.nova import resources
 from devicetrack.nova import service
@@ -30,6 +31,8 @@ from devicetrack.objects import InstanceResources
 from devicetrack.objects import LiveMigrationCheck
 from devicetrack.objects import Provider
 from devicetrack.objects.details import VPMEMDetails
+from devicetrack.objects.pci_alias import PCIAlias
+from devicetrack.objects.pci_alias import PCIChoice
 from devicetrack.objects.values import GuestConfig
 from devicetrack.tests import base
 
@@ -47,6 +50,16 @@ def namespaces(*names):
         (uuids.provider, 'CUSTOM_PMEM_NAMESPACE_4GB', name, VPMEMDetails(
             namespace_uuid=uuids.namespace, label='4GB', devpath=f'/dev/{name}', size_bytes=2 ** 32,
             align_bytes=2 ** 21)) for name in names])
+
+
+class OptionsTestCase(base.TestCase):
+
+    def test_functions_that_nova_hands_out_have_no_second_owner(self):
+        options.check(self.conf)
+        self.configuration.set('devicetrack_pci', functions=['all'])
+        error = self.assertRaises(exception.InvalidConfiguration, options.check, self.conf)
+        self.assertEqual('[devicetrack_pci] functions', error.option)
+        self.assertIn('Nova hands out', error.reason)
 
 
 class ResourcesTestCase(base.TestCase):
@@ -71,6 +84,13 @@ class ResourcesTestCase(base.TestCase):
         self.assertEqual({'VGPU', 'CUSTOM_PMEM_NAMESPACE_4GB'}, resources.asked(flavor, frozenset()))
         self.assertEqual({'VGPU', 'CUSTOM_PMEM_NAMESPACE_4GB', 'CUSTOM_A16'},
                          resources.asked(flavor, frozenset({'CUSTOM_A16'})))
+
+    def test_a_flavor_asks_for_functions_by_aliases_where_they_are_ours(self):
+        flavor = objects.Flavor(extra_specs={'pci_passthrough:alias': 'ours:1,theirs:1'})
+        aliases = {name: PCIAlias(name, (PCIChoice(f'CUSTOM_{name.upper()}'),), 'legacy')
+                   for name in ('ours', 'theirs')}
+        self.assertEqual({'CUSTOM_OURS'}, resources.asked(flavor, frozenset({'CUSTOM_OURS'}), aliases))
+        self.assertEqual(set(), resources.asked(flavor, frozenset({'CUSTOM_OURS'})))
 
 
 class WireTestCase(base.TestCase):

@@ -12,6 +12,7 @@ import subprocess
 import sys
 
 import fixtures
+from nova import version
 
 import devicetrack
 from devicetrack.cmd import base as cmd_base
@@ -55,10 +56,29 @@ class ProcessTestCase(base.TestCase):
             out, _err = self.run_to(cmd_base.ATTENTION, '--check', '-f', 'json', '--config-file', str(self.config_file))
             return {check['check']: check['result'] for check in json.loads(out)}
 
-        self.assertEqual({'state directory': 'ok', 'Nova': 'ok', 'host': 'failure'}, results())
+        # The host has no namespace ns0.
+        self.assertEqual({'state directory': 'ok', 'Nova': 'ok', 'options': 'failure', 'privileges': 'ok',
+                          'record': 'failure'}, results())
         os.mkdir(self.state)
         os.chmod(self.state, 0o777)
         self.assertEqual({'state directory': 'failure', 'Nova': 'ok', 'host': 'failure'}, results())
+
+    def test_without_a_message_broker_it_says_what_it_can_and_ends(self) -> None:
+        text = self.config_file.read_text()
+        # Nobody listens there, and Nova's messages would be tried for ever.
+        self.config_file.write_text(text.replace('transport_url = fake:/', 'transport_url = rabbit://127.0.0.1:1/'))
+        out, _err = self.run_to(cmd_base.ATTENTION, '--check', '-f', 'json', '--config-file', str(self.config_file))
+        found = {check['check']: check for check in json.loads(out)}
+        self.assertEqual(['state directory', 'Nova', 'options', 'privileges', 'record'], list(found))
+        self.assertIn('ns0', found['options']['details'])
+        self.assertIn('the conductor does not answer', found['record']['details'])
+        self.assertIn('moves, guests and nova-compute were not looked at', found['record']['details'])
+        _out, err = self.run_to(cmd_base.ERROR, '--config-file', str(self.config_file))
+        self.assertIn('whether the message broker runs', err)
+
+    def test_it_says_its_version_and_that_of_nova(self) -> None:
+        name, _ours, nova_name, theirs = self.run_to(cmd_base.OK, '--version')[0].split()
+        self.assertEqual(('devicetrack-nova-adopt', 'Nova', version.version_string()), (name, nova_name, theirs))
 
     def test_options_that_cannot_be_used(self) -> None:
         missing = os.path.join(self.directory, 'none.conf')

@@ -5,6 +5,7 @@ That needs a conductor, so something else stands in the place of ``Service.creat
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import subprocess
@@ -18,6 +19,7 @@ from devicetrack.nova import seam_table
 from devicetrack.tests import base
 
 UNKNOWN = f'this Nova, {version.version_string()}, is not one that devicetrack knows. It differs in 1 place(s): '
+LOGGER = 'devicetrack.nova.startup'
 ROOT = pathlib.Path(devicetrack.__file__).parent
 
 PROGRAM = textwrap.dedent("""
@@ -154,6 +156,64 @@ class CommandTestCase(base.TestCase):
         wrapping.Installed.wrap = wrap
         """)
 
+    def start_fails(self, error: str, *arguments: str, status: int | None = 1,
+                    **environment: str) -> tuple[str, list[str]]:
+        """Have Nova's service fail as it starts; returns what it wrote to standard error, and the lines of the log."""
+        done = self.run_command('--config-file', self.file, *arguments, environment=environment, change=f"""
+        from oslo_config import cfg
+        from oslo_service import service as oslo_service
+        from devicetrack import exception
+        class Service(oslo_service.Service):
+            def start(self):
+                raise {error}
+        service.Service.create = lambda *args, **named: Service()
+        """)
+        if status is not None:
+            self.assertEqual(status, done.returncode, done.stderr)
+        with open(self.log) as file:
+            return done.stderr, [line for line in file if ' WARNING ' not in line and ' INFO ' not in line]
+
+    def test_a_manager_that_does_not_start_is_one_line(self) -> None:
+        for native in ('true', 'false'):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.log)
+            err, log = self.start_fails("exception.UnsafePath('/var/lib/devicetrack', 'belongs to another user')",
+                                        OS_NOVA_DISABLE_EVENTLET_PATCHING=native)
+            # Nova says there what it thinks of its threads.
+            [line] = [line for line in err.splitlines() if line.startswith('devicetrack')]
+            self.assertNotIn('Traceback', err)
+            self.assertIn('devicetrack-nova-compute does not start: /var/lib/devicetrack', line)
+            [logged] = log
+            self.assertIn(f' CRITICAL {LOGGER} [-] {line}', logged)
+
+    def test_an_option_that_oslo_config_refuses_is_one_line(self) -> None:
+        err, log = self.start_fails("cfg.NoSuchOptError('none')")
+        [_logged] = log
+        self.assertIn('devicetrack-nova-compute does not start: no such option none', err)
+
+    def test_its_traceback_is_logged_at_debug_level(self) -> None:
+        _err, log = self.start_fails("exception.UnsafePath('/var/lib/devicetrack', 'no')", '--debug')
+        self.assertEqual(1, sum('Traceback' in line for line in log))
+        after = [line.split()[3] for line in log if f' {LOGGER} ' in line]
+        self.assertEqual(['CRITICAL', 'DEBUG', 'ERROR'], list(dict.fromkeys(after)))    # the last is the traceback
+
+    def test_what_else_keeps_nova_from_starting_is_told_as_nova_does(self) -> None:
+        # With eventlet it ends well, whatever went wrong.
+        err, log = self.start_fails("RuntimeError('no conductor')", status=None)
+        self.assertIn('RuntimeError: no conductor', ''.join(log))
+        self.assertNotIn('devicetrack-nova-compute does not start', err + ''.join(log))
+
+    def test_a_configuration_file_that_is_not_there_is_one_line(self) -> None:
+        done = self.run_command('--config-file', os.path.join(self.directory, 'none.conf'))
+        self.assertEqual((1, ''), (done.returncode, done.stdout))
+        [line] = done.stderr.splitlines()
+        self.assertIn('devicetrack-nova-compute does not start: Failed to find some config files', line)
+
+    def test_a_command_line_that_means_nothing(self) -> None:
+        done = self.run_command('--nothing', environment={'OS_NOVA_DISABLE_EVENTLET_PATCHING': 'true'})
+        self.assertEqual((2, ''), (done.returncode, done.stdout))
+        self.assertIn('devicetrack-nova-compute: error: unrecognized arguments: --nothing', done.stderr)
+
     def test_it_says_its_version_and_that_of_nova(self) -> None:
         done = self.run_command('--version')
         self.assertEqual(0, done.returncode, done.stderr)
@@ -164,3 +224,4 @@ class CommandTestCase(base.TestCase):
         done = self.run_command('--help')
         self.assertEqual(0, done.returncode, done.stderr)
         self.assertIn('--config-file', done.stdout)
+        self.assertTrue(done.stdout.startswith('usage: devicetrack-nova-compute ['), done.stdout)

@@ -8,6 +8,7 @@ and our driver then work on the same domains and the same mediated devices.
 from __future__ import annotations
 
 from collections.abc import Callable
+import functools
 from typing import Any
 from typing import Final
 
@@ -242,6 +243,13 @@ class Parent:
         return 0
 
 
+# A parent asks for those of every device to say how many more it can make, so each document is parsed once.
+@functools.lru_cache(maxsize=10_000)
+def _parent_and_type(document: str) -> tuple[str, str]:
+    element: Any = etree.fromstring(document)
+    return element.findtext('parent'), element.find('capability/type').get('id')
+
+
 class Mdev:
     """A ``virNodeDevice`` that is a mediated device, active or only defined."""
 
@@ -262,8 +270,7 @@ class Mdev:
         """
         device = self._fake.mdev_info.devices.get(self._name)
         if device is not None:
-            document: Any = etree.fromstring(device.XMLDesc(0))
-            return document.findtext('parent'), document.find('capability/type').get('id')
+            return _parent_and_type(device.XMLDesc(0))
         found = definitions(self._fake).get(self._name)
         if found is None:
             raise _no_device(self._name)

@@ -9,11 +9,15 @@ import fixtures as base_fixtures
 import sqlalchemy as sa
 
 from devicetrack import exception
+from devicetrack import vocabulary
 from devicetrack.claims import report
 from devicetrack.cmd import assignment
 from devicetrack.cmd import audit
 from devicetrack.cmd import base as cmd_base
 from devicetrack.engine import reconcile
+from devicetrack.objects import DeviceRequest
+from devicetrack.objects.pci_alias import PCIAlias
+from devicetrack.objects.pci_alias import PCIChoice
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Missing
 from devicetrack.store import api as store_api
@@ -160,6 +164,14 @@ class ExplainTestCase(CommandTestCase):
                          [(part['resource_class'], part['held'], part['instances']) for part in answer.data])
         self.assertIn('2 held by 1 instance', answer.data[0]['explanation'])
 
+    def test_an_alias_of_the_options_is_asked_for_by_its_class(self) -> None:
+        self.host.machine.aliases = {'tape': PCIAlias('tape', (PCIChoice(fixtures.PMEM),), vocabulary.LEGACY)}
+        wanted = ('explain', '-f', 'json', '--extra-spec')
+        parts = self.program.run(*wanted, 'pci_passthrough:alias=tape:2').data
+        self.assertEqual([(fixtures.PMEM, 2, True)],
+                         [(part['resource_class'], part['wanted'], part['fits']) for part in parts])
+        self.assertIn('this host has tape', self.program.run(*wanted, 'pci_passthrough:alias=disc:2').err)
+
     def test_nodes_are_required_unless_said_otherwise(self) -> None:
         wanted = ('explain', '--resource', f'{fixtures.PMEM}=1', '--numa-node', '1', '-f', 'json')
         self.assertEqual(cmd_base.ATTENTION, self.program.run(*wanted).code)
@@ -176,6 +188,24 @@ class ExplainTestCase(CommandTestCase):
         self.assertIn('could not be read, and counts as none: vpmem: ndctl failed', answer.err)
         self.assertEqual(f'1 {fixtures.PMEM} wanted, none is known, and a part of this host could not be read',
                          answer.data[0]['explanation'])
+
+    def test_who_has_what_excludes_a_device_is_told(self) -> None:
+        for number, mode in enumerate((vocabulary.WHOLE, *[vocabulary.PART] * 12)):
+            self.host.machine.add_namespace(f'f{number}', 'card', parent=None, exclusions=(('card', mode),))
+        self.host.audit()
+        instance = self.host.spawn(request=DeviceRequest.of(('CUSTOM_PMEM_NAMESPACE_CARD', 1)))
+        owned, = self.host.owners()
+        self.assertEqual('f0', owned)
+        answer = self.program.run('explain', '--resource', 'CUSTOM_PMEM_NAMESPACE_CARD=1', '-f', 'json')
+        self.assertIn(f'vpmem/f1 is excluded: instance {instance.uuid} has vpmem/f0 of card', answer.err)
+        self.assertIn('2 more are excluded', answer.err)
+        self.assertEqual({'excluded': 12}, answer.data[0]['withheld'])
+        lines = {line['identifier']: line for line in self.program.ask('inventory', 'list')}
+        self.assertEqual(('withheld', f'excluded; instance {instance.uuid} has vpmem/f0 of card'),
+                         (lines['f1']['status'], lines['f1']['reason']))
+        [withheld] = [one for one in self.program.ask('withheld', 'list') if one['name'] == 'f1']
+        self.assertEqual(('excluded', f'instance {instance.uuid} has vpmem/f0 of card'),
+                         (withheld['reason'], withheld['detail']))
 
     def test_a_provider_that_nobody_knows_means_nothing(self) -> None:
         answer = self.program.run('explain', '--resource', 'VGPU=1@nowhere')

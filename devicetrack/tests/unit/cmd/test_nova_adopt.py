@@ -75,7 +75,9 @@ class Told:
 
     def checks(self) -> Iterator[Check]:
         yield Check('state directory', adoption.OK, '')
-        yield from adoption.checks(self.plan())
+        plan = self.plan()
+        yield from adoption.checks_of_host(plan.obstacles, plan.unread)
+        yield from adoption.checks_of_guests(plan)
 
 
 class AdoptTestCase(base.TestCase):

@@ -1,0 +1,83 @@
+"""Moves away from a host that ended with its compute service: Nova takes the guest back, and leaves the rest as it was.
+
+When it starts, Nova takes the task off the instance and starts its guest where it was. What placement counts stays as
+it was amid the move: the instance has what it was to have on the other host, and the migration what the instance has
+here. A resize stays ``migrating`` for ever, so the other host keeps devices for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from collections.abc import Iterator
+from typing import Any
+from typing import Final
+
+from keystoneauth1 import exceptions as keystone
+from nova import context as nova_context
+from nova import exception as nova_exception
+from nova import objects
+from nova.objects import fields
+import oslo_messaging
+
+from devicetrack import log
+from devicetrack.nova import service
+
+LOG = log.logger(__name__)
+
+# What a migration is while its source works on it. Nova's call has come, so no message waits that would begin it; and
+# the other host was not told to go on. Live migrations that run Nova sets to error itself.
+_AT_THE_SOURCE: Final = {
+    fields.MigrationType.RESIZE: ('migrating',), fields.MigrationType.MIGRATION: ('migrating',),
+    fields.MigrationType.LIVE_MIGRATION: ('preparing', 'error')}
+_ERROR: Final = 'error'
+
+
+def end(host: str, uuids: Collection[str], placement: Any) -> None:
+    """End the moves away from a host whose instances Nova has taken back.
+
+    Called when the service starts, after Nova has looked at each instance, and before it hears messages: nobody works
+    on a move then. What cannot be ended now is for the next start; nothing is given to others until then.
+
+    :param uuids: the instances that have devices on the host
+    :param placement: Nova's client of it
+    """
+    context = nova_context.get_admin_context()
+    try:
+        for migration, instance in _taken_back(context, host, uuids):
+            _end(context, migration, instance, placement)
+    except (nova_exception.NovaException, keystone.ClientException, oslo_messaging.MessagingException) as error:
+        LOG.warning('Moves away from host %(host)s that were interrupted have to wait for the next start: %(error)s',
+                    {'host': host, 'error': error})
+
+
+def _taken_back(context: Any, host: str, uuids: Collection[str]) -> Iterator[tuple[Any, Any]]:
+    """The last move of each instance, when it left from here and the instance is here, with no task."""
+    get = objects.MigrationList.get_by_filters
+    statuses = sorted({status for some in _AT_THE_SOURCE.values() for status in some})
+    moving = {one.instance_uuid: one for one in sorted(
+        get(context, {'source_compute': host, 'status': statuses}), key=lambda one: one.id)
+        if one.instance_uuid in uuids and one.dest_compute != host
+        and one.status in _AT_THE_SOURCE.get(one.migration_type, ())}
+    for some in service.batches(sorted(moving)):
+        for instance in objects.InstanceList.get_by_filters(
+                context, {'uuid': some, 'deleted': False}, expected_attrs=['migration_context']):
+            migration = moving[instance.uuid]
+            if instance.host == host and instance.task_state is None and migration.id == max(
+                    one.id for one in get(context, {'instance_uuid': instance.uuid})):
+                yield migration, instance
+
+
+def _end(context: Any, migration: Any, instance: Any, placement: Any) -> None:
+    # An error of a live migration may be long ago, and Nova may have done all of it.
+    if placement.get_allocations_for_consumer(context, migration.uuid):
+        placement.move_allocations(context, migration.uuid, instance.uuid)
+    elif migration.status == _ERROR:
+        return
+    moving = instance.migration_context
+    if moving is not None and moving.migration_id == migration.id:
+        instance.drop_migration_context()
+    if migration.status != _ERROR:
+        migration.status = _ERROR
+        migration.save()
+    LOG.warning('Instance %(instance)s stays: migration %(migration)s to %(destination)s was interrupted',
+                {'instance': instance.uuid, 'migration': migration.uuid, 'destination': migration.dest_compute})

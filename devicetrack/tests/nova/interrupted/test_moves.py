@@ -1,0 +1,90 @@
+"""Moves to another host that ended with the source's compute service: nothing of them may stay."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest import mock
+
+import fixtures
+from nova import context as nova_context
+from nova import exception as nova_exception
+from nova import objects
+from nova.compute import task_states
+from nova.objects import fields
+
+from devicetrack.nova import binding
+from devicetrack.nova import interrupted
+from devicetrack.tests.nova.stock_failures import base
+
+
+class InterruptedMoveTestCase(base.PmemGuests):
+
+    def setUp(self) -> None:
+        super().setUp()
+        for host in ('host1', 'host2'):
+            self.start(host, 'ns_1', 'ns_2', 'ns_3')
+        self.server = self.boot('host1', self.flavor_of(1))
+        self.write('host1', self.server)
+        self.had = self.allocations(self.server['id'])
+        # The message that the source's service died of.
+        self.useFixture(fixtures.MonkeyPatch(
+            'nova.compute.rpcapi.ComputeAPI.resize_instance', lambda *_args, **_kwargs: None))
+        self.api.post_server_action(self.server['id'], {'resize': {'flavorRef': self.flavor_of(2)}})
+        self._wait_for_migration_status(self.server, ['pre-migrating'])
+        self.number = self.instance(self.server).migration_context.migration_id
+
+    @property
+    def migration(self) -> Any:
+        return objects.Migration.get_by_id(nova_context.get_admin_context(), self.number)
+
+    def allocations(self, consumer: str) -> dict[str, Any]:
+        return {provider: found['resources']
+                for provider, found in self._get_allocations_by_server_uuid(consumer).items()}
+
+    def die(self, status: str, task: str, kind: str = fields.MigrationType.RESIZE) -> None:
+        """The source's service dies when it has come so far, and starts again."""
+        instance = self.instance(self.server)
+        instance.task_state = task
+        instance.save()
+        migration = self.migration
+        migration.status, migration.migration_type = status, kind
+        migration.save()
+        self.restart('host1')
+
+    def held(self, host: str) -> list[Any]:
+        return list(binding.of(self.computes[host].driver).manager.held(self.server['id']))
+
+    def assert_taken_back(self) -> None:
+        self.assertEqual('error', self.migration.status)
+        self.assertEqual(self.had, self.allocations(self.server['id']))
+        self.assertEqual({}, self.allocations(self.migration.uuid))
+        self.assertIsNone(self.instance(self.server).migration_context)
+        self.assertTrue(self.wait_for(lambda: not self.held('host2')), self.held('host2'))
+        [kept] = self.held('host1')
+        self.assertEqual({kept.identifier}, self.namespaces('host1', self.server))
+        self.assertTrue(self.has_its_bytes('host1', self.server))
+
+    def test_a_resize_that_the_source_worked_on(self) -> None:
+        self.die('migrating', task_states.RESIZE_MIGRATING)
+        self.assert_taken_back()
+
+    def test_a_live_migration_that_was_prepared(self) -> None:
+        self.die('preparing', task_states.MIGRATING, fields.MigrationType.LIVE_MIGRATION)
+        self.assert_taken_back()
+
+    def test_a_live_migration_that_nova_set_to_error(self) -> None:
+        self.die('running', task_states.MIGRATING, fields.MigrationType.LIVE_MIGRATION)
+        self.assert_taken_back()
+
+    def test_a_resize_whose_message_may_still_come_goes_on(self) -> None:
+        self.die('pre-migrating', task_states.RESIZE_PREP)
+        self.assertEqual('pre-migrating', self.migration.status)
+        self.assertNotEqual({}, self.allocations(self.migration.uuid))
+
+    def test_what_cannot_be_ended_waits_for_the_next_start(self) -> None:
+        with mock.patch.object(interrupted, '_end', autospec=True, side_effect=nova_exception.AllocationMoveFailed(
+                source_consumer='a', target_consumer='b', error='no')):
+            self.die('migrating', task_states.RESIZE_MIGRATING)
+        self.assertEqual('migrating', self.migration.status)
+        self.restart('host1')
+        self.assert_taken_back()
