@@ -21,7 +21,7 @@ from devicetrack.tests.cloud import story
 from devicetrack.tests.cloud import table
 from devicetrack.tests.host import image as images
 
-#: Results of the last runs, by program: a run of one scene replaces the result of that scene.
+#: The last result of each scene and program: a run of one scene replaces that.
 RESULTS: Final = images.PROJECT / '.cloud-test'
 
 PROGRAMS: Final = {'stock': hosts.STOCK, 'devicetrack': hosts.ADAPTED}
@@ -74,15 +74,17 @@ def _play(program: str, scenes: list[tuple[type[story.Scene], str]], keep: bool)
             with clouds.Cloud(built, booted, directory, program) as cloud:
                 _say(f'{program}: a new cloud')
                 while waiting:
-                    scene, how = waiting.pop(0)
+                    kind, how = waiting.pop(0)
                     began = time.monotonic()
-                    result = scene(cloud, how).run()
+                    scene = kind(cloud, how)
+                    result = scene.run()
                     results.append(result)
                     _keep(program, result)
                     _say(f'{time.monotonic() - began:6.0f} s {program}: {_shown(result)}')
                     if not result.passed:
                         _say('\n'.join(result.details))
-                        (RESULTS / f'{program}-{result.scene}-{result.how}.log').write_text(cloud.logs())
+                        _path(program, result, '.log').write_text(cloud.logs())
+                    if not scene.is_clear:
                         break
         finally:
             if keep:
@@ -97,19 +99,23 @@ def _shown(result: story.Result) -> str:
     return f'{result.scene}{disturbed}: lost {", ".join(result.lost) or "nothing"}'
 
 
-def _path(program: str) -> pathlib.Path:
-    return RESULTS / f'{program}.json'
+def _path(program: str, result: story.Result, suffix: str) -> pathlib.Path:
+    """One file for each scene: several runs may play at once."""
+    name = f'{program}-{result.scene}-{result.how or "undisturbed"}'
+    return RESULTS / re.sub('[^a-z0-9.]+', '-', f'{name}{suffix}')
 
 
 def _kept() -> dict[str, list[story.Result]]:
-    return {program: [story.Result(*found) for found in json.loads(_path(program).read_text())]
-            for program in PROGRAMS.values() if _path(program).exists()}
+    kept: dict[str, list[story.Result]] = {program: [] for program in PROGRAMS.values()}
+    for path in sorted(RESULTS.glob('*.json')):
+        program, *found = json.loads(path.read_text())
+        kept[program].append(story.Result(*found))
+    return kept
 
 
 def _keep(program: str, result: story.Result) -> None:
     RESULTS.mkdir(exist_ok=True)
-    others = [found for found in _kept().get(program, ()) if found[:2] != result[:2]]
-    _path(program).write_text(json.dumps([*others, result], indent=1))
+    _path(program, result, '.json').write_text(json.dumps([program, *result], indent=1))
 
 
 def _end(number: int, _frame: Any) -> None:

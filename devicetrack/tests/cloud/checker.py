@@ -254,7 +254,7 @@ def _host(look: Mapping[str, Any]) -> Host:
         {uuid: Domain(found['runs'], devices(found['defined']), devices(found['live']))
          for uuid, found in look['domains'].items()},
         frozenset(look['mdevs']),
-        tuple(Namespace(name, not found['not_zero']) for name, found in look['namespaces'].items()))
+        tuple(Namespace(name, found['is_zero']) for name, found in look['namespaces'].items()))
 
 
 def _allocations(url: str) -> dict[str, dict[tuple[str, str], int]]:

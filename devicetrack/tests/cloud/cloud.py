@@ -43,9 +43,10 @@ class Cloud(fixtures.Fixture):
 
     def _setUp(self) -> None:
         self.services = self.useFixture(services.Services(guest.image()))
-        self.nova = compute_client.Client(self.services.url)
-        link = machines.Link()
         self.hosts: dict[str, hosts.Host] = {}
+        self.nova = compute_client.Client(self.services.url, lambda: {
+            name: host.audits() for name, host in self.hosts.items() if host.serves})
+        link = machines.Link()
         for name in machines.ADDRESSES:
             own = os.path.join(tempfile.mkdtemp(dir=self._directory), name)
             os.mkdir(own)

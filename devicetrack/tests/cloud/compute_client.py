@@ -19,6 +19,9 @@ MICROVERSION: Final = '2.96'
 # For hanging, not for slowness: two emulated hosts work on one machine.
 WAIT_S: Final = 1200
 _LOOK_AGAIN_S: Final = 1.0
+# An operation that somebody works on says so more often than a host is audited so many times.
+STILL_AUDITS: Final = 8
+_STILL_S: Final = 10
 _REQUEST_S: Final = 900
 
 # What the library answers to a live migration that it refuses, and what Nova answers, are the end of it too.
@@ -33,24 +36,57 @@ class TooLate(Exception):
     """Something did not become true."""
 
 
-def wait_for(what: str, is_so: Callable[[], Any], timeout_s: float = WAIT_S) -> Any:
+def wait_for(what: str, is_so: Callable[[], Any], timeout_s: float = WAIT_S,
+             stands_still: Callable[[], bool] = lambda: False) -> Any:
     """Wait until something is true, and return it.
 
+    :param stands_still: whether nobody works on it any more
     :raises TooLate: it was not
     """
     until = time.monotonic() + timeout_s
     while not (answer := is_so()):
+        if stands_still():
+            raise TooLate(f'{what}: nobody works on it')
         if time.monotonic() > until:
             raise TooLate(f'{what}: not within {timeout_s:.0f} s')
         time.sleep(_LOOK_AGAIN_S)
     return answer
 
 
-class Client:
-    """nova-api, for its administrator."""
+class Stillness:
+    """Whether something has not changed while every compute service has audited its host many times.
 
-    def __init__(self, url: str) -> None:
-        self._url = url
+    How long that takes is their business: a machine that is slow is slow at both.
+
+    :param state: what may change
+    :param audits: the audits of each compute service that runs, counted from any time on
+    """
+
+    def __init__(self, state: Callable[[], Any], audits: Callable[[], Mapping[str, int]]) -> None:
+        self._state, self._audits = state, audits
+        self._seen: Any = None
+        self._then: Mapping[str, int] = {}
+        self._next = 0.0
+
+    def __call__(self) -> bool:
+        if time.monotonic() < self._next:
+            return False
+        self._next = time.monotonic() + _STILL_S
+        state, audits = self._state(), self._audits()
+        if state != self._seen or audits.keys() != self._then.keys():
+            self._seen, self._then = state, audits
+            return False
+        return bool(audits) and all(audits[name] - then >= STILL_AUDITS for name, then in self._then.items())
+
+
+class Client:
+    """nova-api, for its administrator.
+
+    :param audits: as :class:`Stillness` has it
+    """
+
+    def __init__(self, url: str, audits: Callable[[], Mapping[str, int]]) -> None:
+        self._url, self._audits = url, audits
         self._session = requests.Session()
         self._session.trust_env = False
         self._session.headers['OpenStack-API-Version'] = f'compute {MICROVERSION}'
@@ -130,18 +166,31 @@ class Client:
     def wait(self, uuid: str, *statuses: str) -> dict[str, Any]:
         """Wait until an instance has one of these statuses and no task, or ``ERROR``.
 
-        :raises TooLate: it takes too long
+        :raises TooLate: it takes too long, or nobody works on it
         """
         def settled() -> dict[str, Any] | None:
             found = self.instance(uuid)
             at_rest = not found['OS-EXT-STS:task_state'] and found['status'] in (*statuses, 'ERROR')
             return found if at_rest else None
 
-        found: dict[str, Any] = wait_for(f'instance {uuid} is {" or ".join(statuses)}', settled)
+        found: dict[str, Any] = wait_for(f'instance {uuid} is {" or ".join(statuses)}', settled,
+                                         stands_still=self._of_instance(uuid))
         return found
 
     def wait_until_gone(self, uuid: str) -> None:
-        wait_for(f'instance {uuid} is gone', lambda: not self.exists(uuid))
+        wait_for(f'instance {uuid} is gone', lambda: not self.exists(uuid), stands_still=self._of_instance(uuid))
+
+    def _of_instance(self, uuid: str) -> Stillness:
+        def state() -> Any:
+            instances = [(found['updated'], found['status'], found['OS-EXT-STS:task_state'])
+                         for found in self.instances() if found['id'] == uuid]
+            return instances, [(found['updated_at'], found['status']) for found in self.migrations(uuid)]
+
+        return self.stillness(state)
+
+    def stillness(self, state: Callable[[], Any]) -> Stillness:
+        """Whether this has not changed for long."""
+        return Stillness(state, self._audits)
 
     def migrations(self, uuid: str = '') -> list[dict[str, Any]]:
         """The newest first."""
@@ -159,7 +208,7 @@ class Client:
                 return None
             return newest if newest['status'] in MIGRATION_ENDS.union(statuses) else None
 
-        found: dict[str, Any] = wait_for(f'the migration of {uuid} ends', ended)
+        found: dict[str, Any] = wait_for(f'the migration of {uuid} ends', ended, stands_still=self._of_instance(uuid))
         return found
 
     def newest_migration(self, uuid: str) -> int:

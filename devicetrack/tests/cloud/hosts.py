@@ -19,6 +19,8 @@ ADAPTED: Final = 'devicetrack-nova-compute'
 
 CONFIGURATION: Final = '/etc/nova/nova.conf'
 LOG: Final = '/var/log/nova/nova-compute.log'
+# What it says at the end of each audit.
+AUDITED: Final = 'Compute_service record updated for'
 PID_FILE: Final = '/run/nova-compute.pid'
 INSTANCES: Final = '/var/lib/nova/instances'
 
@@ -84,6 +86,8 @@ class Host:
         """Boot, and find NVDIMMs in another order than the last time."""
         self._nvdimms = self._nvdimms[::-1]
         self.boot()
+        # The service would import them anyhow, and every command of the checker once more.
+        self.machine.learn(MODULES)
 
     def configure(self) -> None:
         self.machine.write(CONFIGURATION, settings.text(_options(self.machine, self._at)).encode())
@@ -105,6 +109,11 @@ class Host:
     def serves(self) -> bool:
         """Whether the compute service's process runs."""
         return self._service is not None and not self._service.ended
+
+    def audits(self) -> int:
+        """How many times Nova has audited the host, by its log."""
+        said = self.machine.run(['grep', '--count', AUDITED, LOG], check=False).out
+        return int(said or 0)
 
     def cut(self) -> None:
         """Take the power away."""
@@ -148,6 +157,8 @@ def _options(machine: machines.Machine, at: settings.Addresses) -> settings.Sect
         # Often enough for a test, and late enough for an emulated processor.
         'update_resources_interval': 20, 'sync_power_state_interval': -1, 'heal_instance_info_cache_interval': -1,
         'report_interval': 5,
+        # The guest hears no request to shut down.
+        'shutdown_timeout': 2,
     }
     return made | {
         'workarounds': {'disable_rootwrap': True},
