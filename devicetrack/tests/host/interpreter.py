@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 import contextlib
+import faulthandler
 import gc
 import importlib
 import json
@@ -139,6 +140,8 @@ def main() -> None:
     with socket.socket(fileno=int(sys.argv[1])) as port:
         order = Interpreter(port).serve()
     if order is not None:
+        # What hangs is ended with SIGABRT, and then says where each thread is.
+        faulthandler.enable()
         os.environ.update(order['env'])
         sys.argv = order['argv']
         runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)

@@ -14,6 +14,7 @@ import importlib.metadata
 import os
 import pathlib
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -368,13 +369,24 @@ class Machine:
         """Let the interpreter import what modules need of other projects."""
         self._inside().learn(modules, INTERPRETER).wait(BOOT_S)
 
-    def run_tests(self, names: Sequence[str], modules: Sequence[str]) -> bytes:
-        """Run modules, classes or methods of tests inside, which are in these modules; the result is subunit."""
-        status, out, err = self._inside().run(
-            ['subunit.run', *names], timeout_s=TESTS_S, fork=_fork('subunit.run', *modules))
-        if not out:
-            raise Failed(f'{self.name}: no test ran, and the status is {status}\n{err}')
-        return out
+    def run_tests(self, names: Sequence[str], modules: Sequence[str]) -> tuple[bytes, str]:
+        """Run modules, classes or methods of tests inside, which are in these modules.
+
+        :returns: subunit, and why a test that it lacks did not end. Tests that hang are ended, and say where each of
+            their threads was; the journal has where the kernel was for them
+        """
+        tests = self._inside().spawn(['subunit.run', *names], fork=_fork('subunit.run', *modules))
+        tests.close()
+        try:
+            status = tests.wait(TESTS_S)
+        except TimeoutError:
+            self.run(['sh', '-c', 'echo w > /proc/sysrq-trigger'], check=False)
+            tests.kill(signal.SIGABRT)
+            with contextlib.suppress(TimeoutError):
+                tests.wait(STOP_S)
+            tests.kill()
+            return tests.output_so_far(), f'{tests}: hung for {TESTS_S} s\n{tests.err}'
+        return tests.output(), f'{tests}: ended early, with {status}\n{tests.err}'
 
     def logs(self, since: float = 0) -> str:
         """The output on its console at the boot, and its journal while it runs.

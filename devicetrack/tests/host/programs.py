@@ -109,6 +109,14 @@ class Process:
         """The rest of its standard output; it has ended."""
         return b''.join(self._chunks(0))
 
+    def output_so_far(self) -> bytes:
+        """What it has written and nobody has read."""
+        chunks = []
+        with contextlib.suppress(queue.Empty):
+            while (chunk := self._out.get_nowait()) is not None:
+                chunks.append(chunk)
+        return b''.join(chunks)
+
     def _chunks(self, silence_s: float) -> Iterator[bytes]:
         try:
             while (chunk := self._out.get(timeout=silence_s)) is not None:

@@ -155,12 +155,12 @@ def _run_inside(of: Hosts, name: str, waiting: Waiting, results: Results) -> Non
             tests = waiting.get_nowait()
             names = [test.id() for test in tests]
             machine, began = of.running(name), time.time()
-            stream, reason, left_over = b'', 'It ended early.', ''
+            stream, reason, left_over = b'', '', ''
             try:
-                stream = machine.run_tests(names, [type(tests[0]).__module__])
+                stream, reason = machine.run_tests(names, [type(tests[0]).__module__])
                 left_over = machine.left_over()
             except (machines.Failed, machines.Gone, TimeoutError) as error:
-                reason = str(error)
+                reason = f'{error}\n{reason}'
             well = results.add(of.release, stream, names, reason)
             if left_over:
                 # Left over by one of them, for which the next test would be blamed.
