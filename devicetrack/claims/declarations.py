@@ -151,7 +151,14 @@ def _one_of_each_type(inventory: Inventory) -> dict[TypeAtParent, str]:
     found: dict[tuple[str, str | None, str], str] = {}
     for capacity in inventory.capacities:
         found.setdefault((capacity.kind, capacity.parent, look_at(capacity.details).type), capacity.details)
-    for kind, parent, known, text in Compact(InventoryDevice, inventory.devices).columns(
-            'kind', 'parent', 'migration_type', 'details'):
-        found.setdefault((kind, parent, look_at(text).type if known is None else known), text)
+    devices = Compact(InventoryDevice, inventory.devices)
+    # The last one of each is as good as the first, and a dictionary sees to it without a loop.
+    for (kind, parent, known), text in dict(zip(
+            devices.columns('kind', 'parent', 'migration_type'), devices.column('details'), strict=True)).items():
+        if known is not None:
+            found.setdefault((kind, parent, known), text)
+    if None in devices.column('migration_type'):
+        for kind, parent, known, text in devices.columns('kind', 'parent', 'migration_type', 'details'):
+            if known is None:
+                found.setdefault((kind, parent, look_at(text).type), text)
     return {TypeAtParent(*where): text for where, text in found.items()}

@@ -148,7 +148,11 @@ class Intake(Stock):
         changed = self._watches[watch] if watch is not None else {}
         new: list[tuple[Any, ...]] = []         # the fields of each: the garbage collector goes through named tuples
         self._keeping, unproven = inventory.keeping, inventory.unproven
-        for device in inventory.devices:
+        if self._units or changed:
+            known: Iterable[InventoryDevice] = inventory.devices
+        else:                                   # at a start
+            known, new = (), list(map(tuple, inventory.devices))
+        for device in known:
             unit = self._units.get(device.kind, {}).get(device.identifier)
             if unit is None:
                 if not changed or device.key not in changed:
@@ -173,6 +177,7 @@ class Intake(Stock):
              recorded: Collection[tuple[str, str | None]]) -> None:
         """Take in devices that are not known here yet, by their fields, in the order in which they will be taken."""
         pools: dict[tuple[str | int | None, ...], Pool] = {}
+        standing = bool(self._standing)
         for fields in new:
             (kind, identifier, provider, resource_class, parent, numa_node, details, unhealthy, adoptable, _type,
              exclusions) = fields
@@ -188,7 +193,7 @@ class Intake(Stock):
                 unit.unproven = True
             if exclusions:
                 self._reconsider(self._exclusion.join(unit, exclusion.of_device(kind, identifier, exclusions)))
-            is_well = unhealthy is None and adoptable and not self._standing and pool.provider_uuid
+            is_well = unhealthy is None and adoptable and not standing and pool.provider_uuid
             if key in recorded:
                 unit.state = HELD
                 pool.held_count += 1

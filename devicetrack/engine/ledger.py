@@ -364,11 +364,13 @@ class Ledger(Intake):
                 unit.state = HELD
                 if unit.exclusions:
                     self._exclude(unit)         # against what rows say elsewhere: it stays held, and is a finding
-            if vocabulary.UNPROVEN in unit.withheld:
+            if unit.withheld:
                 # Whoever gives it back proves it. By then its owner may have written to it.
-                self._withhold(unit, unit.withheld - {vocabulary.UNPROVEN})
-            if vocabulary.NOT_ADOPTED in unit.withheld and details.is_made(record.details):
-                self._withhold(unit, unit.withheld - {vocabulary.NOT_ADOPTED})
+                over = {vocabulary.UNPROVEN}
+                if vocabulary.NOT_ADOPTED in unit.withheld and details.is_made(record.details):
+                    over.add(vocabulary.NOT_ADOPTED)
+                if not over.isdisjoint(unit.withheld):
+                    self._withhold(unit, unit.withheld - over)
             units.append(unit)
         holding = self._holdings.get(records[0].instance_uuid)
         if holding is None:

@@ -361,7 +361,7 @@ class Stock:
 
     def reasons(self) -> dict[DeviceKey, frozenset[str]]:
         """The reasons of every device that has any."""
-        return {unit.key: unit.withheld for unit in self._all_units() if unit.withheld}
+        return {unit.key: unit.withheld for unit in self._withheld_units()}
 
     def stand(self, key: DeviceKey, reason: str) -> None:
         """Withhold a device until :meth:`stand_down`, also while it is not there."""

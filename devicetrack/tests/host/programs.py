@@ -14,6 +14,8 @@ from typing import BinaryIO
 from typing import NamedTuple
 
 from devicetrack.tests.host import agent
+from devicetrack.tests.host.clock import Clock
+from devicetrack.tests.host.clock import LOOK_EVERY_S
 
 # A program that is silent for longer hangs.
 SILENCE_S = 900
@@ -119,7 +121,7 @@ class Process:
 
     def _chunks(self, silence_s: float) -> Iterator[bytes]:
         try:
-            while (chunk := self._out.get(timeout=silence_s)) is not None:
+            while (chunk := self._programs.clock.get(self._out, silence_s)) is not None:
                 yield chunk
         except queue.Empty:
             raise TimeoutError(f'{self}: silent for {silence_s} s\n{self.err}') from None
@@ -137,7 +139,11 @@ class Process:
         :raises Gone: the machine went down
         :raises Failed: it could not start
         """
-        if not self._ended.wait(timeout_s):
+        clock = self._programs.clock
+        until = clock.now() + timeout_s
+        while not self._ended.wait(max(0.0, min(LOOK_EVERY_S, until - clock.now()))):
+            if clock.now() < until:
+                continue
             raise TimeoutError(f'{self}: still runs after {timeout_s} s\n{self.err}')
         if self._error is not None:
             raise self._error
@@ -147,9 +153,12 @@ class Process:
 
 class Programs:
 
-    def __init__(self, name: str, port: socket.socket) -> None:
-        """Begin to listen at the port of the machine of this name."""
-        self.name = name
+    def __init__(self, name: str, port: socket.socket, clock: Clock | None = None) -> None:
+        """Begin to listen at the port of the machine of this name.
+
+        :param clock: measures how long one waits for the machine
+        """
+        self.name, self.clock = name, clock or Clock()
         self._port = port
         self._sending = threading.Lock()
         self._numbers = itertools.count()
@@ -165,7 +174,7 @@ class Programs:
         :raises Gone: it took longer
         """
         try:
-            boot_id = self._boot_id.get(timeout=timeout_s)
+            boot_id = self.clock.get(self._boot_id, timeout_s)
         except queue.Empty:
             raise Gone(f'{self.name} did not start within {timeout_s} s') from None
         if boot_id is None:

@@ -73,21 +73,21 @@ class Proofs:
 
     def unproven(self, devices: Iterable[InventoryDevice]) -> list[_Key]:
         """The devices that no proof calls clean. An error of the file is logged: then it proves nothing."""
-        found = []
+        fields = Compact(InventoryDevice, devices)
         with self._mutex:
             self._refresh()
             known = self._known
-            for kind, identifier, details in Compact(InventoryDevice, devices).columns('kind', 'identifier', 'details'):
-                key = (kind, identifier)
-                proof = known.get(key)
-                if proof is None:
-                    found.append(key)
-                elif proof[0] != details:
-                    if identity.same_device(proof[0], details):
-                        known[key] = (details, *proof[1:])              # this is quicker the next time
-                    else:
-                        found.append(key)
-        return found
+            return [key for key, details in zip(fields.columns('kind', 'identifier'), fields.column('details'),
+                                                strict=True)
+                    if (proof := known.get(key)) is None
+                    or (proof[0] != details and not self._is_same(key, proof, details))]
+
+    def _is_same(self, key: _Key, proof: _Proof, details: str) -> bool:
+        """Whether a proof is of the device that has other details now."""
+        same = identity.same_device(proof[0], details)
+        if same:
+            self._known[key] = (details, *proof[1:])                    # this is quicker the next time
+        return same
 
     def is_clean(self, key: DeviceKey, details: str) -> bool:
         """Whether a proof calls this one device clean."""
