@@ -64,7 +64,8 @@ wrote.
 """),
     cfg.IntOpt('release_wait_s', default=30, min=0, help="""
 Seconds that a release waits until libvirt has given a function back to its driver on the host, and until that driver
-shows its disks. After this time the function stays held, and the next audit looks again.
+shows its disks, and until processes that look at a new disk, as udev does, have closed it. After this time the function
+stays held, and the next audit looks again.
 """),
     registry.PathOpt('sysfs_root', default='/sys', help="""
 Directory where sysfs is mounted. Development and tests use a tree of the same form.

@@ -66,6 +66,7 @@ class HostUse:
     def __init__(self, sysfs: str = '/sys', proc: str = '/proc', dev: str = '/dev') -> None:
         self._sysfs = sysfs
         self._uses: dict[str, str] = {}
+        self._opened: set[str] = set()          # those that processes have open, and nothing else uses
         blocks = _Blocks(sysfs)
         processes = _Processes(proc, dev, blocks)
         for name, where in itertools.chain(_mounted(os.path.join(proc, 'self/mountinfo'), blocks), processes.mounted):
@@ -80,6 +81,7 @@ class HostUse:
             self._use((address,), why)
         for pid, program, sort, number in processes.opened:
             addresses, name = _open_device(sysfs, sort, number, blocks)
+            self._opened.update(address for address in addresses if address not in self._uses)
             self._use(addresses, f'process {pid} ({program}) has {name} open')
 
     def of(self, address: str) -> str | None:
@@ -94,6 +96,10 @@ class HostUse:
                 if not os.listdir(os.path.join(self._sysfs, 'bus/pci/devices', address, 'net')):
                     use = 'its network interface is in another network namespace'
         return use
+
+    def is_only_open(self, address: str) -> bool:
+        """Whether nothing but processes that have it open uses a function, as udev does when a disk comes."""
+        return address in self._opened
 
     def _use(self, addresses: Iterable[str], why: str) -> None:
         for address in addresses:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import threading
 from typing import Any
 import uuid
@@ -21,6 +22,7 @@ from devicetrack.tests.drivers import contract
 from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import domain_xml
 from devicetrack.virt.libvirt import pci_sysfs
+from devicetrack.virt.libvirt import pci_use
 from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt.kinds import pci
 
@@ -289,6 +291,26 @@ class PCITestCase(base.TestCase):
         self.host.mount('nvme0n1', '/srv')
         error = self.assertRaises(exception.DeviceInUse, self.unclaim, kind, assignment)
         self.assertIn('/srv', str(error))
+
+    def test_who_looks_at_a_disk_that_has_come_back_is_waited_for(self) -> None:
+        self.host.add_nvme(DISK, 'S1')
+        kind = self.kind(NVME, cleaning='none')
+        assignment = self.assigned(kind)
+        kind.realize(assignment)
+        self.host.add_process(99, '(udev-worker)')
+        self.host.open_device(99, 'nvme0n1')
+        error = self.assertRaises(exception.DeviceInUse, self.unclaim, kind, assignment)
+        self.assertIn('udev-worker', str(error))
+
+        def look() -> pci_use.HostUse:
+            """Look, and then let the process end."""
+            found = self.host.use()
+            shutil.rmtree(os.path.join(self.host.proc, '99'), ignore_errors=True)
+            return found
+
+        kind.options, kind.host_use = kind.options._replace(release_wait_s=600), look
+        self.unclaim(kind, assignment)
+        self.assertIsNone(self.host.use().of(DISK))
 
     def test_a_disk_that_no_policy_cleans_waits_for_a_person(self) -> None:
         self.host.add_nvme(DISK, 'S1')

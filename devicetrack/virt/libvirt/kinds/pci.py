@@ -278,9 +278,7 @@ class PCI(api.DeviceKind):
         # On the host's driver its serial number can be read.
         function = self._there(assignment)
         self._check_known(assignment, function)
-        used = self._use_of(function, self.host_use(), self.tree.function)
-        if used is not None:
-            raise exception.DeviceInUse(self.name, assignment.identifier, f'the host uses it: {used}')
+        self._wait_for_lookers(assignment, function)
         self._cleaner.clean(assignment, function, lock_fd)
         self._check_known(assignment, self._there(assignment))
         self._memory.take_back(assignment.identifier)
@@ -325,6 +323,21 @@ class PCI(api.DeviceKind):
         except OSError as error:
             raise exception.UnclaimFailed(self.name, assignment.identifier, str(error.strerror or error)) from error
 
+    def _wait_for_lookers(self, assignment: DeviceAssignment, function: pci_sysfs.Function) -> None:
+        """Wait until processes that look at a disk which has just come back, as udev does, are done.
+
+        :raises DeviceInUse: the host uses the function, for longer than it takes to look
+        """
+        deadline = time.monotonic() + self.options.release_wait_s
+        while True:
+            use = self.host_use()
+            used = self._use_of(function, use, self.tree.function)
+            if used is None:
+                return
+            if not use.is_only_open(function.address) or time.monotonic() >= deadline:
+                raise exception.DeviceInUse(self.name, assignment.identifier, f'the host uses it: {used}')
+            time.sleep(_POLL_S)
+
     def is_untouched(self, assignment: DeviceAssignment) -> bool:
         function = self._there(assignment)
         self._check_known(assignment, function)
@@ -346,9 +359,7 @@ class PCI(api.DeviceKind):
     def read_through(self, assignment: DeviceAssignment, lock_fd: int, stop: threading.Event) -> None:
         function = self._there(assignment)
         self._check_known(assignment, function)
-        used = self._use_of(function, self.host_use(), self.tree.function)
-        if used is not None:
-            raise exception.NotProven(self.name, assignment.identifier, f'the host uses it: {used}')
+        self._wait_for_lookers(assignment, function)
         self._cleaner.read_through(assignment, function, lock_fd, stop)
         self._check_known(assignment, self._there(assignment))
 
