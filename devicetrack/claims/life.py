@@ -13,7 +13,6 @@ import itertools
 import json
 import secrets
 import time
-from typing import Any
 from typing import NamedTuple
 
 from devicetrack import exception
@@ -37,6 +36,8 @@ from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import InstanceResources
 from devicetrack.objects import MigrationContext
 from devicetrack.objects import values
+from devicetrack.objects.migration_context import Carried
+from devicetrack.objects.migration_context import NOTHING
 from devicetrack.objects.values import Candidate
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Record
@@ -51,25 +52,23 @@ LOG = log.logger(__name__)
 class Arrival(NamedTuple):
     """A move to this host, as its claim records it in the transaction of the new rows.
 
-    ``leaving`` are the rows of this host that the instance leaves. ``old_resources`` and the NUMA topologies are for
-    its migration context. ``seen`` is what the guest has seen of each device, in the order of the new rows; None for a
-    guest that starts anew.
+    ``leaving`` are the rows of this host that the instance leaves. ``old_resources``, and what the service has of its
+    own at the ``old`` and the ``new`` end, are for its migration context. ``seen`` is what the guest has seen of each
+    device, in the order of the new rows; None for a guest that starts anew.
     """
 
     instance_uuid: str
     migration_uuid: str
     leaving: tuple[Record, ...]
     old_resources: InstanceResources | None
-    old_numa_topology: Any
-    new_numa_topology: Any
+    old: Carried = NOTHING
+    new: Carried = NOTHING
     seen: tuple[str | None, ...] | None = None
 
     def context(self, new_resources: InstanceResources) -> MigrationContext:
         """What the service keeps of the move."""
-        return MigrationContext(
-            instance_uuid=self.instance_uuid, migration_uuid=self.migration_uuid, old_resources=self.old_resources,
-            new_resources=new_resources, old_numa_topology=self.old_numa_topology,
-            new_numa_topology=self.new_numa_topology)
+        return MigrationContext.of_move(
+            self.instance_uuid, self.migration_uuid, self.old_resources, self.old, new_resources, self.new)
 
     def changes(self, host_uuid: str, records: Sequence[Record]) -> Changes:
         """Everything that the claim writes, with these new rows."""

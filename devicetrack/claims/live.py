@@ -33,6 +33,7 @@ from devicetrack.objects import DeviceMap
 from devicetrack.objects import DevicePair
 from devicetrack.objects import InstanceResources
 from devicetrack.objects import LiveMigrationCheck
+from devicetrack.objects.migration_context import Carried
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import MigrationDefinitions
 from devicetrack.virt.driver import VirtDriver
@@ -103,7 +104,8 @@ class LiveMigrations:
         guest = _source_devices(instance, self._instances.read(instance).get('resources'), check, demand)
         self._check_partners(guest)
         search = PartnerSearch(self._host, self._ledger, self._declarations, guest)
-        return self._moves.claim(context, instance, migration, moves.LIVE_MIGRATION, demand, numa_topology, search)
+        return self._moves.claim(context, instance, migration, moves.LIVE_MIGRATION, demand, Carried(numa_topology),
+                                 search)
 
     def device_map(self, instance: Any, migration: Any) -> DeviceMap:
         """Say which device of this host each device of the running guest becomes."""

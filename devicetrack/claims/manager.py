@@ -38,6 +38,7 @@ from devicetrack.objects import DeviceRequest
 from devicetrack.objects import InstanceResources
 from devicetrack.objects import LiveMigrationCheck
 from devicetrack.objects import Provider
+from devicetrack.objects.migration_context import Carried
 from devicetrack.objects.pci_alias import PCIAlias
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestConfig
@@ -464,7 +465,8 @@ class ClaimManager:
 
     def resize_claim(self, context: Any, instance: Any, nodename: str,
                      allocations: Mapping[str, Any] | DeviceRequest | None, migration: Any, flavor: Any = None,
-                     limits: Any = None, *, numa_topology: Any = None) -> Claim:
+                     limits: Any = None, *, numa_topology: Any = None, pci_devices: Any = None,
+                     pci_requests: Any = None) -> Claim:
         """Claim at the destination of a resize or cold migration, which may be this very host. Blocks for one commit.
 
         The new rows and the migration context are written in one transaction; when the instance moves on this host,
@@ -478,6 +480,9 @@ class ClaimManager:
         :param limits: as :meth:`instance_claim`
         :param numa_topology: the topology that the service pinned the guest to: a versioned object of its own with
             ``cells``, each with the ``id`` of its host NUMA node; devices follow it
+        :param pci_devices: for a service that tracks PCI functions itself, the list of those that the instance gets: a
+            versioned object of its own, for the migration context, as ``instance.pci_devices`` is for what it had
+        :param pci_requests: likewise the requests that they are for, beside ``instance.pci_requests``
         :returns: a claim; its block left by an error gives back what it took, and makes current what it made old
         :raises NoFit, BadRequest, NodeUnavailable, NothingWritten, OutcomeUnknown: as :meth:`instance_claim`
         :raises InstanceHasStaleRows: an earlier move of the instance is not over here; nothing was changed
@@ -486,7 +491,8 @@ class ClaimManager:
         """
         host = self._open_for(nodename, instance, migration)
         demand = host.views.providers.demand(allocations, flavor)
-        return host.moves.claim(context, instance, migration, moves.RESIZE, demand, numa_topology)
+        return host.moves.claim(context, instance, migration, moves.RESIZE, demand,
+                                Carried(numa_topology, pci_devices, pci_requests))
 
     def check_can_live_migrate_destination(self, instance: Any) -> LiveMigrationCheck:
         """At the destination, before anything is claimed: whether this host takes running guests with such devices.
@@ -536,7 +542,8 @@ class ClaimManager:
 
     def rebuild_claim(self, context: Any, instance: Any, nodename: str,
                       allocations: Mapping[str, Any] | DeviceRequest | None, migration: Any = None,
-                      limits: Any = None, *, numa_topology: Any = None) -> Claim:
+                      limits: Any = None, *, numa_topology: Any = None, pci_devices: Any = None,
+                      pci_requests: Any = None) -> Claim:
         """Claim for an instance that is evacuated to this host. Its allocations name both hosts, as a rule.
 
         A rebuild in place (no migration, and the instance is on this host) takes nothing: the claim has the devices
@@ -548,7 +555,8 @@ class ClaimManager:
         if migration is None and getattr(instance, 'host', None) == self.host:
             return host.moves.claim_in_place(instance)
         demand = host.views.providers.demand(allocations, getattr(instance, 'flavor', None))
-        return host.moves.claim(context, instance, migration, moves.EVACUATION, demand, numa_topology)
+        return host.moves.claim(context, instance, migration, moves.EVACUATION, demand,
+                                Carried(numa_topology, pci_devices, pci_requests))
 
     def drop_move_claim_at_source(self, context: Any, instance: Any, migration: Any) -> Fields:
         """A move is confirmed: give back what the instance left on this host. Idempotent.

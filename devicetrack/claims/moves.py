@@ -34,6 +34,8 @@ from devicetrack.engine.views import named_migrations
 from devicetrack.engine.views import Views
 from devicetrack.objects import InstanceResources
 from devicetrack.objects import MigrationContext
+from devicetrack.objects.migration_context import Carried
+from devicetrack.objects.migration_context import NOTHING
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Record
 
@@ -63,21 +65,22 @@ class Moves:
     # -- claims -------------------------------------------------------------------------------------------------------
 
     def claim(self, context: Any, instance: Any, migration: Any, move_type: str, demand: Demand,
-              numa_topology: Any = None, partners: PartnerSearch | None = None) -> Claim:
+              new: Carried = NOTHING, partners: PartnerSearch | None = None) -> Claim:
         """Claim devices of this host for an instance that moves to it, or to other devices of it.
 
         The errors are those of :meth:`.manager.ClaimManager.resize_claim`.
 
+        :param new: what the service has of its own for the instance here
         :param partners: for a guest that comes while it runs, for which not any device of a class will do
         """
         if migration is None:
             migration = self._service.create_migration(context, instance, self._here.node, move_type)
         arguments.migration_uuid(migration)
-        demand = _with_affinity(demand, numa_topology)
+        demand = _with_affinity(demand, new.numa_topology)
         with self._rows.working(instance.uuid):
             leaving = self._make_room(instance, migration)
             move = Arrival(instance.uuid, migration.uuid, tuple(leaving or ()), self._old_resources(instance, leaving),
-                           _topology(getattr(instance, 'numa_topology', None)), _topology(numa_topology),
+                           _carried(*(getattr(instance, name, None) for name in Carried._fields)), _carried(*new),
                            partners.seen if partners is not None else None)
             records: list[Record] = []
             if demand.items:
@@ -398,5 +401,6 @@ def _with_affinity(demand: Demand, topology: Any) -> Demand:
     return demand._replace(numa_nodes=nodes, numa_policy=policy)
 
 
-def _topology(topology: Any) -> Any:
-    return topology if isinstance(topology, ovo_base.VersionedObject) else None
+def _carried(*theirs: Any) -> Carried:
+    """What of it a context can carry."""
+    return Carried(*(one if isinstance(one, ovo_base.VersionedObject) else None for one in theirs))

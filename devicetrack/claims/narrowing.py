@@ -19,7 +19,6 @@ from devicetrack.claims.rows import Rows
 from devicetrack.engine import lifecycle
 from devicetrack.engine.states import Hold
 from devicetrack.objects import InstanceResources
-from devicetrack.objects import MigrationContext
 from devicetrack.objects import values
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Record
@@ -110,10 +109,7 @@ class Narrowing:
         before = claim.fields.get('migration_context')
         if before is None:
             return {'resources': now}
-        return {'migration_context': MigrationContext(
-            instance_uuid=before.instance_uuid, migration_uuid=before.migration_uuid,
-            old_resources=before.old_resources, new_resources=now, old_numa_topology=before.old_numa_topology,
-            new_numa_topology=before.new_numa_topology)}
+        return {'migration_context': before.instead(now)}
 
 
 def _instead(records: Sequence[Record], key: DeviceKey, hold: Hold) -> Record:

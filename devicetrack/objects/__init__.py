@@ -13,6 +13,10 @@ from devicetrack.objects.instance_resources import InstanceResources
 from devicetrack.objects.live_migration import DeclaredDevice
 from devicetrack.objects.live_migration import LiveMigrationCheck
 from devicetrack.objects.migration_context import MigrationContext
+from devicetrack.objects.pci_move import InstancePCIRequest
+from devicetrack.objects.pci_move import InstancePCIRequests
+from devicetrack.objects.pci_move import PCIDevice
+from devicetrack.objects.pci_move import PCIDeviceList
 from devicetrack.objects.provider import Provider
 from devicetrack.objects.request import DeviceRequest
 from devicetrack.objects.request import RequestedDevices
@@ -25,11 +29,15 @@ __all__ = [
     'DeviceMap',
     'DevicePair',
     'DeviceRequest',
+    'InstancePCIRequest',
+    'InstancePCIRequests',
     'InstanceResources',
     'LiveMigrationCheck',
     'MdevDetails',
     'MigrationContext',
     'PCIDetails',
+    'PCIDevice',
+    'PCIDeviceList',
     'Provider',
     'RequestedDevices',
     'VFDetails',

@@ -65,10 +65,10 @@ class AmountField(fields.AutoTypedField):
 
 
 class ForeignObject(fields.FieldType):
-    """A versioned object of the compute service, which we transport and do not interpret.
+    """A versioned object of the compute service, which we transport and do not interpret, or one of ours in its place.
 
     Its primitive names its project (``nova_object.name``). Only a class of that project may read it, and not a class of
-    the same name that is ours or a third project's.
+    the same name that is another project's.
     """
 
     def coerce(self, obj: Any, attr: str, value: Any) -> base.VersionedObject:

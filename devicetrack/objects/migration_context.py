@@ -2,22 +2,55 @@
 
 from __future__ import annotations
 
+from typing import Any
+from typing import Final
+from typing import NamedTuple
+
+from oslo_utils import versionutils
 from oslo_versionedobjects import fields as ovo_fields
 
 from devicetrack.objects import base
 from devicetrack.objects import fields
+from devicetrack.objects.instance_resources import InstanceResources
+from devicetrack.objects.pci_move import InstancePCIRequests
+from devicetrack.objects.pci_move import PCIDeviceList
+
+_OF_PCI = ('old_pci_devices', 'new_pci_devices', 'old_pci_requests', 'new_pci_requests')
+
+
+class Carried(NamedTuple):
+    """What the compute service itself keeps of an instance at one end of a move: versioned objects of its own.
+
+    A service that tracks no PCI functions there has None for both of ``pci_devices`` and ``pci_requests``.
+    """
+
+    numa_topology: Any = None
+    pci_devices: Any = None
+    pci_requests: Any = None
+
+    def pci(self, resources: InstanceResources | None) -> tuple[Any, Any]:
+        """Devices and requests: the service's, if it has any, or else those that the instance's resources tell."""
+        if self.pci_devices is None and self.pci_requests is None:
+            return PCIDeviceList.of(resources), InstancePCIRequests.of(resources)
+        return self.pci_devices, self.pci_requests
+
+
+NOTHING: Final = Carried()
 
 
 @base.register
 class MigrationContext(base.DeviceTrackObject):
     """The old and the new resources of an instance that moves, for the service and the wire. The rows decide.
 
-    The NUMA topologies are the compute service's own versioned objects, which we transport and do not interpret.
+    The NUMA topologies are the compute service's own versioned objects, which we transport and do not interpret. So
+    are the PCI devices and requests of a service that tracks PCI functions itself. Otherwise they are a
+    ``PCIDeviceList`` and ``InstancePCIRequests`` of ours, made from the assignments of the kind ``pci`` at that end, or
+    None if there is none.
 
-    1.1 has resources of 1.1.
+    1.1 has resources of 1.1. 1.2 added the PCI devices and requests.
     """
 
-    VERSION = '1.1'
+    VERSION = '1.2'
     fields = {
         'instance_uuid': ovo_fields.UUIDField(),
         'migration_uuid': ovo_fields.UUIDField(),
@@ -25,5 +58,32 @@ class MigrationContext(base.DeviceTrackObject):
         'new_resources': ovo_fields.ObjectField(base.name_of('InstanceResources'), nullable=True),
         'old_numa_topology': fields.ForeignObjectField(nullable=True, default=None),
         'new_numa_topology': fields.ForeignObjectField(nullable=True, default=None),
+        **{name: fields.ForeignObjectField(nullable=True, default=None) for name in _OF_PCI},
     }
-    obj_relationships = {name: [('1.0', '1.0'), ('1.1', '1.1')] for name in ('old_resources', 'new_resources')}
+    obj_relationships = {name: [('1.0', '1.0'), ('1.1', '1.1'), ('1.2', '1.1')]
+                         for name in ('old_resources', 'new_resources')}
+
+    @classmethod
+    def of_move(cls, instance_uuid: str, migration_uuid: str, old_resources: InstanceResources | None, old: Carried,
+                new_resources: InstanceResources | None, new: Carried) -> MigrationContext:
+        """Make one from the resources at both ends, and from what the service has of its own there."""
+        (old_devices, old_requests), (new_devices, new_requests) = old.pci(old_resources), new.pci(new_resources)
+        return cls(
+            instance_uuid=instance_uuid, migration_uuid=migration_uuid, old_resources=old_resources,
+            new_resources=new_resources, old_numa_topology=old.numa_topology, new_numa_topology=new.numa_topology,
+            old_pci_devices=old_devices, new_pci_devices=new_devices, old_pci_requests=old_requests,
+            new_pci_requests=new_requests)
+
+    def instead(self, new_resources: InstanceResources) -> MigrationContext:
+        """The context of the same move with other new resources."""
+        ours = isinstance(self.new_pci_devices, PCIDeviceList) or isinstance(self.new_pci_requests, InstancePCIRequests)
+        new = Carried(self.new_numa_topology, None if ours else self.new_pci_devices,
+                      None if ours else self.new_pci_requests)
+        old = Carried(self.old_numa_topology, self.old_pci_devices, self.old_pci_requests)
+        return self.of_move(self.instance_uuid, self.migration_uuid, self.old_resources, old, new_resources, new)
+
+    def obj_make_compatible(self, primitive: dict[str, Any], target_version: str) -> None:
+        super().obj_make_compatible(primitive, target_version)
+        if versionutils.convert_version_to_tuple(target_version) < (1, 2):
+            for name in _OF_PCI:
+                primitive.pop(name, None)

@@ -16,6 +16,7 @@ from oslo_versionedobjects import base as ovo_base
 
 from devicetrack import exception
 from devicetrack import objects
+from devicetrack.objects.migration_context import Carried
 from devicetrack.tests import base
 from devicetrack.tests.unit.objects import samples
 
@@ -60,6 +61,44 @@ class WithNovaTestCase(base.TestCase):
         self.assertEqual(ours.obj_to_primitive(), read.obj_to_primitive())
         self.assertIs(instance_numa.InstanceNUMATopology, type(read.old_numa_topology))
         self.assertEqual({0, 1}, read.old_numa_topology.cells[0].cpuset)
+
+    def test_ours_carries_what_they_track_of_pci_functions(self):
+        devices = nova_objects.PciDeviceList(objects=[nova_objects.PciDevice(
+            id=1, uuid=samples.PROVIDER, compute_node_id=1, address='0000:81:00.0', vendor_id='144d',
+            product_id='a80a', dev_type='type-PCI', status='claimed', dev_id='pci_0000_81_00_0',
+            label='label_144d_a80a', instance_uuid=samples.INSTANCE, request_id=samples.MDEV, numa_node=None,
+            parent_addr=None, extra_info={'managed': 'yes'})])
+        requests = nova_objects.InstancePCIRequests(instance_uuid=samples.INSTANCE, requests=[
+            nova_objects.InstancePCIRequest(
+                count=1, spec=[{'vendor_id': '144d', 'product_id': 'a80a'}], alias_name='disk', is_new=False,
+                request_id=samples.MDEV, requester_id=None, numa_policy='preferred')])
+        ours = objects.MigrationContext.of_move(samples.INSTANCE, samples.MIGRATION, None, Carried(None, devices), None,
+                                                Carried(None, devices, requests))
+        read = self.through_json(objects.MigrationContext, ours)
+        self.assertEqual(ours.obj_to_primitive(), read.obj_to_primitive())
+        self.assertIs(nova_objects.PciDeviceList, type(read.old_pci_devices))
+        self.assertEqual('0000:81:00.0', read.new_pci_devices[0].address)
+        self.assertEqual((None, 'disk'), (read.old_pci_requests, read.new_pci_requests.requests[0].alias_name))
+
+    def test_fields_for_pci_functions_have_their_names(self):
+        names = [name for name in nova_objects.MigrationContext.fields if 'pci' in name]
+        self.assertEqual(4, len(names))
+        self.assertLess(set(names), set(objects.MigrationContext.fields))
+        for ours, theirs in ((objects.PCIDevice, nova_objects.PciDevice),
+                             (objects.InstancePCIRequest, nova_objects.InstancePCIRequest),
+                             (objects.InstancePCIRequests, nova_objects.InstancePCIRequests)):
+            self.assertLess(set(ours.fields) - {'instance_uuid'}, set(theirs.fields))
+
+    def test_devices_of_ours_are_read_as_theirs_are(self):
+        context = nova_objects.MigrationContext(
+            instance_uuid=samples.INSTANCE, migration_id=7, old_pci_devices=None, new_pci_devices=None)
+        card, _first, _second = samples.pci_devices()
+        there = objects.PCIDeviceList(objects=[card.obj_clone()])
+        there[0].address = '0000:84:00.0'
+        # Their field takes their class alone, so the lists stand in for the values of their fields.
+        context._obj_old_pci_devices, context._obj_new_pci_devices = samples.pci_devices(), there
+        self.assertEqual({card.address: there[0]}, context.get_pci_mapping_for_migration(False))
+        self.assertEqual({'0000:84:00.0': card}, context.get_pci_mapping_for_migration(True))
 
     def test_theirs_of_a_newer_release_is_named(self):
         ours = samples.migration_context()

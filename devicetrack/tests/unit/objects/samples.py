@@ -50,6 +50,25 @@ def record(**changes):
     return made._replace(**changes)
 
 
+def pci_record(**changes):
+    return record(**{'kind': 'pci', 'identifier': '0000:81:00.0', 'resource_class': 'CUSTOM_PCI_1B36_0010',
+                     'parent': '0000:81:00.0', 'numa_node': 1, 'details': details.to_text(pci_details()), **changes})
+
+
+def vf_record(address, **changes):
+    """The row of a virtual function of 0000:82:00.0, which the kind ``pci`` has."""
+    function = pci_details()
+    function.parent_address, function.vf_number, function.device_type = '0000:82:00.0', int(address[-1]), 'type-VF'
+    return pci_record(identifier=address, parent='0000:82:00.0', resource_class='CUSTOM_VF', numa_node=None,
+                      details=details.to_text(function), **changes)
+
+
+def pci_resources():
+    """Resources with a namespace, a card, and two virtual functions of another one."""
+    return objects.InstanceResources.from_records(INSTANCE, HOST, [
+        record(), pci_record(position=1), vf_record('0000:82:00.1', position=2), vf_record('0000:82:00.2', position=3)])
+
+
 def records():
     return [record(), record(kind='mdev', identifier=MDEV, position=1, resource_class='VGPU', numa_node=1,
                              parent='pci_0000_84_00_0', details=details.to_text(mdev_details()))]
@@ -98,8 +117,21 @@ def provider():
 
 
 def migration_context():
-    return objects.MigrationContext(instance_uuid=INSTANCE, migration_uuid=MIGRATION, old_resources=resources(),
-                                    new_resources=None)
+    return objects.MigrationContext(
+        instance_uuid=INSTANCE, migration_uuid=MIGRATION, old_resources=resources(), new_resources=None,
+        old_pci_devices=pci_devices(), new_pci_devices=None, old_pci_requests=pci_requests(), new_pci_requests=None)
+
+
+def pci_devices():
+    devices = objects.PCIDeviceList.of(pci_resources())
+    assert devices is not None
+    return devices
+
+
+def pci_requests():
+    requests = objects.InstancePCIRequests.of(pci_resources())
+    assert requests is not None
+    return requests
 
 
 ONE_OF_EACH = {
@@ -109,6 +141,8 @@ ONE_OF_EACH = {
     'DeviceMap': device_map,
     'DevicePair': device_pair,
     'DeviceRequest': request,
+    'InstancePCIRequest': lambda: pci_requests().requests[0],
+    'InstancePCIRequests': pci_requests,
     'InstanceResources': resources,
     'LiveMigrationCheck': live_migration_check,
     'MdevDetails': mdev_details,
@@ -116,6 +150,8 @@ ONE_OF_EACH = {
     'Provider': provider,
     'RequestedDevices': lambda: request().wanted[0],
     'PCIDetails': pci_details,
+    'PCIDevice': lambda: pci_devices()[0],
+    'PCIDeviceList': pci_devices,
     'VFDetails': vf_details,
     'VPMEMDetails': vpmem_details,
 }
