@@ -33,6 +33,7 @@ from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import DeviceMap
 from devicetrack.objects import MdevDetails
+from devicetrack.objects import PCIDetails
 from devicetrack.objects import VPMEMDetails
 from devicetrack.objects.pci_alias import PCIAlias
 from devicetrack.objects.values import Capacity
@@ -51,6 +52,7 @@ from devicetrack.objects.values import Usage
 from devicetrack.objects.values import Use
 from devicetrack.objects.values import WipeProgress
 from devicetrack.virt import driver
+from devicetrack.virt import fake_functions
 from devicetrack.virt import fake_guests
 from devicetrack.virt import metadata
 
@@ -58,7 +60,9 @@ LOG = log.logger(__name__)
 
 VPMEM = 'vpmem'
 MDEV = 'mdev'
-KINDS = frozenset((VPMEM, MDEV))
+PCI = fake_functions.PCI
+KINDS = frozenset((VPMEM, MDEV))                # of every host; one that gets PCI functions has these too
+KEEPING = frozenset((VPMEM, PCI))               # devices that keep what guests write
 
 Domain = fake_guests.Domain
 addresses_in = fake_guests.addresses_in
@@ -88,8 +92,10 @@ class FakeHost:
     Threads may share it. ``calls`` counts the calls of drivers by name. ``unknown_kinds`` (kind to reason) makes parts
     of the inventory unreadable, ``unknown_domains`` (domain UUID to reason) makes documents unreadable, and with a
     reason in ``disconnected`` the hypervisor gives no answer at all. ``live_migration_obstacles`` (kind to reason)
-    keeps guests from moving. ``unproven`` are the namespaces that no proof on this machine calls clean; the machine
-    keeps its proofs when managers and stores are gone. ``wiping`` says how far wipes are, for tests that look at that.
+    keeps guests from moving. ``unproven`` are the namespaces and functions that no proof on this machine calls clean;
+    the machine keeps its proofs when managers and stores are gone. ``wiping`` says how far wipes are, for tests that
+    look at that. ``lent`` are the functions that have the driver for guests: the hypervisor gives them that when it
+    starts a guest, and never takes it away, as libvirt does when it is killed at the wrong moment.
     """
 
     _hosts: dict[str, FakeHost] = {}
@@ -102,11 +108,13 @@ class FakeHost:
         self.disconnected: str | None = None
         self.live_migration_obstacles: dict[str, str] = {}
         self.boot = str(uuid.uuid4())
+        self.kinds = KINDS
         self.devices: dict[DeviceKey, InventoryDevice] = {}
         self.parents: dict[str, Parent] = {}
         self.domains: dict[str, Domain] = {}
         self.contents: dict[DeviceKey, bytes] = {}
         self.unproven: set[DeviceKey] = set()
+        self.lent: set[DeviceKey] = set()
         self.wiping: dict[DeviceKey, WipeProgress] = {}
         self.busy: set[DeviceKey] = set()
         self.missing: tuple[Missing, ...] = ()
@@ -150,6 +158,31 @@ class FakeHost:
             if not proven or key in self.contents:
                 self.unproven.add(key)
         return key
+
+    def add_function(self, address: str, resource_class: str = 'CUSTOM_FUNCTION', physfn: str | None = None,
+                     has_vfs: bool = False, vf_number: int = -1, group: str | None = None, serial: str = '',
+                     numa_node: int | None = 0, proven: bool = True) -> DeviceKey:
+        """Add a PCI function. What guests leave in it is empty.
+
+        :param physfn: the address of the physical function of a virtual one; neither goes beside the other
+        :param has_vfs: whether it is a physical function with virtual ones
+        :param group: functions of one group go together
+        :param proven: as in :meth:`add_namespace`
+        """
+        device, fields = fake_functions.function(address, resource_class, physfn, has_vfs, vf_number, group, serial,
+                                                 numa_node)
+        with self.lock:
+            self.kinds |= {PCI}
+            self._put(device._replace(details=_details_text(PCIDetails, **fields)), address)
+            if not proven or device.key in self.contents:
+                self.unproven.add(device.key)
+        return device.key
+
+    def add_card(self, address: str, vfs: int, of_pf: str = 'CUSTOM_PF', of_vf: str = 'CUSTOM_VF') -> list[DeviceKey]:
+        """Add a physical function ``….0`` and its virtual ones, with the resource classes of either."""
+        return [self.add_function(address, of_pf, has_vfs=True), *(
+            self.add_function(f'{address[:-1]}{number + 1}', of_vf, address, vf_number=number)
+            for number in range(vfs))]
 
     def add_parent(self, name: str, costs: Mapping[str, int] | None = None, units: int = 16,
                    resource_class: str = 'VGPU', numa_node: int | None = 0, address: str | None = None) -> None:
@@ -200,13 +233,17 @@ class FakeHost:
             device = self.devices[key]
             of_device = {name: values.pop(name) for name in ('unhealthy', 'adoptable', 'exclusions') if name in values}
             device = device._replace(**of_device)
-            if {'namespace_uuid', 'size_bytes'} & values.keys():
-                self.unproven.add(key)                  # the proof was of another namespace
+            if {'namespace_uuid', 'size_bytes', *fake_functions.IDENTITY} & values.keys():
+                self.unproven.add(key)                  # the proof was of another namespace or function
             self._put(device._replace(details=_changed(device.details, **values)), self._addresses[key])
 
     def reboot(self) -> None:
-        """Boot again: guests are off, transient ones are gone, and namespaces have other paths."""
+        """Boot again: guests are off, transient ones are gone, and namespaces have other paths.
+
+        Functions have the host's driver again.
+        """
         with self.lock:
+            self.lent.clear()
             self.boot = str(uuid.uuid4())
             self.domains = {name: dataclasses.replace(domain, live=None, arriving=False)
                             for name, domain in self.domains.items() if domain.defined is not None}
@@ -226,6 +263,7 @@ class FakeHost:
         """
         addresses = tuple(addresses_in(elements))
         with self.lock:
+            self._lend(addresses)
             defined = addresses if define else None
             self.domains[domain_uuid] = Domain(domain_uuid, addresses, None if arriving else defined, metadata,
                                                arriving, defined if arriving else None)
@@ -267,6 +305,11 @@ class FakeHost:
             domain = self.domains[domain_uuid]
             domain.live = domain.defined if domain.saved is None else domain.saved
             domain.saved = None
+            self._lend(domain.live or ())
+
+    def _lend(self, addresses: Iterable[str]) -> None:
+        """Give functions the driver for guests."""
+        self.lent.update(key for address in addresses if (key := DeviceKey(PCI, address)) in self.devices)
 
     def delete_guest(self, domain_uuid: str) -> None:
         """Turn a guest off and undefine it, with its managed-save image. One that is gone already is no error."""
@@ -330,10 +373,15 @@ class FakeHost:
                 else self._devices
             capacities = () if MDEV in unknown else tuple(
                 capacity for parent in self.parents.values() for capacity in _capacities(parent))
-        return Inventory(devices, capacities, KINDS.difference(unknown),
+        return Inventory(devices, capacities, self.kinds.difference(unknown),
                          tuple(Unknown(kind, reason) for kind, reason in unknown.items()), self.missing,
-                         frozenset((VPMEM,)), frozenset(self.unproven.intersection(self.devices)),
+                         self.keeping, frozenset(self.unproven.intersection(self.devices)),
                          self.overlaps)
+
+    @property
+    def keeping(self) -> frozenset[str]:
+        """The kinds of this host whose devices keep what guests write."""
+        return KEEPING & self.kinds
 
     def usage(self, guarding: bool = False) -> Usage:
         """Read who uses what.
@@ -366,8 +414,12 @@ class FakeHost:
                          tuple(Unknown(what, reason) for what, reason in unknown.items()), arriving)
 
     def _meant(self, address: str) -> DeviceKey | None:
-        """Find the device that an address of this boot means. A UUID means its device even while that is gone."""
-        return DeviceKey(MDEV, address) if _kind_of(address) == MDEV else self._owners_of_addresses.get(address)
+        """Find the device that an address of this boot means.
+
+        A UUID, and the address of a function, mean their device even while that is gone.
+        """
+        kind = _kind_of(address)
+        return self._owners_of_addresses.get(address) if kind == VPMEM else DeviceKey(kind, address)
 
     def _named_by_definition(self, domain: Domain) -> list[tuple[str, DeviceKey | None]]:
         """Find the devices of an inactive definition: by its addresses, and for paths of another boot by its record."""
@@ -477,10 +529,10 @@ class FakeHost:
 
     def realize(self, assignment: DeviceAssignment) -> Realized:
         key = DeviceKey(assignment.kind, assignment.identifier)
-        if key.kind == VPMEM:
-            namespace = self._namespace(assignment)
+        if key.kind in KEEPING:
+            there = self._there(assignment)
             self.unproven.add(key)
-            return Realized(key, namespace.details)
+            return Realized(key, there.details)
         wanted = assignment.details
         create = wanted.origin == vocabulary.CREATED
         if create and key not in self.devices:
@@ -502,8 +554,9 @@ class FakeHost:
 
     def unrealize(self, assignment: DeviceAssignment) -> None:
         key = DeviceKey(assignment.kind, assignment.identifier)
-        if key.kind == VPMEM:
-            self._namespace(assignment)
+        if key.kind in KEEPING:
+            self._there(assignment)
+            self.lent.discard(key)
             self.enter('wipe')
             self.unproven.add(key)
             self.contents.pop(key, None)
@@ -515,21 +568,21 @@ class FakeHost:
             self.enter('destroyed')
 
     def is_untouched(self, assignment: DeviceAssignment) -> bool:
-        """Whether a namespace was claimed and never made ready for a guest, and is as clean as it was then."""
+        """Whether a device that keeps bytes was claimed and never made ready for a guest, and is as clean as then."""
         key = DeviceKey(assignment.kind, assignment.identifier)
-        if key.kind != VPMEM or key in self.unproven or not assignment.was_only_claimed:
+        if key.kind not in KEEPING or key in self.unproven or key in self.lent or not assignment.was_only_claimed:
             return False
-        self._namespace(assignment)
+        self._there(assignment)
         return True
 
     def prove(self, assignment: DeviceAssignment, how: str) -> None:
-        """Look whether a namespace is clean, or wipe it; then the machine has a proof."""
+        """Look whether a namespace or a function is clean, or wipe it; then the machine has a proof."""
         key = DeviceKey(assignment.kind, assignment.identifier)
         if how == vocabulary.WIPE:
             self.unrealize(assignment)
             self.unproven.discard(key)
             return
-        self._namespace(assignment)
+        self._there(assignment)
         if how == vocabulary.BLANK and key in self.contents:
             raise exception.NotProven(*key, 'it has to be read')
         if how == vocabulary.READ:
@@ -541,21 +594,29 @@ class FakeHost:
     def address_of(self, assignment: DeviceAssignment) -> str:
         """Return the address for the guest's element. It is valid in this boot."""
         if assignment.kind == VPMEM:
-            address: str = _fields(self._namespace(assignment).details)['devpath']
+            address: str = _fields(self._there(assignment).details)['devpath']
             return address
+        if assignment.kind == PCI:
+            return self._there(assignment).identifier
         with self.lock:
             if DeviceKey(assignment.kind, assignment.identifier) not in self.devices:
                 raise exception.DeviceGone(assignment.kind, assignment.identifier, 'no device has its UUID')
         identifier: str = assignment.identifier
         return identifier
 
-    def _namespace(self, assignment: DeviceAssignment) -> InventoryDevice:
+    def _there(self, assignment: DeviceAssignment) -> InventoryDevice:
+        """:raises DeviceGone: no namespace or function has the name, or another one"""
         with self.lock:
             device = self.devices.get(DeviceKey(assignment.kind, assignment.identifier))
         if device is None:
-            raise exception.DeviceGone(assignment.kind, assignment.identifier, 'no namespace has this name')
+            raise exception.DeviceGone(assignment.kind, assignment.identifier, 'no device has this name')
         found, recorded = _fields(device.details), assignment.details
-        if (found['namespace_uuid'], found['size_bytes']) != (recorded.namespace_uuid, recorded.size_bytes):
+        if assignment.kind == PCI:
+            name = fake_functions.differs(found, recorded)
+            if name is not None:
+                raise exception.DeviceGone(PCI, assignment.identifier, f'another function is there: its {name} is '
+                                           f'{found[name]}, recorded was {getattr(recorded, name)}')
+        elif (found['namespace_uuid'], found['size_bytes']) != (recorded.namespace_uuid, recorded.size_bytes):
             raise exception.DeviceGone(assignment.kind, assignment.identifier, 'another namespace has its name')
         return device
 
@@ -598,7 +659,7 @@ class FakeDriver(driver.VirtDriver):
         return self.machine.aliases
 
     def wiped_kinds(self) -> frozenset[str]:
-        return frozenset((VPMEM,))
+        return KEEPING
 
     def wiping(self, keys: Iterable[DeviceKey]) -> Mapping[DeviceKey, WipeProgress]:
         return {key: progress for key in keys if (progress := self.machine.wiping.get(key)) is not None}
@@ -675,7 +736,7 @@ class FakeDriver(driver.VirtDriver):
 
     def disprove(self, keys: Iterable[DeviceKey]) -> None:
         with self.machine.lock:
-            self.machine.unproven.update(key for key in keys if key.kind == VPMEM)
+            self.machine.unproven.update(key for key in keys if key.kind in KEEPING)
 
     def guest_config(self, assignments: Sequence[DeviceAssignment], flavor: str | None = None,
                      beside: Sequence[DeviceAssignment] = ()) -> GuestConfig:
@@ -721,7 +782,7 @@ class FakeDriver(driver.VirtDriver):
 
 
 def _kind_of(address: str) -> str:
-    return VPMEM if address.startswith('/') else MDEV
+    return VPMEM if address.startswith('/') else PCI if fake_functions.is_address(address) else MDEV
 
 
 def _capacities(parent: Parent) -> tuple[Capacity, ...]:

@@ -284,8 +284,8 @@ class _Run:
         return {name: view for name, view in views.items() if view is not None}
 
     def _machines(self) -> dict[str, Any]:
-        return {host.name: (host.machine.boot, host.machine.devices, host.machine.domains, host.machine.contents)
-                for host in self.world}
+        return {host.name: (host.machine.boot, host.machine.devices, host.machine.domains, host.machine.contents,
+                            sorted(host.machine.lent)) for host in self.world}
 
     def _canonical(self, dying: Host | None = None) -> str:
         """A digest of all that a restart can see, with random names replaced by numbers.

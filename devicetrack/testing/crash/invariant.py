@@ -5,6 +5,7 @@ Each function returns what is wrong, in words; an empty list is good.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,23 +13,31 @@ from devicetrack import vocabulary
 from devicetrack.engine import reconcile
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Record
+from devicetrack.testing import exclusions
 from devicetrack.testing.crash.process import LedgerView
 from devicetrack.testing.crash.world import STRANGER
 from devicetrack.testing.crash.world import World
 from devicetrack.virt import fake
+
+# Reasons for which a device may be withheld when nothing is under way.
+_AT_REST = frozenset((vocabulary.DRAINED, vocabulary.EXCLUDED))
 
 # By host and instance, how many devices of each resource class it owns.
 Owners = Mapping[str, Mapping[str, Mapping[str, int]]]
 
 
 def at_a_moment(world: World, views: Mapping[str, LedgerView]) -> list[str]:
-    """In use by a guest ⊆ realized ⊆ rows ⊆ held in the ledgers that ``views`` shows, and what guests wrote."""
+    """In use by a guest ⊆ realized ⊆ rows ⊆ held in the ledgers that ``views`` shows, and what guests wrote.
+
+    Besides, nobody owns a device beside one that excludes it.
+    """
     records = world.records()
     wrong = []
     for host in world:
         rows = {record.key: record for name, record in records if name == host.name}
         wrong += [f'host {host.name}: {what}' for what in
                   (*_uses(host.machine, rows), *_contents(world, host.name, host.machine, rows),
+                   *exclusions.broken(_exclusive(host.machine, rows)),
                    *(_held(rows, views[host.name]) if host.name in views else ()))]
     return wrong
 
@@ -60,7 +69,7 @@ def _contents(world: World, host: str, machine: Any, rows: Mapping[DeviceKey, Re
     wrong = []
     for use in machine.usage().uses:
         key = DeviceKey(use.kind, use.identifier or '')
-        if use.live and key.kind == fake.VPMEM and key in machine.devices and not machine.read(key):
+        if use.live and key.kind in fake.KEEPING and key in machine.devices and not machine.read(key):
             wrong.append(f'{key.identifier} was wiped under {use.domain_uuid}, which runs on it')
     for key in machine.devices:
         wrote = machine.read(key).decode()
@@ -71,13 +80,24 @@ def _contents(world: World, host: str, machine: Any, rows: Mapping[DeviceKey, Re
             wrong.append(f'{key.identifier} has no owner and has what {wrote} wrote')
         elif wrote and row is not None and row.instance_uuid != wrote:
             wrong.append(f'{key.identifier} of {row.instance_uuid} has what {wrote} wrote')
-        if wrote and key.kind == fake.VPMEM and key not in machine.unproven:
+        if wrote and key.kind in fake.KEEPING and key not in machine.unproven:
             wrong.append(f'{key.identifier} is proven clean and has what {wrote} wrote')
         before = world.written.get((host, key))
         if not wrote and before is not None and row is not None and row.state != vocabulary.RELEASING and \
                 (row.instance_uuid, row.claim_id) == (before.instance_uuid, before.claim_id):
             wrong.append(f'{key.identifier} lost what its owner {row.instance_uuid} wrote')
     return wrong
+
+
+def _exclusive(machine: Any, rows: Mapping[DeviceKey, Record],
+               excluded: Iterable[DeviceKey] = ()) -> list[exclusions.ExclusiveDevice]:
+    """The devices that exclude others, with their owners by the rows.
+
+    :param excluded: the devices that a ledger withholds for that reason
+    """
+    return [exclusions.ExclusiveDevice(key, device.exclusions, rows[key].instance_uuid if key in rows else None, False,
+                                       key in excluded)
+            for key, device in machine.devices.items() if device.exclusions]
 
 
 def _held(rows: Mapping[DeviceKey, Record], view: LedgerView) -> list[str]:
@@ -87,13 +107,20 @@ def _held(rows: Mapping[DeviceKey, Record], view: LedgerView) -> list[str]:
 
 
 def at_rest(world: World, views: Mapping[str, LedgerView]) -> list[str]:
-    """After a start and an audit, with nothing under way: besides the above, nothing is half done or forgotten."""
+    """After a start and an audit, with nothing under way: besides the above, nothing is half done or forgotten.
+
+    A function without an owner has the host's driver, and just what somebody's devices exclude is withheld as that.
+    """
     wrong = at_a_moment(world, views)
     records = world.records()
     for host in world:
         rows = {record.key: record for name, record in records if name == host.name}
         if host.name in views:
             wrong += [f'host {host.name}: {what}' for what in _forgotten(rows, views[host.name])]
+            wrong += [f'host {host.name}: {what}' for what in exclusions.disagreements(
+                _exclusive(host.machine, rows, _excluded(views[host.name])))]
+        wrong += [f'host {host.name}: {key.identifier} has no owner and has the driver for guests still'
+                  for key in host.machine.lent if key not in rows]
         # A device that a domain names, or comes back on from its managed-save image, waits for that to end.
         named = {(use.kind, use.identifier) for use in host.machine.usage().uses}
         wrong += [f'host {host.name}: {key.identifier} of {row.instance_uuid} is on its way back still'
@@ -101,11 +128,16 @@ def at_rest(world: World, views: Mapping[str, LedgerView]) -> list[str]:
     return wrong
 
 
+def _excluded(view: LedgerView) -> set[DeviceKey]:
+    return {DeviceKey(unit.kind, unit.identifier) for unit in view.units
+            if unit.identifier is not None and vocabulary.EXCLUDED in unit.withheld.split(', ')}
+
+
 def _forgotten(rows: Mapping[DeviceKey, Record], view: LedgerView) -> list[str]:
     wrong = [f'{unit.identifier} is held for {unit.instance_uuid} without a row' for unit in view.units
              if unit.instance_uuid is not None and (unit.kind, unit.identifier) not in rows]
     wrong += [f'{unit.identifier} is withheld: {unit.withheld}' for unit in view.units
-              if unit.withheld not in ('', vocabulary.DRAINED)]
+              if not {reason for reason in unit.withheld.split(', ') if reason} <= _AT_REST]
     if view.doubts:
         wrong.append(f'{view.doubts} commits are in doubt still')
     return wrong
@@ -140,6 +172,8 @@ def at_the_end(world: World, views: Mapping[str, LedgerView], findings: Mapping[
             wrong.append(f'host {host.name}: owners are {found} and should be {expected}')
         if host.name in views:
             view = views[host.name]
+            for key in _excluded(view):
+                left[host.machine.devices[key].resource_class] -= 1
             found_left = {name: room + view.drained[name] for name, room in view.room.items()}
             if found_left != left:
                 wrong.append(f'host {host.name}: {found_left} can be had, or is drained, and should be {left}')

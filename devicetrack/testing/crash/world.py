@@ -107,11 +107,11 @@ class Machine(fake.FakeHost):
         self.at_work = at_work
 
     def start_strange_guest(self, domain_uuid: str, keys: Collection[DeviceKey]) -> None:
-        """Start a guest that nobody here knows, on these devices. It leaves its name on the memory that it got."""
+        """Start a guest that nobody here knows, on these devices. It leaves its name on those that keep it."""
         self.start_guest(domain_uuid, [fake_guests.element(key.kind, self._addresses[key]) for key in keys],
                          define=False)
         for key in keys:
-            if key.kind == fake.VPMEM:
+            if key.kind in fake.KEEPING:
                 self.write(key, domain_uuid.encode())
 
     def leave_to_child(self) -> Callable[[], None]:
@@ -158,7 +158,7 @@ class Hypervisor:
         self._machine, self._host, self._world = machine, host, world
 
     def start_guest(self, instance_uuid: str, config: GuestConfig, define: bool = True) -> None:
-        """Start a guest with what ``guest_config`` said. It leaves its name on the memory that it got."""
+        """Start a guest with what ``guest_config`` said. It leaves its name on the devices that keep it."""
         self._machine.start_guest(instance_uuid, config.devices, define, config.metadata)
         self._world.guest_writes(self._host, instance_uuid)
 
@@ -570,7 +570,9 @@ class World:
         machine = self[host_name].machine
         rows = {(name, record.key): record for name, record in self.records()}
         for use in machine.usage().uses:
-            if use.domain_uuid == instance_uuid and use.live and use.kind == fake.VPMEM and use.identifier is not None:
+            if use.domain_uuid == instance_uuid and use.live and use.kind in fake.KEEPING:
+                if use.identifier is None:
+                    continue
                 key = DeviceKey(use.kind, use.identifier)
                 if not machine.read(key):
                     machine.write(key, instance_uuid.encode())

@@ -15,11 +15,14 @@ from devicetrack.tests.crash import service
 
 
 def machine() -> Machine:
-    """Four namespaces, and a parent that makes four vGPUs."""
+    """Four namespaces, a parent that makes four vGPUs, a card with four virtual functions, and two that go together."""
     made = Machine()
     for number in range(4):
         made.add_namespace(f'd{number}')
     made.add_parent('p0', units=4)
+    made.add_card('0000:81:00.0', 4, service.CARD, service.VF)
+    for number in range(2):
+        made.add_function(f'0000:82:00.{number}', service.PAIR, group='pair')
     return made
 
 
@@ -56,9 +59,10 @@ class ComputeOperation(explore.Operation):
 
         What it wrote is there and no domain names it: only its rows keep the older manager from it.
         """
-        for size in self.next_sizes:
+        # While somebody has a whole card, nobody gets a virtual function of it.
+        for size, vfs in [(size, size) for size in self.next_sizes] + [(size, 0) for size in self.next_sizes]:
             with contextlib.suppress(exception.NoFit):
-                instance_uuid = booted(world, host, service.Flavor(name='next', pmem=size, vgpu=size), 'next')
+                instance_uuid = booted(world, host, service.Flavor(name='next', pmem=size, vgpu=size, vfs=vfs), 'next')
                 world[host].hypervisor.delete_guest(instance_uuid)
                 world.data.get_instance(instance_uuid).state = compute_service.REBOOTING
                 return
@@ -108,6 +112,33 @@ class Boot(ComputeOperation):
     def run(self, world: World) -> None:
         instance = world.data.get_instance(self.instance)
         world['a'].spawn(instance, instance.flavor.request)
+
+
+class BootWhole(Boot):
+    """With a whole card, which nobody has then a virtual function of, and with all of an IOMMU group."""
+
+    name = 'boot with a card'
+
+    def setup(self, world: World) -> None:
+        self.instance = world.data.create('one', service.WHOLE)
+
+
+class Excluded(ComputeOperation):
+    """Nobody gets a card while an instance has a virtual function of it; when that is gone, somebody does."""
+
+    name = 'boot beside a function'
+
+    def setup(self, world: World) -> None:
+        self.instance = booted(world, flavor=service.Flavor(name='function', vfs=1))
+        self.next = world.data.create('two', service.Flavor(name='card', cards=1))
+
+    def run(self, world: World) -> None:
+        for _again in range(2):
+            instance = world.data.get_instance(self.next)
+            with contextlib.suppress(exception.NoFit):
+                world['a'].spawn(instance, instance.flavor.request)
+            if world.data.get_instance(self.instance).state != compute_service.DELETED:
+                world['a'].delete(world.data.get_instance(self.instance))
 
 
 class FailedBoot(Boot):
@@ -187,7 +218,7 @@ class Drain(ComputeOperation):
     """An operator drains a device, and a parent whose devices an instance has."""
 
     name = 'drain'
-    targets = ('vpmem', 'd3', False), ('mdev', 'p0', True)
+    targets = ('vpmem', 'd3', False), ('mdev', 'p0', True), ('pci', '0000:81:00.4', False)
 
     def setup(self, world: World) -> None:
         self.instance = booted(world)
@@ -256,9 +287,10 @@ class Move(ComputeOperation):
 
     hosts: tuple[str, ...] = ('a', 'b')
     kind = compute_service.RESIZE
+    flavor = service.SMALL
 
     def setup(self, world: World) -> None:
-        self.instance = booted(world)
+        self.instance = booted(world, flavor=self.flavor)
         self.migrate(world)
 
     def migrate(self, world: World) -> None:
@@ -298,6 +330,13 @@ class Resize(Move):
         self.destination(world).finish_resize(*self.of(world))
 
 
+class ResizeToWhole(Resize):
+    """From a virtual function to a whole card."""
+
+    name = 'resize to a card'
+    flavors = service.SMALL, service.WHOLE
+
+
 class Claimed(Resize):
     """Begins when the destination has its claim and the guest still runs at the source."""
 
@@ -329,6 +368,11 @@ class RevertResize(Resized):
         self.become(world, 'reverting')
         self.destination(world).revert_resize(*self.of(world))
         self.source(world).finish_revert_resize(*self.of(world))
+
+
+class RevertFromWhole(RevertResize):
+    name = 'revert resize to a card'
+    flavors = service.SMALL, service.WHOLE
 
 
 class DeleteResized(Resized):
@@ -400,6 +444,7 @@ class SameHostDropNew(DropNew):
 class LiveMigration(Move):
     name = 'live migration'
     kind = compute_service.LIVE_MIGRATION
+    flavor = service.MOVABLE
 
     def claim(self, world: World) -> Any:
         """Ask both ends, and claim at the destination; which device becomes which."""
@@ -456,8 +501,8 @@ class SourceBack(Evacuation):
 
 
 OPERATIONS: list[Any] = [
-    Boot, FailedBoot, Delete, DeleteSaved, Reboot, Rebuild, Reap, Drain, Undrain, HostReboot, HostRebootAnew,
-    Resize, ConfirmResize, RevertResize, DeleteResized, DeleteClaimed, DropNew, DropOld,
-    SameHostResize, SameHostShrink, SameHostConfirm, SameHostRevert, SameHostDelete, SameHostDropNew,
+    Boot, BootWhole, Excluded, FailedBoot, Delete, DeleteSaved, Reboot, Rebuild, Reap, Drain, Undrain, HostReboot,
+    HostRebootAnew, Resize, ResizeToWhole, RevertFromWhole, ConfirmResize, RevertResize, DeleteResized, DeleteClaimed,
+    DropNew, DropOld, SameHostResize, SameHostShrink, SameHostConfirm, SameHostRevert, SameHostDelete, SameHostDropNew,
     LiveMigration, LiveRollback, Evacuation, SourceBack,
 ]

@@ -10,6 +10,7 @@ import uuid
 from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.claims.manager import ClaimManager
+from devicetrack.objects import DeviceRequest
 from devicetrack.objects.values import GuestConfig
 from devicetrack.testing import compute_service
 from devicetrack.testing import fixtures
@@ -32,24 +33,36 @@ Target = tuple[str, str, bool]
 
 @dataclasses.dataclass
 class Flavor(compute_service.Flavor):
-    """So many namespaces and vGPUs."""
+    """So many namespaces, vGPUs, virtual functions, whole cards, and functions that go together."""
 
     name: str = ''
     pmem: int = 0
     vgpu: int = 0
+    vfs: int = 0
+    cards: int = 0
+    pairs: int = 0
 
     @property
     def request(self) -> Any:
-        return fixtures.a_request(self.pmem, self.vgpu)
+        return DeviceRequest.of(*((name, amount) for name, amount in self.devices.items() if amount))
 
     @property
     def devices(self) -> dict[str, int]:
-        return {fixtures.PMEM: self.pmem, fixtures.VGPU: self.vgpu}
+        return {fixtures.PMEM: self.pmem, fixtures.VGPU: self.vgpu, VF: self.vfs, CARD: self.cards,
+                PAIR: 2 * self.pairs}
 
+
+# Classes of PCI functions: a card's virtual functions, the card as a whole, and the two of one IOMMU group.
+VF: Final = 'CUSTOM_VF'
+CARD: Final = 'CUSTOM_CARD'
+PAIR: Final = 'CUSTOM_PAIR'
 
 NONE: Final = Flavor(name='none')
-SMALL: Final = Flavor(name='small', pmem=1, vgpu=1)
-LARGE: Final = Flavor(name='large', pmem=2, vgpu=2)
+SMALL: Final = Flavor(name='small', pmem=1, vgpu=1, vfs=1)
+LARGE: Final = Flavor(name='large', pmem=2, vgpu=2, vfs=2)
+WHOLE: Final = Flavor(name='whole', pmem=1, cards=1, pairs=1)
+# Its guests can move while they run.
+MOVABLE: Final = Flavor(name='movable', pmem=1, vgpu=1)
 
 
 class Data(compute_service.ServiceData):

@@ -14,6 +14,7 @@ import devicetrack
 from devicetrack import exception
 from devicetrack.claims import running
 from devicetrack.claims.life import Life
+from devicetrack.engine import exclusion
 from devicetrack.objects.values import Usage
 from devicetrack.store.api import Changes
 from devicetrack.testing import crash
@@ -200,6 +201,30 @@ class SeesNothingSaved(crash.Machine):
                 domain.saved = saved[name]
 
 
+class LeavesTheDriver(crash.Machine):
+    """A machine on which functions that are given back stay with the driver for guests."""
+
+    def unrealize(self, assignment):
+        lent = set(self.lent)
+        super().unrealize(assignment)
+        self.lent |= lent
+
+
+class ExcludesNothing(service.Compute):
+    """Its ledger knows no device that keeps another one from being handed out."""
+
+    def make_manager(self):
+        # The process was forked for one run, so nobody has to end it.
+        mock.patch.object(exclusion.Exclusion, 'is_excluded', lambda _tokens, _unit: False).start()
+        return super().make_manager()
+
+
+class DeleteFunction(operations.Delete):
+
+    def setup(self, world):
+        self.instance = operations.booted(world, flavor=service.Flavor(name='function', vfs=1))
+
+
 def _with(life, make):
     """Have hosts of this process live another life; the process is forked for one run."""
     vars(running)['Life'] = life
@@ -323,6 +348,14 @@ class FailureTestCase(CrashTestCase):
     def test_a_guest_that_is_started_after_the_wipe(self):
         self.useFixture(fixtures.MonkeyPatch('devicetrack.testing.crash.world.Driver', AsksNoMoreAfterwards))
         self.assert_found(Delete(), 'without a row', 'somebody else starts', variants=[moments.GUEST])
+
+    def test_a_function_that_stays_with_the_driver_for_guests(self):
+        self.useFixture(fixtures.MonkeyPatch('devicetrack.tests.crash.operations.Machine', LeavesTheDriver))
+        report = self.assert_found(DeleteFunction(), 'has the driver for guests still', 'without any fault')
+        self.assertEqual({'none': 1}, report.failures)
+
+    def test_a_card_that_is_handed_out_beside_its_function(self):
+        self.assert_found(on(ExcludesNothing, operations.Excluded), 'beside 0000:81:00.1', 'without any fault')
 
     def test_a_managed_save_image_that_nobody_looks_at(self):
         self.useFixture(fixtures.MonkeyPatch('devicetrack.tests.crash.operations.Machine', SeesNothingSaved))

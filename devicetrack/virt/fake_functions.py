@@ -1,0 +1,46 @@
+"""PCI functions of a host in memory."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from typing import Final
+
+from devicetrack import vocabulary
+from devicetrack.objects import PCIDetails
+from devicetrack.objects.values import InventoryDevice
+
+PCI: Final = 'pci'
+
+# What tells a function from another one in its slot, of what tests change.
+IDENTITY: Final = ('vendor_id', 'product_id', 'serial', 'parent_address', 'vf_number')
+
+_ADDRESS: Final = re.compile(r'[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]')
+
+
+def is_address(text: str) -> bool:
+    """Whether it is the address of a PCI function, and not a path or the UUID of a mediated device."""
+    return _ADDRESS.fullmatch(text) is not None
+
+
+def function(address: str, resource_class: str, physfn: str | None, has_vfs: bool, vf_number: int, group: str | None,
+             serial: str, numa_node: int | None) -> tuple[InventoryDevice, dict[str, Any]]:
+    """A function as the inventory has it, without its details, and the fields of these."""
+    device_type = 'type-VF' if physfn is not None else 'type-PF' if has_vfs else 'type-PCI'
+    exclusions = []
+    if physfn is not None:
+        exclusions.append((f'sriov:{physfn}', vocabulary.PART))
+    elif has_vfs:
+        exclusions.append((f'sriov:{address}', vocabulary.WHOLE))
+    if group is not None:
+        exclusions.append((f'iommu:{group}', vocabulary.TOGETHER))
+    card = physfn or address
+    return (InventoryDevice(PCI, address, card, resource_class, card, numa_node, '', exclusions=tuple(exclusions)),
+            {'vendor_id': '1b36', 'product_id': '0010', 'subsystem': '1af4:1100', 'serial': serial,
+             'parent_address': physfn or '', 'vf_number': vf_number, 'device_type': device_type, 'driver': 'nvme',
+             'disks': '', 'traits_of_spec': []})
+
+
+def differs(found: dict[str, Any], recorded: PCIDetails) -> str | None:
+    """The first field in which a function is not the one that was recorded; None if it is."""
+    return next((name for name in IDENTITY if found[name] != getattr(recorded, name)), None)
