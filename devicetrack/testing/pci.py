@@ -35,6 +35,8 @@ VFIO_PCI: Final = 'vfio-pci'
 _NOBODY: Final = '(null)\n'
 _BRIDGE_CLASS: Final = '060400'
 _FIRST_PROCESS: Final = 1
+_FIRST_GROUP: Final = 12
+_GROUPS: Final = 1000                           # no host has more IOMMU groups
 _BLOCK_MAJOR: Final = 259
 _CHAR_MAJOR: Final = 240
 _NVME_REGISTERS: Final = '010802'
@@ -98,7 +100,13 @@ class PCIHost(fixtures.Fixture):
       which methods. The reset of a function in ``failing`` fails.
 
     Device nodes that processes have open need root to be made.
+
+    :param beside: another host of the same test. What is asked of the kernel by the number of an IOMMU group is asked
+        of both, so this one has other numbers, and the directory of ``/dev/vfio`` is that of the other
     """
+
+    def __init__(self, beside: PCIHost | None = None) -> None:
+        self._beside = beside
 
     def _setUp(self) -> None:
         top = self.useFixture(fixtures.TempDir()).path
@@ -112,14 +120,15 @@ class PCIHost(fixtures.Fixture):
         self._open: set[str] = set()
         self._controllers: dict[str, int] = {}
         self._next_controller = 0
-        self._next_group = 12
+        self._next_group: int = _FIRST_GROUP if self._beside is None else self._beside._next_group + _GROUPS
         self._next_number = 0
         self._numbers: dict[str, str] = {}
         for name in ('bus/pci/devices', 'bus/pci/drivers', 'class/net', 'class/block', 'class/nvme', 'dev/block',
                      'dev/char', 'kernel/iommu_groups'):
             os.makedirs(self._at(name))
-        self._vfio = os.path.join(self.dev, 'vfio')
-        os.makedirs(self._vfio)
+        self._vfio: str = os.path.join(self.dev, 'vfio') if self._beside is None else self._beside._vfio
+        os.makedirs(self._vfio, exist_ok=True)
+        os.makedirs(self.dev, exist_ok=True)
         self._put(self._at('bus/pci/drivers_probe'), '')
         self.add_process(_FIRST_PROCESS, 'systemd')
         os.symlink(str(_FIRST_PROCESS), os.path.join(self.proc, 'self'))
@@ -241,6 +250,11 @@ class PCIHost(fixtures.Fixture):
         os.unlink(self._at('bus/pci/devices', address))
         os.unlink(self._at(f'kernel/iommu_groups/{self._functions.pop(address).group}/devices', address))
         shutil.rmtree(self._directories.pop(address))
+
+    @property
+    def addresses(self) -> list[str]:
+        """The functions that are there."""
+        return list(self._functions)
 
     def path(self, address: str, name: str = '') -> str:
         """The path of a function's directory, or of an attribute in it."""

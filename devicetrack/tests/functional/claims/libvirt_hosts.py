@@ -142,8 +142,11 @@ class LibvirtHost(fixtures.Host):
             f'{label}:{"|".join(names)}' for label, names in self._namespaces.items()])
         self._configuration.set('devicetrack_vpmem', directory=self._directory)
         self._configuration.set('devices', enabled_mdev_types=list(self._mdev_types))
-        self.machine: Any = Machine(self._connect, self._kind, self._directory)
+        self.machine: Any = self.make_machine()
         super()._setUp()
+
+    def make_machine(self) -> Machine:
+        return Machine(self._connect, self._kind, self._directory)
 
     def reopen(self) -> None:
         """Open the store again, which may be another one by now."""
