@@ -35,7 +35,9 @@ def function(address: str, resource_class: str, physfn: str | None, has_vfs: boo
     if group is not None:
         exclusions.append((f'iommu:{group}', vocabulary.TOGETHER))
     card = physfn or address
-    return (InventoryDevice(PCI, address, card, resource_class, card, numa_node, '', exclusions=tuple(exclusions)),
+    device = InventoryDevice(PCI, address, card.upper(), resource_class, card, numa_node, '',
+                             exclusions=tuple(exclusions))
+    return (device,
             {'vendor_id': '1b36', 'product_id': '0010', 'subsystem': '1af4:1100', 'serial': serial,
              'parent_address': physfn or '', 'vf_number': vf_number, 'device_type': device_type, 'driver': 'nvme',
              'disks': '', 'traits_of_spec': []})

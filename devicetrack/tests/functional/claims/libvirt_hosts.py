@@ -157,6 +157,6 @@ class LibvirtHost(fixtures.Host):
         if self._kind == QEMU:                  # else all parts share the connection that is the host
             self.addCleanup(driver.close)
         self.machine.driver = driver
-        manager = ClaimManager(self.name, driver, self.store, self.conf, self.service)
+        manager = ClaimManager(self.name, driver, self.store, self.conf, self.service, self.providers)
         self._managers.append(manager)
         return manager

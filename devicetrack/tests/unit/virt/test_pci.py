@@ -79,6 +79,13 @@ class PCITestCase(base.TestCase):
             known.serial, known.driver, known.device_type, known.parent_address, known.vf_number))
         self.assertIn('CUSTOM_FAST', known.traits)
 
+    def test_its_provider_is_its_card_by_the_address_in_capitals(self) -> None:
+        card = self.host.add_igb('0000:3d:00.0')
+        [function] = self.host.make_vfs(card, 1)
+        for device in self.devices(self.kind({'vendor_id': '8086'})).values():
+            self.assertEqual(('0000:3D:00.0', card), (device.provider, device.parent))
+        self.assertIn(function, self.devices(self.kind({'vendor_id': '8086'})))
+
     def test_what_is_not_ours_is_not_in_stock(self) -> None:
         self.host.add_nvme(DISK, 'S1')
         other = self.host.add_nvme('0000:02:00.0', 'S2')

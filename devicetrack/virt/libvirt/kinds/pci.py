@@ -49,6 +49,7 @@ from devicetrack.virt.libvirt.kinds import api
 from devicetrack.virt.libvirt.kinds import pci_cleaner
 from devicetrack.virt.libvirt.kinds import pci_memory
 from devicetrack.virt.libvirt.kinds import pci_options
+from devicetrack.virt.libvirt.kinds import placement_names
 
 # NVM Express controllers. Their driver tells a serial number (Linux: drivers/nvme/host/sysfs.c).
 _NVME: Final = '0108'
@@ -113,7 +114,7 @@ class PCI(api.DeviceKind):
         devices = [
             InventoryDevice(
                 self.name, address, self._provider(function), pci_options.resource_class_of(spec, function),
-                self._provider(function), function.numa_node,
+                function.physfn or address, function.numa_node,
                 details.to_text(self._details(function, serials.get(address, ''), pci_options.traits_of(spec))),
                 problems[address] or _group_problem(function, groups, problems), True,
                 exclusions=_exclusions(function, groups))
@@ -131,7 +132,7 @@ class PCI(api.DeviceKind):
     @staticmethod
     def _provider(function: pci_sysfs.Function) -> str:
         """The stable name of the provider that counts a function: its physical function."""
-        return function.physfn or function.address
+        return placement_names.provider(function.physfn or function.address)
 
     def _serials(self, functions: Iterable[pci_sysfs.Function], all_of_them: bool = False) -> dict[str, str | None]:
         """The serial numbers of functions by address: '' if a function has none, None if it cannot be read now."""

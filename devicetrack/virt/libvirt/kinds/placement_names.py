@@ -37,6 +37,14 @@ def of_product(vendor_id: str, product_id: str) -> str:
     return f'{_CUSTOM}PCI_{vendor_id}_{product_id}'.upper()
 
 
+def provider(address: str) -> str:
+    """Return the stable name of the provider that counts a function, from its address or its physical function's.
+
+    Nova's provider has the node's name, an underscore, and the address in capitals: ``compute-7_0000:3D:00.0``.
+    """
+    return address.upper()
+
+
 def traits(text: str) -> frozenset[str]:
     """Return the traits for names separated by commas.
 
