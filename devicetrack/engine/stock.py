@@ -16,6 +16,7 @@ from typing import Final
 
 from devicetrack import vocabulary
 from devicetrack.engine.exclusion import Exclusion
+from devicetrack.engine.exclusion import is_taken
 from devicetrack.engine.pools import Pools
 from devicetrack.engine.selection import FREE
 from devicetrack.engine.selection import HELD
@@ -420,7 +421,18 @@ class Stock:
 
         For whoever changed the state or the reasons of a unit with exclusions.
         """
-        self._reconsider(self._exclusion.note(unit))
+        touched = self._exclusion.note(unit)
+        if touched and is_taken(unit):
+            # A card has many functions, and each of them is excluded now: nothing has to be looked up.
+            for other in touched:
+                if other.state == FREE and other is not unit:
+                    if other.withheld:
+                        other.withheld |= _EXCLUDED
+                    else:
+                        other.withheld = _EXCLUDED
+                        other.pool.free_count -= 1
+        else:
+            self._reconsider(touched)
         self._reconsider((unit,))
 
     def _set_exclusions(self, unit: Unit, exclusions: tuple[tuple[str, str], ...]) -> None:
