@@ -54,7 +54,7 @@ FULL = Effort(rounds=1500, commit_rounds=150, thread_rounds=25, guest_rounds=60,
               held=(1_000, 10_000, 22_000, 100_000), guests=1_000, rows=10, threads=16, rows_a_thread=25,
               fsyncs=50, imports=11, recovered_guests=1_000, recovery_rounds=15, providers=100, placed_instances=1_000,
               nodes=200, instances_a_node=20, kills=6, fleet=10_000, fleet_rounds=60,
-              asked_providers=1_000, asked_rounds=15, function_rounds=15, durable=True)
+              asked_providers=1_000, asked_rounds=15, function_rounds=5, durable=True)
 TINY = Effort(rounds=2, commit_rounds=1, thread_rounds=1, guest_rounds=1, batch=2, sizes=(2, 5), parents=2,
               devices_a_parent=3, cards=2, functions_a_card=3, held=(10, 20), guests=3, rows=2, threads=2,
               rows_a_thread=2, fsyncs=2, imports=1, recovered_guests=3, recovery_rounds=1, providers=3,

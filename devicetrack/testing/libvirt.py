@@ -189,7 +189,13 @@ class Libvirtd(fixtures.Fixture):
 
     It runs in a mount namespace in which the directories of libvirt are a temporary one: it shares no file, socket or
     guest with the machine's own. ``uri`` reaches it from outside. When the test ends its guests are ended with it.
+
+    :param sysfs: the PCI devices of its host are those of this directory (:class:`.pci.PCIHost`), on a machine that
+        has PCI devices itself
     """
+
+    def __init__(self, sysfs: str = '') -> None:
+        self._sysfs = sysfs
 
     def _setUp(self) -> None:
         # Not the test's own directory: a socket's path has a hundred bytes, and runners nest theirs deeply.
@@ -206,7 +212,7 @@ class Libvirtd(fixtures.Fixture):
         with open(os.path.join(self.path, 'log'), 'ab') as log:
             self._process = subprocess.Popen(
                 ('unshare', '--mount', '--propagation', 'private', sys.executable, private_libvirtd.__file__,
-                 self.path, _capabilities()),
+                 self.path, _capabilities(), self._sysfs),
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         deadline = time.monotonic() + _HANGS_S
         while True:

@@ -41,6 +41,7 @@ _BLOCK_MAJOR: Final = 259
 _CHAR_MAJOR: Final = 240
 _NVME_REGISTERS: Final = '010802'
 _ETHERNET: Final = '020000'
+_CONFIG_BYTES: Final = 64
 
 
 class Kind(NamedTuple):
@@ -99,7 +100,8 @@ class PCIHost(fixtures.Fixture):
     - ``reset_method`` takes the methods that the function has. ``resets`` are the functions that were reset, and by
       which methods. The reset of a function in ``failing`` fails.
 
-    Device nodes that processes have open need root to be made.
+    Device nodes that processes have open need root to be made. :class:`.libvirt.Libvirtd` can have ``root`` for the PCI
+    devices of its host.
 
     :param beside: another host of the same test. What is asked of the kernel by the number of an IOMMU group is asked
         of both, so this one has other numbers, and the directory of ``/dev/vfio`` is that of the other
@@ -126,6 +128,8 @@ class PCIHost(fixtures.Fixture):
         for name in ('bus/pci/devices', 'bus/pci/drivers', 'class/net', 'class/block', 'class/nvme', 'dev/block',
                      'dev/char', 'kernel/iommu_groups'):
             os.makedirs(self._at(name))
+        self._gone = os.path.join(top, 'gone')
+        os.mkdir(self._gone)
         self._vfio: str = os.path.join(self.dev, 'vfio') if self._beside is None else self._beside._vfio
         os.makedirs(self._vfio, exist_ok=True)
         os.makedirs(self.dev, exist_ok=True)
@@ -172,7 +176,11 @@ class PCIHost(fixtures.Fixture):
                            ('numa_node', str(numa_node)), ('modalias', _modalias(kind))):
             self._put(os.path.join(directory, name), f'{text}\n')
         self._put(os.path.join(directory, 'driver_override'), _NOBODY)
-        self._put(os.path.join(directory, 'config'), bytes.fromhex(f'{vendor[2:]}{vendor[:2]}').decode('latin-1') * 32)
+        # Of a plain header without capabilities (PCI Local Bus Specification, "Configuration Space Organization").
+        identity = bytes.fromhex(f'{vendor[2:]}{vendor[:2]}{product[2:]}{product[:2]}')
+        self._put(os.path.join(directory, 'config'), identity.ljust(_CONFIG_BYTES, b'\0').decode('latin-1'))
+        self._put(os.path.join(directory, 'uevent'), f'PCI_CLASS={kind.class_code.upper()}\nPCI_SLOT_NAME={address}\n')
+        self._link(self._at('bus/pci'), directory, 'subsystem')
         if kind.reset_methods:
             self._put(os.path.join(directory, 'reset_method'), ' '.join(kind.reset_methods) + '\n')
             self._put(os.path.join(directory, 'reset'), '')
@@ -247,7 +255,8 @@ class PCIHost(fixtures.Fixture):
             for entry in os.scandir(self._directories[physfn]):
                 if entry.name.startswith('virtfn') and os.path.basename(os.readlink(entry.path)) == address:
                     os.unlink(entry.path)
-        os.unlink(self._at('bus/pci/devices', address))
+        # The number of a link in sysfs goes to no other one, and that of a file only while the file is there.
+        os.rename(self._at('bus/pci/devices', address), os.path.join(self._gone, str(len(os.listdir(self._gone)))))
         os.unlink(self._at(f'kernel/iommu_groups/{self._functions.pop(address).group}/devices', address))
         shutil.rmtree(self._directories.pop(address))
 
@@ -279,6 +288,7 @@ class PCIHost(fixtures.Fixture):
             os.mkdir(directory)
             self._put(os.path.join(directory, 'unbind'), '')
         self._link(directory, self._directories[address], 'driver')
+        self._link(self._directories[address], directory, address)
         if driver == VFIO_PCI:
             self._put(os.path.join(self._vfio, str(function.group)), '')
         elif driver == 'nvme':
@@ -291,6 +301,7 @@ class PCIHost(fixtures.Fixture):
         driver = self.driver_of(address)
         if driver is None:
             return
+        os.unlink(self._at('bus/pci/drivers', driver, address))
         os.unlink(self.path(address, 'driver'))
         function = self._functions[address]
         if driver == VFIO_PCI and not any(self.driver_of(other) == VFIO_PCI for other, of in self._functions.items()

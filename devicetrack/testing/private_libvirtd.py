@@ -59,13 +59,27 @@ def _add_account(root: str) -> None:
             subprocess.run(('mount', '--bind', copy, path), check=True)
 
 
-def main(root: str, cache: str) -> None:
+# Where the PCI devices of a host are. Its processors and NUMA nodes are beside them.
+_PCI = ('bus/pci', 'devices/pci0000:00', 'kernel/iommu_groups')
+
+
+def _show(sysfs: str) -> None:
+    """Let libvirtd find the PCI devices of a directory that is laid out as sysfs, and none of the machine's."""
+    for name in _PCI:
+        subprocess.run(('mount', '--bind', os.path.join(sysfs, name), os.path.join('/sys', name)), check=True)
+    # Of libudev: it takes what is no sysfs, too (systemd: docs/ENVIRONMENT.md).
+    os.environ['SYSTEMD_DEVICE_VERIFY_SYSFS'] = '0'
+
+
+def main(root: str, cache: str, sysfs: str = '') -> None:
     directories = {os.path.join(root, name): target for name, target in _DIRECTORIES.items()}
     for source, target in (*directories.items(), (cache, '/var/cache/libvirt')):
         os.makedirs(source, exist_ok=True)
         os.makedirs(target, exist_ok=True)
         subprocess.run(('mount', '--bind', source, target), check=True)
     _add_account(root)
+    if sysfs:
+        _show(sysfs)
     for name, text in (('libvirtd.conf', _LIBVIRTD), ('qemu.conf', _QEMU)):
         with open(os.path.join(root, 'etc', name), 'w', encoding='ascii') as file:
             file.write(text.format(root=root))

@@ -6,6 +6,7 @@
     bus/pci/devices/<function>/modalias      vendor, product, subsystem and class in one line
     bus/pci/devices/<function>/driver        links to the driver that has it; no link without a driver
     bus/pci/devices/<function>/iommu_group   links to a directory that is called by its number
+    bus/pci/drivers/<driver>/<function>      links to the function, as long as that has its link to the driver
     bus/pci/devices/<function>/physfn        links a virtual function to its physical function
     bus/pci/devices/<function>/virtfn<n>     links a physical function to its virtual function number n
     class/net/<interface>                    links to a directory below that of its function
@@ -25,6 +26,7 @@ function's directory, with one read each. All come from one device, even if anot
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 import contextlib
@@ -116,6 +118,21 @@ class Function(NamedTuple):
         return self.class_code.startswith(_BRIDGES)
 
 
+class Look(NamedTuple):
+    """What a few listings show of all functions, without a read of any of them.
+
+    ``links`` has, by address, the number of the function's link in ``bus/pci/devices``. In one boot no other link has
+    it: the kernel makes one for each function that comes (bus_add_device in Linux: drivers/base/bus.c) and counts them
+    on (__kernfs_new_node in fs/kernfs/dir.c). ``drivers``, ``interfaces`` and ``controllers`` are by address too, as in
+    :class:`Function`.
+    """
+
+    links: Mapping[str, int]
+    drivers: Mapping[str, str]
+    interfaces: Mapping[str, tuple[str, ...]]
+    controllers: Mapping[str, str]
+
+
 class Tree:
     """The PCI functions of this host. Nothing here needs root.
 
@@ -135,9 +152,30 @@ class Tree:
 
         :raises CommandFailed: they cannot be listed; one that cannot be read has a ``problem`` instead
         """
+        look = self.look()
+        return self.read(sorted(look.links), look)
+
+    def look(self) -> Look:
+        """List the functions, and which of them drivers have.
+
+        :raises CommandFailed: they cannot be listed
+        """
+        try:
+            with os.scandir(self._devices) as entries:
+                links = {entry.name: entry.inode() for entry in entries if _ADDRESS.fullmatch(entry.name)}
+        except OSError as error:
+            raise exception.CommandFailed(f'listing {self._devices}', str(error.strerror)) from error
+        drivers = {address: driver for driver in self._list('bus/pci/drivers')
+                   for address in self._list(f'bus/pci/drivers/{driver}') if address in links}
+        return Look(links, drivers, self._interfaces(), self._controllers())
+
+    def read(self, addresses: Iterable[str], look: Look) -> list[Function]:
+        """Read some functions, in this order. One that goes away meanwhile is left out.
+
+        :raises CommandFailed: the functions of this host cannot be listed
+        """
         with self._listing() as devices:
-            addresses = sorted(filter(_ADDRESS.fullmatch, os.listdir(devices)))
-            reader = _Reader(devices, self._interfaces(), self._controllers())
+            reader = _Reader(devices, look.interfaces, look.controllers)
             return [function for function in map(reader.function, addresses) if function is not None]
 
     def function(self, address: str) -> Function | None:

@@ -77,10 +77,16 @@ class HostUse:
             self._use(blocks.functions(name), f'{name} is swap')
         for name, upper in blocks.held():
             self._use(blocks.functions(name), f'{name} is part of {upper}')
-        for address, why in _interfaces(sysfs, proc):
-            self._use((address,), why)
+        interfaces, why_used = _interfaces(sysfs, proc)
+        for interface, address in interfaces.items():
+            if interface in why_used:
+                self._use((address,), why_used[interface])
+        # The kernel lists interfaces of this network namespace only.
+        self._here = frozenset(interfaces.values())
+        self._elsewhere: dict[str, bool] = {}
         for pid, program, sort, number in processes.opened:
-            addresses, name = _open_device(sysfs, sort, number, blocks)
+            found, name = _open_device(sysfs, sort, number, blocks)
+            addresses = tuple(found)
             self._opened.update(address for address in addresses if address not in self._uses)
             self._use(addresses, f'process {pid} ({program}) has {name} open')
 
@@ -90,16 +96,25 @@ class HostUse:
         Each function is looked at alone: a physical function is not used because one of its virtual functions is.
         """
         use = self._uses.get(address)
-        if use is None and _ADDRESS.fullmatch(address):
-            # The kernel lists interfaces of this network namespace only, and keeps the directory for those of others.
-            with contextlib.suppress(OSError):
-                if not os.listdir(os.path.join(self._sysfs, 'bus/pci/devices', address, 'net')):
-                    use = 'its network interface is in another network namespace'
+        if use is None and self._is_elsewhere(address):
+            use = 'its network interface is in another network namespace'
         return use
 
     def is_only_open(self, address: str) -> bool:
         """Whether nothing but processes that have it open uses a function, as udev does when a disk comes."""
         return address in self._opened
+
+    def _is_elsewhere(self, address: str) -> bool:
+        """Whether a function has an interface in another network namespace, and none here."""
+        if address in self._here or not _ADDRESS.fullmatch(address):
+            return False
+        if address not in self._elsewhere:
+            # The kernel keeps the directory for interfaces of other namespaces, and shows none of them in it.
+            try:
+                self._elsewhere[address] = not os.listdir(f'{self._sysfs}/bus/pci/devices/{address}/net')
+            except OSError:
+                self._elsewhere[address] = False
+        return self._elsewhere[address]
 
     def _use(self, addresses: Iterable[str], why: str) -> None:
         for address in addresses:
@@ -277,8 +292,8 @@ def _open_device(sysfs: str, sort: str, number: str, blocks: _Blocks) -> tuple[I
     return (() if address is None else (address,)), name
 
 
-def _interfaces(sysfs: str, proc: str) -> Iterator[tuple[str, str]]:
-    """Find the functions whose network interfaces are used, and why."""
+def _interfaces(sysfs: str, proc: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Find the functions of network interfaces, and why interfaces are used; both by the interface's name."""
     directory = os.path.join(sysfs, 'class/net')
     why = _configured(directory, proc)
     functions = {}
@@ -294,9 +309,7 @@ def _interfaces(sysfs: str, proc: str) -> Iterator[tuple[str, str]]:
             if entry.startswith(_LOWER):
                 lower = entry.removeprefix(_LOWER)
                 why.setdefault(lower, f'{name} is built on its interface {lower}')
-    for name, address in functions.items():
-        if name in why:
-            yield address, why[name]
+    return functions, why
 
 
 def _configured(directory: str, proc: str) -> dict[str, str]:

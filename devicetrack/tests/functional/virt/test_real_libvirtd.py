@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from typing import Any
 import uuid
 
@@ -15,6 +16,7 @@ from devicetrack.objects import DeviceMap
 from devicetrack.objects import DevicePair
 from devicetrack.objects.values import DeviceKey
 from devicetrack.testing import libvirt as libvirt_fixtures
+from devicetrack.testing import pci
 from devicetrack.tests import base
 from devicetrack.tests.drivers import contract
 from devicetrack.tests.drivers import worlds
@@ -213,3 +215,27 @@ class RealLibvirtdTestCase(base.TestCase):
         inventory = self.driver.get_inventory()
         self.assertEqual({'mdev', 'vpmem'}, inventory.known_kinds)
         self.assertEqual(((), {'vpmem'}), (inventory.capacities, {device.kind for device in inventory.devices}))
+
+
+class MadeFunctionsTestCase(base.TestCase):
+    """PCI functions that are made of files, as a libvirtd finds them: benchmarks measure it beside our own reading."""
+
+    def test_they_are_what_the_daemon_has(self) -> None:
+        if not os.path.isdir('/sys/devices/pci0000:00'):
+            self.skipTest('the machine has no PCI devices')
+        host = self.useFixture(pci.PCIHost())
+        host.add_igb('0000:03:00.0')
+        functions = ['0000:03:00.0', *host.make_vfs('0000:03:00.0', 2), host.add_nvme('0000:01:00.0', 'S1')]
+        daemon = self.useFixture(libvirt_fixtures.Libvirtd(host.root))
+        connection = daemon.connect()
+        self.addCleanup(connection.close)
+        names = {f'pci_{address.replace(":", "_").replace(".", "_")}' for address in functions}
+        deadline = time.monotonic() + 60
+        while set(connection.listDevices('pci')) != names and time.monotonic() < deadline:
+            time.sleep(0.1)
+        self.assertEqual(names, set(connection.listDevices('pci')))
+        found = {address: connection.nodeDeviceLookupByName(name).XMLDesc(0)
+                 for address, name in zip(sorted(functions), sorted(names), strict=True)}
+        self.assertIn("<capability type='virt_functions' maxCount='7'>", found['0000:03:00.0'])
+        self.assertIn("<capability type='phys_function'>", found['0000:03:10.2'])
+        self.assertIn('<name>nvme</name>', found['0000:01:00.0'])

@@ -124,6 +124,14 @@ class PCITestCase(base.TestCase):
         self.assertIn('/srv', str(device.unhealthy))
         self.assertEqual([DISK], list(stock.written))
 
+    def test_what_the_host_begins_to_use_is_offered_no_more_at_the_next_look(self) -> None:
+        self.host.add_igb(CARD)
+        vf, _other = self.host.make_vfs(CARD, 2)
+        kind = self.kind({'vendor_id': '8086'})
+        self.assertEqual({None}, {device.unhealthy for device in self.devices(kind).values()})
+        self.host.give_address(self.host.interface_of(vf))
+        self.assertEqual({CARD, vf}, {address for address, device in self.devices(kind).items() if device.unhealthy})
+
     def test_a_group_with_what_the_host_uses_is_unhealthy(self) -> None:
         edu, network, _tester = self.host.add_shared_group(BRIDGE, '0000:07')
         self.host.give_address(self.host.interface_of(network))

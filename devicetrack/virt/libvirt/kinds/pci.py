@@ -42,6 +42,7 @@ from devicetrack.virt.libvirt import domain_xml
 from devicetrack.virt.libvirt import guest_xml
 from devicetrack.virt.libvirt import pci_disks
 from devicetrack.virt.libvirt import pci_driver
+from devicetrack.virt.libvirt import pci_rereading
 from devicetrack.virt.libvirt import pci_sysfs
 from devicetrack.virt.libvirt import pci_use
 from devicetrack.virt.libvirt import privileged
@@ -67,6 +68,9 @@ class PCI(api.DeviceKind):
         super().__init__(conf, hypervisor)
         self.options = pci_options.read(conf)
         self.tree = pci_sysfs.Tree(self.options.sysfs_root)
+        self._rereading = pci_rereading.Rereading(self.tree)
+        # To write them takes longer than to read the function, and every audit has the same of thousands.
+        self._details_text = functools.lru_cache(maxsize=1 << 13)(_details_text)
         self.host_use: Callable[[], pci_use.HostUse] = functools.partial(pci_use.HostUse, self.tree.root)
         # A spec may name no product. The classes of what it matches are known when that was read.
         self._seen_classes: frozenset[str] = frozenset()
@@ -101,7 +105,7 @@ class PCI(api.DeviceKind):
     # -- stock --------------------------------------------------------------------------------------------------------
 
     def stock(self) -> api.Stock:
-        functions = {function.address: function for function in self.tree.functions()}
+        functions = {function.address: function for function in self._rereading.functions()}
         offered = {address: (function, spec) for address, function in functions.items() if not function.is_bridge
                    and (spec := self.options.ours(function, functions.get(function.physfn or ''))) is not None}
         serials = self._serials([function for function, _spec in offered.values()], True)
@@ -115,7 +119,8 @@ class PCI(api.DeviceKind):
             InventoryDevice(
                 self.name, address, self._provider(function), pci_options.resource_class_of(spec, function),
                 function.physfn or address, function.numa_node,
-                details.to_text(self._details(function, serials.get(address, ''), pci_options.traits_of(spec))),
+                self._details_text(function, serials.get(address, ''), self._disks(function),
+                                   pci_options.traits_of(spec)),
                 problems[address] or _group_problem(function, groups, problems), True,
                 exclusions=_exclusions(function, groups))
             for address, (function, spec) in sorted(offered.items())]
@@ -151,11 +156,7 @@ class PCI(api.DeviceKind):
         """What tells a function, and what it goes back to: as it is now, or as it was ``before``."""
         driver, disks = (function.driver or '', self._disks(function)) if before is None else (
             before.driver, before.disks)
-        return PCIDetails(
-            vendor_id=function.vendor_id, product_id=function.product_id, subsystem=function.subsystem or '',
-            serial=serial, parent_address=function.physfn or '',
-            vf_number=-1 if function.vf_number is None else function.vf_number, device_type=function.device_type,
-            driver=driver, disks=disks, traits_of_spec=sorted(traits))
+        return _as_details(function, serial, driver, disks, traits)
 
     def _disks(self, function: pci_sysfs.Function) -> str | None:
         if not _is_nvme(function):
@@ -377,6 +378,19 @@ class PCI(api.DeviceKind):
         return (f"<hostdev mode='subsystem' type='pci' managed='{managed}'><source>"
                 f"<address domain='0x{domain}' bus='0x{bus}' slot='0x{slot}' function='0x{number}'/>"
                 '</source></hostdev>')
+
+
+def _as_details(function: pci_sysfs.Function, serial: str | None, driver: str, disks: str | None,
+                traits: Collection[str]) -> PCIDetails:
+    return PCIDetails(
+        vendor_id=function.vendor_id, product_id=function.product_id, subsystem=function.subsystem or '',
+        serial=serial, parent_address=function.physfn or '',
+        vf_number=-1 if function.vf_number is None else function.vf_number, device_type=function.device_type,
+        driver=driver, disks=disks, traits_of_spec=sorted(traits))
+
+
+def _details_text(function: pci_sysfs.Function, serial: str | None, disks: str | None, traits: frozenset[str]) -> str:
+    return details.to_text(_as_details(function, serial, function.driver or '', disks, traits))
 
 
 _Groups = Mapping[int, Sequence[pci_sysfs.Function]]
