@@ -31,11 +31,13 @@ from devicetrack.objects import DeclaredDevice
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import DeviceMap
 from devicetrack.objects import DevicePair
+from devicetrack.objects import extra_specs as extra_specs_of
 from devicetrack.objects import InstanceResources
 from devicetrack.objects import LiveMigrationCheck
 from devicetrack.objects.migration_context import Carried
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import MigrationDefinitions
+from devicetrack.objects.values import Record
 from devicetrack.virt.driver import VirtDriver
 
 LOG = log.logger(__name__)
@@ -69,6 +71,7 @@ class LiveMigrations:
             record for record in there if record.role == vocabulary.OLD]
         kinds = {record.kind for record in records}
         self._check_kinds(kinds)
+        self._check_devices(instance, records)
         _check_post_copy(instance, kinds, post_copy)
         return LiveMigrationCheck(instance_uuid=instance.uuid, devices=[
             DeclaredDevice(identifier=record.identifier, resource_class=record.resource_class, seen=record.seen,
@@ -84,6 +87,21 @@ class LiveMigrations:
         for kind, reason in sorted(self._driver.live_migration_obstacles().items()):
             if kind in kinds:
                 raise exception.LiveMigrationUnsupported(self._host, kind, reason)
+
+    def _check_devices(self, instance: Any, records: Sequence[Record]) -> None:
+        """See that the guest can leave with each of its devices, and that whoever asked for one asked for that.
+
+        :raises LiveMigrationUnsupported: it cannot
+        """
+        extra_specs = getattr(getattr(instance, 'flavor', None), 'extra_specs', None) or {}
+        asked = extra_specs_of.asked_aliases(extra_specs, self._driver.aliases() or {})
+        for record in records:
+            fixed = [alias.name for alias in asked if record.resource_class in alias.resource_classes
+                     and not alias.is_live_migratable]
+            reason = f'the alias {fixed[0]} does not say live_migratable' if fixed else \
+                self._driver.migration_obstacle_of(DeviceAssignment.from_record(record))
+            if reason is not None:
+                raise exception.LiveMigrationUnsupported(self._host, record.kind, reason)
 
     def _check_partners(self, guest: Sequence[Wanted]) -> None:
         """The same for the kinds that certainly are those of the partners: no rule of the deployment crosses from them.

@@ -165,15 +165,17 @@ class Declaration(NamedTuple):
 
 
 class Look(NamedTuple):
-    """The type of a device, by its details."""
+    """The type of a device, by its details, and why a guest with it does not move, as far as they say that."""
 
     type: str
     api: str
     is_stateless: bool
+    obstacle: str | None = None
 
     @classmethod
     def of(cls, known: details.DeviceDetails) -> Look:
-        return cls(known.migration_type, getattr(known, 'device_api', ''), known.is_stateless)
+        return cls(known.migration_type, getattr(known, 'device_api', ''), known.is_stateless,
+                   known.migration_obstacle)
 
 
 @functools.lru_cache(maxsize=1 << 14)
@@ -189,7 +191,7 @@ def facts_undeclared(device: DeviceAssignment) -> Facts:
     """The facts about a device of a host that declares nothing, as far as its details show them."""
     look = Look.of(device.details)
     version = STATELESS if look.is_stateless else Unknown('its host declares nothing')
-    return Facts(Sort(device.kind, look.type), look.api, version)
+    return Facts(Sort(device.kind, look.type), look.api, version, obstacle=look.obstacle)
 
 
 # -- as plain values --------------------------------------------------------------------------------------------------

@@ -313,7 +313,7 @@ class Declarer:
         elif reasons:
             version = Unknown('; '.join(reasons))
         facts = Facts(sort, look.api, version, found.required or frozenset(), found.offered or frozenset(),
-                      found.aggregation, obstacle or found.obstacle)
+                      found.aggregation, obstacle or look.obstacle or said.obstacle or found.obstacle)
         return Declaration(said.parent, facts, tuple(sorted(sources.items())), said.driver)
 
     def _ask(self, name: str, source: Source, sort: Sort, said: MigrationType) -> Said:

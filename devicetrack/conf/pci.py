@@ -31,7 +31,8 @@ the name of its interface, also matches its virtual functions.
 ``resource_class`` is what placement counts the functions as, by default ``CUSTOM_PCI_<VENDOR>_<PRODUCT>``, and
 ``traits`` are names separated by commas. Names that placement does not know become capital letters after ``CUSTOM_``.
 ``managed`` (``yes`` by default) says whether libvirt takes the function from its driver on the host and gives it back.
-``live_migratable`` and ``one_time_use`` are ``no`` by default. Functions with a ``physical_network`` are ports of
+``live_migratable`` and ``one_time_use`` are ``no`` by default. Guests move live only with functions that are
+``live_migratable``. Functions with a ``physical_network`` are ports of
 networks, and this library hands none of them out.
 """),
     cfg.MultiStrOpt('alias', default=[], deprecated_opts=[cfg.DeprecatedOpt('pci_alias', group='DEFAULT')], help="""

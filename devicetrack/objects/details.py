@@ -74,6 +74,14 @@ class DeviceDetails(base.DeviceTrackObject):
         return ''
 
     @property
+    def migration_obstacle(self) -> str | None:
+        """Why no guest with this device moves while it runs, as far as its details say; None without a known reason.
+
+        Devices of one parent that differ in it differ in :attr:`migration_type` too.
+        """
+        return None
+
+    @property
     def is_stateless(self) -> bool:
         """Whether the hypervisor copies all of the device's state, so that no driver has any to transfer."""
         return False
@@ -238,8 +246,25 @@ class PCIDetails(DeviceDetails):
         return f'{self.vendor_id}:{self.product_id}'
 
     @property
+    def device_api(self) -> str:
+        return 'vfio-pci'
+
+    @property
     def migration_type(self) -> str:
-        return f'{self.device_type} {self.vendor_id}:{self.product_id}'
+        return self.migration_type_of(self.device_type, self.vendor_id, self.product_id, self._is_migratable)
+
+    @property
+    def migration_obstacle(self) -> str | None:
+        return None if self._is_migratable else 'its [pci] device_spec does not say live_migratable'
+
+    @staticmethod
+    def migration_type_of(device_type: str, vendor_id: str, product_id: str, is_migratable: bool = True) -> str:
+        """The type of functions, of those that the options declare for live migration by default."""
+        return f'{device_type} {vendor_id}:{product_id}' + ('' if is_migratable else ' that stays')
+
+    @property
+    def _is_migratable(self) -> bool:
+        return traits.PCI_LIVE_MIGRATABLE in self.traits_of_spec
 
     @property
     def traits(self) -> tuple[str, ...]:

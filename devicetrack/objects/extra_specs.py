@@ -83,6 +83,15 @@ def read(extra_specs: Mapping[str, str], aliases: Mapping[str, PCIAlias] | None 
     return Needs(order, amounts, policy or of_aliases)
 
 
+def asked_aliases(extra_specs: Mapping[str, str], aliases: Mapping[str, PCIAlias]) -> list[PCIAlias]:
+    """Return the aliases by which a flavor asks for PCI functions; those that this host does not know are left out.
+
+    For guests that have their functions already: it takes any value.
+    """
+    names = (item.partition(':')[0].strip() for item in str(extra_specs.get(_ALIAS, '')).split(','))
+    return [aliases[name] for name in names if name in aliases]
+
+
 def _functions(value: str, aliases: Mapping[str, PCIAlias],
                ours: Collection[str] | None) -> tuple[tuple[str, ...], str | None]:
     """The resource class of each PCI function, and the strictest policy of the aliases that stand for them."""

@@ -33,3 +33,8 @@ class PCIAlias(NamedTuple):
     def resource_classes(self) -> tuple[str, ...]:
         """The classes of the choices, each once, in their order."""
         return tuple(dict.fromkeys(choice.resource_class for choice in self.choices))
+
+    @property
+    def is_live_migratable(self) -> bool:
+        """Whether whoever asks by this name can be moved while it runs, whichever of the choices it was given."""
+        return all(choice.live_migratable for choice in self.choices)

@@ -17,8 +17,9 @@ PREFIX: Final = 'CUSTOM_DEVICETRACK_'
 MIGRATION: Final = 'CUSTOM_MIG_'
 LONGEST: Final = 255                        # what placement accepts
 
-# A trait of os-traits.
+# Traits of os-traits. The compute service's own name for the second is live_migratable.
 NUMA_ROOT: Final = 'HW_NUMA_ROOT'
+PCI_LIVE_MIGRATABLE: Final = 'HW_PCI_LIVE_MIGRATABLE'
 
 _NOT_IN_A_NAME = re.compile('[^A-Z0-9_]')
 

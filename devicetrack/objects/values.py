@@ -198,7 +198,7 @@ class MigrationType(NamedTuple):
     """What a parent declares for the live migration of its devices of one type.
 
     ``version`` and ``aggregation`` are the host's own text, not yet interpreted. ``driver`` is the version of the
-    parent's driver, if it has one.
+    parent's driver, if it has one. ``obstacle`` says why the host cannot migrate the type.
     """
 
     kind: str
@@ -207,6 +207,7 @@ class MigrationType(NamedTuple):
     version: Attribute = Attribute()
     aggregation: Attribute = Attribute()
     driver: str | None = None
+    obstacle: str | None = None
 
 
 class Use(NamedTuple):

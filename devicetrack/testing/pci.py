@@ -29,6 +29,7 @@ from typing import NamedTuple
 import fixtures
 
 from devicetrack.virt.libvirt import pci_use
+from devicetrack.virt.libvirt import pci_variants
 from devicetrack.virt.libvirt import root
 
 VFIO_PCI: Final = 'vfio-pci'
@@ -143,6 +144,9 @@ class PCIHost(fixtures.Fixture):
         for name in ('net/ipv6_route', 'net/if_inet6'):
             self._put(self._of_proc(name), '')
         self._write_attribute, self._is_group_open = root.write_attribute, root.is_vfio_group_open
+        self._modules = os.path.join(top, 'modules.alias')
+        self._put(self._modules, 'alias vfio_pci:v*d*sv*sd*bc*sc*i* vfio_pci\n')
+        self.useFixture(fixtures.MonkeyPatch(f'{pci_variants.__name__}.MODULES', self._modules))
         self.useFixture(fixtures.MonkeyPatch(f'{root.__name__}.VFIO', self._vfio))
         self.useFixture(fixtures.MonkeyPatch(f'{root.__name__}.write_attribute', self._store))
         self.useFixture(fixtures.MonkeyPatch(f'{root.__name__}.is_vfio_group_open', self._is_open))
@@ -289,7 +293,7 @@ class PCIHost(fixtures.Fixture):
             self._put(os.path.join(directory, 'unbind'), '')
         self._link(directory, self._directories[address], 'driver')
         self._link(self._directories[address], directory, address)
-        if driver == VFIO_PCI:
+        if pci_variants.is_vfio(driver):
             self._put(os.path.join(self._vfio, str(function.group)), '')
         elif driver == 'nvme':
             self._add_controller(address, function.serial)
@@ -304,8 +308,9 @@ class PCIHost(fixtures.Fixture):
         os.unlink(self._at('bus/pci/drivers', driver, address))
         os.unlink(self.path(address, 'driver'))
         function = self._functions[address]
-        if driver == VFIO_PCI and not any(self.driver_of(other) == VFIO_PCI for other, of in self._functions.items()
-                                          if of.group == function.group):
+        if pci_variants.is_vfio(driver) and not any(
+                pci_variants.is_vfio(self.driver_of(other)) for other, of in self._functions.items()
+                if of.group == function.group):
             os.unlink(os.path.join(self._vfio, str(function.group)))
         elif driver == 'nvme':
             number = self._controllers.pop(address)
@@ -326,6 +331,12 @@ class PCIHost(fixtures.Fixture):
     def controller_of(self, address: str) -> str:
         """The name of an NVMe controller, ``nvme0``; its namespace is ``nvme0n1``."""
         return f'nvme{self._controllers[address]}'
+
+    def add_module(self, kind: Kind, name: str) -> None:
+        """Add a module of the kernel: a vendor's own driver of VFIO for functions of a kind."""
+        vendor, product = kind.product.upper().split(':')
+        with open(self._modules, 'a') as file:
+            file.write(f'alias vfio_pci:v0000{vendor}d0000{product}sv*sd*bc*sc*i* {name}\n')
 
     def interface_of(self, address: str) -> str:
         """The name that the interface of a function has while a network driver has the function."""
@@ -487,16 +498,16 @@ class PCIHost(fixtures.Fixture):
         with open(self.path(address, 'driver_override')) as file:
             override = file.read()
         driver = self._functions[address].kind.driver if override == _NOBODY else override.strip()
-        if driver is None or (driver == VFIO_PCI and self.vfs_of(address)):
+        if driver is None or (pci_variants.is_vfio(driver) and self.vfs_of(address)):
             return
-        if driver != VFIO_PCI and self._has_guest(self._functions[address].group):
+        if not pci_variants.is_vfio(driver) and self._has_guest(self._functions[address].group):
             raise _refused(errno.EINVAL)
         self.bind(address, driver)
 
     def _set_vfs(self, address: str, number: int) -> None:
         if number > self._functions[address].kind.total_vfs:
             raise _refused(errno.ERANGE)
-        if self.driver_of(address) in (None, VFIO_PCI):
+        if (driver := self.driver_of(address)) is None or pci_variants.is_vfio(driver):
             raise _refused(errno.ENOENT)
         if self.vfs_of(address):
             raise _refused(errno.EBUSY)

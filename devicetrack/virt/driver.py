@@ -263,6 +263,16 @@ class VirtDriver(abc.ABC):
         """
         return {}
 
+    def migration_obstacle_of(self, assignment: DeviceAssignment) -> str | None:
+        """Say why the guest that has this device here cannot leave while it runs.
+
+        It is about this device: what :meth:`live_migration_obstacles` says of its kind is not said again. By default
+        the driver knows no reason.
+
+        :raises HypervisorUnreachable: no answer
+        """
+        return None
+
     def can_become(self, source: str, destination: str) -> bool:
         """Whether a device of one kind can take the place of another kind's in a guest that moves here while it runs.
 

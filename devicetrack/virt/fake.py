@@ -92,10 +92,11 @@ class FakeHost:
     Threads may share it. ``calls`` counts the calls of drivers by name. ``unknown_kinds`` (kind to reason) makes parts
     of the inventory unreadable, ``unknown_domains`` (domain UUID to reason) makes documents unreadable, and with a
     reason in ``disconnected`` the hypervisor gives no answer at all. ``live_migration_obstacles`` (kind to reason)
-    keeps guests from moving. ``unproven`` are the namespaces and functions that no proof on this machine calls clean;
-    the machine keeps its proofs when managers and stores are gone. ``wiping`` says how far wipes are, for tests that
-    look at that. ``lent`` are the functions that have the driver for guests: the hypervisor gives them that when it
-    starts a guest, and never takes it away, as libvirt does when it is killed at the wrong moment.
+    keeps guests from moving, and ``migration_obstacles`` (device to reason) one guest. ``unproven`` are the namespaces
+    and functions that no proof on this machine calls clean; the machine keeps its proofs when managers and stores are
+    gone. ``wiping`` says how far wipes are, for tests that look at that. ``lent`` are the functions that have the driver
+    for guests: the hypervisor gives them that when it starts a guest, and never takes it away, as libvirt does when it
+    is killed at the wrong moment.
     """
 
     _hosts: dict[str, FakeHost] = {}
@@ -107,6 +108,7 @@ class FakeHost:
         self.unknown_domains: dict[str, str] = {}
         self.disconnected: str | None = None
         self.live_migration_obstacles: dict[str, str] = {}
+        self.migration_obstacles: dict[DeviceKey, str] = {}
         self.boot = str(uuid.uuid4())
         self.kinds = KINDS
         self.devices: dict[DeviceKey, InventoryDevice] = {}
@@ -767,6 +769,9 @@ class FakeDriver(driver.VirtDriver):
     def live_migration_obstacles(self) -> Mapping[str, str]:
         self.machine.enter('live_migration_obstacles')
         return self.machine.live_migration_obstacles
+
+    def migration_obstacle_of(self, assignment: DeviceAssignment) -> str | None:
+        return self.machine.migration_obstacles.get(DeviceKey(assignment.kind, assignment.identifier))
 
     def migration_types(self) -> Sequence[MigrationType]:
         self.machine.enter('migration_types')

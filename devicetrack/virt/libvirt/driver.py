@@ -415,6 +415,19 @@ class LibvirtDriver(driver.VirtDriver):
                 found[name] = obstacle
         return found
 
+    def migration_obstacle_of(self, assignment: DeviceAssignment) -> str | None:
+        kind = self._kinds.get(assignment.kind)
+        if kind is None:
+            return None
+        try:
+            return installed.migration_obstacle_of(kind, assignment)
+        except exception.HypervisorUnreachable:
+            raise
+        except exception.DriverError as error:
+            LOG.warning('No guest with %s %s can move live: %s', *_key(assignment), error,
+                        exc_info=isinstance(error, exception.DeviceKindFailed))
+            return str(error)
+
     def migration_types(self) -> Sequence[MigrationType]:
         found: list[MigrationType] = []
         for kind in self._kinds.values():

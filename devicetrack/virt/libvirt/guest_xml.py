@@ -132,6 +132,10 @@ class _PCI(Form):
     def retarget(self, element: etree._Element, partner: etree._Element, document: str) -> None:
         for name, part in domain_xml.pci_parts(partner, document).items():
             _address_of(element, document).set(name, f'0x{part}')
+        # Who binds the function is up to the host that has it.
+        managed = partner.get('managed')
+        if managed is not None:
+            element.set('managed', managed)
 
 
 def _address_of(hostdev: etree._Element, document: str) -> etree._Element:

@@ -9,13 +9,10 @@ looks for its driver again. Each step may be the last one before a crash, and re
 from __future__ import annotations
 
 import errno
-from typing import Final
 
 from devicetrack.virt.libvirt import pci_sysfs
+from devicetrack.virt.libvirt import pci_variants
 from devicetrack.virt.libvirt import privileged
-
-# The driver for guests (Linux: Documentation/driver-api/vfio.rst).
-VFIO: Final = 'vfio-pci'
 
 
 class Open(Exception):
@@ -25,29 +22,31 @@ class Open(Exception):
 def bring_back(tree: pci_sysfs.Tree, address: str, driver: str) -> None:
     """Bring a function that no guest has to its driver; nothing happens if it is there.
 
-    :param driver: the name of the host's driver, '' for none. With :data:`VFIO` it stays there, if no process has
-        it open
+    :param driver: the name of the host's driver, '' for none. With one of VFIO's it stays there, if no process has it
+        open
     :raises Open: a process has its VFIO group open
     :raises OSError: the function is gone, has another driver than these, or does not come to its own
     """
     function = _there(tree, address)
-    if (function.driver or '') == driver != VFIO:
+    stays = pci_variants.is_vfio(driver)
+    if (function.driver or '') == driver and not stays:
         return
-    if function.driver not in (None, VFIO):
+    is_vfio = pci_variants.is_vfio(function.driver)
+    if function.driver is not None and not is_vfio:
         raise OSError(errno.EBUSY, f'it has the driver {function.driver}')
-    if function.driver == VFIO:
+    if is_vfio:
         # In the middle of its group a function cannot leave: the kernel refuses the host's driver and leaves it none.
         if function.iommu_group is not None and privileged.is_vfio_group_open(function.iommu_group):
             raise Open(f'a process has the VFIO group {function.iommu_group} open')
-        if driver == VFIO:
+        if stays:
             return
-    elif tree.driver_override(address) == VFIO:
+    elif pci_variants.is_vfio(tree.driver_override(address)):
         privileged.set_driver_override(tree.root, address, None)
     # VFIO resets a function when a guest's process closes it. Who was killed between two steps may have left it to us.
     # Before it is unbound: one whose own driver is none would look as if it were back, with no reset.
     if function.reset_methods:
         privileged.reset(tree.root, address, None)
-    if function.driver == VFIO:
+    if is_vfio:
         privileged.set_driver_override(tree.root, address, None)
         privileged.unbind(tree.root, address)
     if driver:

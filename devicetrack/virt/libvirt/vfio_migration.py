@@ -49,3 +49,8 @@ def _release(release: str) -> tuple[int, int, int]:
 
 def _text(version: tuple[int, int, int]) -> str:
     return '.'.join(map(str, version))
+
+
+def text(version: int) -> str:
+    """A version of libvirt or QEMU for people."""
+    return _text(_numbers(version))

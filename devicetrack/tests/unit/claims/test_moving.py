@@ -4,11 +4,15 @@ import json
 from typing import Any
 
 from devicetrack import exception
+from devicetrack import vocabulary
 from devicetrack.objects import DeviceRequest
 from devicetrack.objects import MigrationContext
+from devicetrack.objects.pci_alias import PCIAlias
+from devicetrack.objects.pci_alias import PCIChoice
 from devicetrack.objects.values import DeviceKey
 from devicetrack.testing import fixtures
 from devicetrack.testing import region as regions
+from devicetrack.testing.compute_service import Flavor
 from devicetrack.testing.fixtures import FREE
 from devicetrack.testing.fixtures import Instance
 from devicetrack.testing.fixtures import Migration
@@ -438,6 +442,38 @@ class LiveMigrationTestCase(RegionTestCase):
         refused = self.assertRaises(exception.LiveMigrationUnsupported, region.live_migration, instance, 'two', 1, 1)
         self.assertEqual(('one', 'mdev'), (refused.host, refused.kind))
         self.assertEqual({'current'}, {role for _, role, _ in region.rows(instance)['one']})
+
+    def test_a_guest_with_a_device_that_stays_is_refused_before_anything_is_held(self):
+        region = self.region(parents={'card': 2})
+        instance, other = region.spawn('one', vgpu=1), region.spawn('one', vgpu=1)
+        [record] = self.one.records(instance)
+        self.one.machine.migration_obstacles[record.key] = 'its driver copies no state'
+        refused = self.assertRaises(exception.LiveMigrationUnsupported, region.live_migration, instance, 'two', vgpu=1)
+        self.assertEqual('host one takes part in no live migration of a guest with a device of kind mdev: '
+                         'its driver copies no state', str(refused))
+        self.assertEqual([], region.rows(instance)['two'])
+        region.live_migration(other, 'two', vgpu=1)
+
+    def test_a_guest_whose_flavor_asked_by_an_alias_moves_if_that_says_so(self):
+        region = self.region(parents={'card': 4})
+        self.one.machine.aliases = {name: PCIAlias(name, tuple(choices), vocabulary.LEGACY) for name, choices in (
+            ('moves', [PCIChoice(fixtures.VGPU, live_migratable=True)]),
+            ('stays', [PCIChoice(fixtures.VGPU, live_migratable=False)]),
+            ('silent', [PCIChoice(fixtures.VGPU)]),
+            ('other', [PCIChoice('CUSTOM_OTHER')]),
+            ('either', [PCIChoice(fixtures.VGPU, live_migratable=True), PCIChoice(fixtures.VGPU)]))}
+        for asked, fixed in (
+                ('moves:1', None), ('other:1, moves:1', None), ('stays:1', 'stays'), ('silent:1', 'silent'),
+                ('moves:1,either:1', 'either'), ('unknown:1', None)):
+            instance = region.spawn('one', vgpu=1)
+            instance.flavor = Flavor({'pci_passthrough:alias': asked})
+            if fixed is None:
+                self.one.manager.check_can_live_migrate_source(instance)
+            else:
+                refused = self.assertRaises(exception.LiveMigrationUnsupported,
+                                            self.one.manager.check_can_live_migrate_source, instance)
+                self.assertEqual(f'the alias {fixed} does not say live_migratable', refused.reason)
+            region.delete(instance)
 
     def test_rolled_back(self):
         region = self.region()

@@ -7,6 +7,7 @@ import pathlib
 import pickle
 import sys
 from typing import Any
+import uuid
 
 import fixtures as test_fixtures
 import libvirt
@@ -22,6 +23,7 @@ from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import MigrationType
 from devicetrack.testing import fixtures
 from devicetrack.tests import base
+from devicetrack.tests.drivers import contract
 from devicetrack.tests.unit.virt import disks
 from devicetrack.virt import device_kinds
 from devicetrack.virt.libvirt import driver as libvirt_driver
@@ -186,6 +188,25 @@ class ObstacleTestCase(base.TestCase):
         kinds = [type('Broken', (Tape,), {'live_migration_obstacle': fail}), Other]
         driver = libvirt_driver.LibvirtDriver('host', self.conf, self.state_path, kinds)
         self.assertEqual({'tape': f'device kind tape made a mistake: {self.says}'}, driver.live_migration_obstacles())
+        self.assertIn('Traceback', log.output)
+
+
+    def test_a_device_of_which_it_is_not_known_stays(self) -> None:
+        log = self.useFixture(test_fixtures.FakeLogger(libvirt_driver.__name__, level=logging.WARNING))
+
+        def fail(_kind: Any, _assignment: Any) -> Any:
+            if isinstance(self.said, Exception):
+                raise self.said
+            return self.said
+
+        kinds = [type('Broken', (Tape,), {'migration_obstacle_of': fail}), Other]
+        driver = libvirt_driver.LibvirtDriver('host', self.conf, self.state_path, kinds)
+        tape, other, strange = (contract.assignment(str(uuid.uuid4()), kind, 'one', None, DETAILS)
+                                for kind in ('tape', 'other', 'strange'))
+        says = self.says.replace('live_migration_obstacle', 'migration_obstacle_of')
+        self.assertEqual((f'device kind tape made a mistake: {says}', None, None), (
+            driver.migration_obstacle_of(tape), driver.migration_obstacle_of(other),
+            driver.migration_obstacle_of(strange)))
         self.assertIn('Traceback', log.output)
 
 

@@ -112,11 +112,19 @@ class DeviceKind(abc.ABC):
         """
         return None
 
+    def migration_obstacle_of(self, assignment: DeviceAssignment) -> str | None:
+        """Say why the guest that has this device here cannot leave while it runs; None without a known reason.
+
+        :raises DriverError: the host cannot be read
+        """
+        return None
+
     def migration_types(self) -> Sequence[MigrationType]:
         """Read what parents declare for live migrations of the types that options enable. By default nothing.
 
         Each is of this kind, and has the parent and the migration type that are in the details of its devices. If an
-        attribute of a type cannot be read, it holds the problem, and the other types are read all the same.
+        attribute of a type cannot be read, it holds the problem, and the other types are read all the same. An
+        obstacle keeps guests from coming to devices of this type at this parent, and from leaving them.
 
         :raises HypervisorUnreachable: no answer
         :raises DriverError: no type can be read; any other error counts as a mistake in the kind's code

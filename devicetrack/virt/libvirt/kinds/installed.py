@@ -21,6 +21,7 @@ from oslo_config import cfg
 from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.objects import details
+from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import identity
 from devicetrack.objects.compact import Compact
 from devicetrack.objects.values import Capacity
@@ -129,6 +130,19 @@ def live_migration_obstacle(kind: api.DeviceKind) -> str | None:
     return found
 
 
+def migration_obstacle_of(kind: api.DeviceKind, assignment: DeviceAssignment) -> str | None:
+    """Ask the kind for the obstacle of one device and check the answer.
+
+    :raises DeviceKindFailed: the kind made a mistake
+    :raises DriverError: it is not known whether there is one
+    """
+    with _mistakes_of(kind):
+        found = kind.migration_obstacle_of(assignment)
+    if found is not None and not isinstance(found, str):
+        raise exception.DeviceKindFailed(kind.name, f'its migration_obstacle_of, {found!r}, is no text')
+    return found
+
+
 def migration_types(kind: api.DeviceKind) -> Sequence[MigrationType]:
     """Read and check what the kind's types declare. A kind that is not configured has no types.
 
@@ -140,7 +154,7 @@ def migration_types(kind: api.DeviceKind) -> Sequence[MigrationType]:
         for one in found:
             if one.kind != kind.name:
                 raise exception.DeviceKindFailed(kind.name, f'its type {one.type!r} is of kind {one.kind!r}')
-            texts = (one.parent, one.driver, *one.version, *one.aggregation)
+            texts = (one.parent, one.driver, one.obstacle, *one.version, *one.aggregation)
             if not isinstance(one.type, str) or not all(text is None or isinstance(text, str) for text in texts):
                 raise exception.DeviceKindFailed(kind.name, f'its type {one.type!r} has a field that is no text')
         return found

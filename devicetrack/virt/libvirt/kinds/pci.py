@@ -36,7 +36,9 @@ from devicetrack.objects import values
 from devicetrack.objects.pci_alias import PCIAlias
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import InventoryDevice
+from devicetrack.objects.values import MigrationType
 from devicetrack.objects.values import Realized
+from devicetrack.virt.libvirt import attributes
 from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import domain_xml
 from devicetrack.virt.libvirt import guest_xml
@@ -45,10 +47,13 @@ from devicetrack.virt.libvirt import pci_driver
 from devicetrack.virt.libvirt import pci_rereading
 from devicetrack.virt.libvirt import pci_sysfs
 from devicetrack.virt.libvirt import pci_use
+from devicetrack.virt.libvirt import pci_variants
 from devicetrack.virt.libvirt import privileged
+from devicetrack.virt.libvirt import vfio_migration
 from devicetrack.virt.libvirt.kinds import api
 from devicetrack.virt.libvirt.kinds import pci_cleaner
 from devicetrack.virt.libvirt.kinds import pci_memory
+from devicetrack.virt.libvirt.kinds import pci_migration
 from devicetrack.virt.libvirt.kinds import pci_options
 from devicetrack.virt.libvirt.kinds import placement_names
 
@@ -75,6 +80,8 @@ class PCI(api.DeviceKind):
         # A spec may name no product. The classes of what it matches are known when that was read.
         self._seen_classes: frozenset[str] = frozenset()
         self._cleaner = pci_cleaner.Cleaner(self.tree, self.options)
+        self._migration = pci_migration.Migration(self.tree, attributes.paths(conf))
+        self._offered: Sequence[tuple[pci_sysfs.Function, pci_options.DeviceSpec]] = ()
 
     @functools.cached_property
     def _memory(self) -> pci_memory.Memory:
@@ -100,7 +107,13 @@ class PCI(api.DeviceKind):
         return float(self.options.release_wait_s)
 
     def live_migration_obstacle(self) -> str | None:
-        return 'no guest with a PCI function moves live: its state cannot be copied'
+        return pci_migration.obstacle_of_all(self.options) or vfio_migration.obstacle(self.hypervisor.versions())
+
+    def migration_types(self) -> Sequence[MigrationType]:
+        return self._migration.types(self._offered, self.hypervisor.versions())
+
+    def migration_obstacle_of(self, assignment: DeviceAssignment) -> str | None:
+        return self._migration.obstacle_of(assignment.details, self._there(assignment))
 
     # -- stock --------------------------------------------------------------------------------------------------------
 
@@ -125,9 +138,10 @@ class PCI(api.DeviceKind):
                 exclusions=_exclusions(function, groups))
             for address, (function, spec) in sorted(offered.items())]
         self._seen_classes = frozenset(device.resource_class for device in devices)
+        self._offered = tuple(offered.values())
         # Of a disk that has the driver for guests now nobody may have seen whose guest wrote to it, or for how long.
         guests = {address for address, (function, _spec) in offered.items()
-                  if _is_nvme(function) and function.driver == pci_driver.VFIO}
+                  if _is_nvme(function) and pci_variants.is_vfio(function.driver)}
         return api.Stock(devices, written=tuple(guests.union(used)))
 
     def _spec_of(self, function: pci_sysfs.Function) -> pci_options.DeviceSpec | None:
@@ -190,7 +204,7 @@ class PCI(api.DeviceKind):
             vf = read(address)
             if (of_vf := use.of(address)) is not None:
                 return f'{address}, a virtual function of it: {of_vf}'
-            if vf is not None and vf.driver == pci_driver.VFIO and self.options.ours(vf, function) is None:
+            if vf is not None and pci_variants.is_vfio(vf.driver) and self.options.ours(vf, function) is None:
                 return f'{address}, a virtual function of it that is not offered, has the driver {vf.driver}'
         return said
 
@@ -238,7 +252,7 @@ class PCI(api.DeviceKind):
         traits = assignment.details.traits_of_spec if spec is None else pci_options.traits_of(spec)
         self._memory.give(assignment.identifier)
         # What the claim found stays what the function goes back to, whatever its guest made of it since.
-        had_it = assignment.generation != values.CLAIMED or function.driver == pci_driver.VFIO
+        had_it = assignment.generation != values.CLAIMED or pci_variants.is_vfio(function.driver)
         before = assignment.details if had_it else None
         return Realized(DeviceKey(self.name, assignment.identifier),
                         details.to_text(self._details(function, serial, traits, before)))
@@ -304,14 +318,14 @@ class PCI(api.DeviceKind):
         deadline = time.monotonic() + self.options.release_wait_s
         while True:
             function = self._there(assignment)
-            if wanted == pci_driver.VFIO:
+            if pci_variants.is_vfio(wanted):
                 # The claim found it there, or somebody adopted it from a guest: then the host's driver is unknown.
-                if function.driver != pci_driver.VFIO:
+                if not pci_variants.is_vfio(function.driver):
                     return
                 break
             if (function.driver or '') == wanted:
                 return
-            if function.driver not in (None, pci_driver.VFIO):
+            if function.driver is not None and not pci_variants.is_vfio(function.driver):
                 raise exception.UnclaimFailed(
                     self.name, assignment.identifier,
                     f'its driver is {function.driver}; the claim found {wanted or "none"}: somebody else works on it')

@@ -12,6 +12,7 @@ from oslo_config import cfg
 from devicetrack import exception
 from devicetrack.conf import pci as options
 from devicetrack.objects.pci_alias import PCIAlias
+from devicetrack.objects.traits import PCI_LIVE_MIGRATABLE
 from devicetrack.virt.libvirt.kinds import json_entries
 from devicetrack.virt.libvirt.kinds import pci_aliases
 from devicetrack.virt.libvirt.kinds import pci_cleaning
@@ -25,7 +26,7 @@ ALL: Final = 'all'
 
 # Traits of os-traits. Nova's scheduler asks for the first with every alias.
 MANAGED_HERE: Final = 'COMPUTE_MANAGED_PCI_DEVICE'
-LIVE_MIGRATABLE: Final = 'HW_PCI_LIVE_MIGRATABLE'
+LIVE_MIGRATABLE: Final = PCI_LIVE_MIGRATABLE
 ONE_TIME_USE: Final = 'HW_PCI_ONE_TIME_USE'
 
 _KEYS: Final = pci_matching.KEYS | {

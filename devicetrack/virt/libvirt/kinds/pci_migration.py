@@ -1,0 +1,89 @@
+"""Which PCI functions move with a guest that runs: those that options declare and whose driver can copy their state.
+
+Operators declare it (``live_migratable`` in ``[pci] device_spec``), as for Nova. A function that is not declared has a
+type of its own and an obstacle by its details (:class:`devicetrack.objects.PCIDetails`); this is about the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Sequence
+from typing import Final
+
+from devicetrack.objects import PCIDetails
+from devicetrack.objects.values import MigrationType
+from devicetrack.virt.libvirt import attributes
+from devicetrack.virt.libvirt import pci_sysfs
+from devicetrack.virt.libvirt import pci_variants
+from devicetrack.virt.libvirt import vfio_migration
+from devicetrack.virt.libvirt.kinds import pci_options
+
+KIND: Final = 'pci'
+
+
+def obstacle_of_all(options: pci_options.PCIOptions) -> str | None:
+    """Why no function moves at all, by the options; None if they declare one."""
+    if any(spec.live_migratable for spec in options.specs):
+        return None
+    return f'no {pci_options.SPECS} says live_migratable'
+
+
+class Migration:
+    """What this host declares of its functions, and of one that a guest has.
+
+    :param paths: the attributes by which drivers declare versions
+    """
+
+    def __init__(self, tree: pci_sysfs.Tree, paths: attributes.Paths) -> None:
+        self._tree, self._paths = tree, paths
+        self.variants = pci_variants.Variants()
+
+    def types(self, offered: Iterable[tuple[pci_sysfs.Function, pci_options.DeviceSpec]],
+              versions: vfio_migration.Versions | None) -> Sequence[MigrationType]:
+        """Read what is declared of each type of functions at each physical function.
+
+        :param versions: of libvirt, which binds managed functions; None when it is not QEMU's
+        """
+        self.variants.refresh()
+        found: dict[tuple[str, str], MigrationType] = {}
+        for function, spec in offered:
+            parent = function.physfn or function.address
+            if not spec.live_migratable:
+                continue
+            migration_type = PCIDetails.migration_type_of(function.device_type, function.vendor_id, function.product_id)
+            known = found.get((parent, migration_type))
+            if known is None:
+                directory = self._tree.path(parent)
+                named = MigrationType(KIND, parent, migration_type, obstacle=self._obstacle(function, spec, versions))
+                found[parent, migration_type] = self._paths.read(self._tree.root, named, directory, directory)
+            elif known.obstacle is not None and self._obstacle(function, spec, versions) is None:
+                # One that can is enough: it may be the only one that is bound to its driver already.
+                found[parent, migration_type] = known._replace(obstacle=None)
+        return tuple(found.values())
+
+    def _obstacle(self, function: pci_sysfs.Function, spec: pci_options.DeviceSpec,
+                  versions: vfio_migration.Versions | None) -> str | None:
+        """Why a guest that gets a function now could not move with it."""
+        if pci_variants.is_variant(function.driver):
+            return None
+        if not spec.managed:
+            return (f'{function.address} has the driver {function.driver or "(none)"}: bind it to one that can migrate '
+                    'it')
+        variant = self.variants.best(function)
+        if variant is None:
+            return (f'{function.address} gets the driver {pci_variants.PLAIN}: this kernel has no module that can '
+                    f'migrate {function.vendor_id}:{function.product_id}')
+        if versions is not None and versions.libvirt < pci_variants.FIRST_LIBVIRT:
+            return (f'libvirt {vfio_migration.text(versions.libvirt)} does not bind {function.address} to {variant}, '
+                    f'libvirt {vfio_migration.text(pci_variants.FIRST_LIBVIRT)} does')
+        return None
+
+    def obstacle_of(self, details: PCIDetails, function: pci_sysfs.Function) -> str | None:
+        """Why the guest that has a function cannot leave with it."""
+        if details.migration_obstacle is not None:
+            return str(details.migration_obstacle)
+        if pci_variants.is_vfio(function.driver) and not pci_variants.is_variant(function.driver):
+            return f'{function.address} has the driver {function.driver}, which cannot copy its state'
+        if pci_variants.says_no(self._tree.root, function.address):
+            return f'VFIO says that its driver {function.driver} cannot migrate {function.address}'
+        return None

@@ -1,0 +1,106 @@
+"""Which driver for guests a PCI function gets, and what that can do: VFIO's own, or a variant that a vendor wrote.
+
+VFIO's own driver, ``vfio-pci``, hands over any function and copies the state of none. A variant is for certain
+functions, and only a variant can migrate one (Linux: drivers/vfio/pci, VFIO_DEVICE_FEATURE_MIGRATION in
+include/uapi/linux/vfio.h). Its module says for which functions it is::
+
+    alias vfio_pci:v000015B3d0000101Esv*sd*bc*sc*i* mlx5_vfio_pci       in /lib/modules/<release>/modules.alias
+
+libvirt from 10.0 binds a managed function to the best of them, the one with the fewest wildcards, and else to
+``vfio-pci`` (its release notes). Nobody can ask VFIO beforehand what a function can do: only who has it open may, and
+that is the guest. While a driver of VFIO has a function, the kernel may tell it to root, where it has debugfs for VFIO
+(Linux: Documentation/ABI/testing/debugfs-vfio).
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+from typing import Final
+from typing import NamedTuple
+
+from devicetrack.virt.libvirt import pci_sysfs
+
+# The driver for any function (Linux: Documentation/driver-api/vfio.rst).
+PLAIN: Final = 'vfio-pci'
+
+MODULES: Final = f'/lib/modules/{os.uname().release}/modules.alias'
+
+# libvirt looks for a variant since its release 10.0.0.
+FIRST_LIBVIRT: Final = 10_000_000
+
+_ALIAS: Final = re.compile(r'alias (vfio_pci:v\S+) (\S+)')
+_WILDCARD: Final = '*'
+
+
+def is_vfio(driver: str | None) -> bool:
+    """Whether a driver of a function is one for guests. The names of all of them end alike."""
+    return driver is not None and _marked(driver).endswith(PLAIN)
+
+
+def is_variant(driver: str | None) -> bool:
+    """Whether a driver of a function is one for guests that a vendor wrote."""
+    return driver is not None and is_vfio(driver) and _marked(driver) != PLAIN
+
+
+def _marked(name: str) -> str:
+    """The name of a driver or of its module; the kernel's variants are called mlx5_vfio_pci and pds-vfio-pci."""
+    return name.replace('_', '-')
+
+
+class _Alias(NamedTuple):
+    pattern: str
+    module: str
+
+
+class Variants:
+    """The variants that this kernel has modules of.
+
+    :param path: the file with the aliases of the kernel's modules; by default :data:`MODULES`, of the kernel that runs
+    """
+
+    def __init__(self, path: str | None = None) -> None:
+        self._path = path or MODULES
+        self._read_at: tuple[int, int, int] | None = None
+        self._aliases: tuple[_Alias, ...] = ()
+
+    def refresh(self) -> None:
+        """Read the file again if it is another one. Without the file there are no variants, as for libvirt."""
+        try:
+            status = os.stat(self._path)
+            at = status.st_ino, status.st_size, status.st_mtime_ns
+            if at == self._read_at:
+                return
+            with open(self._path, encoding='ascii', errors='replace') as file:
+                found = tuple(_Alias(*match.groups()) for line in file if (match := _ALIAS.match(line)) is not None)
+        except OSError:
+            self._read_at, self._aliases = None, ()
+        else:
+            self._read_at, self._aliases = at, found
+
+    def best(self, function: pci_sysfs.Function) -> str | None:
+        """The module of the best variant for a function, as libvirt chooses; None for VFIO's own driver."""
+        modalias = _modalias(function)
+        found = [alias for alias in self._aliases
+                 if is_variant(alias.module) and fnmatch.fnmatchcase(modalias, alias.pattern)]
+        return min(found, key=lambda alias: alias.pattern.count(_WILDCARD)).module if found else None
+
+
+def says_no(root: str, address: str) -> bool:
+    """Whether VFIO says of a function that its driver cannot migrate it. False also when nothing says it.
+
+    :param root: where sysfs is
+    """
+    directory = os.path.join(root, 'kernel/debug/vfio', address)
+    try:
+        return 'migration' not in os.listdir(directory)
+    except OSError:                             # only root sees debugfs, and few kernels have it for VFIO
+        return False
+
+
+def _modalias(function: pci_sysfs.Function) -> str:
+    vendor, product = (function.subsystem or '0000:0000').upper().split(':')
+    base, sub, interface = (function.class_code[place:place + 2].upper() for place in (0, 2, 4))
+    return (f'vfio_pci:v0000{function.vendor_id.upper()}d0000{function.product_id.upper()}sv0000{vendor}'
+            f'sd0000{product}bc{base}sc{sub}i{interface}')
