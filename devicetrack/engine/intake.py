@@ -151,7 +151,7 @@ class Intake(Stock):
         if self._units or changed:
             known: Iterable[InventoryDevice] = inventory.devices
         else:                                   # at a start
-            known, new = (), list(map(tuple, inventory.devices))
+            known, new = (), Compact(InventoryDevice, inventory.devices).plain()
         for device in known:
             unit = self._units.get(device.kind, {}).get(device.identifier)
             if unit is None:

@@ -76,6 +76,10 @@ class Compact(Sequence[Named]):
     def __repr__(self) -> str:
         return repr(tuple(self))
 
+    def plain(self) -> list[tuple[Any, ...]]:
+        """Their fields, in a list that the caller may change; for loops over thousands."""
+        return self._plain.copy()
+
     def column(self, field: str) -> Iterator[Any]:
         """One of their fields; for loops over thousands."""
         return map(operator.itemgetter(self._of._fields.index(field)), self._plain)

@@ -160,12 +160,11 @@ class DirectorySource(Source):
     def each(self) -> Iterator[Namespace]:
         with self._entries() as entries:
             for entry in entries:
-                if not entry.is_file(follow_symlinks=False):
-                    continue
                 name, status = entry.name, entry.stat(follow_symlinks=False)
-                yield Namespace(name, _file_uuid(name, status.st_ino), self.beginning + name, status.st_size,
-                                _FILE_ALIGN, None, None, False,
-                                'the file has another name too' if status.st_nlink > 1 else None)
+                if stat.S_ISREG(status.st_mode):
+                    yield Namespace(name, _file_uuid(name, status.st_ino), self.beginning + name, status.st_size,
+                                    _FILE_ALIGN, None, None, False,
+                                    'the file has another name too' if status.st_nlink > 1 else None)
 
     def paths(self) -> dict[str, str]:
         with self._entries() as entries:
