@@ -152,8 +152,9 @@ class Intake(Stock):
             known: Iterable[InventoryDevice] = inventory.devices
         else:                                   # at a start
             known, new = (), Compact(InventoryDevice, inventory.devices).plain()
+        units: dict[str, dict[str, Unit]] = collections.defaultdict(dict, self._units)
         for device in known:
-            unit = self._units.get(device.kind, {}).get(device.identifier)
+            unit = units[device.kind].get(device.identifier)
             if unit is None:
                 if not changed or device.key not in changed:
                     new.append(tuple(device))

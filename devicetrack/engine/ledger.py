@@ -7,6 +7,7 @@ values go in and out; no caller ever holds an object that the ledger still chang
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterable
@@ -406,10 +407,10 @@ class Ledger(Intake):
 
     def not_held(self, records: Sequence[Record]) -> list[Record]:
         """The rows whose devices are not held for the rows' instances."""
-        units = self._units
+        units = collections.defaultdict(dict, self._units)
         of_devices = Compact(Record, records).columns('kind', 'identifier', 'instance_uuid')
         return [records[number] for number, (kind, identifier, instance_uuid) in enumerate(of_devices)
-                if (unit := units.get(kind, {}).get(identifier)) is None
+                if (unit := units[kind].get(identifier)) is None
                 or unit.holding is None or unit.holding.instance_uuid != instance_uuid]
 
     def without_row(self, records: Collection[Record], all_held: bool) -> list[str]:

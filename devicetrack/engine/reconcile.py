@@ -321,7 +321,7 @@ class _Comparison:
         rows, states, owners = Compact(Record, self.views.records), self.states, self.owners
         if (self._strange or self._nowhere or len(self.named) != len(owners)            # else each is its domain's
                 or set(rows.column('state')) - {vocabulary.ACTIVE} or any(rows.column('migration_uuid'))
-                or not set(INSTANCE_OVER).isdisjoint(map(states.get, rows.column('instance_uuid')))):
+                or not set(INSTANCE_OVER).isdisjoint(map(states.get, set(rows.column('instance_uuid'))))):
             return False
         try:
             return all(map(operator.eq, self.devices.of(owners, 'details'), owners.of(owners, 'details')))
