@@ -94,9 +94,9 @@ class FakeHost:
     reason in ``disconnected`` the hypervisor gives no answer at all. ``live_migration_obstacles`` (kind to reason)
     keeps guests from moving, and ``migration_obstacles`` (device to reason) one guest. ``unproven`` are the namespaces
     and functions that no proof on this machine calls clean; the machine keeps its proofs when managers and stores are
-    gone. ``wiping`` says how far wipes are, for tests that look at that. ``lent`` are the functions with the driver
-    for guests: the hypervisor gives them that when it starts a guest, and never takes it away, as libvirt does when it
-    is killed at the wrong moment.
+    gone. ``wiping`` says how far wipes are, for tests that look at that. ``lent`` are the functions that have the
+    driver for guests: the hypervisor gives them that when it starts a guest, and never takes it away, as libvirt does
+    when it is killed at the wrong moment.
     """
 
     _hosts: dict[str, FakeHost] = {}

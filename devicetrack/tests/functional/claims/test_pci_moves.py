@@ -124,10 +124,10 @@ class BetweenHostsTestCase(pci_hosts.PCIHostsTestCase):
         self.assert_nothing_left(self.two)
         self.assertEqual([], region.audit())
 
-    def test_no_guest_with_a_function_moves_live(self) -> None:
+    def test_no_guest_with_a_function_that_is_not_declared_moves_live(self) -> None:
         instance = self.region.spawn('one', request=ASKED)
         refused = self.assertRaises(exception.LiveMigrationUnsupported, self.region.check, instance, 'two')
-        self.assertIn('PCI function', str(refused))
+        self.assertEqual('no [pci] device_spec says live_migratable', refused.reason)
         self.assertEqual([], self.region.rows(instance)['two'])
 
 
