@@ -34,7 +34,7 @@ class Flavor:
 
     @property
     def extra_specs(self) -> dict[str, str]:
-        return machine.FLAVORS[self.name]
+        return (machine.FLAVORS | machine.FUNCTION_FLAVORS)[self.name]
 
 
 @dataclasses.dataclass

@@ -72,6 +72,9 @@ FLAVORS = {
     'm1.small': {'hw:pmem': '16MB'},
 }
 
+# Of another host: see functions_host.py.
+FUNCTION_FLAVORS = {name: {'pci_passthrough:alias': f'{name}:1'} for name in ('disk', 'card', 'port')}
+
 _CONFIGURATION = """\
 [DEFAULT]
 log_file = {directory}/service.log
@@ -255,11 +258,17 @@ class Guest(NamedTuple):
         addresses = devices.iterfind("hostdev[@type='mdev']/source/address")
         return paths + [address.attrib['uuid'] for address in addresses]
 
+    def functions(self) -> list[str]:
+        """The addresses of its PCI functions, read in the same way."""
+        found = ElementTree.fromstring(self.document).iterfind("devices/hostdev[@type='pci']/source/address")
+        return [':'.join(one.attrib[part].removeprefix('0x') for part in ('domain', 'bus', 'slot'))
+                + '.' + one.attrib['function'].removeprefix('0x') for one in found]
+
     def elements(self) -> str:
         """The elements of its definition that name them, and nothing of what libvirt has added."""
         devices = ElementTree.fromstring(self.document).find('devices')
         assert devices is not None
-        shown = [*devices.iterfind('memory'), *devices.iterfind("hostdev[@type='mdev']")]
+        shown = [*devices.iterfind('memory'), *devices.iterfind('hostdev')]
         for element in shown:
             ElementTree.indent(element)
             element.tail = ''

@@ -17,6 +17,7 @@ import tempfile
 import auditing
 import claiming
 import crashing
+import functions
 from observer import NotAsPromised
 from page import chapter
 from page import say
@@ -35,7 +36,8 @@ def tell(stage: Stage) -> None:
     say("""
         A compute service on this machine will build guests that want persistent-memory namespaces
         and vGPUs. There are fewer devices than guests, the service will be killed three times, somebody will
-        put an old copy in place of its record, and a scheduler will join. Watch who owns what.""")
+        put an old copy in place of its record, and a scheduler will join. Another host hands out whole PCI
+        functions. Watch who owns what.""")
     claiming.the_host(stage)
     stopped = claiming.the_race(stage)
     crashing.killed_between_record_and_boot(stage, stopped)
@@ -44,6 +46,7 @@ def tell(stage: Stage) -> None:
     resizing.resized_twice(stage)
     auditing.repaired(stage)
     placing.placed(stage)
+    functions.given(stage)
     chapter('From here')
     say("""
         README.rst has the ten lines with which a service calls the library, and

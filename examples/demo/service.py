@@ -59,12 +59,15 @@ class Service:
         conf(['--config-file', str(machine.configuration)], project='demo')
         logging.setup(conf, 'demo')
         self._conf = conf
-        driver = devicetrack.load_driver(conf, NAME)
+        driver = self._load_driver(conf)
         # The test driver plays a host of its own for every connection: guests are started on the one
         # that the library looks at.
         self._hypervisor = driver.hypervisor.raw()
         self._store = devicetrack.open_store(conf)
         self._manager = devicetrack.ClaimManager(NAME, driver, self._store, conf, service=self)
+
+    def _load_driver(self, conf: cfg.ConfigOpts) -> Any:
+        return devicetrack.load_driver(conf, NAME)
 
     def instances(self, uuids: Set[str]) -> Mapping[str, str]:
         """Answer the library: what became of these instances."""
@@ -176,14 +179,14 @@ class Service:
     # -- the work -----------------------------------------------------------------------------------------
 
     def _build(self, instance: Instance, race: Race | None = None, chosen: Chosen | None = None) -> None:
-        with self._manager.instance_claim(CONTEXT, instance, NAME, _request(instance.flavor, chosen)):
+        with self._manager.instance_claim(CONTEXT, instance, NAME, self._request(instance.flavor, chosen)):
             if race is not None:
                 race.recorded(instance.name)
             self._boot(instance)
 
     def _resize(self, migration: Migration, stopped: bool = False, chosen: Chosen | None = None) -> None:
         instance, flavor = self._instances.get(migration.name), Flavor(migration.new_flavor)
-        with self._manager.resize_claim(CONTEXT, instance, NAME, _request(flavor, chosen), migration, flavor):
+        with self._manager.resize_claim(CONTEXT, instance, NAME, self._request(flavor, chosen), migration, flavor):
             self._stop_guest(instance)
             self._start_guest(self._with_flavor(instance, flavor.name))
             if not stopped:
@@ -215,18 +218,17 @@ class Service:
         instance.flavor = Flavor(flavor)
         return instance
 
+    def _request(self, flavor: Flavor, chosen: Chosen | None) -> Any:
+        """The request to the library: what a scheduler chose for an instance, or what its flavor says."""
+        if chosen is None:
+            return devicetrack.DeviceRequest.from_extra_specs(flavor.extra_specs, aliases=self._manager.aliases)
+        return {provider: {'resources': amounts} for provider, amounts in chosen.items()}
+
     def _delete(self, instance: Instance) -> None:
         self._instances.set_state(instance.name, DELETING)
         self._stop_guest(instance)
         self._manager.release(CONTEXT, instance)
         self._instances.set_state(instance.name, DELETED)
-
-
-def _request(flavor: Flavor, chosen: Chosen | None) -> Any:
-    """The request to the library: what a scheduler chose for an instance, or what its flavor says."""
-    if chosen is None:
-        return devicetrack.DeviceRequest.from_extra_specs(flavor.extra_specs)
-    return {provider: {'resources': amounts} for provider, amounts in chosen.items()}
 
 
 class Race:

@@ -43,7 +43,7 @@ class TestDemo(base.TestCase):
 
         self.assertEqual((0, ''), (told.returncode, told.stderr))
         chapters = re.findall(r'^(\d)\. ', told.stdout, re.MULTILINE)
-        self.assertEqual(['1', '2', '3', '4', '5', '6', '7', '8'], chapters)
+        self.assertEqual(['1', '2', '3', '4', '5', '6', '7', '8', '9'], chapters)
         text = ' '.join(told.stdout.split())
         [(won, lost)] = re.findall(r'(\d+) got all they asked for, (\d+) were refused and hold nothing', text)
         self.assertEqual(32, int(won) + int(lost))
@@ -53,6 +53,7 @@ class TestDemo(base.TestCase):
         self.check_resizes(text)
         self.check_repair(text)
         self.check_placement(text)
+        self.check_functions(text)
         self.assertEqual([], [line for line in told.stdout.splitlines() if len(line) > 100 or line != line.rstrip()])
         self.assertEqual([], os.listdir(self.temporary))
 
@@ -98,6 +99,13 @@ class TestDemo(base.TestCase):
         self.assertIn('says: confirm: somebody else changed the allocations of ', text)
         self.assertIn('$ devicetrack-manage placement audit devicetrack-manage: host demo-host: no differences', text)
         self.assertRegex(text, r'\d+ devices of \d+ instances are allocated where the record has them')
+
+    def check_functions(self, text: str) -> None:
+        self.assertRegex(text, r'0000:01:00\.0 disk nvme 0000:03:00\.0 card igb 0000:03:10\.0 port of the card igbvf')
+        self.assertIn('<address domain="0x0000" bus="0x01" slot="0x00" function="0x0" />', text)
+        self.assertIn('it reads 8 MiB of zeros. Only then second-tenant gets it.', text)
+        self.assertIn('1 CUSTOM_PCI_8086_10C9 wanted, 0 of 1 free: 1 withheld (excluded)', text)
+        self.assertIn('1 CUSTOM_PCI_8086_10CA wanted, 0 of 2 free: 2 withheld (excluded)', text)
 
     def test_broken_promise_ends_it_with_status_1_and_says_which(self) -> None:
         """Somebody takes a row away while the service is dead."""

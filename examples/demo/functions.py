@@ -1,0 +1,147 @@
+"""Chapter 9: PCI functions. A disk goes to a guest and comes back clean; a card and its ports exclude one another."""
+
+from __future__ import annotations
+
+import pathlib
+import time
+
+from functions_host import CARD
+from functions_host import DISK
+from functions_host import DISK_BYTES
+from functions_host import driver_of
+from functions_host import FunctionsHost
+from instances import Instances
+from machine import MIB
+from machine import text_to_fill
+from observer import expect
+from observer import text_of
+from page import chapter
+from page import quote
+from page import say
+from page import show
+from page import table
+from process import Process
+import record
+from stage import Stage
+
+DISK_USER, SECOND_DISK_USER, PORT_USER, CARD_USER = 'first-tenant', 'second-tenant', 'port-user', 'card-user'
+
+
+def given(stage: Stage) -> None:
+    chapter('9. PCI functions')
+    host = FunctionsHost(stage.machine.directory / 'functions')
+    host.make()
+    functions = Functions(host)
+    _the_host(functions)
+    _a_disk_comes_back_clean(functions)
+    _a_card_or_its_functions(functions)
+    findings = functions.service.call('audit')['findings']
+    expect(not findings, f'the audit finds no difference: {findings}')
+    expect(not record.read(host.directory), 'nobody has anything any more')
+    expect(functions.service.end() == 0, 'the service ends in peace')
+    say('Everything is given back, and the audit finds 0 differences.')
+
+
+class Functions:
+    """The host with functions, its service, and what can be seen of both."""
+
+    def __init__(self, host: FunctionsHost) -> None:
+        self.host, self.instances = host, Instances(host.directory)
+        self.instances.add({DISK_USER: 'disk', SECOND_DISK_USER: 'disk', PORT_USER: 'port', CARD_USER: 'card'})
+        self.service = Process(host, 'functions_service.py')
+        self.began = self.service.call('start')
+        made = self.service.call('functions')
+        self.sysfs: str = made['sysfs']
+        self.ports: list[str] = made['ports']
+        self.node_devices: list[str] = made['node_devices']
+        self._content = pathlib.Path(made['content'])
+
+    def owners(self) -> dict[str, str]:
+        """By address its owner, by the record."""
+        names = {instance.uuid: instance.name for instance in self.instances.all()}
+        return {row.identifier: names[row.owner] for row in record.read(self.host.directory)}
+
+    def driver(self, address: str) -> str:
+        return driver_of(self.sysfs, address)
+
+    def read_disk(self) -> bytes:
+        return self._content.read_bytes()
+
+    def write_disk(self, text: str) -> None:
+        """Write a text all over the disk, as a guest that has it may."""
+        self._content.write_bytes(text_to_fill(text, DISK_BYTES))
+
+    def build_when_proven(self, name: str) -> None:
+        """Build an instance as soon as the service has read the disk through."""
+        while (refusal := self.build(name)) is not None:
+            expect('unproven' in refusal, 'nothing else keeps the disk from anybody')
+            time.sleep(0.1)
+
+    def build(self, name: str) -> str | None:
+        """Build an instance.
+
+        :returns: why not, or None
+        """
+        refusal: str | None = self.service.call('build', name=name).get('refusal')
+        return refusal
+
+
+def _the_host(functions: Functions) -> None:
+    expect(not functions.began['findings'], 'a new host has nothing to report')
+    everything = [DISK, CARD, *functions.ports]
+    names = [f'pci_{address.replace(":", "_").replace(".", "_")}' for address in everything]
+    expect(sorted(names) == functions.node_devices, 'libvirt has the same functions')
+    say(f"""
+        Another host hands out whole PCI functions: an NVMe disk of {DISK_BYTES // MIB} MiB, and a network card with
+        {len(functions.ports)} virtual functions. libvirt's test driver has them as node devices, and files stand
+        for what the kernel shows. Flavors ask for them as in Nova, by `pci_passthrough:alias = disk:1`.""")
+    table(('function', 'what', "the host's driver"), [
+        (address, what, functions.driver(address)) for address, what in zip(
+            everything, ('disk', 'card', *('port of the card' for _port in functions.ports)), strict=True)])
+
+
+def _a_disk_comes_back_clean(functions: Functions) -> None:
+    functions.build_when_proven(DISK_USER)
+    expect(functions.owners() == {DISK: DISK_USER}, 'the record has its owner')
+    expect(functions.driver(DISK) == 'vfio-pci', 'the guest has the disk')
+    [guest] = functions.host.guests
+    expect(guest.functions() == [DISK], 'the guest names the disk')
+    functions.write_disk(text_of(DISK_USER))
+    refusal = functions.build(SECOND_DISK_USER)
+    expect(refusal is not None, 'the disk has one owner')
+    say(f"""
+        At first nothing proves that the disk is clean, so the service read it through: every byte was zero. Now
+        {DISK_USER} has it. Its guest names it, libvirt took it from the host's driver (it has
+        {functions.driver(DISK)} now), and the guest writes its name all over it:""")
+    show(guest.elements())
+    say(f'{SECOND_DISK_USER} asks for a disk meanwhile:')
+    quote(str(refusal))
+    functions.service.call('delete', name=DISK_USER)
+    content = functions.read_disk()
+    expect(content == bytes(DISK_BYTES), 'every byte of the disk is zero')
+    expect(functions.driver(DISK) == 'nvme', 'the host has the disk again')
+    expect(functions.build(SECOND_DISK_USER) is None, 'the disk is free again')
+    say(f"""
+        {DISK_USER} is deleted. Back at the driver nvme, the disk was overwritten and read back before anybody
+        could have it: it reads {len(content) // MIB} MiB of zeros. Only then {SECOND_DISK_USER} gets it.""")
+    functions.service.call('delete', name=SECOND_DISK_USER)
+
+
+def _a_card_or_its_functions(functions: Functions) -> None:
+    expect(functions.build(PORT_USER) is None, 'a port is free')
+    [(port, _owner)] = functions.owners().items()
+    refusal = functions.build(CARD_USER)
+    expect(refusal is not None and 'excluded' in refusal, 'the card is refused because of its port')
+    expect(functions.driver(CARD) == 'igb', 'nobody touches the card')
+    say(f"""
+        {PORT_USER} gets {port}, a port of the card. Now {CARD_USER} asks for the card itself. A real libvirtd that
+        gives it away hangs until the port's guest is gone. It is not asked to:""")
+    quote(str(refusal))
+    functions.service.call('delete', name=PORT_USER)
+    expect(functions.build(CARD_USER) is None, 'the card is free')
+    refusal = functions.build(PORT_USER)
+    expect(refusal is not None and 'excluded' in refusal, 'ports are refused because of the card')
+    expect(functions.owners() == {CARD: CARD_USER}, 'the card has one owner, and its ports have none')
+    say(f'When {PORT_USER} is gone {CARD_USER} gets the card, and nobody a port of it:')
+    quote(str(refusal))
+    functions.service.call('delete', name=CARD_USER)

@@ -1,0 +1,72 @@
+"""A host with PCI functions, in one directory: an NVMe disk, and a network card with two virtual functions.
+
+Files that are laid out as sysfs stand for what the kernel shows, and a file for the bytes of the disk. The kernel
+itself is in the process of the service, so this one is not killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Final
+import uuid
+
+from machine import Machine
+from machine import MIB
+
+DISK: Final = '0000:01:00.0'
+CARD: Final = '0000:03:00.0'
+DISK_BYTES: Final = 8 * MIB
+PORTS: Final = 2
+
+# What the options call the functions: an NVMe disk, the card, and a virtual function of it.
+_ALIASES = {'disk': '1b36:0010', 'card': '8086:10c9', 'port': '8086:10ca'}
+
+_CONFIGURATION = """\
+[DEFAULT]
+log_file = {directory}/../service.log
+debug = false
+
+[devicetrack]
+state_path = {directory}/state
+machine_id_path = {directory}/machine-id
+
+[pci]
+{options}
+
+[devicetrack_pci]
+functions = all
+sysfs_root = {sysfs}
+cleaning = {{"vendor_id": "1b36", "policy": "zero"}}
+"""
+
+
+class FunctionsHost(Machine):
+    """The host in a directory. The service makes its functions when it starts, and says where they are."""
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        super().__init__(directory)
+        self.log = self.directory.parent / 'service.log'
+
+    def make(self) -> None:
+        self.directory.mkdir()
+        self.guests.directory.mkdir()
+        (self.directory / 'machine-id').write_text(f'{uuid.uuid4().hex}\n')
+
+    def options(self, sysfs: str) -> None:
+        """Write the configuration of a service whose functions are there."""
+        lines = []
+        for name, product in _ALIASES.items():
+            vendor_id, product_id = product.split(':')
+            ids = {'vendor_id': vendor_id, 'product_id': product_id}
+            lines += [f'device_spec = {json.dumps(ids)}', f'alias = {json.dumps({"name": name, **ids})}']
+        self.configuration.write_text(_CONFIGURATION.format(
+            directory=self.directory, sysfs=sysfs, options='\n'.join(lines)))
+
+
+def driver_of(sysfs: str, address: str) -> str:
+    """The driver that a function has, as sysfs shows it."""
+    try:
+        return os.path.basename(os.readlink(f'{sysfs}/bus/pci/devices/{address}/driver'))
+    except FileNotFoundError:
+        return '(none)'
