@@ -215,25 +215,31 @@ class VFDetails(DeviceDetails):
 class PCIDetails(DeviceDetails):
     """A PCI function that a guest gets whole (Linux: Documentation/driver-api/vfio.rst).
 
-    ``vendor_id`` and ``product_id`` have four hexadecimal digits. ``subsystem`` has both of the card's maker, or is
-    empty. ``serial`` is empty for a function without a serial number, and None while the host cannot read it. For a
-    virtual function ``parent_address`` and ``vf_number`` say which one of which physical function it is; others have an
-    empty one and -1. ``driver`` is the host's, to which the function goes back when its guest is gone; empty for none.
+    ``address`` is where it is in this boot of the host. ``vendor_id`` and ``product_id`` have four hexadecimal digits.
+    ``subsystem`` has both of the card's maker, or is empty. ``serial`` is empty for a function without a serial number,
+    and None while the host cannot read it. For a virtual function ``vf_number`` says which one of its physical function
+    it is, ``parent_address`` where that is in this boot, ``parent_card`` which sort of card it is and which function on
+    it, and ``parent_serial`` its serial number, the last two None while they cannot be read; others have -1 and empty
+    ones. ``driver`` is the host's, to which the function goes back when its guest is gone; empty for none.
     ``disks`` are its namespaces as the claim found them (identifier, bytes and bytes a block of each), empty for a
     function without, and None if the host could not tell. ``traits_of_spec`` are the names of the traits that the
     options give it.
     """
 
     VERSION = '1.0'
-    IDENTITY = ('vendor_id', 'product_id', 'subsystem', 'serial', 'parent_address', 'vf_number')
+    # A card may come to another address at a boot. A virtual function is known by its card and its number there.
+    IDENTITY = ('vendor_id', 'product_id', 'subsystem', 'serial', 'parent_card', 'parent_serial', 'vf_number')
     # The host's own driver shows as long as no guest has the function. What the claim saw is what it goes back to.
     OF_THE_ROW = ('driver', 'disks')
     fields = {
+        'address': ovo_fields.StringField(),
         'vendor_id': ovo_fields.StringField(),
         'product_id': ovo_fields.StringField(),
         'subsystem': ovo_fields.StringField(),
         'serial': ovo_fields.StringField(nullable=True),
         'parent_address': ovo_fields.StringField(),
+        'parent_card': ovo_fields.StringField(nullable=True),
+        'parent_serial': ovo_fields.StringField(nullable=True),
         'vf_number': ovo_fields.IntegerField(),
         'device_type': ovo_fields.StringField(),
         'driver': ovo_fields.StringField(),

@@ -54,7 +54,7 @@ class PCIDeviceList(ovo_base.ObjectListBase, base.DeviceTrackObject):
     def of(cls, resources: InstanceResources | None) -> PCIDeviceList | None:
         """Those of the kind ``pci`` in an instance's resources; None if it has none, or nobody knows."""
         found = [PCIDevice(
-            address=one.identifier, vendor_id=one.details.vendor_id, product_id=one.details.product_id,
+            address=one.details.address, vendor_id=one.details.vendor_id, product_id=one.details.product_id,
             dev_type=one.details.device_type, parent_addr=one.details.parent_address or None, numa_node=one.numa_node,
             instance_uuid=one.instance_uuid, request_id=_request_id(one.instance_uuid, one.resource_class))
             for one in _functions(resources)]

@@ -96,8 +96,9 @@ class PCIHost(fixtures.Fixture):
       controller with a block device, which has another number each time, network drivers have an interface. vfio-pci
       takes no physical function that has virtual ones. A host driver takes no function while a guest has another one of
       its group: the function stays without a driver.
-    - ``sriov_numvfs`` makes virtual functions. It is a FIFO here: whoever reads it hangs, as on a host whose virtual
-      functions somebody takes away while a guest has one. When igb ends, its virtual functions go.
+    - ``sriov_numvfs`` makes virtual functions, with their drivers unless ``sriov_drivers_autoprobe`` is 0. It is a FIFO
+      here: whoever reads it hangs, as on a host whose virtual functions somebody takes away while a guest has one. The
+      kernel makes no answer about a function in ``hanging``. When igb ends, its virtual functions go.
     - ``reset_method`` takes the methods that the function has. ``resets`` are the functions that were reset, and by
       which methods. The reset of a function in ``failing`` fails.
 
@@ -117,6 +118,7 @@ class PCIHost(fixtures.Fixture):
         self.written: list[tuple[str, str]] = []
         self.resets: list[tuple[str, str]] = []
         self.failing: set[str] = set()
+        self.hanging: set[str] = set()
         self._before_failing: int | None = None
         self._functions: dict[str, _Function] = {}
         self._directories: dict[str, str] = {}
@@ -149,6 +151,7 @@ class PCIHost(fixtures.Fixture):
         self.useFixture(fixtures.MonkeyPatch(f'{pci_variants.__name__}.MODULES', self._modules))
         self.useFixture(fixtures.MonkeyPatch(f'{root.__name__}.VFIO', self._vfio))
         self.useFixture(fixtures.MonkeyPatch(f'{root.__name__}.write_attribute', self._store))
+        self.useFixture(fixtures.MonkeyPatch(f'{root.__name__}.write_apart', self._store_apart))
         self.useFixture(fixtures.MonkeyPatch(f'{root.__name__}.is_vfio_group_open', self._is_open))
         self.useFixture(fixtures.MonkeyPatch(f'{root.__name__}.host_use', self.use))
 
@@ -190,19 +193,29 @@ class PCIHost(fixtures.Fixture):
             self._put(os.path.join(directory, 'reset'), '')
         if kind.total_vfs:
             self._put(os.path.join(directory, 'sriov_totalvfs'), f'{kind.total_vfs}\n')
+            self._put(os.path.join(directory, 'sriov_drivers_autoprobe'), '1\n')
             os.mkfifo(os.path.join(directory, 'sriov_numvfs'))
         members = self._at(f'kernel/iommu_groups/{number}/devices')
         os.makedirs(members, exist_ok=True)
         os.symlink(os.path.relpath(directory, members), os.path.join(members, address))
         self._link(self._at(f'kernel/iommu_groups/{number}'), directory, 'iommu_group')
+        autoprobe = True
         if physfn is not None:
             self._link(self._directories[physfn], directory, 'physfn')
-        if kind.driver is not None:
+            with open(self.path(physfn, 'sriov_drivers_autoprobe')) as file:
+                autoprobe = file.read() != '0\n'
+        if kind.driver is not None and autoprobe:
             self.bind(address, kind.driver)
         return address
 
     def add_nvme(self, address: str, serial: str, group: int | None = None, numa_node: int = -1) -> str:
         return self.add(address, NVME, serial=serial, group=group, numa_node=numa_node)
+
+    def give_serial(self, address: str, serial: str) -> None:
+        """Let the product data of a function have a serial number."""
+        field = b'SN' + bytes((len(serial),)) + serial.encode()
+        data = b'\x82\x04\0card\x90' + len(field).to_bytes(2, 'little') + field + b'\x78'
+        self._put(self.path(address, 'vpd'), data.decode('latin-1'))
 
     def add_nvme_with_vfs(self, address: str, serial: str) -> str:
         """Add an NVMe controller that can have four virtual functions."""
@@ -489,6 +502,11 @@ class PCIHost(fixtures.Fixture):
                 self.resets.append((address, file.read().strip()))
         else:
             self._write_attribute(path, data)
+
+    def _store_apart(self, path: str, data: bytes, timeout_s: float) -> None:
+        if os.path.basename(os.path.dirname(path)) in self.hanging:
+            raise OSError(errno.ETIMEDOUT, f'the kernel has not answered within {timeout_s:g} s')
+        self._store(path, data)
 
     def _probe(self, address: str) -> None:
         if address not in self._functions:

@@ -13,7 +13,7 @@ from devicetrack.objects.values import InventoryDevice
 PCI: Final = 'pci'
 
 # What tells a function from another one in its slot, of what tests change.
-IDENTITY: Final = ('vendor_id', 'product_id', 'serial', 'parent_address', 'vf_number')
+IDENTITY: Final = ('vendor_id', 'product_id', 'serial', 'parent_card', 'parent_serial', 'vf_number')
 
 _ADDRESS: Final = re.compile(r'[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]')
 
@@ -38,9 +38,10 @@ def function(address: str, resource_class: str, physfn: str | None, has_vfs: boo
     device = InventoryDevice(PCI, address, card.upper(), resource_class, card, numa_node, '',
                              exclusions=tuple(exclusions))
     return (device,
-            {'vendor_id': '1b36', 'product_id': '0010', 'subsystem': '1af4:1100', 'serial': serial,
+            {'address': address, 'vendor_id': '1b36', 'product_id': '0010', 'subsystem': '1af4:1100', 'serial': serial,
              'parent_address': physfn or '', 'vf_number': vf_number, 'device_type': device_type, 'driver': 'nvme',
-             'disks': '', 'traits_of_spec': []})
+             'parent_card': '' if physfn is None else f'1b36:0010 1af4:1100 {physfn.rpartition(".")[2]}',
+             'parent_serial': '', 'disks': '', 'traits_of_spec': []})
 
 
 def differs(found: dict[str, Any], recorded: PCIDetails) -> str | None:

@@ -202,15 +202,10 @@ def reset(address: str, method: str | None) -> None:
 
 
 @context.entrypoint
-def set_vfs(address: str, number: int) -> None:
-    root.set_vfs(root.SYSFS, address, number)
+def set_vfs(address: str, number: int, autoprobe: bool | None) -> None:
+    root.set_vfs(root.SYSFS, address, number, autoprobe)
 
 
 @context.entrypoint
-def read_config(address: str) -> bytes:
-    return root.read_config(root.SYSFS, address)
-
-
-@context.entrypoint
-def read_vpd(address: str) -> bytes | None:
-    return root.read_vpd(root.SYSFS, address)
+def read_serial(address: str) -> str | None:
+    return root.read_serial(root.SYSFS, address)

@@ -2,10 +2,10 @@
 
 It lists namespaces, opens their devices or a VFIO group, removes mediated devices that nobody has open, their
 definitions and lost ones, and sets the vGPU type of a virtual function. It gives PCI functions to drivers and takes
-them away, resets them, makes their virtual functions, and reads what only root may read of them. A service that runs
-as root does it itself. Any other service uses oslo.privsep, whose daemon runs these functions and no others. The daemon
-opens a device and sends the descriptor through a unix socket of the caller (SCM_RIGHTS, unix(7)). So a child of the
-service can wipe the device: it outlives the service and the daemon if need be, and its only right is the descriptor.
+them away, resets them, makes their virtual functions, and reads their serial numbers. A service that runs as root does
+it itself. Any other service uses oslo.privsep, whose daemon runs these functions and no others. The daemon opens a
+device and sends the descriptor through a unix socket of the caller (SCM_RIGHTS, unix(7)). So a child of the service can
+wipe the device: it outlives the service and the daemon if need be, and its only right is the descriptor.
 """
 
 from __future__ import annotations
@@ -193,34 +193,34 @@ def reset(sysfs: str, address: str, method: str | None) -> None:
     _run_in(sysfs, 'reset', address, method)
 
 
-def set_vfs(sysfs: str, address: str, number: int) -> None:
+def set_vfs(sysfs: str, address: str, number: int, autoprobe: bool | None = None, timeout_s: float = 60) -> None:
     """Make virtual functions of a physical function that has none. It blocks until they are there.
 
     :param number: how many, at least 1
-    :raises OSError: it has virtual functions already (EBUSY), it cannot have so many (ERANGE), its driver cannot make
-        any (ENOENT), or there is no privileged daemon
+    :param autoprobe: whether a driver of the host takes them; None leaves that as it is
+    :param timeout_s: how long this process waits. The privileged daemon waits until the kernel answers
+    :raises OSError: EBUSY: it has virtual functions already, or somebody uses it, as :func:`unbind` says; else, it
+        cannot have so many (ERANGE), its driver cannot make any (ENOENT), no answer in time (ETIMEDOUT; they may come
+        yet), or there is no privileged daemon
     """
-    _run_in(sysfs, 'set_vfs', address, number)
+    if sysfs != root.SYSFS or os.geteuid() == 0:
+        root.set_vfs(sysfs, address, number, autoprobe, timeout_s)
+    else:
+        _ask_daemon('set_vfs', address, number, autoprobe)
 
 
-def read_config(sysfs: str, address: str) -> bytes:
-    """Read the configuration space of a PCI function, which wakes one that sleeps.
+def read_serial(sysfs: str, address: str) -> str | None:
+    """Read the serial number of a PCI function: of its Vital Product Data, else the PCI Express "Device Serial Number".
 
-    The kernel gives all of it, up to 4096 bytes, to a reader with CAP_SYS_ADMIN, and the first 64 bytes to any other
-    one, like the privileged daemon (pci_read_config in Linux: drivers/pci/pci-sysfs.c).
+    This wakes a function that sleeps, and its Vital Product Data may take seconds. The kernel shows the second number
+    only to a reader with CAP_SYS_ADMIN (pci_read_config in Linux: drivers/pci/pci-sysfs.c), which the privileged daemon
+    does not have.
 
+    :returns: '' if it has none; None if the caller may not see whether it has one
     :raises OSError: there is no such function, it cannot be read, or there is no privileged daemon
     """
-    return bytes(_run_in(sysfs, 'read_config', address))
-
-
-def read_vpd(sysfs: str, address: str) -> bytes | None:
-    """Read the Vital Product Data of a PCI function; None if it has none. Its device may take seconds to answer.
-
-    :raises OSError: there is no such function, it cannot be read, or there is no privileged daemon
-    """
-    data = _run_in(sysfs, 'read_vpd', address)
-    return None if data is None else bytes(data)
+    serial = _run_in(sysfs, 'read_serial', address)
+    return None if serial is None else str(serial)
 
 
 def _run_in(sysfs: str, function: str, *arguments: Any) -> Any:

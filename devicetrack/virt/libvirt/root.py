@@ -9,12 +9,14 @@ import pathlib
 import re
 import stat
 import subprocess
+import sys
 import time
 
 from devicetrack import exception
 from devicetrack import filelock
 from devicetrack.virt.libvirt import mdevctl
 from devicetrack.virt.libvirt import ndctl
+from devicetrack.virt.libvirt import pci_serial
 from devicetrack.virt.libvirt import pci_use
 
 NDCTL_TIMEOUT_S = 60
@@ -42,8 +44,18 @@ _RESET_METHOD = re.compile(r'[a-z][a-z_]{0,31}')
 _VIRTFN = re.compile(r'virtfn[0-9]+')
 _MAX_NUMBER = 2**31 - 1
 _MAX_VFS = 2**16 - 1                # 16 bits (PCI Express: NumVFs of the SR-IOV capability)
+# A program that writes its argument; its status says what the kernel answered.
+_WRITER_FAILED = 64
+_WRITER = f"""
+import os, sys
+try:
+    os.write(1, sys.argv[1].encode())
+except OSError as error:
+    sys.exit({_WRITER_FAILED} + error.errno)
+"""
 _MAX_CONFIG = 4096                  # bytes of the configuration space (PCI Express)
-_MAX_VPD = 2**15                    # bytes that the 15 bits of a VPD address tell apart (PCI Local Bus)
+# Where a FIFO stands in the place of an attribute, O_NONBLOCK keeps the reader from waiting for a writer.
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def run_ndctl(command: str, timeout_s: int = NDCTL_TIMEOUT_S) -> tuple[int, str]:
@@ -347,25 +359,41 @@ def reset(sysfs: str, address: str, method: str | None) -> None:
         write_attribute(methods, before)
 
 
-def set_vfs(sysfs: str, address: str, number: int) -> None:
+def set_vfs(sysfs: str, address: str, number: int, autoprobe: bool | None, apart_s: float | None = None) -> None:
+    """As :func:`devicetrack.virt.libvirt.privileged.set_vfs`.
+
+    :param apart_s: have a process of its own write, and wait so many seconds for it; None writes here
+    """
     if type(number) is not int or not 1 <= number <= _MAX_VFS:
         raise OSError(errno.EINVAL, 'not a number of virtual functions')
+    if autoprobe is not None and type(autoprobe) is not bool:
+        raise OSError(errno.EINVAL, 'neither yes nor no')
     directory = _function(sysfs, address)
     # Only from none to some: to take any away, the kernel takes all away, and waits for the guests that have one.
     if _vfs(directory):
         raise OSError(errno.EBUSY, 'it has virtual functions')
-    write_attribute(_function(sysfs, address, 'sriov_numvfs'), b'%d\n' % number)
+    # Many drivers reset their card for this.
+    _check_unused(sysfs, address)
+    if autoprobe is not None:
+        write_attribute(_function(sysfs, address, 'sriov_drivers_autoprobe'), b'%d\n' % autoprobe)
+    path, data = _function(sysfs, address, 'sriov_numvfs'), b'%d\n' % number
+    if apart_s is None:
+        write_attribute(path, data)
+    else:
+        write_apart(path, data, apart_s)
 
 
-def read_config(sysfs: str, address: str) -> bytes:
-    return _read(_function(sysfs, address, 'config'), _MAX_CONFIG)
-
-
-def read_vpd(sysfs: str, address: str) -> bytes | None:
+def read_serial(sysfs: str, address: str) -> str | None:
     directory = _function(sysfs, address)
-    if not os.path.lexists(os.path.join(directory, 'vpd')):
-        return None
-    return _read(_function(sysfs, address, 'vpd'), _MAX_VPD)
+    if os.path.lexists(os.path.join(directory, 'vpd')):
+        fd = os.open(_function(sysfs, address, 'vpd'), _READ)
+        try:
+            found = pci_serial.of_vpd(lambda length, place: os.pread(fd, length, place))
+        finally:
+            os.close(fd)
+        if found:
+            return found
+    return pci_serial.of_config(_read(_function(sysfs, address, 'config'), _MAX_CONFIG))
 
 
 def write_attribute(path: str, data: bytes) -> None:
@@ -380,9 +408,32 @@ def write_attribute(path: str, data: bytes) -> None:
         os.close(fd)
 
 
+def write_apart(path: str, data: bytes, timeout_s: float) -> None:
+    """Have a process of its own write an attribute, for which the kernel may wait without an end.
+
+    A process of which a thread waits like that cannot end, and keeps every lock that it has.
+
+    :raises OSError: as :func:`write_attribute`. ETIMEDOUT: no answer in time; it may be written yet
+    """
+    fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        child = subprocess.Popen((sys.executable, '-I', '-S', '-c', _WRITER, data.decode()), stdin=subprocess.DEVNULL,
+                                 stdout=fd, stderr=subprocess.DEVNULL, start_new_session=True, env={}, cwd='/')
+    finally:
+        os.close(fd)
+    try:
+        status = child.wait(timeout_s)
+    except subprocess.TimeoutExpired as error:
+        raise OSError(errno.ETIMEDOUT, f'the kernel has not answered within {timeout_s:g} s') from error
+    if status > _WRITER_FAILED:
+        raise OSError(status - _WRITER_FAILED, os.strerror(status - _WRITER_FAILED))
+    if status != 0:
+        raise OSError(errno.EIO, f'the process that writes it ended with status {status}')
+
+
 def _read(path: str, most: int) -> bytes:
     data = b''
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    fd = os.open(path, _READ)
     try:
         while len(data) < most and (more := os.read(fd, most - len(data))):
             data += more

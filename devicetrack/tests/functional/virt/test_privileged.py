@@ -85,8 +85,7 @@ USES = SERVICE + textwrap.dedent("""
     privileged.probe(root.SYSFS, function)
     privileged.reset(root.SYSFS, function, None)
     privileged.set_vfs(root.SYSFS, function, 2)
-    said['read'] = [str(privileged.read_config(root.SYSFS, function)),
-                    str(privileged.read_vpd(root.SYSFS, function))]
+    said['serial'] = privileged.read_serial(root.SYSFS, function)
     said['no such function'] = told(privileged.probe, root.SYSFS, '0000:3d:00.5')
     said['its own tree'] = told(privileged.set_driver_override, root.SYSFS + '/', function, None)
     said['another tree'] = told(privileged.set_vgpu_type, root.SYSFS + '/', '0000:3d:00.4', 559)
@@ -108,8 +107,8 @@ HOSTILE = SERVICE + textwrap.dedent("""
         ('../0000:3d:00.4', 1), ('0000:3d:00.4/../0000:3d:00.4', 1), ('0000:3d:00.4' + chr(10), 1), (None, 1),
         ('0000:3d:00.4', '1'), ('0000:3d:00.4', -1), ('0000:3d:00.4', 2**40), ('0000:3d:00.4', True),
         ('/tmp', '0000:3d:00.4', 1))]
-    pci = {'set_driver_override': ('vfio-pci',), 'unbind': (), 'probe': (), 'reset': (None,), 'set_vfs': (1,),
-           'read_config': (), 'read_vpd': (), 'check_host_use': ()}
+    pci = {'set_driver_override': ('vfio-pci',), 'unbind': (), 'probe': (), 'reset': (None,), 'set_vfs': (1, None),
+           'read_serial': (), 'check_host_use': ()}
     said['pci'] = [told(of_daemon, name, address, *arguments) for name, arguments in pci.items() for address in (
         '../0000:3d:00.4', '0000:3d:00.4/../0000:3d:00.4', '0000:3d:00.4' + chr(10), '', None, 7)]
     said['another tree'] = [told(of_daemon, name, '/tmp', '0000:3d:00.4', *arguments)
@@ -117,7 +116,8 @@ HOSTILE = SERVICE + textwrap.dedent("""
     said['driver'] = [told(of_daemon, 'set_driver_override', '0000:3d:00.4', driver)
                       for driver in ('', '../nvme', 'vfio-pci' + chr(10) + 'x')]
     said['method'] = [told(of_daemon, 'reset', '0000:3d:00.4', method) for method in ('', 'flr bus', '../x')]
-    said['vfs'] = [told(of_daemon, 'set_vfs', '0000:3d:00.4', number) for number in (0, -1, 2**16, True, '1', None)]
+    said['vfs'] = [told(of_daemon, 'set_vfs', '0000:3d:00.4', number, autoprobe) for number, autoprobe in (
+        (0, None), (-1, None), (2**16, None), (True, None), ('1', None), (None, None), (1, 'yes'), (1, 1))]
     said['out of it'] = [told(of_daemon, name, '0000:3d:00.6', *arguments) for name, arguments in pci.items()]
     one = '3f4f6c1e-0000-4000-8000-000000000001'
     said['mdev'] = [told(of_daemon, 'remove_mdev', uuid) for uuid in (
@@ -184,9 +184,12 @@ class PrivilegedTestCase(base.TestCase):
         listener.bind(self.path('devicetrack-root/fd'))
         os.makedirs(self.path('bus/pci/devices/0000:3d:00.4/nvidia'))
         self.write('bus/pci/devices/0000:3d:00.4/nvidia/current_vgpu_type', '0\n', 0o600)
-        for name in ('driver_override', 'sriov_numvfs', 'reset', 'config', 'vpd'):
+        for name in ('driver_override', 'sriov_numvfs', 'sriov_drivers_autoprobe', 'reset', 'config'):
             self.write(f'bus/pci/devices/0000:3d:00.4/{name}', '', 0o600)
         self.write('bus/pci/devices/0000:3d:00.4/config', '\x36\x1b', 0o600)
+        self.write('bus/pci/devices/0000:3d:00.4/vpd', '\x10\x05\x00SN\x0275\x78', 0o600)
+        with open(self.path('bus/pci/devices/0000:3d:00.4/vpd'), 'r+b') as file:
+            file.write(b'\x90')
         self.write('bus/pci/drivers/nvme/unbind', '', 0o600)
         self.write('bus/pci/drivers_probe', '', 0o600)
         os.symlink('../../drivers/nvme', self.path('bus/pci/devices/0000:3d:00.4/driver'))
@@ -238,7 +241,7 @@ class PrivilegedTestCase(base.TestCase):
              'locked': ['BlockingIOError: somebody else holds its lock', True], 'unlocked': False,
              'open': False, 'no group': 'FileNotFoundError: No such file or directory',
              'no function': 'FileNotFoundError: No such file or directory',
-             'read': ["b'6\\x1b'", "b''"], 'no such function': 'FileNotFoundError: No such file or directory',
+             'serial': '75', 'no such function': 'FileNotFoundError: No such file or directory',
              'its own tree': 'PermissionError: Permission denied',
              'another tree': 'PermissionError: Permission denied'}, said)
         self.assertEqual(['vfio-pci\n', '0000:3d:00.4', '0000:3d:00.4', '1\n', '2\n'], [
@@ -263,13 +266,13 @@ class PrivilegedTestCase(base.TestCase):
         self.assertEqual([invalid] * 4, said['type'][4:8])
         self.assertEqual(['TypeError'] * 2, [said['type'][number].partition(':')[0] for number in (3, 8)])
         self.assertEqual((['OSError: not a PCI address'] * 4 + ['TypeError: expected string or bytes-like object, got '
-                                                                + repr(one) for one in ('NoneType', 'int')]) * 8,
+                                                                + repr(one) for one in ('NoneType', 'int')]) * 7,
                          said['pci'])
         self.assertEqual({'TypeError'}, {text.partition(':')[0] for text in said['another tree']})
         self.assertEqual((['OSError: not the name of a driver'] * 3, ['OSError: not the name of a reset method'] * 3,
-                          ['OSError: not a number of virtual functions'] * 6),
+                          ['OSError: not a number of virtual functions'] * 6 + ['OSError: neither yes nor no'] * 2),
                          (said['driver'], said['method'], said['vfs']))
-        self.assertEqual([True] * 8, ['leads out of' in text for text in said['out of it']])
+        self.assertEqual([True] * 7, ['leads out of' in text for text in said['out of it']])
         self.assertEqual([''] * 4, [self.read(f'bus/pci/{name}') for name in (
             'devices/0000:3d:00.4/driver_override', 'drivers/nvme/unbind', 'drivers_probe',
             'devices/0000:3d:00.4/reset')])

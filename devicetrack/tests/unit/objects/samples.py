@@ -39,8 +39,9 @@ def vf_details(origin='created'):
 
 def pci_details():
     return objects.PCIDetails(
-        vendor_id='1b36', product_id='0010', subsystem='1af4:1100', serial='S1', parent_address='', vf_number=-1,
-        device_type='type-PCI', driver='nvme', disks='1:1073741824:512', traits_of_spec=['CUSTOM_FAST'])
+        address='0000:01:00.0', vendor_id='1b36', product_id='0010', subsystem='1af4:1100', serial='S1',
+        parent_address='', parent_card='', parent_serial='', vf_number=-1, device_type='type-PCI', driver='nvme',
+        disks='1:1073741824:512', traits_of_spec=['CUSTOM_FAST'])
 
 
 def record(**changes):
@@ -51,13 +52,17 @@ def record(**changes):
 
 
 def pci_record(**changes):
+    function = pci_details()
+    function.address = changes.get('identifier', '0000:81:00.0')
     return record(**{'kind': 'pci', 'identifier': '0000:81:00.0', 'resource_class': 'CUSTOM_PCI_1B36_0010',
-                     'parent': '0000:81:00.0', 'numa_node': 1, 'details': details.to_text(pci_details()), **changes})
+                     'parent': '0000:81:00.0', 'numa_node': 1, 'details': details.to_text(function), **changes})
 
 
 def vf_record(address, **changes):
     """The row of a virtual function of 0000:82:00.0, which the kind ``pci`` has."""
     function = pci_details()
+    function.address, function.serial = address, ''
+    function.parent_card, function.parent_serial = '1b36:0010 1af4:1100 0', 'S2'
     function.parent_address, function.vf_number, function.device_type = '0000:82:00.0', int(address[-1]), 'type-VF'
     return pci_record(identifier=address, parent='0000:82:00.0', resource_class='CUSTOM_VF', numa_node=None,
                       details=details.to_text(function), **changes)

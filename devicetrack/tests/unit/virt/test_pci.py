@@ -31,7 +31,7 @@ NVME = {'vendor_id': '1b36', 'product_id': '0010'}
 DISK_CLASS = 'CUSTOM_PCI_1B36_0010'
 
 
-class PCITestCase(base.TestCase):
+class PCIHostTestCase(base.TestCase):
 
     def setUp(self) -> None:
         super().setUp()
@@ -64,6 +64,9 @@ class PCITestCase(base.TestCase):
     def unclaim(self, kind: pci.PCI, assignment: Any) -> None:
         with open(os.path.join(self.state_path, 'lock'), 'w') as lock:
             kind.unclaim(assignment, lock.fileno())
+
+
+class PCITestCase(PCIHostTestCase):
 
     # -- stock --------------------------------------------------------------------------------------------------------
 

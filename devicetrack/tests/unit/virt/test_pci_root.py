@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import struct
 from typing import Any
+
+import fixtures
 
 from devicetrack.testing import pci
 from devicetrack.tests import base
 from devicetrack.virt.libvirt import pci_sysfs
 from devicetrack.virt.libvirt import privileged
+from devicetrack.virt.libvirt import root
 
 NVME, SRIOV, IGB = '0000:01:00.0', '0000:02:00.0', '0000:03:00.0'
+
+# Product data with an identifier, a part number and a serial number, and a configuration space with capabilities for
+# advanced error reporting and for a serial number.
+VPD = b'\x82\x04\x00card' + b'\x90\x0c\x00PN\x03A-1SN\x03M75' + b'\x78'
+CONFIG = bytes(256) + struct.pack('<I', 0x148 << 20 | 1 << 16 | 1) + bytes(0x44) + struct.pack(
+    '<III', 1 << 16 | 3, 0xFF0A0B0C, 0x001B21FF) + bytes(0x100)
 
 # Each step, with arguments that it takes after sysfs and the address.
 STEPS: tuple[tuple[Any, tuple[Any, ...]], ...] = (
     (privileged.set_driver_override, (None,)), (privileged.unbind, ()), (privileged.probe, ()),
-    (privileged.reset, (None,)), (privileged.set_vfs, (1,)), (privileged.read_config, ()), (privileged.read_vpd, ()),
+    (privileged.reset, (None,)), (privileged.set_vfs, (1,)), (privileged.read_serial, ()),
     (privileged.check_host_use, ()))
 
 
@@ -168,6 +179,24 @@ class ResetTestCase(StepTestCase):
 
 class VirtualFunctionsTestCase(StepTestCase):
 
+    def test_with_a_driver_of_the_host_or_without(self) -> None:
+        privileged.set_vfs(self.sysfs, IGB, 2, False)
+        self.assertEqual([None, None], [self.host.driver_of(vf) for vf in self.read(IGB).vfs])
+        for vf in reversed(self.read(IGB).vfs):
+            self.host.remove(vf)
+        privileged.set_vfs(self.sysfs, IGB, 2, True)
+        self.assertEqual(['igbvf'] * 2, [self.host.driver_of(vf) for vf in self.read(IGB).vfs])
+        self.refused(errno.EINVAL, 'neither yes nor no', privileged.set_vfs, IGB, 2, 'no')
+
+    def test_none_of_a_function_that_somebody_uses(self) -> None:
+        self.host.give_address('enp3s0')
+        self.refused(errno.EBUSY, f'the host uses {IGB}', privileged.set_vfs, IGB, 2)
+
+    def test_nor_of_one_that_a_guest_has(self) -> None:
+        self.give_to_guests(IGB)
+        with self.host.opened(IGB):
+            self.refused(errno.EBUSY, f'a guest has {IGB}', privileged.set_vfs, IGB, 2)
+
     def test_some_of_a_function_that_has_none(self) -> None:
         privileged.set_vfs(self.sysfs, IGB, 3)
         self.assertEqual(('0000:03:10.0', '0000:03:10.2', '0000:03:10.4'), self.read(IGB).vfs)
@@ -189,29 +218,68 @@ class VirtualFunctionsTestCase(StepTestCase):
         self.assertRaises(FileNotFoundError, privileged.set_vfs, self.sysfs, IGB, 1)
 
 
-class ReadingTestCase(StepTestCase):
+class SerialTestCase(StepTestCase):
 
-    def test_the_configuration_space(self) -> None:
-        data = privileged.read_config(self.sysfs, NVME)
-        self.assertEqual((b'\x36\x1b', 64), (data[:2], len(data)))
+    def put(self, name: str, data: bytes) -> None:
+        with open(self.host.path(NVME, name), 'wb') as file:
+            file.write(data)
 
-    def test_no_more_of_it_than_there_can_be(self) -> None:
-        with open(self.host.path(NVME, 'config'), 'wb') as file:
-            file.write(b'\xff' * 5000)
-        self.assertEqual(4096, len(privileged.read_config(self.sysfs, NVME)))
+    def test_of_the_product_data_before_the_one_of_the_configuration_space(self) -> None:
+        self.put('config', CONFIG)
+        self.assertEqual('00-1b-21-ff-ff-0a-0b-0c', privileged.read_serial(self.sysfs, NVME))
+        self.put('vpd', VPD)
+        self.assertEqual('M75', privileged.read_serial(self.sysfs, NVME))
+        self.put('vpd', b'\x78')
+        self.assertEqual('00-1b-21-ff-ff-0a-0b-0c', privileged.read_serial(self.sysfs, NVME))
 
-    def test_the_vital_product_data_or_none(self) -> None:
-        self.assertIsNone(privileged.read_vpd(self.sysfs, NVME))
-        with open(self.host.path(NVME, 'vpd'), 'wb') as file:
-            file.write(b'\x82\x01\x00x\x78' + bytes(40_000))
-        data = privileged.read_vpd(self.sysfs, NVME)
-        self.assertEqual((b'\x82\x01\x00x\x78', 32768), ((data or b'')[:5], len(data or b'')))
+    def test_who_may_see_the_header_alone_cannot_tell(self) -> None:
+        self.assertIsNone(privileged.read_serial(self.sysfs, NVME))
+        self.put('vpd', VPD)
+        self.assertEqual('M75', privileged.read_serial(self.sysfs, NVME))
 
     def test_a_fifo_in_their_place_is_not_waited_for(self) -> None:
         os.unlink(self.host.path(NVME, 'config'))
-        for name in ('config', 'vpd'):
-            os.mkfifo(self.host.path(NVME, name))
-        self.assertEqual((b'', b''), (privileged.read_config(self.sysfs, NVME), privileged.read_vpd(self.sysfs, NVME)))
+        os.mkfifo(self.host.path(NVME, 'config'))
+        self.assertIsNone(privileged.read_serial(self.sysfs, NVME))
+        os.mkfifo(self.host.path(NVME, 'vpd'))
+        self.assertRaises(OSError, privileged.read_serial, self.sysfs, NVME)
+
+
+class WriteApartTestCase(base.TestCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.path = self.useFixture(fixtures.TempDir()).join('attribute')
+
+    def test_writes(self) -> None:
+        with open(self.path, 'w'):
+            pass
+        root.write_apart(self.path, b'8\n', base.HANGS_S)
+        with open(self.path) as file:
+            self.assertEqual('8\n', file.read())
+
+    def test_says_what_the_kernel_refuses(self) -> None:
+        error = self.assertRaises(OSError, root.write_apart, '/dev/full', b'8\n', base.HANGS_S)
+        self.assertEqual(errno.ENOSPC, error.errno)
+
+    def test_waits_no_longer_than_it_may(self) -> None:
+        os.mkfifo(self.path)
+        reader = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)
+        self.addCleanup(os.close, reader)
+        writer = os.open(self.path, os.O_WRONLY | os.O_NONBLOCK)
+        self.addCleanup(os.close, writer)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(writer, bytes(1 << 16))
+        opened = os.open
+
+        def blocking(path: str, flags: int, *arguments: Any, **others: Any) -> int:
+            return opened(path, flags & ~os.O_NONBLOCK, *arguments, **others)
+
+        self.useFixture(fixtures.MonkeyPatch('os.open', blocking))
+        error = self.assertRaises(OSError, root.write_apart, self.path, b'8\n', 0.1)
+        self.assertEqual(errno.ETIMEDOUT, error.errno)
+        self.assertIn('within 0.1 s', str(error))
 
 
 class ArgumentsTestCase(StepTestCase):
@@ -245,9 +313,9 @@ class ArgumentsTestCase(StepTestCase):
         secret = os.path.join(self.host.dev, 'secret')
         with open(secret, 'w') as file:
             file.write('tenants')
-        for name, step, arguments in (('config', privileged.read_config, ()), ('vpd', privileged.read_vpd, ())):
+        for name in ('config', 'vpd'):
             path = self.host.path(NVME, name)
             if os.path.lexists(path):
                 os.unlink(path)
             os.symlink(secret, path)
-            self.refused(errno.ELOOP, name, step, NVME, *arguments)
+            self.refused(errno.ELOOP, name, privileged.read_serial, NVME)

@@ -21,7 +21,6 @@ from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 import functools
-import os
 import threading
 import time
 from typing import Any
@@ -55,10 +54,9 @@ from devicetrack.virt.libvirt.kinds import pci_cleaner
 from devicetrack.virt.libvirt.kinds import pci_memory
 from devicetrack.virt.libvirt.kinds import pci_migration
 from devicetrack.virt.libvirt.kinds import pci_options
+from devicetrack.virt.libvirt.kinds import pci_serials
 from devicetrack.virt.libvirt.kinds import placement_names
 
-# NVM Express controllers. Their driver tells a serial number (Linux: drivers/nvme/host/sysfs.c).
-_NVME: Final = '0108'
 _POLL_S: Final = 0.2
 
 
@@ -79,6 +77,7 @@ class PCI(api.DeviceKind):
         self.host_use: Callable[[], pci_use.HostUse] = functools.partial(pci_use.HostUse, self.tree.root)
         # A spec may name no product. The classes of what it matches are known when that was read.
         self._seen_classes: frozenset[str] = frozenset()
+        self._serials = pci_serials.SerialNumbers(self.tree, lambda: self._memory)
         self._cleaner = pci_cleaner.Cleaner(self.tree, self.options)
         self._migration = pci_migration.Migration(self.tree, attributes.paths(conf))
         self._offered: Sequence[tuple[pci_sysfs.Function, pci_options.DeviceSpec]] = ()
@@ -121,7 +120,8 @@ class PCI(api.DeviceKind):
         functions = {function.address: function for function in self._rereading.functions()}
         offered = {address: (function, spec) for address, function in functions.items() if not function.is_bridge
                    and (spec := self.options.ours(function, functions.get(function.physfn or ''))) is not None}
-        serials = self._serials([function for function, _spec in offered.values()], True)
+        cards = {function.physfn or address for address, (function, _spec) in offered.items()}
+        serials = self._serials.of([functions[address] for address in sorted(cards) if address in functions], True)
         use = self.host_use()
         used = {address: said for address, (function, _spec) in offered.items()
                 if (said := self._use_of(function, use, functions.get)) is not None}
@@ -132,7 +132,7 @@ class PCI(api.DeviceKind):
             InventoryDevice(
                 self.name, address, self._provider(function), pci_options.resource_class_of(spec, function),
                 function.physfn or address, function.numa_node,
-                self._details_text(function, serials.get(address, ''), self._disks(function),
+                self._details_text(function, self._evidence(function, functions.get, serials), self._disks(function),
                                    pci_options.traits_of(spec)),
                 problems[address] or _group_problem(function, groups, problems), True,
                 exclusions=_exclusions(function, groups))
@@ -141,7 +141,7 @@ class PCI(api.DeviceKind):
         self._offered = tuple(offered.values())
         # Of a disk that has the driver for guests now nobody may have seen whose guest wrote to it, or for how long.
         guests = {address for address, (function, _spec) in offered.items()
-                  if _is_nvme(function) and pci_variants.is_vfio(function.driver)}
+                  if pci_serials.is_nvme(function) and pci_variants.is_vfio(function.driver)}
         return api.Stock(devices, written=tuple(guests.union(used)))
 
     def _spec_of(self, function: pci_sysfs.Function) -> pci_options.DeviceSpec | None:
@@ -153,27 +153,30 @@ class PCI(api.DeviceKind):
         """The stable name of the provider that counts a function: its physical function."""
         return placement_names.provider(function.physfn or function.address)
 
-    def _serials(self, functions: Iterable[pci_sysfs.Function], all_of_them: bool = False) -> dict[str, str | None]:
-        """The serial numbers of functions by address: '' if a function has none, None if it cannot be read now."""
-        wanted = {function.address: function for function in functions if _has_serial(function)}
-        read: dict[str, tuple[int, str | None]] = {}
-        for address, function in wanted.items():
-            try:
-                read[address] = os.stat(self.tree.path(address)).st_ino, function.serial
-            except OSError:
-                continue                        # it went away just now
-        known = self._memory.complete(read, all_of_them) if wanted else {}
-        return {address: known.get(address) for address in wanted}
+    def _evidence(self, function: pci_sysfs.Function, read: Callable[[str], pci_sysfs.Function | None],
+                  serials: pci_serials.Serials | None = None, recorded: PCIDetails | None = None
+                  ) -> pci_serials.Evidence:
+        """What tells a function from others of its sort.
 
-    def _details(self, function: pci_sysfs.Function, serial: str | None, traits: Collection[str],
+        :param serials: the serial numbers that were read for it
+        :param recorded: what its row has
+        """
+        physfn = None if function.physfn is None else read(function.physfn)
+        if serials is None:
+            serials = self._serials.of([function] if physfn is None else [physfn])
+        before = None if recorded is None else pci_serials.Evidence(
+            recorded.serial, recorded.parent_card, recorded.parent_serial)
+        return pci_serials.evidence(function, physfn, serials, before)
+
+    def _details(self, function: pci_sysfs.Function, evidence: pci_serials.Evidence, traits: Collection[str],
                  before: Any = None) -> PCIDetails:
         """What tells a function, and what it goes back to: as it is now, or as it was ``before``."""
         driver, disks = (function.driver or '', self._disks(function)) if before is None else (
             before.driver, before.disks)
-        return _as_details(function, serial, driver, disks, traits)
+        return _as_details(function, evidence, driver, disks, traits)
 
     def _disks(self, function: pci_sysfs.Function) -> str | None:
-        if not _is_nvme(function):
+        if not pci_serials.is_nvme(function):
             return ''
         try:
             return pci_disks.as_text(pci_disks.disks(self.tree, function.address))
@@ -244,18 +247,18 @@ class PCI(api.DeviceKind):
         except OSError as error:
             raise exception.RealizeFailed(self.name, assignment.identifier, str(error.strerror or error)) from error
         spec = self._spec_of(function)
-        serial = self._serials([function]).get(function.address, '')
-        if serial is None and assignment.details.serial is not None:
+        evidence = self._evidence(function, self.tree.function, recorded=assignment.details)
+        if (unread := _unread(assignment, evidence)) is not None and None not in _identity(assignment):
             raise exception.RealizeFailed(
-                self.name, assignment.identifier, 'nobody knows whether it is the recorded one: its serial number '
-                f'cannot be read with the driver {function.driver or "(none)"}')
+                self.name, assignment.identifier, f'nobody knows whether it is the recorded one: its {unread} cannot '
+                f'be read with the driver {function.driver or "(none)"}')
         traits = assignment.details.traits_of_spec if spec is None else pci_options.traits_of(spec)
         self._memory.give(assignment.identifier)
         # What the claim found stays what the function goes back to, whatever its guest made of it since.
         had_it = assignment.generation != values.CLAIMED or pci_variants.is_vfio(function.driver)
         before = assignment.details if had_it else None
         return Realized(DeviceKey(self.name, assignment.identifier),
-                        details.to_text(self._details(function, serial, traits, before)))
+                        details.to_text(self._details(function, evidence, traits, before)))
 
     def _problems_of_group(self, function: pci_sysfs.Function) -> str | None:
         """Why no guest can have a function now, by itself or because of its group; None if one can."""
@@ -279,10 +282,10 @@ class PCI(api.DeviceKind):
         if function.problem is not None:
             raise exception.CommandFailed('reading sysfs', function.problem)
         recorded = assignment.details
-        found = self._details(function, self._serials([function]).get(function.address, ''), ())
+        found = self._details(function, self._evidence(function, self.tree.function, recorded=recorded), ())
         for name in PCIDetails.IDENTITY:
             before, now = getattr(recorded, name), getattr(found, name)
-            if before != now and not (name == 'serial' and None in (before, now)):
+            if before != now and None not in (before, now):
                 raise exception.DeviceGone(self.name, assignment.identifier,
                                            f'another function is there: its {name} is {now}, recorded was {before}')
         return function
@@ -301,10 +304,11 @@ class PCI(api.DeviceKind):
 
     def _check_known(self, assignment: DeviceAssignment, function: pci_sysfs.Function) -> None:
         """:raises UnclaimFailed: nobody knows whether the function is the recorded one"""
-        if _has_serial(function) and None in (assignment.details.serial, self._serials([function])[function.address]):
+        evidence = self._evidence(function, self.tree.function, recorded=assignment.details)
+        if (unread := _unread(assignment, evidence)) is not None:
             raise exception.UnclaimFailed(
-                self.name, assignment.identifier, 'nobody knows whether it is the recorded one: its serial number '
-                f'cannot be read with the driver {function.driver or "(none)"}, or was not when it was claimed')
+                self.name, assignment.identifier, f'nobody knows whether it is the recorded one: its {unread} cannot '
+                f'be read with the driver {function.driver or "(none)"}, or was not when it was claimed')
 
     def _bring_back(self, assignment: DeviceAssignment) -> None:
         """Bring a function that no guest has to the driver that the claim found.
@@ -394,17 +398,19 @@ class PCI(api.DeviceKind):
                 '</source></hostdev>')
 
 
-def _as_details(function: pci_sysfs.Function, serial: str | None, driver: str, disks: str | None,
+def _as_details(function: pci_sysfs.Function, evidence: pci_serials.Evidence, driver: str, disks: str | None,
                 traits: Collection[str]) -> PCIDetails:
     return PCIDetails(
-        vendor_id=function.vendor_id, product_id=function.product_id, subsystem=function.subsystem or '',
-        serial=serial, parent_address=function.physfn or '',
+        address=function.address, vendor_id=function.vendor_id, product_id=function.product_id,
+        subsystem=function.subsystem or '', serial=evidence.serial, parent_address=function.physfn or '',
+        parent_card=evidence.parent_card, parent_serial=evidence.parent_serial,
         vf_number=-1 if function.vf_number is None else function.vf_number, device_type=function.device_type,
         driver=driver, disks=disks, traits_of_spec=sorted(traits))
 
 
-def _details_text(function: pci_sysfs.Function, serial: str | None, disks: str | None, traits: frozenset[str]) -> str:
-    return details.to_text(_as_details(function, serial, function.driver or '', disks, traits))
+def _details_text(function: pci_sysfs.Function, evidence: pci_serials.Evidence, disks: str | None,
+                  traits: frozenset[str]) -> str:
+    return details.to_text(_as_details(function, evidence, function.driver or '', disks, traits))
 
 
 _Groups = Mapping[int, Sequence[pci_sysfs.Function]]
@@ -452,10 +458,13 @@ def _exclusions(function: pci_sysfs.Function, groups: _Groups) -> tuple[tuple[st
     return tuple(found)
 
 
-def _has_serial(function: pci_sysfs.Function) -> bool:
-    """Whether the host's driver tells a serial number of a function: of disks that are no part of another."""
-    return _is_nvme(function) and function.physfn is None
+def _identity(assignment: DeviceAssignment) -> tuple[Any, ...]:
+    return tuple(getattr(assignment.details, name) for name in PCIDetails.IDENTITY)
 
 
-def _is_nvme(function: pci_sysfs.Function) -> bool:
-    return function.class_code.startswith(_NVME)
+def _unread(assignment: DeviceAssignment, evidence: pci_serials.Evidence) -> str | None:
+    """What of a function's evidence the host cannot tell now, or could not when it was recorded; None if nothing."""
+    for name, now in evidence._asdict().items():
+        if None in (now, getattr(assignment.details, name)):
+            return name.replace('_', ' ').replace('serial', 'serial number')
+    return None

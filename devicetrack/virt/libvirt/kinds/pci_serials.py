@@ -1,0 +1,120 @@
+"""Which card a PCI function is of: serial numbers, read once in a boot, and the physical functions of virtual ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Mapping
+import os
+from typing import Final
+from typing import NamedTuple
+
+from devicetrack import log
+from devicetrack.virt.libvirt import bounded
+from devicetrack.virt.libvirt import pci_sysfs
+from devicetrack.virt.libvirt import pci_variants
+from devicetrack.virt.libvirt import privileged
+from devicetrack.virt.libvirt.kinds import pci_memory
+
+LOG = log.logger(__name__)
+
+# NVM Express controllers. Their driver tells a serial number (Linux: drivers/nvme/host/sysfs.c).
+_NVME: Final = '0108'
+# Seconds in which a card says its serial number. One that is well takes far less than one.
+_READ_S: Final = 10.0
+
+Serials = Mapping[str, str | None]
+
+
+class Evidence(NamedTuple):
+    """What tells a function from others of its sort; None in a field that cannot be read now.
+
+    ``serial`` is '' for a function without a serial number, and for a virtual one. ``parent_card`` has the ids of the
+    physical function of a virtual one and its number on its card, and ``parent_serial`` its serial number; both are ''
+    for other functions.
+    """
+
+    serial: str | None
+    parent_card: str | None
+    parent_serial: str | None
+
+
+class SerialNumbers:
+    """Reads the serial numbers of functions.
+
+    The driver of the host tells that of a disk. Of others the kernel reads Vital Product Data, or the configuration
+    space. A card may be slow to answer, or broken: it is asked once in a boot, and not again by this process if it
+    gives no answer in time. While a guest has it, it is not asked.
+
+    :param memory: where serial numbers are remembered for this boot
+    """
+
+    def __init__(self, tree: pci_sysfs.Tree, memory: Callable[[], pci_memory.Memory]) -> None:
+        self._tree, self._memory = tree, memory
+        self._calls = bounded.Calls(_READ_S)
+        self._unread: dict[str, int] = {}       # by address, the number of the directory of a function that is broken
+
+    def of(self, functions: Iterable[pci_sysfs.Function], all_of_them: bool = False) -> Serials:
+        """Return the serial numbers of functions by address: '' if one has none, None if it cannot be read now.
+
+        Virtual functions have none, and are left out.
+
+        :param all_of_them: whether those of other functions are to be forgotten
+        :raises CommandFailed: what is remembered cannot be used
+        """
+        wanted = {function.address: function for function in functions if function.physfn is None}
+        read: dict[str, tuple[int, str | None]] = {}
+        for address, function in wanted.items():
+            try:
+                read[address] = os.stat(self._tree.path(address)).st_ino, function.serial
+            except OSError:
+                continue                        # it went away just now
+        if not wanted:
+            return {}
+        known = self._memory().complete(read, all_of_them)
+        asked: dict[str, tuple[int, str | None]] = {}
+        for address, (directory, _serial) in read.items():
+            function = wanted[address]
+            if (address not in known and not is_nvme(function) and not pci_variants.is_vfio(function.driver)
+                    and self._unread.get(address) != directory):
+                asked[address] = directory, self._ask(address)
+                if asked[address][1] is None:
+                    self._unread[address] = directory
+        if asked:
+            known |= self._memory().complete(asked, False)
+        return {address: known.get(address) for address in wanted}
+
+    def _ask(self, address: str) -> str | None:
+        try:
+            return self._calls.call(lambda: privileged.read_serial(self._tree.root, address))
+        except (OSError, bounded.Late) as error:
+            LOG.warning('The serial number of PCI function %s cannot be read: %s', address,
+                        getattr(error, 'strerror', None) or error)
+            return None
+
+
+def evidence(function: pci_sysfs.Function, physfn: pci_sysfs.Function | None, serials: Serials,
+             recorded: Evidence | None = None) -> Evidence:
+    """Say which card a function is of.
+
+    :param physfn: of a virtual function, its physical function; None if that cannot be read
+    :param serials: of both, as far as they have any
+    :param recorded: what a row has. A serial number that nobody can read now is unknown if there was one, and none at
+        all for a function of which none was ever read
+    """
+    before = recorded or Evidence('', '', '')
+    if function.physfn is None:
+        return Evidence(_serial(function, serials, before.serial), '', '')
+    if physfn is None or physfn.problem is not None:
+        return Evidence('', None, None)
+    card = f'{physfn.vendor_id}:{physfn.product_id} {physfn.subsystem or "none"} {physfn.address.rpartition(".")[2]}'
+    return Evidence('', card, _serial(physfn, serials, before.parent_serial))
+
+
+def _serial(function: pci_sysfs.Function, serials: Serials, recorded: str | None) -> str | None:
+    found = serials.get(function.address)
+    return '' if found is None and not recorded and not is_nvme(function) else found
+
+
+def is_nvme(function: pci_sysfs.Function) -> bool:
+    return function.class_code.startswith(_NVME)
