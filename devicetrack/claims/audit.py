@@ -54,6 +54,7 @@ class Audit:
         :raises InvalidConfiguration: an option does not fit what the host has
         :raises HypervisorUnreachable, StoreError: no answer
         """
+        self._views.prepare(self._rows.all)
         views = self._views.read()
         for missing in withheld.mistakes(views, self._withheld.marks):
             raise exception.InvalidConfiguration(missing.option, missing.key.identifier,
@@ -81,6 +82,7 @@ class Audit:
         self._life.settle_doubts(wait=False)
         if self._gate.report_only is None:
             self._life.give_back_claims()
+        self._views.prepare(self._rows.all)
         with self._views.reading() as watch:
             looks = [self._views.read()]
             found, left = self._compare(looks[0]), reconcile.left_without_migration(looks[0])

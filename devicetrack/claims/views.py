@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -112,8 +113,18 @@ class HostViews:
     def __init__(self, reader: HostReader, driver: VirtDriver, ledger: LockedLedger, known: KnownProviders) -> None:
         self.read, self.read_for = reader.read, reader.read_for
         self._driver, self._ledger, self._known = driver, ledger, known
+        self._prepared = driver.prepared_kinds()
         self._reading = locks.FairLock(locks.READING)
         self.providers = Providers()
+
+    def prepare(self, records: Callable[[], Sequence[Record]]) -> None:
+        """Make the host what the options say, before it is read. May take long; see the driver.
+
+        :param records: reads the rows of the host
+        :raises StoreError: no answer; nothing was changed
+        """
+        if self._prepared:
+            self._driver.prepare([record for record in records() if record.kind in self._prepared])
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[int]:

@@ -63,6 +63,26 @@ person too.
 operator says when it is clean. A reset erases nothing on a disk: with ``none`` the next guest reads what the last one
 wrote.
 """),
+    cfg.MultiStrOpt('vfs', default=[], help="""
+The virtual functions that physical functions are to have: a JSON object with ``number`` and, as in ``[pci]
+device_spec``, ``vendor_id``, ``product_id``, ``address`` or ``devname`` of the physical function, or a list of such
+objects. Repeat the option for more. The first object that matches a physical function counts. For example
+``{"address": "0000:3b:00.0", "number": 8, "autoprobe": false}``.
+
+A host has none after its boot. They are made when the service starts, and by audits, of a physical function that has
+none and that neither an instance nor the host uses. Existing ones are never changed. Some drivers reset their card when
+virtual functions are made. ``autoprobe`` says whether drivers of the host take them: with ``false`` none does, which is
+quicker, and right for functions that are for guests alone. Without it the kernel's setting stays. Without ``number``
+none are made.
+
+``private_namespaces`` is for the virtual functions of NVMe controllers. ``true`` says that you have seen to it that no
+namespace is attached to more than one of them: a guest sees every namespace that its controller shares with others.
+Without it no such virtual function is handed out.
+"""),
+    cfg.IntOpt('vfs_timeout_s', default=60, min=1, help="""
+Seconds that the kernel may take to make the virtual functions of one physical function. Some drivers take a second for
+each. After this time the service goes on without them, and takes them as they come.
+"""),
     cfg.IntOpt('release_wait_s', default=30, min=0, help="""
 Seconds that a release waits until libvirt has given a function back to its driver on the host, and until that driver
 shows its disks, and until processes that look at a new disk, as udev does, have closed it. After this time the function

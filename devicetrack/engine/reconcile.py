@@ -54,9 +54,10 @@ DETAILS_DIFFER: Final = 'details differ'
 NO_GUESTS: Final = 'no guest at all'
 NO_PROVIDER: Final = 'no provider yet'
 EXCLUSION_BROKEN: Final = 'exclusion broken'
+NOT_AS_CONFIGURED: Final = 'not as configured'
 FINDINGS: Final = (USED_UNRECORDED, RECORDED_UNUSED, WRONG_OWNER, SHARED, GONE, UNHEALTHY, RELEASE_PENDING, ABANDONED,
                    IN_DOUBT, VIEW_UNKNOWN, LEFT_OVER, STALE_MIGRATION, DETAILS_DIFFER, NO_GUESTS, NO_PROVIDER,
-                   EXCLUSION_BROKEN)
+                   EXCLUSION_BROKEN, NOT_AS_CONFIGURED)
 
 # The repairs that a finding may name; devicetrack.engine.repair_plan describes them.
 ADOPT: Final = 'adopt'
@@ -120,7 +121,7 @@ def compare(views: Views, failures: Failures = NO_FAILURES) -> list[Finding]:
     """
     seen = _Comparison(views, failures)
     found = [*seen.unknown(), *seen.missing_guests(), *seen.used(), *seen.recorded(), *seen.moving(), *seen.stock(),
-             *seen.exclusions()]
+             *seen.exclusions(), *seen.faults()]
     return sorted(found, key=lambda finding: (SEVERITIES.index(finding.severity), finding.kind, finding.device))
 
 
@@ -520,6 +521,13 @@ class _Comparison:
             f'{token}: {what}: {"; ".join(owned[:_SHOWN])}{more}',
             "see which guest uses which device, and move or delete the others; each device stays its owner's until "
             'then')._replace(held='every device of it')
+
+    # -- what options want of the host ---------------------------------------------------------------------------------
+
+    def faults(self) -> Iterable[Finding]:
+        for key, option, reason in self.inventory.faults:
+            yield self._finding(NOT_AS_CONFIGURED, WARNING, key, f'{option}: {reason}', 'mend it, or change the '
+                                'option; every audit tries again')._replace(held='nothing more than before')
 
     # -- devices of the host ------------------------------------------------------------------------------------------
 

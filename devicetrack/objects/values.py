@@ -148,6 +148,17 @@ class Missing(NamedTuple):
     reason: str
 
 
+class Fault(NamedTuple):
+    """Something of the host that is not as an option wants it, and why. ``key`` names it as it is named as a device.
+
+    Other devices are not concerned by it.
+    """
+
+    key: DeviceKey
+    option: str
+    reason: str
+
+
 class Overlap(NamedTuple):
     """Two devices that are one thing on the host; ``what`` says which: a PCI address, or the path of a node or file."""
 
@@ -164,7 +175,8 @@ class Inventory(NamedTuple):
 
     ``keeping`` are the kinds whose devices keep what a guest wrote to them. ``unproven`` are those of their devices
     that nothing on this host proves clean. A device that somebody has is mostly among them, which means nothing.
-    Devices that are in ``overlaps`` are unhealthy: a guest on one of them would be a guest on both.
+    Devices that are in ``overlaps`` are unhealthy: a guest on one of them would be a guest on both. ``faults`` is for
+    people.
     """
 
     devices: Sequence[InventoryDevice]
@@ -175,6 +187,7 @@ class Inventory(NamedTuple):
     keeping: frozenset[str] = frozenset()
     unproven: frozenset[tuple[str, str]] = frozenset()
     overlaps: tuple[Overlap, ...] = ()
+    faults: tuple[Fault, ...] = ()
 
     @property
     def providers(self) -> frozenset[str]:

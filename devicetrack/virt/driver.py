@@ -30,6 +30,7 @@ from devicetrack.objects.values import Inventory
 from devicetrack.objects.values import MigrationDefinitions
 from devicetrack.objects.values import MigrationType
 from devicetrack.objects.values import Realized
+from devicetrack.objects.values import Record
 from devicetrack.objects.values import Usage
 from devicetrack.objects.values import WipeProgress
 
@@ -80,6 +81,19 @@ class VirtDriver(abc.ABC):
         or its audit waits.
         """
         return frozenset()
+
+    def prepared_kinds(self) -> frozenset[str]:
+        """Return the device kinds that :meth:`prepare` works for, by default none. The answer never changes."""
+        return frozenset()
+
+    def prepare(self, records: Sequence[Record]) -> None:
+        """Make the host what the options say, before its devices are read: at every start and in every audit.
+
+        Only the manager calls it, and only if there are :meth:`prepared_kinds`. It takes nothing from anybody. What it
+        cannot make is in the ``faults`` of the next inventory. It may take long, but everything in it has a deadline.
+
+        :param records: the rows of the prepared kinds
+        """
 
     @abc.abstractmethod
     def get_inventory(self) -> Inventory:

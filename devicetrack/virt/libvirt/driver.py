@@ -6,6 +6,7 @@ from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Container
 from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
@@ -33,6 +34,7 @@ from devicetrack.objects.compact import Compact
 from devicetrack.objects.pci_alias import PCIAlias
 from devicetrack.objects.values import Capacity
 from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import Fault
 from devicetrack.objects.values import GuestConfig
 from devicetrack.objects.values import GuestRecord
 from devicetrack.objects.values import Inventory
@@ -41,6 +43,7 @@ from devicetrack.objects.values import MigrationDefinitions
 from devicetrack.objects.values import MigrationType
 from devicetrack.objects.values import Missing
 from devicetrack.objects.values import Realized
+from devicetrack.objects.values import Record
 from devicetrack.objects.values import Unknown
 from devicetrack.objects.values import Usage
 from devicetrack.objects.values import Use
@@ -134,10 +137,23 @@ class LibvirtDriver(driver.VirtDriver):
 
     # -- views -------------------------------------------------------------------------------------------------
 
+    def prepared_kinds(self) -> frozenset[str]:
+        return frozenset(name for name, kind in self._kinds.items() if kind.prepares and kind.configured)
+
+    def prepare(self, records: Sequence[Record]) -> None:
+        for name in sorted(self.prepared_kinds()):
+            recorded = {record.identifier or '': record.details for record in records if record.kind == name}
+            try:
+                installed.prepare(self._kinds[name], recorded, functools.partial(self._try_lock, name))
+            except exception.DriverError as error:
+                LOG.warning('The devices of kind %s could not be prepared: %s', name, error,
+                            exc_info=isinstance(error, exception.DeviceKindFailed))
+
     def get_inventory(self) -> Inventory:
         devices: list[Sequence[InventoryDevice]] = []
         capacities: list[Capacity] = []
         missing: list[Missing] = []
+        faults: list[Fault] = []
         unknown: list[Unknown] = []
         known: set[str] = set()
         keeping: set[str] = set()
@@ -161,6 +177,7 @@ class LibvirtDriver(driver.VirtDriver):
             devices.append(stock.devices)
             capacities.extend(stock.capacities)
             missing.extend(stock.missing)
+            faults.extend(stock.faults)
             known.add(kind.name)
             if stock.written:
                 self._proving.take_back(DeviceKey(kind.name, name) for name in stock.written)
@@ -172,7 +189,7 @@ class LibvirtDriver(driver.VirtDriver):
         found, all_devices = overlaps.find(offered), Compact.joined(InventoryDevice, devices)
         return Inventory(overlaps.unhealthy(all_devices, found) if found else all_devices, tuple(capacities),
                          frozenset(known), tuple(unknown), tuple(missing), frozenset(keeping), frozenset(unproven),
-                         tuple(found))
+                         tuple(found), tuple(faults))
 
     def get_usage(self) -> Usage:
         return self._usage({kind.name for kind in self._kinds.values() if kind.configured})
@@ -469,14 +486,31 @@ class LibvirtDriver(driver.VirtDriver):
             return contextlib.nullcontext()
         return lock
 
+    @contextlib.contextmanager
+    def _try_lock(self, kind: str, identifier: str) -> Iterator[bool]:
+        """Hold the lock file of one device in the block, which is given False if somebody else does."""
+        try:
+            lock = self._lock_of(DeviceKey(kind, identifier), 0.0)
+        except (OSError, filelock.FileLocked):
+            yield False
+            return
+        with lock:
+            try:
+                yield True
+            finally:
+                lock.unlock()
+
     def _lock(self, assignment: DeviceAssignment, timeout_s: float) -> filelock.FileLock:
+        return self._lock_of(_key(assignment), timeout_s)
+
+    def _lock_of(self, key: DeviceKey, timeout_s: float) -> filelock.FileLock:
         """Take the lock file of one device. Nothing ever removes the file.
 
         :raises FileLocked: another process or thread still holds it
         :raises OSError: it cannot be used, or others can change it
         """
         ownfiles.make_directory(self._locks)
-        lock = filelock.FileLock(self._lock_path(_key(assignment)))
+        lock = filelock.FileLock(self._lock_path(key))
         lock.acquire(max(0.0, timeout_s))
         return lock
 

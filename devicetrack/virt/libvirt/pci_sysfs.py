@@ -147,6 +147,14 @@ class Tree:
         """Where a function is, or would be."""
         return os.path.join(self._devices, address)
 
+    def addresses(self) -> list[str]:
+        """List the addresses of all functions, in their order.
+
+        :raises CommandFailed: they cannot be listed
+        """
+        with self._listing() as devices:
+            return sorted(filter(_ADDRESS.fullmatch, os.listdir(devices)))
+
     def functions(self) -> list[Function]:
         """Read every function, in the order of their addresses. One that goes away meanwhile is left out.
 

@@ -65,22 +65,24 @@ class Host(fixtures.Host):
 
     :param specs: the objects of ``[pci] device_spec``
     :param cleaning: those of ``[devicetrack_pci] cleaning``
+    :param vfs: those of ``[devicetrack_pci] vfs``
     """
 
     machine: Any
 
     def __init__(self, *specs: dict[str, Any], cleaning: str = 'zero',
-                 unproven: str = vocabulary.VERIFY) -> None:
+                 unproven: str = vocabulary.VERIFY, vfs: tuple[dict[str, Any], ...] = ()) -> None:
         super().__init__()
         self.machine = libvirt_hosts.Machine(lambda: libvirt.open(URI), libvirt_hosts.QEMU, '/dev', firmware.path())
-        self._specs, self._cleaning, self._unproven = specs, cleaning, unproven
+        self._specs, self._cleaning, self._unproven, self._vfs = specs, cleaning, unproven, vfs
 
     def _setUp(self) -> None:
         self._configuration = self.useFixture(fixtures.Configuration())
         self._configuration.set('libvirt', connection_uri=URI)
         self._configuration.set('pci', device_spec=list(map(json.dumps, self._specs)))
         self._configuration.set('devicetrack_pci', functions=['all'],
-                                cleaning=[json.dumps({'policy': self._cleaning})])
+                                cleaning=[json.dumps({'policy': self._cleaning})],
+                                vfs=list(map(json.dumps, self._vfs)))
         self._configuration.set('devicetrack', unproven_devices=self._unproven)
         self.service.known = {}
         super()._setUp()
@@ -258,7 +260,8 @@ class PCITestCase(base.TestCase):
         self.addCleanup(put, physical, 'sriov_numvfs', '0')
         virtual = sorted(os.path.basename(os.readlink(path)) for path in glob.glob(f'{SYSFS}/{physical}/virtfn*'))
         host = self.host(*({'address': address, 'resource_class': 'PART'} for address in virtual),
-                         {'address': physical, 'resource_class': 'WHOLE'}, cleaning='none')
+                         {'address': physical, 'resource_class': 'WHOLE'}, cleaning='none',
+                         vfs=({'address': physical, 'private_namespaces': True},))
         first, second = fixtures.Instance(), fixtures.Instance()
         host.manager.instance_claim(None, first, host.name, DeviceRequest.of(('CUSTOM_PART', 2)))
         self.assertEqual(virtual, sorted(one.identifier for one in host.manager.resources_of(first.uuid)))
@@ -269,6 +272,31 @@ class PCITestCase(base.TestCase):
         self.assertRaises(exception.NoFit, host.manager.instance_claim, None, first, host.name,
                           DeviceRequest.of(('CUSTOM_PART', 1)))
         host.manager.release(None, second)
+
+    def virtual(self, physical: str) -> list[str]:
+        return sorted(os.path.basename(os.readlink(path)) for path in glob.glob(f'{SYSFS}/{physical}/virtfn*'))
+
+    def test_virtual_functions_that_a_host_lost_by_its_boot_are_made_again(self) -> None:
+        physical = address_of(machine.SPLIT)
+        self.assertEqual([], self.virtual(physical))
+        domain, bus, rest = physical.split(':')
+        parts = {'domain': domain, 'bus': bus, 'slot': rest.partition('.')[0], 'function': '[1-7]'}
+        host = self.host({'address': parts, 'resource_class': 'PART'}, cleaning='none',
+                         vfs=({'address': physical, 'number': 2, 'autoprobe': False, 'private_namespaces': True},))
+        self.addCleanup(put, physical, 'sriov_numvfs', '0')
+        virtual = self.virtual(physical)
+        self.assertEqual((2, [None] * 2), (len(virtual), list(map(driver_of, virtual))))
+        instance = host.spawn(request=DeviceRequest.of(('CUSTOM_PART', 1)))
+        held = self.held_by(host, instance)
+        self.assertEqual('vfio-pci', driver_of(held))
+        self.machine.stop_guest(instance.uuid)
+        # As a boot does.
+        put(physical, 'sriov_numvfs', '0')
+        self.assertEqual([], list(host.restart()))
+        self.assertEqual((virtual, held), (self.virtual(physical), self.held_by(host, instance)))
+        self.machine.delete_guest(instance.uuid)
+        host.manager.release(None, instance)
+        self.assertEqual([], list(host.records()))
 
     def host_with_findings(self, *specs: dict[str, Any], **options: Any) -> Any:
         host = self.useFixture(Host(*specs, **options))

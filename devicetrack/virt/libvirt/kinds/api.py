@@ -13,6 +13,7 @@ from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 import threading
 from typing import Any
 from typing import ClassVar
@@ -22,6 +23,7 @@ from devicetrack.exception import NotProven
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects.pci_alias import PCIAlias
 from devicetrack.objects.values import Capacity
+from devicetrack.objects.values import Fault
 from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import MigrationType
 from devicetrack.objects.values import Missing
@@ -36,13 +38,18 @@ class Stock(NamedTuple):
     """The stock of one kind: devices that exist, those that can still be made, and those that only options name.
 
     ``written`` are the identifiers of devices that the host itself uses now: what proved them clean counts no more. It
-    is for kinds whose devices keep bytes.
+    is for kinds whose devices keep bytes. ``faults`` say what the host does not have as the options want it.
     """
 
     devices: Sequence[InventoryDevice] = ()
     capacities: tuple[Capacity, ...] = ()
     missing: tuple[Missing, ...] = ()
     written: Collection[str] = ()
+    faults: tuple[Fault, ...] = ()
+
+
+# Takes the lock file of one device by its identifier, for a block; the block is given False if somebody else has it.
+Locked = Callable[[str], AbstractContextManager[bool]]
 
 
 class DeviceKind(abc.ABC):
@@ -70,6 +77,9 @@ class DeviceKind(abc.ABC):
     form: ClassVar[guest_xml.Form | None] = None
     """How definitions name its devices. Without a form their addresses count in every boot, and the driver cannot give
     a definition other devices of this kind."""
+
+    prepares: ClassVar[bool] = False
+    """Whether :meth:`prepare` does anything."""
 
     def __init__(self, conf: Any, hypervisor: connection.Connection) -> None:
         self.conf, self.hypervisor = conf, hypervisor
@@ -130,6 +140,17 @@ class DeviceKind(abc.ABC):
         :raises DriverError: no type can be read; any other error counts as a mistake in the kind's code
         """
         return ()
+
+    def prepare(self, recorded: Mapping[str, str], locked: Locked) -> None:
+        """Make the host what the options say, before its devices are read. By default nothing.
+
+        The manager calls it at its start and in every audit, and commands never do: what only they see stays as it is.
+        It may take long, but everything in it has a deadline. What cannot be made is for :attr:`Stock.faults`.
+
+        :param recorded: the details of the devices of this kind that rows name, by identifier
+        :param locked: takes the lock file of a device, with which nobody realizes it or takes it back
+        :raises DriverError: it cannot be made; the stock is read all the same
+        """
 
     @abc.abstractmethod
     def stock(self) -> Stock:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
 import itertools
@@ -115,6 +116,16 @@ def stock(kind: api.DeviceKind) -> api.Stock:
         found = kind.stock() if kind.configured else api.Stock()
         _check(kind, found)
         return _without_identity_unhealthy(found)
+
+
+def prepare(kind: api.DeviceKind, recorded: Mapping[str, str], locked: api.Locked) -> None:
+    """Let the kind prepare the host.
+
+    :raises DeviceKindFailed: the kind made a mistake
+    :raises DriverError: something cannot be prepared
+    """
+    with _mistakes_of(kind):
+        kind.prepare(recorded, locked)
 
 
 def live_migration_obstacle(kind: api.DeviceKind) -> str | None:

@@ -34,6 +34,7 @@ from devicetrack.objects import PCIDetails
 from devicetrack.objects import values
 from devicetrack.objects.pci_alias import PCIAlias
 from devicetrack.objects.values import DeviceKey
+from devicetrack.objects.values import Fault
 from devicetrack.objects.values import InventoryDevice
 from devicetrack.objects.values import MigrationType
 from devicetrack.objects.values import Realized
@@ -55,6 +56,7 @@ from devicetrack.virt.libvirt.kinds import pci_memory
 from devicetrack.virt.libvirt.kinds import pci_migration
 from devicetrack.virt.libvirt.kinds import pci_options
 from devicetrack.virt.libvirt.kinds import pci_serials
+from devicetrack.virt.libvirt.kinds import pci_vfs
 from devicetrack.virt.libvirt.kinds import placement_names
 
 _POLL_S: Final = 0.2
@@ -64,6 +66,7 @@ class PCI(api.DeviceKind):
     """The device kind ``pci``."""
 
     name = 'pci'
+    prepares = True
     keeps_bytes = True          # some do; of a function that keeps none the options' policy is the proof
     form = guest_xml.PCI
 
@@ -78,6 +81,7 @@ class PCI(api.DeviceKind):
         # A spec may name no product. The classes of what it matches are known when that was read.
         self._seen_classes: frozenset[str] = frozenset()
         self._serials = pci_serials.SerialNumbers(self.tree, lambda: self._memory)
+        self._vfs = pci_vfs.Maker(self.tree, self.options.vfs, self.options.vfs_timeout_s)
         self._cleaner = pci_cleaner.Cleaner(self.tree, self.options)
         self._migration = pci_migration.Migration(self.tree, attributes.paths(conf))
         self._offered: Sequence[tuple[pci_sysfs.Function, pci_options.DeviceSpec]] = ()
@@ -114,6 +118,9 @@ class PCI(api.DeviceKind):
     def migration_obstacle_of(self, assignment: DeviceAssignment) -> str | None:
         return self._migration.obstacle_of(assignment.details, self._there(assignment))
 
+    def prepare(self, recorded: Mapping[str, str], locked: api.Locked) -> None:
+        self._vfs.make(lambda address: address in recorded or address in self._memory.given, locked)
+
     # -- stock --------------------------------------------------------------------------------------------------------
 
     def stock(self) -> api.Stock:
@@ -125,7 +132,7 @@ class PCI(api.DeviceKind):
         use = self.host_use()
         used = {address: said for address, (function, _spec) in offered.items()
                 if (said := self._use_of(function, use, functions.get)) is not None}
-        problems = {address: self._problem(function, used.get(address))
+        problems = {address: self._problem(function, used.get(address), functions.get)
                     for address, (function, _spec) in offered.items()}
         groups = _groups(functions.values())
         devices = [
@@ -142,7 +149,9 @@ class PCI(api.DeviceKind):
         # Of a disk that has the driver for guests now nobody may have seen whose guest wrote to it, or for how long.
         guests = {address for address, (function, _spec) in offered.items()
                   if pci_serials.is_nvme(function) and pci_variants.is_vfio(function.driver)}
-        return api.Stock(devices, written=tuple(guests.union(used)))
+        return api.Stock(devices, written=tuple(guests.union(used)), faults=tuple(
+            Fault(DeviceKey(self.name, address), pci_vfs.OPTION, fault)
+            for address, fault in sorted(self._vfs.faults.items())))
 
     def _spec_of(self, function: pci_sysfs.Function) -> pci_options.DeviceSpec | None:
         physfn = None if function.physfn is None else self.tree.function(function.physfn)
@@ -183,8 +192,8 @@ class PCI(api.DeviceKind):
         except (OSError, ValueError):
             return None                         # they come or go just now
 
-    @staticmethod
-    def _problem(function: pci_sysfs.Function, used: str | None) -> str | None:
+    def _problem(self, function: pci_sysfs.Function, used: str | None,
+                 read: Callable[[str], pci_sysfs.Function | None]) -> str | None:
         """Why no guest can have a function now, whatever else is in its group; None if one can.
 
         :param used: why the host itself uses it, or None
@@ -193,7 +202,10 @@ class PCI(api.DeviceKind):
             return function.problem
         if function.iommu_group is None:
             return 'it is in no IOMMU group: turn the IOMMU on (intel_iommu=on or amd_iommu=on, and in the firmware)'
-        return None if used is None else f'the host uses it: {used}'
+        if used is not None:
+            return f'the host uses it: {used}'
+        physfn = None if function.physfn is None else read(function.physfn)
+        return pci_vfs.namespaces_problem(self.options.vfs, function, physfn)
 
     def _use_of(self, function: pci_sysfs.Function, use: pci_use.HostUse,
                 read: Callable[[str], pci_sysfs.Function | None]) -> str | None:
@@ -266,7 +278,8 @@ class PCI(api.DeviceKind):
             found for address in self.tree.group(function.iommu_group)
             if (found := self.tree.function(address)) is not None]
         use = self.host_use()
-        problems = {one.address: self._problem(one, self._use_of(one, use, self.tree.function)) for one in members
+        problems = {one.address: self._problem(one, self._use_of(one, use, self.tree.function), self.tree.function)
+                    for one in members
                     if one.address == function.address or self._spec_of(one) is not None}
         return problems[function.address] or _group_problem(function, _groups(members), problems)
 

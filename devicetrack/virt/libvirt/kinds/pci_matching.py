@@ -114,6 +114,14 @@ def read(entry: json_entries.Entry) -> Match:
     return Match(entry.read('vendor_id', _id), entry.read('product_id', _id), _address(entry, address), devname)
 
 
+def one_address(match: Match) -> str | None:
+    """The address that a match spells out, None if it may mean several, or none."""
+    if not isinstance(match.address, Glob) or ANY in match.address.fields:
+        return None
+    domain, bus, slot, function = match.address.fields
+    return f'{domain}:{bus}:{slot}.{function}'
+
+
 def hex_id(text: str) -> str:
     """Return a vendor's or a product's id in four hexadecimal digits.
 

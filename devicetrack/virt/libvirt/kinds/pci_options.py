@@ -17,6 +17,7 @@ from devicetrack.virt.libvirt.kinds import json_entries
 from devicetrack.virt.libvirt.kinds import pci_aliases
 from devicetrack.virt.libvirt.kinds import pci_cleaning
 from devicetrack.virt.libvirt.kinds import pci_matching
+from devicetrack.virt.libvirt.kinds import pci_vfs
 from devicetrack.virt.libvirt.kinds import placement_names
 from devicetrack.virt.libvirt.kinds.pci_matching import Function
 
@@ -72,6 +73,8 @@ class PCIOptions(NamedTuple):
     cleaning: tuple[pci_cleaning.Rule, ...] = ()
     aliases: Mapping[str, PCIAlias] | None = None
     release_wait_s: int = 0
+    vfs: tuple[pci_vfs.Rule, ...] = ()
+    vfs_timeout_s: int = 0
     sysfs_root: str = '/sys'
 
     @property
@@ -115,11 +118,12 @@ def read(conf: cfg.ConfigOpts) -> PCIOptions:
     ours, service = conf[options.GROUP], conf[options.SERVICE_GROUP]
     functions = _functions(ours.functions)
     cleaning = pci_cleaning.read(ours.cleaning)
+    vfs = pci_vfs.read(ours.vfs)
     if not functions:
-        return PCIOptions(cleaning=cleaning, sysfs_root=ours.sysfs_root)
+        return PCIOptions(cleaning=cleaning, vfs=vfs, sysfs_root=ours.sysfs_root)
     specs = tuple(_spec(entry) for entry in json_entries.read(SPECS, service.device_spec))
-    return PCIOptions(specs, functions, cleaning, pci_aliases.read(service.alias), ours.release_wait_s,
-                      ours.sysfs_root)
+    return PCIOptions(specs, functions, cleaning, pci_aliases.read(service.alias), ours.release_wait_s, vfs,
+                      ours.vfs_timeout_s, ours.sysfs_root)
 
 
 def _functions(values: Iterable[str]) -> tuple[pci_matching.Match, ...]:

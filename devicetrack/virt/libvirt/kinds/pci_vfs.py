@@ -1,0 +1,216 @@
+"""Makes the virtual functions that the options ask for: ``[devicetrack_pci] vfs``.
+
+A host that boots has none of them. They are made at the start of a service and by audits, of a physical function that
+has none and that nobody uses. Existing ones are never changed: the kernel takes all away before it makes others, and
+waits for guests that have one, while nobody can end whoever asks about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
+import contextlib
+import errno
+import json
+import os
+from typing import Final
+from typing import NamedTuple
+
+from devicetrack import filelock
+from devicetrack import log
+from devicetrack.conf import pci as options
+from devicetrack.virt.libvirt import bounded
+from devicetrack.virt.libvirt import pci_sysfs
+from devicetrack.virt.libvirt import pci_variants
+from devicetrack.virt.libvirt import privileged
+from devicetrack.virt.libvirt.kinds import api
+from devicetrack.virt.libvirt.kinds import json_entries
+from devicetrack.virt.libvirt.kinds import pci_matching
+from devicetrack.virt.libvirt.kinds import pci_serials
+
+LOG = log.logger(__name__)
+
+OPTION: Final = f'[{options.GROUP}] vfs'
+
+_KEYS: Final = pci_matching.KEYS | {'number', 'autoprobe', 'private_namespaces'}
+# What the specification has room for (PCI Express: NumVFs of the SR-IOV capability).
+_MOST: Final = 2**16 - 1
+# So much longer this process waits than the one that writes.
+_LONGER_S: Final = 5.0
+
+
+class Rule(NamedTuple):
+    """What the physical functions of a match have.
+
+    ``number`` of None makes none. ``autoprobe`` says whether drivers of the host take them, None that the kernel's
+    setting stays. ``private_namespaces``: the operator has seen to it that those of an NVMe controller have no
+    namespace in common.
+    """
+
+    match: pci_matching.Match
+    number: int | None = None
+    autoprobe: bool | None = None
+    private_namespaces: bool = False
+
+
+def read(values: Iterable[str]) -> tuple[Rule, ...]:
+    """Read the option.
+
+    :raises InvalidConfiguration: a value cannot be used
+    """
+    return tuple(_rule(entry) for entry in json_entries.read(OPTION, values))
+
+
+def _rule(entry: json_entries.Entry) -> Rule:
+    entry.check_keys(_KEYS)
+    number = entry.values.get('number')
+    if number is not None and (type(number) is not int or not 1 <= number <= _MOST):
+        raise entry.mistake('number', f'{json.dumps(number)} is no number of virtual functions: write one from 1 to '
+                                      f'{_MOST}, without quotation marks')
+    match = pci_matching.read(entry)
+    if match == pci_matching.EVERYTHING:
+        raise entry.mistake(None, 'it names every function: write an address, a devname, a vendor_id or a product_id')
+    return Rule(match, number, entry.flag('autoprobe'), bool(entry.flag('private_namespaces')))
+
+
+def of(rules: Sequence[Rule], physfn: pci_matching.Function) -> Rule | None:
+    """Return the first rule that matches a physical function."""
+    return next((rule for rule in rules if rule.match.matches(physfn)), None)
+
+
+def namespaces_problem(rules: Sequence[Rule], function: pci_sysfs.Function,
+                       physfn: pci_sysfs.Function | None) -> str | None:
+    """Say why no guest may have a virtual function because of what it sees; None for any other function.
+
+    A guest sees every namespace that is attached to its controller, and a controller may come to have those that its
+    subsystem shares, whoever else uses them (NVM Express Base Specification, "Namespace Sharing").
+
+    :param physfn: its physical function, None if that cannot be read
+    """
+    if function.physfn is None or not pci_serials.is_nvme(function):
+        return None
+    rule = None if physfn is None else of(rules, physfn)
+    if rule is not None and rule.private_namespaces:
+        return None
+    return ('a guest would see every namespace that it shares with other controllers. If those of the virtual '
+            f'functions of {function.physfn} are private, say so: "private_namespaces": true in {OPTION}')
+
+
+class Maker:
+    """Makes virtual functions. ``faults`` says of each physical function why it does not have what it should.
+
+    :param timeout_s: how long the kernel may take for one physical function
+    """
+
+    def __init__(self, tree: pci_sysfs.Tree, rules: Sequence[Rule], timeout_s: float) -> None:
+        self._tree, self._rules, self._timeout_s = tree, rules, timeout_s
+        self._calls = bounded.Calls(timeout_s + _LONGER_S)
+        self.faults: Mapping[str, str] = {}
+        self._seen: Sequence[str] = ()
+        self._matched: Sequence[str] = ()
+        self._late: dict[str, int] = {}         # by address, the number of the directory of what gave no answer
+
+    def make(self, is_held: Callable[[str], bool], locked: api.Locked) -> None:
+        """Make what is not there.
+
+        :param is_held: whether an instance has the physical function of an address. Asked with its lock held
+        :param locked: as for :meth:`.api.DeviceKind.prepare`, by address
+        :raises CommandFailed: the functions of this host cannot be listed
+        """
+        if not any(rule.number for rule in self._rules):
+            return
+        faults = self._find()
+        for address in self._matched:
+            fault = self._make(address, is_held, locked)
+            if fault is not None:
+                faults[address] = fault
+        self.faults = faults
+
+    def _find(self) -> dict[str, str]:
+        """Find the physical functions that rules match, and say what they match in vain."""
+        there = self._tree.addresses()
+        faults = {address: 'no PCI function has this address' for address in self._named() if address not in there}
+        if there != self._seen:                 # virtual functions come and go, cards seldom
+            functions = {function.address: function for function in self._tree.functions() if function.physfn is None}
+            named = self._named()
+            self._matched = [address for address, function in functions.items()
+                             if (rule := of(self._rules, function)) is not None and rule.number
+                             and (function.total_vfs or address in named)]
+            self._seen = there
+        return faults
+
+    def _named(self) -> Collection[str]:
+        """The addresses that rules with a number spell out."""
+        return {address for rule in self._rules if rule.number
+                and (address := pci_matching.one_address(rule.match)) is not None}
+
+    def _make(self, address: str, is_held: Callable[[str], bool], locked: api.Locked) -> str | None:
+        """Make those of one physical function, and return why it does not have them; None if nothing is wrong."""
+        function = self._tree.function(address)
+        rule = None if function is None else of(self._rules, function)
+        if function is None or rule is None or rule.number is None:
+            return None
+        why_not = _why_not(function, rule.number)
+        if why_not is not None or len(function.vfs) == rule.number:
+            return why_not
+        with locked(address) as is_locked, contextlib.ExitStack() as locks:
+            try:
+                # Managers with other state directories lock this alone.
+                locks.enter_context(filelock.NodeLock(self._tree.path(address)))
+            except (OSError, filelock.FileLocked):
+                is_locked = False
+            if not is_locked or is_held(address):
+                return None                     # its owner has it whole; an audit makes them when it comes back
+            return self._set(function, rule)
+
+    def _set(self, function: pci_sysfs.Function, rule: Rule) -> str | None:
+        address, number = function.address, rule.number or 0
+        if pci_variants.is_vfio(function.driver):
+            return f'its {number} virtual functions cannot be made: it has a driver for guests, {function.driver}'
+        try:
+            directory = os.stat(self._tree.path(address)).st_ino
+            if self._late.get(address) == directory:
+                return self._no_answer()
+            LOG.info('Making %d virtual functions of %s.', number, address)
+            self._calls.call(lambda: privileged.set_vfs(self._tree.root, address, number, rule.autoprobe,
+                                                        self._timeout_s))
+        except bounded.Late:
+            self._late[address] = directory
+            return self._no_answer()
+        except OSError as error:
+            if error.errno == errno.ETIMEDOUT:
+                self._late[address] = directory
+                return self._no_answer()
+            return f'its {number} virtual functions cannot be made: {_reason(error, function)}'
+        after = self._tree.function(address)
+        made = 0 if after is None else len(after.vfs)
+        return None if made == number else f'it has {made} virtual functions after {number} were made'
+
+    def _no_answer(self) -> str:
+        return (f'the kernel gave no answer within {self._timeout_s:g} s when its virtual functions were made: see its '
+                'log; this service does not try again, and takes them as they come')
+
+
+def _why_not(function: pci_sysfs.Function, number: int) -> str | None:
+    """Why so many virtual functions cannot be made of a function, as sysfs shows it; None without a reason."""
+    if function.problem is not None:
+        return function.problem
+    if number > function.total_vfs:
+        return f'it can have {function.total_vfs} virtual functions, and {number} are asked for'
+    if function.vfs and len(function.vfs) != number:
+        return (f'it has {len(function.vfs)} virtual functions, and {number} are asked for. Existing ones are never '
+                'changed: while nobody has one, write 0 to its sriov_numvfs, and the next audit makes them')
+    if not function.vfs and function.driver is None:
+        return f'its {number} virtual functions cannot be made: it has no driver'
+    return None
+
+
+def _reason(error: OSError, function: pci_sysfs.Function) -> str:
+    if error.errno == errno.ENOENT:
+        return f'its driver {function.driver} makes none'
+    if error.errno == errno.ENOMEM:
+        return 'the firmware left no room for their memory: turn SR-IOV on there, or boot with pci=realloc'
+    return str(error.strerror or error)
