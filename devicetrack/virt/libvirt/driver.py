@@ -274,7 +274,7 @@ class LibvirtDriver(driver.VirtDriver):
                 raise exception.InvalidDocument(document, 'uuid', 'not the one of the domain')
         # A guest that is off has only an inactive definition.
         live, inactive = (current, defined) if found.running else (None, current)
-        recorded: Mapping[guest_xml.Form, Sequence[DeviceKey]] = {}
+        recorded: Mapping[guest_xml.Form, Sequence[DeviceKey | None]] = {}
         problem = None
         if inactive is not None:
             try:
@@ -283,8 +283,11 @@ class LibvirtDriver(driver.VirtDriver):
                 inactive, problem = None, error
         for kind in self._kinds.values():
             now = kind.addresses(live) if live is not None else ()
-            later = kind.addresses(inactive) if inactive is not None and (
-                guarding or kind.form not in recorded) else ()
+            later = () if inactive is None else kind.addresses(inactive)
+            if inactive is not None and kind.form is not None and kind.form in recorded and not guarding:
+                by_address = {address for address, key in zip(
+                    kind.form.addresses(inactive), recorded[kind.form], strict=True) if key is None}
+                later = [address for address in later if address in by_address]
             if now or later:
                 named.append(_Named(kind.name, found.uuid, found.running, now, later))
             now = kind.other_addresses(live) if live is not None else ()
@@ -293,7 +296,8 @@ class LibvirtDriver(driver.VirtDriver):
                 named.append(_Named(kind.name, found.uuid, found.running, now, later, surely=False))
         for form, keys in recorded.items():
             uses += [Use(*key, address, found.uuid, found.running, False, True)
-                     for key, address in zip(keys, () if inactive is None else form.addresses(inactive), strict=True)]
+                     for key, address in zip(keys, () if inactive is None else form.addresses(inactive), strict=True)
+                     if key is not None]
         if inactive is not None and guarding:
             uses += [Use(*key, key.identifier, found.uuid, found.running, False, True)
                      for key in _recorded_of(inactive, guarding, document)]

@@ -9,11 +9,13 @@ from __future__ import annotations
 import abc
 from collections.abc import Mapping
 from collections.abc import Sequence
+import contextlib
 import copy
 
 from lxml import etree
 
 from devicetrack import exception
+from devicetrack.objects import details
 from devicetrack.objects.values import DeviceKey
 from devicetrack.virt import metadata
 from devicetrack.virt.libvirt import document as documents
@@ -23,12 +25,15 @@ from devicetrack.virt.libvirt import domain_xml
 class Form(abc.ABC):
     """One sort of element by which definitions name devices. Several kinds of devices may share it.
 
-    ``of_one_boot``: an address means its device only in the boot of the host in which it was written. ``others_too``:
-    a definition may also name foreign devices in this form, and these stay as they are.
+    ``of_one_boot``: an address means its device only in the boot of the host in which it was written. ``may_move``: it
+    means its device in other boots too, unless the device's details say that it had this address then: the device may
+    have another one now. ``others_too``: a definition may also name foreign devices in this form, and these stay as
+    they are.
     """
 
     tag: str
     of_one_boot: bool
+    may_move = False
     others_too = False
 
     @abc.abstractmethod
@@ -114,10 +119,14 @@ class _Mdev(Form):
 
 
 class _PCI(Form):
-    """PCI devices. An address means its device in every boot. Guests also have network cards and disks of this form."""
+    """PCI devices. Guests also have network cards and disks of this form.
+
+    An address means its device in every boot, unless somebody moved the card.
+    """
 
     tag = 'hostdev'
     of_one_boot = False
+    may_move = True
     others_too = True
 
     def addresses(self, domain: domain_xml.Domain) -> Sequence[str]:
@@ -152,26 +161,28 @@ FORMS = (MEMORY, MDEV, PCI)
 
 
 def recorded(domain: domain_xml.Domain, forms: Mapping[str, Form], boot_id: str,
-             document: str) -> Mapping[Form, Sequence[DeviceKey]]:
+             document: str) -> Mapping[Form, Sequence[DeviceKey | None]]:
     """Find the devices that an inactive definition of another boot means, by its record.
 
     :param forms: the form of every device kind, by its name
     :param boot_id: this boot
-    :returns: for every form with addresses of one boot, the devices in the order of the elements. Empty for a
-        definition without such elements, of this boot, or without a record: then its addresses count
+    :returns: for every form whose devices may have other addresses now, the devices in the order of the elements; None
+        for an element that the record does not have, of which the address counts. Empty for a definition without such
+        elements, of this boot, or without a record: then its addresses count
     :raises InvalidDocument: the record does not say which element means which device
     """
     if domain.boot_id is None or domain.boot_id == boot_id:
         return {}
     named = [form for form in FORMS if form.of_one_boot and form.addresses(domain)]
+    found: dict[Form, Sequence[DeviceKey | None]] = {
+        form: keys for form in FORMS if form.may_move and (keys := _by_address(form, domain, forms))}
     if not named:
-        return {}
+        return found
     record = domain.record
     if record is None:
         raise exception.InvalidDocument(document, 'metadata', f'it is of another boot: {domain.record_problem}')
     if record.instance_uuid != domain.uuid:
         raise exception.InvalidDocument(document, 'metadata', 'it is of another boot and of another instance')
-    found = {}
     for form in named:
         keys = tuple(DeviceKey(device.kind, device.identifier) for device in record.devices
                      if not device.beside and forms.get(device.kind) is form)
@@ -181,6 +192,25 @@ def recorded(domain: domain_xml.Domain, forms: Mapping[str, Form], boot_id: str,
                 document, 'metadata', f'it is of another boot and records {len(keys)} devices for {count} elements')
         found[form] = keys
     return found
+
+
+def _by_address(form: Form, domain: domain_xml.Domain, forms: Mapping[str, Form]) -> tuple[DeviceKey | None, ...]:
+    """Find the devices of elements by the addresses that they had when the definition was written.
+
+    :returns: empty if the record has none of them
+    """
+    addresses, record = form.addresses(domain), domain.record
+    if not addresses or record is None or record.instance_uuid != domain.uuid:
+        return ()
+    then = {}
+    for device in record.devices:
+        if not device.beside and forms.get(device.kind) is form:
+            with contextlib.suppress(exception.MalformedObject, exception.UnknownObject):
+                # Of a kind whose devices never move the details do not say it.
+                address = getattr(details.peek(device.details), 'address', None)
+                then[address] = DeviceKey(device.kind, device.identifier)
+    found = tuple(map(then.get, addresses))
+    return found if any(found) else ()
 
 
 def retarget(text: str, document: str, partners: Mapping[Form, Sequence[str | None]], record: str) -> str:

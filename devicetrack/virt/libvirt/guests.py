@@ -214,7 +214,11 @@ class Guests:
         partners: dict[guest_xml.Form, list[str | None]] = {}
         used: set[DeviceKey] = set()
         for form in guest_xml.FORMS:
-            devices = [{key} for key in recorded[form]] if form in recorded else self._identified(form, domain)
+            devices: list[set[DeviceKey]] = []
+            if form not in recorded or None in recorded[form]:
+                devices = self._identified(form, domain)
+            if form in recorded:
+                devices = [{key} if key is not None else devices[number] for number, key in enumerate(recorded[form])]
             for candidates in devices:
                 if not candidates and form.others_too:
                     partners.setdefault(form, []).append(None)

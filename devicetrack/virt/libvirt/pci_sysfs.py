@@ -147,13 +147,16 @@ class Tree:
         """Where a function is, or would be."""
         return os.path.join(self._devices, address)
 
-    def addresses(self) -> list[str]:
-        """List the addresses of all functions, in their order.
+    def links(self) -> Mapping[str, int]:
+        """List all functions as :attr:`Look.links` has them.
 
         :raises CommandFailed: they cannot be listed
         """
-        with self._listing() as devices:
-            return sorted(filter(_ADDRESS.fullmatch, os.listdir(devices)))
+        try:
+            with os.scandir(self._devices) as entries:
+                return {entry.name: entry.inode() for entry in entries if _ADDRESS.fullmatch(entry.name)}
+        except OSError as error:
+            raise exception.CommandFailed(f'listing {self._devices}', str(error.strerror)) from error
 
     def functions(self) -> list[Function]:
         """Read every function, in the order of their addresses. One that goes away meanwhile is left out.
@@ -168,11 +171,7 @@ class Tree:
 
         :raises CommandFailed: they cannot be listed
         """
-        try:
-            with os.scandir(self._devices) as entries:
-                links = {entry.name: entry.inode() for entry in entries if _ADDRESS.fullmatch(entry.name)}
-        except OSError as error:
-            raise exception.CommandFailed(f'listing {self._devices}', str(error.strerror)) from error
+        links = self.links()
         drivers = {address: driver for driver in self._list('bus/pci/drivers')
                    for address in self._list(f'bus/pci/drivers/{driver}') if address in links}
         return Look(links, drivers, self._interfaces(), self._controllers())

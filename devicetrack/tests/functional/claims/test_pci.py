@@ -8,6 +8,7 @@ from typing import Any
 
 from devicetrack import exception
 from devicetrack.engine import reconcile
+from devicetrack.objects import details
 from devicetrack.objects import DeviceRequest
 from devicetrack.objects.values import DeviceKey
 from devicetrack.testing import fixtures
@@ -15,14 +16,13 @@ from devicetrack.testing import libvirt as libvirt_fixtures
 from devicetrack.testing import pci as made
 from devicetrack.tests import base
 from devicetrack.tests.functional.claims import libvirt_hosts
-from devicetrack.virt.libvirt import pci_sysfs
 from devicetrack.virt.libvirt.driver import LibvirtDriver
 from devicetrack.virt.libvirt.kinds import pci
 
 CARD = '0000:03:00.0'
 VFS = {'vendor_id': '8086', 'product_id': '10ca', 'resource_class': 'PART'}
 CARDS = {'vendor_id': '8086', 'product_id': '10c9', 'resource_class': 'WHOLE'}
-PART, WHOLE = 'CUSTOM_PART', 'CUSTOM_WHOLE'
+DISK, PART, WHOLE = 'CUSTOM_DISK', 'CUSTOM_PART', 'CUSTOM_WHOLE'
 
 
 class BootsTestCase(base.TestCase):
@@ -57,7 +57,7 @@ class BootsTestCase(base.TestCase):
         """Boot the host: its guests are off, and no function has virtual ones. Then the service starts."""
         for instance in instances:
             self.host.machine.stop_guest(instance.uuid)
-        for address in pci_sysfs.Tree(self.functions.root).addresses():
+        for address in self.functions.addresses:
             for vf in self.functions.vfs_of(address):
                 self.functions.remove(vf)
         self.boot_id = f'boot {int(self.boot_id.split()[1]) + 1}'
@@ -67,6 +67,179 @@ class BootsTestCase(base.TestCase):
         """What the definition of an instance's guest names."""
         found: tuple[str, ...] = self.host.machine.defined(instance.uuid).pci_addresses
         return found
+
+
+class MovedTestCase(BootsTestCase):
+    """Cards that come to other addresses while the host is off."""
+
+    specs = ({'vendor_id': '1b36', 'product_id': '0010', 'resource_class': 'DISK'}, CARDS, VFS)
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.configuration.set('devicetrack_pci', cleaning=[json.dumps({'policy': 'none'})])
+
+    def put(self, **serials: str) -> None:
+        """Let the host have these disks, by the numbers of their buses, and no others."""
+        for address in self.functions.addresses:
+            self.functions.remove(address)
+        for bus, serial in serials.items():
+            self.functions.add_nvme(self.at(bus), serial)
+
+    @staticmethod
+    def at(bus: str) -> str:
+        return f'0000:{bus.removeprefix("b")}:00.0'
+
+    def spawn(self) -> fixtures.Instance:
+        instance: fixtures.Instance = self.host.spawn(request=DeviceRequest.of((DISK, 1)))
+        return instance
+
+    def off(self, *instances: fixtures.Instance) -> None:
+        for instance in instances:
+            self.host.machine.stop_guest(instance.uuid)
+
+    def test_a_row_follows_its_card(self) -> None:
+        self.put(b01='S1')
+        host = self.start()
+        instance = self.spawn()
+        for bus in ('b02', 'b05', 'b01', 'b02'):
+            self.off(instance)
+            self.put(**{bus: 'S1'})
+            self.assertEqual([], self.boot())
+            self.assertEqual((self.at(bus),), self.addresses(instance))
+            [record] = host.records(instance)
+            self.assertEqual(self.at('b01'), record.identifier)
+            self.assertEqual(self.at(bus), details.from_text(record.details).address)
+            host.machine.domain(instance.uuid).create()
+            self.assertEqual([], host.audit())
+            self.assertEqual([], host.restart())
+            self.assertRaises(exception.NoFit, self.spawn)
+        self.assertRaises(exception.DeviceInUse, host.manager.release, self.context, instance)
+        host.delete(instance)
+        self.assertEqual({}, host.owners())
+        # It keeps its name for this boot.
+        self.assertEqual([], host.audit())
+        other = self.spawn()
+        self.assertEqual(((self.at('b02'),), [self.at('b01')]),
+                         (self.addresses(other), [record.identifier for record in host.records(other)]))
+        host.delete(other)
+        self.boot()
+        self.assertEqual([self.at('b02')], list(host.states()))
+
+    def test_two_cards_change_places(self) -> None:
+        self.put(b01='S1', b02='S2')
+        host = self.start()
+        first, second = self.spawn(), self.spawn()
+        before = {one.uuid: self.addresses(one) for one in (first, second)}
+        self.off(first, second)
+        self.put(b01='S2', b02='S1')
+        self.assertEqual([], self.boot())
+        self.assertEqual((before[second.uuid], before[first.uuid]), (self.addresses(first), self.addresses(second)))
+        for instance in (first, second):
+            host.machine.domain(instance.uuid).create()
+        self.assertEqual([], host.audit())
+        host.delete(first)
+        self.assertEqual({second.uuid}, set(host.owners().values()))
+        host.delete(second)
+        self.assertEqual({}, host.owners())
+
+    def test_what_is_in_the_place_of_a_card_that_moved_is_not_handed_out(self) -> None:
+        self.put(b01='S1')
+        host = self.start()
+        instance = self.spawn()
+        self.off(instance)
+        self.put(b01='S9', b02='S1')
+        [finding] = self.boot()
+        self.assertEqual((reconcile.UNHEALTHY, DeviceKey('pci', f'at-{self.at("b01")}')),
+                         (finding.kind, finding.device))
+        self.assertIn(f'{self.at("b01")} is the name of a card that an instance has, and that is at {self.at("b02")}',
+                      finding.detail)
+        self.assertEqual((self.at('b02'),), self.addresses(instance))
+        self.assertRaises(exception.NoFit, self.spawn)
+        host.delete(instance)
+        self.boot()
+        self.assertEqual({self.at('b01'): fixtures.FREE, self.at('b02'): fixtures.FREE}, host.states())
+
+    def test_of_two_with_one_serial_number_nobody_knows(self) -> None:
+        self.put(b01='S1')
+        host = self.start()
+        instance = self.spawn()
+        self.off(instance)
+        self.put(b02='S1', b03='S1', b04='S4')
+        found = {finding.device.identifier: finding for finding in self.boot()}
+        self.assertEqual({self.at(bus) for bus in ('b01', 'b02', 'b03')}, set(found))
+        self.assertEqual(reconcile.GONE, found[self.at('b01')].kind)
+        for bus in ('b02', 'b03'):
+            self.assertIn(f'it may be {self.at("b01")}, which an instance has: {self.at("b02")}, {self.at("b03")} have '
+                          'the serial number S1', found[self.at(bus)].detail)
+        other = self.spawn()
+        self.assertEqual((self.at('b04'),), self.addresses(other))
+        self.assertRaises(exception.NoFit, self.spawn)
+        host.delete(other)
+        # Somebody takes the wrong one out.
+        self.put(b02='S1')
+        self.assertEqual([], host.audit())
+        self.assertEqual((self.at('b02'),), self.addresses(instance))
+
+    def test_a_card_that_moves_while_the_host_runs_is_withheld(self) -> None:
+        self.put(b01='S1')
+        host = self.start()
+        instance = self.spawn()
+        self.off(instance)
+        self.put(b02='S1')
+        found = {finding.device.identifier: finding for finding in host.audit()}
+        self.assertEqual({self.at('b01'), self.at('b02')}, set(found))
+        self.assertIn(f'it is {self.at("b01")}, which an instance has, and came to {self.at("b02")} while the host ran',
+                      found[self.at('b02')].detail)
+        self.assertRaises(exception.NoFit, self.spawn)
+        self.assertEqual([], self.boot())
+        self.assertEqual((self.at('b02'),), self.addresses(instance))
+
+    def test_a_disk_whose_driver_is_late_is_found_by_an_audit(self) -> None:
+        self.put(b01='S1')
+        host = self.start()
+        instance = self.spawn()
+        self.off(instance)
+        self.put(b02='S1')
+        self.functions.unbind(self.at('b02'))
+        self.boot()
+        self.assertRaises(exception.NoFit, self.spawn)
+        self.functions.bind(self.at('b02'), 'nvme')
+        self.assertEqual([], host.audit())
+        self.assertEqual((self.at('b02'),), self.addresses(instance))
+        self.assertRaises(exception.NoFit, self.spawn)
+
+    def test_a_claim_follows_its_card_too(self) -> None:
+        self.put(b01='S1')
+        host = self.start()
+        instance = fixtures.Instance()
+        host.claim(instance, DeviceRequest.of((DISK, 1)))
+        self.put(b02='S1')
+        self.boot_id = 'boot 2'
+        host.service.known = {}
+        host.restart()
+        self.assertRaises(exception.NoFit, self.spawn)
+        self.assertEqual([self.at('b01')], list(host.states()))
+
+    def test_virtual_functions_follow_their_card(self) -> None:
+        self.functions.add_igb(CARD)
+        self.functions.give_serial(CARD, 'M75')
+        host = self.start()
+        instance = host.spawn(request=DeviceRequest.of((PART, 2)))
+        before = self.addresses(instance)
+        self.off(instance)
+        for vf in self.functions.vfs_of(CARD):
+            self.functions.remove(vf)
+        self.functions.remove(CARD)
+        self.functions.add_igb('0000:05:00.0')
+        self.functions.give_serial('0000:05:00.0', 'M75')
+        self.functions.add_igb(CARD)
+        self.functions.give_serial(CARD, 'M76')
+        found = self.boot()
+        self.assertEqual(tuple(address.replace('0000:03', '0000:05') for address in before), self.addresses(instance))
+        self.assertEqual({DeviceKey('pci', f'at-{address}') for address in before},
+                         {finding.device for finding in found})
+        self.assertEqual(set(before), {record.identifier for record in host.records(instance)})
+        self.assertRaises(exception.NoFit, host.spawn, request=DeviceRequest.of((PART, 1)))
 
 
 class VirtualFunctionsTestCase(BootsTestCase):

@@ -17,6 +17,7 @@ from devicetrack.objects import details
 from devicetrack.objects.values import DeviceKey
 from devicetrack.tests import base
 from devicetrack.tests.drivers import contract
+from devicetrack.tests.unit.objects import samples
 from devicetrack.tests.unit.virt import data
 from devicetrack.virt import metadata
 from devicetrack.virt.libvirt import domain_xml
@@ -235,7 +236,7 @@ class BarePCITestCase(base.TestCase):
 
 class RecordedTestCase(base.TestCase):
 
-    def recorded(self, devices: str, element: str) -> Mapping[guest_xml.Form, Sequence[DeviceKey]]:
+    def recorded(self, devices: str, element: str) -> Mapping[guest_xml.Form, Sequence[DeviceKey | None]]:
         found = domain_xml.parse(domain(devices, f'<metadata>{element}</metadata>'))
         return guest_xml.recorded(found, FORMS, NOW, 'domain x')
 
@@ -265,6 +266,45 @@ class RecordedTestCase(base.TestCase):
             error = self.assertRaises(exception.InvalidDocument, self.recorded, nvdimm('/1'), element)
             self.assertEqual('metadata', error.where)
             self.assertNotIn('secret', str(error))
+
+
+class RecordedPCITestCase(base.TestCase):
+
+    def recorded(self, devices: str, element: str) -> Mapping[guest_xml.Form, Sequence[DeviceKey | None]]:
+        found = domain_xml.parse(domain(devices, f'<metadata>{element}</metadata>'))
+        return guest_xml.recorded(found, {**FORMS, 'pci': guest_xml.PCI, 'vf': guest_xml.PCI}, NOW, 'domain x')
+
+    def record(self, *names: tuple[str, str], boot: str = BEFORE, beside: Sequence[tuple[str, str]] = (),
+               instance: str = UUID) -> str:
+        """The record of functions, each by its name and by its address when the record was written."""
+        def made(pairs: Sequence[tuple[str, str]]) -> list[Any]:
+            found = []
+            for name, address in pairs:
+                known = samples.pci_details()
+                known.address = address
+                found.append(contract.assignment(instance, 'pci', name, None, details.to_text(known)))
+            return found
+
+        return metadata.element(made(names), None, made(beside), boot)
+
+    def test_an_element_means_what_had_its_address_then(self) -> None:
+        element = self.record(('0000:01:00.0', '0000:02:00.0'), ('0000:03:00.0', '0000:03:00.0'))
+        first, second = DeviceKey('pci', '0000:01:00.0'), DeviceKey('pci', '0000:03:00.0')
+        self.assertEqual({guest_xml.PCI: (second, None, first)},
+                         self.recorded(pci('03:00.0') + pci('01:00.0') + pci('02:00.0'), element))
+
+    def test_the_address_counts_of_what_the_record_does_not_have(self) -> None:
+        one = ('0000:01:00.0', '0000:01:00.0')
+        for element in ('', self.record(one, boot=NOW), self.record(one, instance=A), self.record(beside=[one]),
+                        self.record(('0000:01:00.0', '0000:02:00.0')), record(('vf', '0000:01:00.0')),
+                        self.record(one).replace('claim=', 'secret=')):
+            self.assertEqual({}, self.recorded(pci('01:00.0'), element))
+
+    def test_beside_memory(self) -> None:
+        of_functions = self.record(('0000:01:00.0', '0000:01:00.0'))
+        both = of_functions.replace('</devicetrack:devices>', record(('vpmem', 'a')).partition('>')[2].lstrip())
+        self.assertEqual({guest_xml.MEMORY: (DeviceKey('vpmem', 'a'),), guest_xml.PCI: (
+            DeviceKey('pci', '0000:01:00.0'),)}, self.recorded(nvdimm('/1') + pci('01:00.0'), both))
 
 
 _TEXT = st.text(st.characters(exclude_categories=('Cs', 'Cc'), exclude_characters='<>&\ufffe\uffff'), min_size=1,

@@ -55,6 +55,7 @@ from devicetrack.virt.libvirt.kinds import pci_cleaner
 from devicetrack.virt.libvirt.kinds import pci_memory
 from devicetrack.virt.libvirt.kinds import pci_migration
 from devicetrack.virt.libvirt.kinds import pci_options
+from devicetrack.virt.libvirt.kinds import pci_places
 from devicetrack.virt.libvirt.kinds import pci_serials
 from devicetrack.virt.libvirt.kinds import pci_vfs
 from devicetrack.virt.libvirt.kinds import placement_names
@@ -81,6 +82,7 @@ class PCI(api.DeviceKind):
         # A spec may name no product. The classes of what it matches are known when that was read.
         self._seen_classes: frozenset[str] = frozenset()
         self._serials = pci_serials.SerialNumbers(self.tree, lambda: self._memory)
+        self._follower = pci_places.Follower(self.tree, self._rereading, self._serials, lambda: self._memory)
         self._vfs = pci_vfs.Maker(self.tree, self.options.vfs, self.options.vfs_timeout_s)
         self._cleaner = pci_cleaner.Cleaner(self.tree, self.options)
         self._migration = pci_migration.Migration(self.tree, attributes.paths(conf))
@@ -91,11 +93,15 @@ class PCI(api.DeviceKind):
         return pci_memory.Memory(self.state_path, self.boot_id())
 
     @property
+    def _places(self) -> pci_places.Places:
+        return pci_places.Places(self._memory.moved)
+
+    @property
     def configured(self) -> bool:
         return bool(self.options.specs and self.options.functions)
 
     def own_path(self, assignment: DeviceAssignment) -> str | None:
-        return self.tree.path(assignment.identifier)
+        return self.tree.path(self._places.address(assignment.identifier))
 
     @property
     def resource_classes(self) -> frozenset[str]:
@@ -119,7 +125,10 @@ class PCI(api.DeviceKind):
         return self._migration.obstacle_of(assignment.details, self._there(assignment))
 
     def prepare(self, recorded: Mapping[str, str], locked: api.Locked) -> None:
-        self._vfs.make(lambda address: address in recorded or address in self._memory.given, locked)
+        places = self._places
+        self._vfs.make(lambda address: places.name(address) in {*recorded, *self._memory.given},
+                       lambda address: locked(places.name(address)))
+        self._follower.follow(recorded, places)
 
     # -- stock --------------------------------------------------------------------------------------------------------
 
@@ -132,13 +141,15 @@ class PCI(api.DeviceKind):
         use = self.host_use()
         used = {address: said for address, (function, _spec) in offered.items()
                 if (said := self._use_of(function, use, functions.get)) is not None}
-        problems = {address: self._problem(function, used.get(address), functions.get)
+        places, followed = self._places, self._follower.followed
+        problems = {address: places.problem(address) or followed.problem(function)
+                    or self._problem(function, used.get(address), functions.get)
                     for address, (function, _spec) in offered.items()}
         groups = _groups(functions.values())
         devices = [
             InventoryDevice(
-                self.name, address, self._provider(function), pci_options.resource_class_of(spec, function),
-                function.physfn or address, function.numa_node,
+                self.name, places.name(address), self._provider(function),
+                pci_options.resource_class_of(spec, function), function.physfn or address, function.numa_node,
                 self._details_text(function, self._evidence(function, functions.get, serials), self._disks(function),
                                    pci_options.traits_of(spec)),
                 problems[address] or _group_problem(function, groups, problems), True,
@@ -149,8 +160,8 @@ class PCI(api.DeviceKind):
         # Of a disk that has the driver for guests now nobody may have seen whose guest wrote to it, or for how long.
         guests = {address for address, (function, _spec) in offered.items()
                   if pci_serials.is_nvme(function) and pci_variants.is_vfio(function.driver)}
-        return api.Stock(devices, written=tuple(guests.union(used)), faults=tuple(
-            Fault(DeviceKey(self.name, address), pci_vfs.OPTION, fault)
+        return api.Stock(devices, written=tuple(map(places.name, guests.union(used))), faults=tuple(
+            Fault(DeviceKey(self.name, places.name(address)), pci_vfs.OPTION, fault)
             for address, fault in sorted(self._vfs.faults.items())))
 
     def _spec_of(self, function: pci_sysfs.Function) -> pci_options.DeviceSpec | None:
@@ -223,6 +234,9 @@ class PCI(api.DeviceKind):
                 return f'{address}, a virtual function of it that is not offered, has the driver {vf.driver}'
         return said
 
+    def node(self, device: InventoryDevice) -> str | None:
+        return str(details.peek(device.details).address)
+
     # -- usage --------------------------------------------------------------------------------------------------------
 
     def addresses(self, domain: domain_xml.Domain) -> Sequence[str]:
@@ -233,14 +247,16 @@ class PCI(api.DeviceKind):
 
     def identify(self, addresses: Iterable[str]) -> Mapping[str, str | None]:
         wanted = set(addresses)
-        given = self._memory.given if wanted else frozenset()
-        if not self.configured and not given & wanted:
+        if not wanted:
+            return {}
+        given, places = self._memory.given, self._places
+        if not self.configured and not any(places.name(address) in given for address in wanted):
             return {}
         means: dict[str, str | None] = {}
         for address in wanted:
-            function = self.tree.function(address)
-            if address in given or (function is not None and self._spec_of(function) is not None):
-                means[address] = address
+            function, name = self.tree.function(address), places.name(address)
+            if name in given or (function is not None and self._spec_of(function) is not None):
+                means[address] = name
             # Other functions are somebody else's. An address without one may be that of a card that is away.
             elif function is None:
                 means[address] = None
@@ -260,7 +276,8 @@ class PCI(api.DeviceKind):
             raise exception.RealizeFailed(self.name, assignment.identifier, str(error.strerror or error)) from error
         spec = self._spec_of(function)
         evidence = self._evidence(function, self.tree.function, recorded=assignment.details)
-        if (unread := _unread(assignment, evidence)) is not None and None not in _identity(assignment):
+        unread = pci_serials.unread(assignment.details, evidence)
+        if unread is not None and pci_serials.is_known(assignment.details):
             raise exception.RealizeFailed(
                 self.name, assignment.identifier, f'nobody knows whether it is the recorded one: its {unread} cannot '
                 f'be read with the driver {function.driver or "(none)"}')
@@ -289,9 +306,11 @@ class PCI(api.DeviceKind):
         :raises DeviceGone: there is none at its address, or it is another one
         :raises CommandFailed: it cannot be read
         """
-        function = self.tree.function(assignment.identifier)
+        address = self._places.address(assignment.identifier)
+        function = self.tree.function(address)
         if function is None:
-            raise exception.DeviceGone(self.name, assignment.identifier, 'no PCI function has its address')
+            raise exception.DeviceGone(self.name, assignment.identifier, 'no PCI function has its address' + (
+                f', {address} now' if address != assignment.identifier else ''))
         if function.problem is not None:
             raise exception.CommandFailed('reading sysfs', function.problem)
         recorded = assignment.details
@@ -318,7 +337,7 @@ class PCI(api.DeviceKind):
     def _check_known(self, assignment: DeviceAssignment, function: pci_sysfs.Function) -> None:
         """:raises UnclaimFailed: nobody knows whether the function is the recorded one"""
         evidence = self._evidence(function, self.tree.function, recorded=assignment.details)
-        if (unread := _unread(assignment, evidence)) is not None:
+        if (unread := pci_serials.unread(assignment.details, evidence)) is not None:
             raise exception.UnclaimFailed(
                 self.name, assignment.identifier, f'nobody knows whether it is the recorded one: its {unread} cannot '
                 f'be read with the driver {function.driver or "(none)"}, or was not when it was claimed')
@@ -469,15 +488,3 @@ def _exclusions(function: pci_sysfs.Function, groups: _Groups) -> tuple[tuple[st
     if function.iommu_group is not None and len(groups.get(function.iommu_group, ())) > 1:
         found.append((f'iommu:{function.iommu_group}', vocabulary.TOGETHER))
     return tuple(found)
-
-
-def _identity(assignment: DeviceAssignment) -> tuple[Any, ...]:
-    return tuple(getattr(assignment.details, name) for name in PCIDetails.IDENTITY)
-
-
-def _unread(assignment: DeviceAssignment, evidence: pci_serials.Evidence) -> str | None:
-    """What of a function's evidence the host cannot tell now, or could not when it was recorded; None if nothing."""
-    for name, now in evidence._asdict().items():
-        if None in (now, getattr(assignment.details, name)):
-            return name.replace('_', ' ').replace('serial', 'serial number')
-    return None

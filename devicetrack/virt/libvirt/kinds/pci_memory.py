@@ -5,6 +5,8 @@ nothing tells it. The kernel gives the directory of a function in sysfs a number
 has: it lasts until the function leaves the bus, for example when somebody exchanges the card. So a number that was read
 earlier in this boot from the same directory is that of the same function. After a boot no serial number is remembered.
 
+Where functions are that have come to another address is remembered for a boot, too: commands look it up here.
+
 Which functions were given to guests is remembered over boots. An operator may take an option away while a guest has a
 function by it, and guests may have other functions that are no business of ours: this tells them apart.
 """
@@ -35,10 +37,16 @@ _WAIT_S: Final = 60.0
 
 
 class _Known(NamedTuple):
-    """``serials`` has, by address, the number of the function's directory in sysfs and its serial number."""
+    """What is in the file.
+
+    ``serials`` has, by address, the number of the function's directory in sysfs and its serial number, and ``moved``
+    the addresses of functions that are not where their names say, both in this boot. ``given`` has the boots in which
+    functions were given to guests, by name.
+    """
 
     serials: Mapping[str, tuple[int, str]]
-    given: frozenset[str]
+    given: Mapping[str, str]
+    moved: Mapping[str, str]
 
 
 class Memory:
@@ -76,27 +84,52 @@ class Memory:
         return {address: serial for address, (_directory, serial) in serials.items()}
 
     @property
-    def given(self) -> frozenset[str]:
-        """The addresses of the functions that were given to guests and not taken back.
+    def given(self) -> Mapping[str, str]:
+        """The names of the functions that were given to guests and not taken back, each with the boot of the last time.
 
         :raises CommandFailed: the file cannot be used
         """
         with self._errors():
             return self._read().given
 
-    def give(self, address: str) -> None:
+    @property
+    def given_in_this_boot(self) -> frozenset[str]:
+        """The names of those that were given to guests in this boot.
+
+        :raises CommandFailed: the file cannot be used
+        """
+        return frozenset(name for name, boot in self.given.items() if boot == self._boot_id)
+
+    @property
+    def moved(self) -> Mapping[str, str]:
+        """The addresses in this boot of the functions that are not where their names say, by name.
+
+        :raises CommandFailed: the file cannot be used
+        """
+        with self._errors():
+            return self._read().moved
+
+    def move(self, moved: Mapping[str, str]) -> None:
+        """Remember for this boot where more functions are.
+
+        :raises CommandFailed: the file cannot be used
+        """
+        self._change(lambda known: known._replace(moved={**known.moved, **moved}))
+
+    def give(self, name: str) -> None:
         """Remember, over a power cut too, that a guest gets a function.
 
         :raises CommandFailed: the file cannot be used
         """
-        self._change(lambda known: known._replace(given=known.given | {address}))
+        self._change(lambda known: known._replace(given={**known.given, name: self._boot_id}))
 
-    def take_back(self, address: str) -> None:
+    def take_back(self, name: str) -> None:
         """Remember that no guest has a function any more.
 
         :raises CommandFailed: the file cannot be used
         """
-        self._change(lambda known: known._replace(given=known.given - {address}))
+        self._change(lambda known: known._replace(given={other: boot for other, boot in known.given.items()
+                                                         if other != name}))
 
     def _change(self, change: Callable[[_Known], _Known]) -> None:
         """Change what is known while nobody else does."""
@@ -115,7 +148,7 @@ class Memory:
 
     def _read(self) -> _Known:
         if not os.path.lexists(self._path):     # most hosts give no function away, and get no file
-            return _Known({}, frozenset())
+            return _Known({}, {}, {})
         with open(ownfiles.open_file(self._path), encoding='utf-8') as file:
             return _parse(json.loads(file.read(_MOST_BYTES)), self._boot_id)
 
@@ -124,8 +157,7 @@ class Memory:
         new = f'{self._path}.new'
         with open(ownfiles.open_file(new), 'r+', encoding='utf-8') as file:
             file.truncate()
-            json.dump({'boot_id': self._boot_id, 'serials': known.serials, 'given': sorted(known.given)}, file,
-                      sort_keys=True)
+            json.dump({'boot_id': self._boot_id, **known._asdict()}, file, sort_keys=True)
             file.flush()
             os.fsync(file.fileno())
         os.replace(new, self._path)
@@ -151,4 +183,5 @@ class Memory:
 def _parse(stored: Any, boot_id: str) -> _Known:
     serials = {str(address): (int(directory), str(serial))
                for address, (directory, serial) in stored['serials'].items()}
-    return _Known(serials if stored['boot_id'] == boot_id else {}, frozenset(map(str, stored['given'])))
+    given, moved = ({str(name): str(said) for name, said in stored[what].items()} for what in ('given', 'moved'))
+    return _Known(serials, given, moved) if stored['boot_id'] == boot_id else _Known({}, given, {})

@@ -10,6 +10,7 @@ from typing import Final
 from typing import NamedTuple
 
 from devicetrack import log
+from devicetrack.objects import PCIDetails
 from devicetrack.virt.libvirt import bounded
 from devicetrack.virt.libvirt import pci_sysfs
 from devicetrack.virt.libvirt import pci_variants
@@ -114,6 +115,19 @@ def evidence(function: pci_sysfs.Function, physfn: pci_sysfs.Function | None, se
 def _serial(function: pci_sysfs.Function, serials: Serials, recorded: str | None) -> str | None:
     found = serials.get(function.address)
     return '' if found is None and not recorded and not is_nvme(function) else found
+
+
+def unread(recorded: PCIDetails, evidence: Evidence) -> str | None:
+    """Say what of a function's evidence cannot be told now, or could not when it was recorded; None if nothing."""
+    for name, now in evidence._asdict().items():
+        if None in (now, getattr(recorded, name)):
+            return name.replace('_', ' ').replace('serial', 'serial number')
+    return None
+
+
+def is_known(recorded: PCIDetails) -> bool:
+    """Whether all evidence could be read when a function was recorded."""
+    return None not in (getattr(recorded, name) for name in PCIDetails.IDENTITY)
 
 
 def is_nvme(function: pci_sysfs.Function) -> bool:

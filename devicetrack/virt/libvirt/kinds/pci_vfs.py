@@ -109,7 +109,7 @@ class Maker:
         self._tree, self._rules, self._timeout_s = tree, rules, timeout_s
         self._calls = bounded.Calls(timeout_s + _LONGER_S)
         self.faults: Mapping[str, str] = {}
-        self._seen: Sequence[str] = ()
+        self._seen: Mapping[str, int] = {}
         self._matched: Sequence[str] = ()
         self._late: dict[str, int] = {}         # by address, the number of the directory of what gave no answer
 
@@ -131,7 +131,7 @@ class Maker:
 
     def _find(self) -> dict[str, str]:
         """Find the physical functions that rules match, and say what they match in vain."""
-        there = self._tree.addresses()
+        there = self._tree.links()
         faults = {address: 'no PCI function has this address' for address in self._named() if address not in there}
         if there != self._seen:                 # virtual functions come and go, cards seldom
             functions = {function.address: function for function in self._tree.functions() if function.physfn is None}

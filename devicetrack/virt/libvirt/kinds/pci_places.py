@@ -1,0 +1,247 @@
+"""Finds the functions of rows again when they have come to another address: a row follows its card.
+
+A function is named by the address that it had when an instance got it, as long as a row has that name. At a boot of the
+host cards may come to other addresses, because somebody moved one, or put one in. Then the serial number of the card,
+and for a virtual function its number there, say which function is the recorded one. Its name stays, its address is
+another. While the host runs, a function keeps the address that it was last given to a guest at: definitions name it.
+
+Whatever may be the function of a row and is not certainly another one is withheld.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Final
+
+from devicetrack import exception
+from devicetrack import log
+from devicetrack.objects import details
+from devicetrack.objects import PCIDetails
+from devicetrack.virt.libvirt import pci_rereading
+from devicetrack.virt.libvirt import pci_sysfs
+from devicetrack.virt.libvirt.kinds import pci_memory
+from devicetrack.virt.libvirt.kinds import pci_serials
+
+LOG = log.logger(__name__)
+
+# Of a function at an address that is the name of another one.
+_AT: Final = 'at-'
+
+Key = tuple[object, ...]
+EvidenceOf = Callable[[pci_sysfs.Function, pci_serials.Evidence], pci_serials.Evidence]
+# As if every function had serial numbers before: one that cannot be read is unknown then.
+_ALL: Final = pci_serials.Evidence('?', '?', '?')
+
+
+class Places:
+    """Where functions are in this boot.
+
+    :param moved: the addresses of those that are not where their names say, by name
+    """
+
+    def __init__(self, moved: Mapping[str, str]) -> None:
+        self.moved = moved
+        self._names = {address: name for name, address in moved.items()}
+
+    def address(self, name: str) -> str:
+        return self.moved.get(name) or name.removeprefix(_AT)
+
+    def name(self, address: str) -> str:
+        name = self._names.get(address)
+        if name is not None:
+            return name
+        return f'{_AT}{address}' if address in self.moved else address
+
+    def problem(self, address: str) -> str | None:
+        """Why nobody gets the function at an address because of its name; None if that is its own."""
+        if not self.name(address).startswith(_AT):
+            return None
+        return (f'{address} is the name of a card that an instance has, and that is at {self.moved[address]} now: this '
+                'one is offered after a boot of the host at which no instance has that card')
+
+
+class Followed:
+    """What the comparison of rows and functions showed.
+
+    ``moved`` are the addresses by name of rows that are to follow. ``withheld`` says by address why a function is not
+    handed out. ``lost`` are the sorts (vendor and product) of functions that rows miss, and ``compared`` the addresses
+    of the functions of which it was known then whether they are one of those; ``unread`` are the others of their sort,
+    with their drivers then.
+    """
+
+    def __init__(self) -> None:
+        self.moved: dict[str, str] = {}
+        self.withheld: dict[str, str] = {}
+        self.lost: set[tuple[str, str]] = set()
+        self.compared: set[str] = set()
+        self.unread: dict[str, str | None] = {}
+
+    def problem(self, function: pci_sysfs.Function) -> str | None:
+        """Why nobody gets a function now; None if it is certainly not one that a row misses."""
+        # With a card its virtual functions go, and the reverse.
+        for address in (function.address, function.physfn or '', *function.vfs):
+            if address in self.withheld:
+                return self.withheld[address]
+        if _sort(function) in self.lost and function.address not in self.compared:
+            return 'an instance misses a function like it, and nobody knew yet whether it is this one: an audit sees'
+        return None
+
+
+class Follower:
+    """Compares the rows of one host with its functions, again and again. ``followed`` is what the last time showed.
+
+    :param memory: where addresses are remembered for this boot
+    """
+
+    def __init__(self, tree: pci_sysfs.Tree, rereading: pci_rereading.Rereading, serials: pci_serials.SerialNumbers,
+                 memory: Callable[[], pci_memory.Memory]) -> None:
+        self._tree, self._rereading, self._serials, self._memory = tree, rereading, serials, memory
+        self.followed = Followed()
+        self._seen: tuple[Mapping[str, int], Sequence[str]] = {}, ()
+
+    def follow(self, recorded: Mapping[str, str], places: Places) -> None:
+        """See whether the functions of rows have come to other addresses.
+
+        Cards come and go seldom. So they are compared only when there are others than the last time, or other rows
+        while one misses its function, or when what could not be read may be readable now.
+
+        :param recorded: the details of rows by name
+        :raises CommandFailed: the functions cannot be listed, or what is remembered cannot be used
+        """
+        recorded_now, links = rows(recorded), self._tree.links()
+        if self._seen == (links, sorted(recorded_now) if self.followed.lost else []) and not any(
+                (function := self._tree.function(address)) is None or function.driver != driver
+                for address, driver in self.followed.unread.items()):
+            return
+        functions = {function.address: function for function in self._rereading.functions()}
+        sorts = {(row.vendor_id, row.product_id) for row in recorded_now.values()}
+        cards = {function.physfn or function.address for function in functions.values() if _sort(function) in sorts}
+        serials = self._serials.of([functions[address] for address in sorted(cards) if address in functions])
+        memory = self._memory()
+        self.followed = follow(
+            recorded_now, places, functions, lambda function, before: pci_serials.evidence(
+                function, functions.get(function.physfn or ''), serials, before), memory.given_in_this_boot)
+        if self.followed.moved:
+            memory.move(self.followed.moved)
+        self._seen = links, sorted(recorded_now) if self.followed.lost else []
+
+
+def follow(recorded: Mapping[str, PCIDetails], places: Places, functions: Mapping[str, pci_sysfs.Function],
+           evidence_of: EvidenceOf, stays: Collection[str]) -> Followed:
+    """Compare rows with the functions of the host.
+
+    :param recorded: the details of rows by name
+    :param places: as it was known before
+    :param functions: all of the host, by address
+    :param evidence_of: reads what tells a function, beside what a row has
+    :param stays: the names of those that were given to guests in this boot: these follow nobody
+    """
+    found = Followed()
+    # Nothing tells where a card without a serial number is.
+    missed = {name: row for name, row in recorded.items() if _key_of(row) is not None and not _is_there(
+        row, functions.get(places.address(name)), evidence_of)}
+    found.lost = {(row.vendor_id, row.product_id) for row in missed.values()}
+    _withhold_for_unread(recorded, places, functions, found)
+    if not missed:
+        return found
+    by_key: dict[Key, list[str]] = {}
+    for address, function in functions.items():
+        if _sort(function) in found.lost:
+            evidence = evidence_of(function, _ALL)
+            if None in evidence:
+                found.unread[address] = function.driver
+                continue
+            found.compared.add(address)
+            key = _key(function.vendor_id, function.product_id, function.subsystem or '', evidence,
+                       function.vf_number, address)
+            if key is not None:
+                by_key.setdefault(key, []).append(address)
+    rows: dict[Key, list[str]] = {}
+    for name, row in recorded.items():
+        if (of_row := _key_of(row)) is not None:
+            rows.setdefault(of_row, []).append(name)
+    for name, row in sorted(missed.items()):
+        of_row = _key_of(row)
+        where = [] if of_row is None else by_key.get(of_row, [])
+        if of_row is not None and where and where != [places.address(name)]:
+            _follow_one(name, row, where, rows[of_row], name in stays, found)
+    return found
+
+
+def _withhold_for_unread(recorded: Mapping[str, PCIDetails], places: Places,
+                         functions: Mapping[str, pci_sysfs.Function], found: Followed) -> None:
+    """Withhold what may be the function of a row that is away, and of which the serial number was never read."""
+    for name, row in sorted(recorded.items()):
+        if None in (row.serial, row.parent_serial) and not _is_like(row, functions.get(places.address(name))):
+            found.lost.add((row.vendor_id, row.product_id))
+            for address, function in functions.items():
+                if _is_like(row, function):
+                    found.withheld.setdefault(address, f'it may be {name}, which an instance has, and of which the '
+                                                       'serial number was never read')
+
+
+def _follow_one(name: str, row: PCIDetails, where: Sequence[str], names: Sequence[str], stays: bool,
+                found: Followed) -> None:
+    serial = row.parent_serial or row.serial
+    if len(where) > 1 or len(names) > 1:
+        for address in where:
+            found.withheld[address] = (
+                f'it may be {name}, which an instance has: {", ".join(where)} have the serial number {serial}'
+                + (f', and so do the rows of {", ".join(names)}' if len(names) > 1 else ''))
+    elif stays:
+        found.withheld[where[0]] = (f'it is {name}, which an instance has, and came to {where[0]} while the host ran: '
+                                    f'put it back to {row.address}, or boot the host, and the instance has it again')
+    else:
+        LOG.warning('PCI function %s, which an instance has, is at %s now: its serial number is %s', name, where[0],
+                    serial)
+        found.moved[name] = where[0]
+
+
+def _is_there(row: PCIDetails, function: pci_sysfs.Function | None, evidence_of: EvidenceOf) -> bool:
+    """Whether a function is certainly that of a row."""
+    if function is None or not _is_like(row, function):
+        return False
+    before = pci_serials.Evidence(row.serial, row.parent_card, row.parent_serial)
+    return None not in before and evidence_of(function, before) == before
+
+
+def _is_like(row: PCIDetails, function: pci_sysfs.Function | None) -> bool:
+    """Whether a function is one of the sort of a row."""
+    return function is not None and _sort(function) == (row.vendor_id, row.product_id) and (
+        function.subsystem or '', -1 if function.vf_number is None else function.vf_number) == (
+            row.subsystem, row.vf_number)
+
+
+def _sort(function: pci_sysfs.Function) -> tuple[str, str]:
+    return function.vendor_id, function.product_id
+
+
+def _key_of(row: PCIDetails) -> Key | None:
+    return _key(row.vendor_id, row.product_id, row.subsystem,
+                pci_serials.Evidence(row.serial, row.parent_card, row.parent_serial), row.vf_number, row.address)
+
+
+def _key(vendor_id: str, product_id: str, subsystem: str, evidence: pci_serials.Evidence, vf_number: int | None,
+         address: str) -> Key | None:
+    """What tells a function from all others of the world; None if there is no serial number to tell it by."""
+    if evidence.parent_card:
+        return (vendor_id, product_id, subsystem, evidence.parent_card, evidence.parent_serial, vf_number) \
+            if evidence.parent_serial else None
+    # All functions of a card have its serial number.
+    return (vendor_id, product_id, subsystem, evidence.serial, address.rpartition('.')[2]) if evidence.serial else None
+
+
+def rows(texts: Mapping[str, str]) -> dict[str, PCIDetails]:
+    """Read the details of rows, without those that this release cannot read."""
+    found = {}
+    for name, text in texts.items():
+        try:
+            read = details.peek(text)
+        except (exception.MalformedObject, exception.UnknownObject):
+            continue
+        if isinstance(read, PCIDetails):
+            found[name] = read
+    return found
