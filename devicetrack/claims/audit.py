@@ -55,6 +55,7 @@ class Audit:
         :raises HypervisorUnreachable, StoreError: no answer
         """
         self._views.prepare(self._rows.all)
+        self._views.check_host()
         views = self._views.read()
         for missing in withheld.mistakes(views, self._withheld.marks):
             raise exception.InvalidConfiguration(missing.option, missing.key.identifier,

@@ -111,7 +111,7 @@ class HostViews:
     """
 
     def __init__(self, reader: HostReader, driver: VirtDriver, ledger: LockedLedger, known: KnownProviders) -> None:
-        self.read, self.read_for = reader.read, reader.read_for
+        self.read, self.read_for, self.check_host = reader.read, reader.read_for, driver.check_host
         self._driver, self._ledger, self._known = driver, ledger, known
         self._prepared = driver.prepared_kinds()
         self._reading = locks.FairLock(locks.READING)

@@ -32,7 +32,8 @@ the name of its interface, also matches its virtual functions.
 ``traits`` are names separated by commas. Names that placement does not know become capital letters after ``CUSTOM_``.
 ``managed`` (``yes`` by default) says whether libvirt takes the function from its driver on the host and gives it back.
 ``live_migratable`` and ``one_time_use`` are ``no`` by default. Guests move live only with functions that are
-``live_migratable``. Functions with a ``physical_network`` are ports of
+``live_migratable``. A function with ``one_time_use`` is withheld after its guest until an operator admits it again.
+Functions with a ``physical_network`` are ports of
 networks, and this library hands none of them out.
 """),
     cfg.MultiStrOpt('alias', default=[], deprecated_opts=[cfg.DeprecatedOpt('pci_alias', group='DEFAULT')], help="""
@@ -59,9 +60,16 @@ controller that none matches waits until a person says that it is clean (``perso
 matches is only reset (``none``), because a reset is all that most of them need; one that cannot be reset waits for a
 person too.
 
-``none``: nothing. ``zero``: write zeroes over every disk of an NVMe controller, and read them back. ``person``: an
-operator says when it is clean. A reset erases nothing on a disk: with ``none`` the next guest reads what the last one
-wrote.
+``none``: nothing. A reset erases nothing on a disk: with ``none`` the next guest reads what the last one wrote.
+``person``: an operator says when it is clean; so it is with every function whose ``[pci] device_spec`` has
+``one_time_use``. For NVMe disks: ``zero`` writes zeroes over every namespace and reads them back; ``blkdiscard``
+discards every block, and reads every byte back as zero; ``nvme-format`` has the controller format and erase every
+namespace (``erase``: ``user-data``, or ``cryptographic``; ``timeout_s``: how long one may take, 3600 by default);
+``nvme-sanitize`` has it sanitize all of its NVM subsystem (``erase``: ``block``, ``cryptographic`` or ``overwrite``). A
+service that does not run as root needs CAP_SYS_ADMIN in ``[devicetrack_privileged] capabilities`` for these. No service
+starts with a policy that a controller cannot carry out. ``program``: a program of the operator (``program``: its
+absolute path; ``timeout_s``: when it is killed, 3600 by default). "PCI functions" in the guide for operators says what
+each of them proves, how long it takes, and what a program has to do.
 """),
     cfg.MultiStrOpt('vfs', default=[], help="""
 The virtual functions that physical functions are to have: a JSON object with ``number`` and, as in ``[pci]

@@ -222,15 +222,16 @@ class PCIDetails(DeviceDetails):
     it, and ``parent_serial`` its serial number, the last two None while they cannot be read; others have -1 and empty
     ones. ``driver`` is the host's, to which the function goes back when its guest is gone; empty for none.
     ``disks`` are its namespaces as the claim found them (identifier, bytes and bytes a block of each), empty for a
-    function without, and None if the host could not tell. ``traits_of_spec`` are the names of the traits that the
-    options give it.
+    function without, and None if the host could not tell. ``config`` is what stays the same of its configuration space,
+    as it was before the guest, empty until then. ``traits_of_spec`` are the names of the traits that the options give
+    it.
     """
 
     VERSION = '1.0'
     # A card may come to another address at a boot. A virtual function is known by its card and its number there.
     IDENTITY = ('vendor_id', 'product_id', 'subsystem', 'serial', 'parent_card', 'parent_serial', 'vf_number')
     # The host's own driver shows as long as no guest has the function. What the claim saw is what it goes back to.
-    OF_THE_ROW = ('driver', 'disks')
+    OF_THE_ROW = ('driver', 'disks', 'config')
     fields = {
         'address': ovo_fields.StringField(),
         'vendor_id': ovo_fields.StringField(),
@@ -244,6 +245,7 @@ class PCIDetails(DeviceDetails):
         'device_type': ovo_fields.StringField(),
         'driver': ovo_fields.StringField(),
         'disks': ovo_fields.StringField(nullable=True),
+        'config': ovo_fields.StringField(),
         'traits_of_spec': ovo_fields.ListOfStringsField(),
     }
 

@@ -320,10 +320,14 @@ class MigrationDefinitions(NamedTuple):
         return f'MigrationDefinitions({", ".join(lengths)})'
 
 
-class WipeProgress(NamedTuple):
-    """How far the wipe of a device is: first every byte is written, then every byte is read back.
+_DONE_IN: Final = {'zero': 'written', 'discard': 'discarded', 'format': 'erased', 'sanitize': 'erased'}
 
-    ``phase`` is ``zero`` or ``verify``. ``left_s`` is an estimate for both phases together, None when nobody can say.
+
+class WipeProgress(NamedTuple):
+    """How far the wipe of a device is: first every byte is written or erased, then every byte is read back.
+
+    ``phase`` is ``zero``, ``discard``, ``format``, ``sanitize`` or ``verify``. In ``program``, which an operator's
+    program has, 100 "bytes" are the whole. ``left_s`` is an estimate for all phases together, None when nobody can say.
     """
 
     phase: str
@@ -333,7 +337,9 @@ class WipeProgress(NamedTuple):
     left_s: int | None
 
     def __str__(self) -> str:
-        done = 'written' if self.phase == 'zero' else 'read back'
+        if self.phase == 'program':
+            return f'{self.done_bytes} of 100 % by its program'
+        done = _DONE_IN.get(self.phase, 'read back')
         left = '' if self.left_s is None else f', about {self.left_s:,} s left'
         return (f'{self.done_bytes >> 20:,} of {self.size_bytes >> 20:,} MiB {done}, '
                 f'{self.bytes_per_s >> 20:,} MiB/s{left}')

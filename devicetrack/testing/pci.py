@@ -23,6 +23,7 @@ import contextlib
 import errno
 import os
 import shutil
+import struct
 from typing import Final
 from typing import NamedTuple
 
@@ -42,7 +43,6 @@ _BLOCK_MAJOR: Final = 259
 _CHAR_MAJOR: Final = 240
 _NVME_REGISTERS: Final = '010802'
 _ETHERNET: Final = '020000'
-_CONFIG_BYTES: Final = 64
 
 
 class Kind(NamedTuple):
@@ -183,9 +183,8 @@ class PCIHost(fixtures.Fixture):
                            ('numa_node', str(numa_node)), ('modalias', _modalias(kind))):
             self._put(os.path.join(directory, name), f'{text}\n')
         self._put(os.path.join(directory, 'driver_override'), _NOBODY)
-        # Of a plain header without capabilities (PCI Local Bus Specification, "Configuration Space Organization").
-        identity = bytes.fromhex(f'{vendor[2:]}{vendor[:2]}{product[2:]}{product[:2]}')
-        self._put(os.path.join(directory, 'config'), identity.ljust(_CONFIG_BYTES, b'\0').decode('latin-1'))
+        self._put(os.path.join(directory, 'config'), _header(kind).decode('latin-1'))
+        self._put(os.path.join(directory, 'resource'), _RESOURCE)
         self._put(os.path.join(directory, 'uevent'), f'PCI_CLASS={kind.class_code.upper()}\nPCI_SLOT_NAME={address}\n')
         self._link(self._at('bus/pci'), directory, 'subsystem')
         if kind.reset_methods:
@@ -571,6 +570,19 @@ class PCIHost(fixtures.Fixture):
     def _put(path: str, text: str) -> None:
         with open(path, 'w', encoding='latin-1') as file:
             file.write(text)
+
+
+# A register of 16 KiB of memory, and none besides.
+_RESOURCE: Final = ('0x00000000fe000000 0x00000000fe003fff 0x0000000000140204\n'
+                    + '0x0000000000000000 0x0000000000000000 0x0000000000000000\n' * 12)
+
+
+def _header(kind: Kind) -> bytes:
+    """The first 64 bytes of the configuration space."""
+    numbers = [int(word, 16) for word in kind.product.split(':')]
+    return struct.pack('<HHHHB3sBBBB7IHHII8x', *numbers, 0x0006, 0x0010, 0x02,
+                       bytes.fromhex(kind.class_code)[::-1], 0x10, 0, 0, 0, 0xFE000004, *[0] * 6, 0x1AF4, 0x1100, 0,
+                       0x40)
 
 
 def _modalias(kind: Kind) -> str:

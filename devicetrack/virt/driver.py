@@ -59,6 +59,13 @@ class VirtDriver(abc.ABC):
         :raises DriverError: it cannot be read now
         """
 
+    def check_host(self) -> None:
+        """See that this host can do what the options ask for. Called at each start of a manager. By default nothing.
+
+        :raises InvalidConfiguration: it cannot; says which device, and what to do
+        """
+        return None
+
     def resource_classes(self) -> frozenset[str]:
         """Return the resource classes that the driver's options count devices as, also those without a device now.
 

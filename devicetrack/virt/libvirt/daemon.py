@@ -7,6 +7,7 @@ that it would write, or a descriptor.
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Sequence
 import ctypes
 import errno
 import os
@@ -22,12 +23,16 @@ from oslo_privsep import capabilities
 from oslo_privsep import priv_context
 
 from devicetrack.conf import libvirt as options
+from devicetrack.virt.libvirt import nvme_controllers
 from devicetrack.virt.libvirt import root
 
 # A device node belongs to the hypervisor's user while a guest has it, and to root otherwise. So the daemon needs
 # CAP_DAC_OVERRIDE (capabilities(7)) to open any of them, and CAP_SYS_PTRACE to see which process has one open. ndctl
 # reads sysfs, where root needs no capability.
 KEPT: Final = frozenset({capabilities.CAP_DAC_OVERRIDE, capabilities.CAP_SYS_PTRACE})
+# Kept where the operator adds it to [devicetrack_privileged] capabilities: without it the kernel passes no command to
+# an NVMe controller (nvme_cmd_allowed in Linux: drivers/nvme/host/ioctl.c).
+KEPT_IF_GIVEN: Final = frozenset({capabilities.CAP_SYS_ADMIN})
 
 # prctl(2) and securebits (capabilities(7)), from linux/prctl.h and linux/securebits.h.
 _PR_CAPBSET_DROP: Final = 24
@@ -68,7 +73,7 @@ class _Context(priv_context.PrivContext):
 
 
 def _give_up_for_good() -> None:
-    """Keep the capabilities of :data:`KEPT` for this process, and none for the programs that it runs.
+    """Keep the capabilities of :data:`KEPT` and :data:`KEPT_IF_GIVEN`, and none for the programs that it runs.
 
     :raises OSError: the kernel refuses it
     """
@@ -83,7 +88,7 @@ def _give_up_for_good() -> None:
     _prctl(_PR_SET_SECUREBITS, bits | bits << _LOCKED)
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
     _effective, permitted, _inheritable = capabilities.get_caps()
-    kept = KEPT.intersection(permitted)
+    kept = (KEPT | KEPT_IF_GIVEN).intersection(permitted)
     capabilities.drop_all_caps_except(kept, kept, ())
 
 
@@ -209,3 +214,29 @@ def set_vfs(address: str, number: int, autoprobe: bool | None) -> None:
 @context.entrypoint
 def read_serial(address: str) -> str | None:
     return root.read_serial(root.SYSFS, address)
+
+
+@context.entrypoint
+def nvme_read_controller(address: str) -> tuple[Any, ...]:
+    return nvme_controllers.read_controller(root.SYSFS, address)
+
+
+@context.entrypoint
+def nvme_read_namespaces(address: str) -> list[tuple[int, bool, tuple[Any, ...]]]:
+    return nvme_controllers.read_namespaces(root.SYSFS, address)
+
+
+@context.entrypoint
+def format_nvme_namespace(address: str, disks: Sequence[tuple[str, int]], nsid: int, wanted: Sequence[Any], erase: int,
+                          timeout_s: int) -> None:
+    nvme_controllers.format_namespace(root.SYSFS, address, disks, nsid, wanted, erase, timeout_s)
+
+
+@context.entrypoint
+def nvme_start_sanitize(address: str, disks: Sequence[tuple[str, int]], action: int) -> None:
+    nvme_controllers.start_sanitize(root.SYSFS, address, disks, action)
+
+
+@context.entrypoint
+def nvme_sanitize_status(address: str) -> tuple[int, ...]:
+    return nvme_controllers.sanitize_status(root.SYSFS, address)

@@ -129,6 +129,12 @@ class LibvirtDriver(driver.VirtDriver):
     def close(self) -> None:
         self.hypervisor.close()
 
+    def check_host(self) -> None:
+        for kind in self._kinds.values():
+            if kind.configured:
+                with contextlib.suppress(exception.DriverError):        # the inventory says that it is unknown
+                    kind.check_host()
+
     def resource_classes(self) -> frozenset[str]:
         return frozenset().union(*(kind.resource_classes for kind in self._kinds.values()))
 

@@ -56,6 +56,19 @@ def bring_back(tree: pci_sysfs.Tree, address: str, driver: str) -> None:
         raise OSError(errno.EIO, f'its driver is {found or "none"} after the kernel looked for {driver or "none"}')
 
 
+def has_guest(function: pci_sysfs.Function) -> bool:
+    """Whether a process has the VFIO group of a function open.
+
+    :raises OSError: nobody knows
+    """
+    if function.iommu_group is None:
+        return False
+    try:
+        return privileged.is_vfio_group_open(function.iommu_group)
+    except FileNotFoundError:                   # no function of the group has the driver for guests
+        return False
+
+
 def _there(tree: pci_sysfs.Tree, address: str) -> pci_sysfs.Function:
     function = tree.function(address)
     if function is None:

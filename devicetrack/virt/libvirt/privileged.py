@@ -2,21 +2,28 @@
 
 It lists namespaces, opens their devices or a VFIO group, removes mediated devices that nobody has open, their
 definitions and lost ones, and sets the vGPU type of a virtual function. It gives PCI functions to drivers and takes
-them away, resets them, makes their virtual functions, and reads their serial numbers. A service that runs as root does
-it itself. Any other service uses oslo.privsep, whose daemon runs these functions and no others. The daemon opens a
-device and sends the descriptor through a unix socket of the caller (SCM_RIGHTS, unix(7)). So a child of the service can
-wipe the device: it outlives the service and the daemon if need be, and its only right is the descriptor.
+them away, resets them, makes their virtual functions, and reads their serial numbers. It asks the controllers of NVMe
+disks what they have, and has them erase it. A service that runs as root does it itself. Any other service uses
+oslo.privsep, whose daemon runs these functions and no others. The daemon opens a device and sends the descriptor
+through a unix socket of the caller (SCM_RIGHTS, unix(7)). So a child of the service can wipe the device: it outlives
+the service and the daemon if need be, and its only right is the descriptor.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from collections.abc import Sequence
 import errno
 import os
 import socket
 import tempfile
 from typing import Any
+from typing import NamedTuple
 
 from devicetrack import exception
+from devicetrack.virt.libvirt import formatting
+from devicetrack.virt.libvirt import nvme_admin
+from devicetrack.virt.libvirt import nvme_controllers
 from devicetrack.virt.libvirt import root
 
 
@@ -221,6 +228,82 @@ def read_serial(sysfs: str, address: str) -> str | None:
     """
     serial = _run_in(sysfs, 'read_serial', address)
     return None if serial is None else str(serial)
+
+
+# The controllers of NVMe disks. The kernel takes nearly all commands from a process with CAP_SYS_ADMIN alone, which the
+# privileged daemon has where [devicetrack_privileged] capabilities names it: else, EACCES.
+
+
+class KnownNamespace(NamedTuple):
+    """A namespace of an NVMe subsystem, and whether it is attached to the controller that was asked."""
+
+    attached: bool
+    namespace: nvme_admin.Namespace
+
+
+def read_nvme_controller(sysfs: str, address: str) -> nvme_admin.Controller:
+    """Ask the controller of a PCI function what it can do.
+
+    :raises OSError: it has none now, the controller or the kernel refuses it, or there is no privileged daemon
+    """
+    return nvme_admin.Controller(*_run_nvme(sysfs, 'read_controller', address))
+
+
+def read_nvme_namespaces(sysfs: str, address: str) -> Mapping[int, KnownNamespace]:
+    """Ask the controller of a PCI function for its namespaces, by their identifiers.
+
+    They are those that are attached to it and, where it manages namespaces, all others of its subsystem.
+
+    :raises OSError: as :func:`read_nvme_controller`
+    """
+    return {nsid: KnownNamespace(attached, namespace._replace(format=nvme_admin.Format(*namespace.format)))
+            for nsid, attached, fields in _run_nvme(sysfs, 'read_namespaces', address)
+            for namespace in [nvme_admin.Namespace(*fields)]}
+
+
+def format_nvme_namespace(sysfs: str, address: str, disks: Sequence[tuple[str, int]], nsid: int,
+                          wanted: nvme_admin.Format, erase: int, timeout_s: int, lock_fd: int) -> None:
+    """Have the controller of a PCI function format one namespace. Blocks until it has.
+
+    A service that runs as root has a child do it, which inherits the lock and outlives it. Otherwise the daemon waits
+    for the controller and keeps the disks open until then, whatever becomes of the service: whoever looks finds that a
+    process has them open.
+
+    :param disks: the name and the bytes of each disk of the function
+    :param erase: :data:`.nvme_admin.USER_DATA` or :data:`.nvme_admin.CRYPTOGRAPHIC`
+    :raises OSError: EBUSY: somebody uses the function or a disk of it; else as :func:`read_nvme_controller`
+    """
+    if os.geteuid() != 0 and sysfs == root.SYSFS:
+        _ask_daemon('format_nvme_namespace', address, list(disks), nsid, list(wanted), erase, timeout_s)
+        return
+    nvme_controllers.check_format(nsid, wanted, erase, timeout_s)
+    with nvme_controllers.to_erase(sysfs, address, disks) as (fd, fds):
+        formatting.run(f'{address} {nsid}', fd, fds, lock_fd, nsid, wanted, erase, timeout_s,
+                       sum(size for _name, size in disks))
+
+
+def start_nvme_sanitize(sysfs: str, address: str, disks: Sequence[tuple[str, int]], action: int) -> None:
+    """Have the controller of a PCI function begin to sanitize its NVM subsystem, which goes on without anybody.
+
+    :param disks: as for :func:`format_nvme_namespace`
+    :param action: :data:`.nvme_admin.BLOCK_ERASE`, :data:`.nvme_admin.OVERWRITE` or :data:`.nvme_admin.CRYPTO_ERASE`
+    :raises OSError: as :func:`format_nvme_namespace`
+    """
+    _run_nvme(sysfs, 'start_sanitize', address, list(disks), action)
+
+
+def nvme_sanitize_status(sysfs: str, address: str) -> nvme_admin.SanitizeStatus:
+    """Ask the controller of a PCI function how its last sanitize operation stands.
+
+    :raises OSError: as :func:`read_nvme_controller`
+    """
+    return nvme_admin.SanitizeStatus(*_run_nvme(sysfs, 'sanitize_status', address))
+
+
+def _run_nvme(sysfs: str, function: str, *arguments: Any) -> Any:
+    if sysfs != root.SYSFS or os.geteuid() == 0:
+        return getattr(nvme_controllers, function)(sysfs, *arguments)
+    return _ask_daemon(f'nvme_{function}', *arguments)
 
 
 def _run_in(sysfs: str, function: str, *arguments: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Functions that need root. Only :mod:`devicetrack.virt.libvirt.privileged` and its daemon call them."""
+"""Functions that need root. Only :mod:`devicetrack.virt.libvirt.privileged`, its daemon and their parts call them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 def run_ndctl(command: str, timeout_s: int = NDCTL_TIMEOUT_S) -> tuple[int, str]:
     try:
-        done = subprocess.run((_program(command), *ndctl.ARGUMENTS), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        done = subprocess.run((program(command), *ndctl.ARGUMENTS), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                               stderr=subprocess.DEVNULL, timeout=timeout_s, check=False, env={}, cwd='/',
                               umask=0o077)
     except subprocess.TimeoutExpired as error:
@@ -68,7 +68,7 @@ def run_ndctl(command: str, timeout_s: int = NDCTL_TIMEOUT_S) -> tuple[int, str]
     return done.returncode, done.stdout.decode(errors='replace')
 
 
-def _program(path: str) -> str:
+def program(path: str) -> str:
     """Resolve the path of a program that root can run, since nobody else can put another one there.
 
     :raises OSError: somebody else can, or there is none
@@ -311,27 +311,27 @@ def _mdev(uuid: str) -> str:
 
 def set_vgpu_type(sysfs: str, address: str, number: int) -> None:
     _check_number(number)
-    write_attribute(_function(sysfs, address, 'nvidia/current_vgpu_type'), b'%d\n' % number)
+    write_attribute(function(sysfs, address, 'nvidia/current_vgpu_type'), b'%d\n' % number)
 
 
 def set_driver_override(sysfs: str, address: str, driver: str | None) -> None:
     if driver is not None and not _DRIVER.fullmatch(driver):
         raise OSError(errno.EINVAL, 'not the name of a driver')
     # An empty line takes the name away.
-    write_attribute(_function(sysfs, address, 'driver_override'), f'{driver or ""}\n'.encode())
+    write_attribute(function(sysfs, address, 'driver_override'), f'{driver or ""}\n'.encode())
 
 
 def unbind(sysfs: str, address: str) -> None:
-    directory = _function(sysfs, address)
+    directory = function(sysfs, address)
     if not os.path.lexists(os.path.join(directory, 'driver')):
         return
     # The kernel would wait for a guest, with the device's lock taken, and nothing would end that.
-    _check_unused(sysfs, address)
+    check_unused(sysfs, address)
     write_attribute(_below(sysfs, os.path.join(directory, 'driver/unbind')), address.encode())
 
 
 def probe(sysfs: str, address: str) -> None:
-    directory = _function(sysfs, address)
+    directory = function(sysfs, address)
     # A host driver beside a guest in an IOMMU group stops old kernels (BUG_ON in vfio_group_notifier, before Linux
     # 5.19), and newer ones leave the function without any driver.
     with open(os.path.join(directory, 'driver_override'), encoding='ascii', errors='replace') as file:
@@ -341,14 +341,14 @@ def probe(sysfs: str, address: str) -> None:
 
 
 def reset(sysfs: str, address: str, method: str | None) -> None:
-    path = _function(sysfs, address, 'reset')
+    path = function(sysfs, address, 'reset')
     if method is not None and not _RESET_METHOD.fullmatch(method):
         raise OSError(errno.EINVAL, 'not the name of a reset method')
-    _check_unused(sysfs, address)
+    check_unused(sysfs, address)
     if method is None:
         write_attribute(path, b'1\n')
         return
-    methods = _function(sysfs, address, 'reset_method')
+    methods = function(sysfs, address, 'reset_method')
     with open(methods, 'rb') as file:
         before = file.read()
     write_attribute(methods, f'{method}\n'.encode())
@@ -368,15 +368,15 @@ def set_vfs(sysfs: str, address: str, number: int, autoprobe: bool | None, apart
         raise OSError(errno.EINVAL, 'not a number of virtual functions')
     if autoprobe is not None and type(autoprobe) is not bool:
         raise OSError(errno.EINVAL, 'neither yes nor no')
-    directory = _function(sysfs, address)
+    directory = function(sysfs, address)
     # Only from none to some: to take any away, the kernel takes all away, and waits for the guests that have one.
     if _vfs(directory):
         raise OSError(errno.EBUSY, 'it has virtual functions')
     # Many drivers reset their card for this.
-    _check_unused(sysfs, address)
+    check_unused(sysfs, address)
     if autoprobe is not None:
-        write_attribute(_function(sysfs, address, 'sriov_drivers_autoprobe'), b'%d\n' % autoprobe)
-    path, data = _function(sysfs, address, 'sriov_numvfs'), b'%d\n' % number
+        write_attribute(function(sysfs, address, 'sriov_drivers_autoprobe'), b'%d\n' % autoprobe)
+    path, data = function(sysfs, address, 'sriov_numvfs'), b'%d\n' % number
     if apart_s is None:
         write_attribute(path, data)
     else:
@@ -384,16 +384,16 @@ def set_vfs(sysfs: str, address: str, number: int, autoprobe: bool | None, apart
 
 
 def read_serial(sysfs: str, address: str) -> str | None:
-    directory = _function(sysfs, address)
+    directory = function(sysfs, address)
     if os.path.lexists(os.path.join(directory, 'vpd')):
-        fd = os.open(_function(sysfs, address, 'vpd'), _READ)
+        fd = os.open(function(sysfs, address, 'vpd'), _READ)
         try:
             found = pci_serial.of_vpd(lambda length, place: os.pread(fd, length, place))
         finally:
             os.close(fd)
         if found:
             return found
-    return pci_serial.of_config(_read(_function(sysfs, address, 'config'), _MAX_CONFIG))
+    return pci_serial.of_config(_read(function(sysfs, address, 'config'), _MAX_CONFIG))
 
 
 def write_attribute(path: str, data: bytes) -> None:
@@ -442,7 +442,7 @@ def _read(path: str, most: int) -> bytes:
     return data
 
 
-def _function(sysfs: str, address: str, name: str = '') -> str:
+def function(sysfs: str, address: str, name: str = '') -> str:
     """The path of a PCI function, or of an attribute of it, without links.
 
     :raises OSError: that is no address, no function of this host has it, or the path leads out of sysfs
@@ -470,26 +470,26 @@ def host_use(sysfs: str) -> pci_use.HostUse:
     return pci_use.HostUse(sysfs, PROCESSES, DEVICES)
 
 
-def _check_unused(sysfs: str, address: str) -> None:
+def check_unused(sysfs: str, address: str) -> None:
     """Check that neither a guest nor the host uses a function or, as they suffer with it, its virtual functions.
 
     :raises OSError: EBUSY: one does; else, nobody knows
     """
-    for function in (address, *_vfs(_function(sysfs, address))):
-        _check_no_guest(sysfs, function)
+    for one in (address, *_vfs(function(sysfs, address))):
+        _check_no_guest(sysfs, one)
     check_host_use(sysfs, address)
 
 
 def check_host_use(sysfs: str, address: str) -> None:
-    functions = (address, *_vfs(_function(sysfs, address)))
+    functions = (address, *_vfs(function(sysfs, address)))
     try:
         uses = host_use(sysfs)
     except exception.DriverError as error:
         raise OSError(errno.EIO, f'nobody knows what the host uses: {error}') from error
-    for function in functions:
-        use = uses.of(function)
+    for one in functions:
+        use = uses.of(one)
         if use is not None:
-            raise OSError(errno.EBUSY, f'the host uses {function}: {use}')
+            raise OSError(errno.EBUSY, f'the host uses {one}: {use}')
 
 
 def _check_no_guest(sysfs: str, address: str) -> None:

@@ -9,8 +9,10 @@ path, so an upgrade in the middle of a wipe does not affect it. On standard outp
     {"phase": "clean", "done": 130023424, "of": 130023424}
 
 The last line and exit status 0 together are the proof: after the last byte was written, every byte was read back and is
-zero. The wiper goes on if its reader goes away. ``{"phase": "failed", "reason": …}`` and status 1 say that the
-namespace is not clean.
+zero. With ``--how discard`` a block device is told first to discard its blocks. If a byte is not zero after that, which
+a device may choose, or if the device discards none, the device writes zeroes instead, and every byte is read again.
+With ``--how read`` the bytes are read back alone, after a controller erased them. The wiper goes on if its reader goes
+away. ``{"phase": "failed", "reason": …}`` and status 1 say that the namespace is not clean.
 """
 
 from __future__ import annotations
@@ -20,12 +22,27 @@ from collections.abc import Callable
 from collections.abc import Iterator
 import contextlib
 import ctypes
+import errno
+import fcntl
 import json
 import mmap
 import os
 import stat
+import struct
 import sys
 import time
+
+# How a device becomes zero.
+ZERO = 'zero'
+DISCARD = 'discard'
+READ = 'read'
+WAYS = (ZERO, DISCARD, READ)
+
+# _IO(0x12, 119) and _IO(0x12, 127) of linux/fs.h; both take the first byte and the number of bytes.
+BLKDISCARD = 0x1277
+BLKZEROOUT = 0x127F
+# A device refuses nothing of this size, and reports progress often enough.
+DISCARDED_AT_ONCE = 1 << 30
 
 CHUNK = 16 << 20
 REPORT_EVERY_S = 1.0
@@ -50,6 +67,20 @@ class File:
         while length:
             written = os.pwrite(self._fd, self._zeros[:length], offset)
             offset, length = offset + written, length - written
+
+    def discard(self, offset: int, length: int) -> bool:
+        """Discard blocks of a block device; False when it discards none."""
+        try:
+            fcntl.ioctl(self._fd, BLKDISCARD, struct.pack('QQ', offset, length))
+        except OSError as error:
+            if error.errno in (errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL):
+                return False
+            raise
+        return True
+
+    def zero_out(self, offset: int, length: int) -> None:
+        """Have a block device write zeroes itself; where it cannot, the kernel writes them."""
+        fcntl.ioctl(self._fd, BLKZEROOUT, struct.pack('QQ', offset, length))
 
     def flush(self) -> None:
         os.fsync(self._fd)
@@ -127,30 +158,47 @@ def started_at(pid: int) -> int:
 
 
 def wipe(device: File | Dax, size: int, rate: int, report: Callable[[str, int], None],
-         clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep) -> None:
+         clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep,
+         how: str = ZERO) -> None:
     """Zero ``size`` bytes and read every one back, at most ``rate`` bytes a second (0: as fast as it goes).
 
+    :param how: one of :data:`WAYS`; only a block device is discarded
     :raises Unproven: a byte is not zero
     :raises OSError: the device cannot be written or read
     """
     # With a rate the pieces are small, so that it holds at any moment.
     piece = min(CHUNK, max(1, rate // 10 // 4096) * 4096) if rate else CHUNK
 
-    def pieces(phase: str) -> Iterator[tuple[int, int]]:
+    def pieces(phase: str, most: int) -> Iterator[tuple[int, int]]:
         started = clock()
-        for offset in range(0, size, piece):
-            length = min(piece, size - offset)
+        for offset in range(0, size, most):
+            length = min(most, size - offset)
             yield offset, length
             report(phase, offset + length)
             if rate:
                 sleep(max(0.0, started + (offset + length) / rate - clock()))
 
-    for offset, length in pieces('zero'):
-        device.zero(offset, length)
-    device.flush()
-    for offset, length in pieces('verify'):
-        if not device.is_zero(offset, length):
-            raise Unproven(f'not all zero between bytes {offset} and {offset + length}')
+    def verify() -> None:
+        device.flush()
+        for offset, length in pieces('verify', piece):
+            if not device.is_zero(offset, length):
+                raise Unproven(f'not all zero between bytes {offset} and {offset + length}')
+
+    if how == DISCARD:
+        if not isinstance(device, File):
+            raise Unproven('only a block device can be discarded')
+        # A block that was discarded reads the same until it is written again (NVM Command Set Specification,
+        # "Deallocated or Unwritten Logical Blocks"), so reading zeroes once is a proof.
+        if all(device.discard(*one) for one in pieces('discard', DISCARDED_AT_ONCE)):
+            with contextlib.suppress(Unproven):
+                verify()
+                return
+        for one in pieces('zero', DISCARDED_AT_ONCE):
+            device.zero_out(*one)
+    elif how == ZERO:
+        for offset, length in pieces('zero', piece):
+            device.zero(offset, length)
+    verify()
 
 
 class Reporter:
@@ -161,8 +209,10 @@ class Reporter:
     which process this is, since whoever reads it must not take the lock to see whether anybody has it.
     """
 
-    def __init__(self, size: int, lock_fd: int | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._size, self._lock_fd, self._clock, self._next, self._gone = size, lock_fd, clock, 0.0, False
+    def __init__(self, size: int, lock_fd: int | None = None, clock: Callable[[], float] = time.monotonic,
+                 quiet: bool = False) -> None:
+        """``quiet``: write nothing on standard output, for who is no program of its own."""
+        self._size, self._lock_fd, self._clock, self._next, self._gone = size, lock_fd, clock, 0.0, quiet
         self._process = {'pid': os.getpid(), 'started': 0}
         with contextlib.suppress(OSError):      # then nobody else knows how far it is
             self._process['started'] = started_at(os.getpid())
@@ -181,7 +231,7 @@ class Reporter:
         if self._lock_fd is None:
             return
         rate = int(done / max(now - self._began, 0.001))
-        to_do = self._size - done + (self._size if phase == 'zero' else 0)
+        to_do = self._size - done + (self._size if phase in (ZERO, DISCARD) else 0)
         line = json.dumps({**self._process, 'phase': phase, 'done': done, 'of': self._size, 'rate': rate,
                            'left': to_do // rate if rate else None})
         # Always as long, and at once: whoever reads it meanwhile reads one or the other.
@@ -219,6 +269,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument('--size', type=int, required=True, help='in bytes')
     parser.add_argument('--align', type=int, required=True, help='in bytes')
     parser.add_argument('--rate', type=int, default=0, help='in bytes a second')
+    parser.add_argument('--how', choices=WAYS, default=ZERO)
     options = parser.parse_args(arguments)
     reporter = Reporter(options.size)
     try:
@@ -226,7 +277,7 @@ def main(arguments: list[str]) -> int:
         character = stat.S_ISCHR(os.fstat(options.device_fd).st_mode)
         device = Dax(options.device_fd, options.size, options.align) if character \
             else File(options.device_fd, options.size)
-        wipe(device, options.size, options.rate, reporter)
+        wipe(device, options.size, options.rate, reporter, how=options.how)
     except Unproven as error:
         reporter.write({'phase': 'failed', 'reason': str(error)})
         return 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import subprocess
 import sys
@@ -10,6 +9,7 @@ from typing import Any
 
 from devicetrack import exception
 from devicetrack import log
+from devicetrack.virt.libvirt import children
 from devicetrack.virt.libvirt import wiper
 
 LOG = log.logger(__name__)
@@ -17,17 +17,20 @@ LOG = log.logger(__name__)
 _LINES_A_PHASE = 20
 
 
-def wipe(name: str, device_fd: int, lock_fd: int, size_bytes: int, align_bytes: int, rate_mib_s: int) -> None:
+def wipe(name: str, device_fd: int, lock_fd: int, size_bytes: int, align_bytes: int, rate_mib_s: int,
+         how: str = wiper.ZERO) -> None:
     """Zero a namespace in a child process and wait for its proof. Blocks as long as the wipe takes.
 
     The child inherits the device and the lock. If this process dies, the child goes on, and the lock lasts until its
     last write. The child has a session of its own, so a signal for this process's group does not reach it.
 
+    :param how: write zeroes, discard the blocks, or only read the zeroes that something else made
+        (:data:`.wiper.WAYS`)
     :raises CommandFailed: nothing proves that the namespace is clean
     """
     command = (sys.executable, '-I', '-S', wiper.__file__,
                '--device-fd', str(device_fd), '--lock-fd', str(lock_fd), '--size', str(size_bytes),
-               '--align', str(align_bytes), '--rate', str(rate_mib_s << 20))
+               '--align', str(align_bytes), '--rate', str(rate_mib_s << 20), '--how', how)
     LOG.info('Wiping namespace %s of %d bytes.', name, size_bytes)
     try:
         child = subprocess.Popen(
@@ -41,14 +44,15 @@ def wipe(name: str, device_fd: int, lock_fd: int, size_bytes: int, align_bytes: 
     with child:
         assert child.stdout is not None
         for line in child.stdout:
-            last = _read(line)
+            last = children.read(line)
             news = _is_news(last, told, size_bytes)
             if last.get('phase') != 'failed':           # the error below has the reason
                 LOG.log(logging.INFO if news else logging.DEBUG, 'Wiping namespace %s: %s, %s of %d bytes.',
                         name, last.get('phase'), last.get('done'), size_bytes)
             told = last if news else told
     if child.returncode != 0 or last != {'phase': 'clean', 'done': size_bytes, 'of': size_bytes}:
-        raise exception.CommandFailed('the wiper', str(last.get('reason') or f'{_end(child.returncode)} without proof'))
+        raise exception.CommandFailed(
+            'the wiper', str(last.get('reason') or f'{children.end(child.returncode)} without proof'))
     LOG.info('Namespace %s is clean: %d bytes were zeroed and read back.', name, size_bytes)
 
 
@@ -58,16 +62,3 @@ def _is_news(line: dict[str, Any], told: dict[str, Any], size_bytes: int) -> boo
     if line.get('phase') != told.get('phase') or not isinstance(done, int) or not isinstance(before, int):
         return True
     return done == size_bytes or (done - before) * _LINES_A_PHASE >= size_bytes
-
-
-def _end(status: int) -> str:
-    # A bad block of the device ends in SIGBUS.
-    return f'was ended by signal {-status}' if status < 0 else f'ended with status {status}'
-
-
-def _read(line: bytes) -> dict[str, Any]:
-    try:
-        read = json.loads(line)
-    except (ValueError, RecursionError):
-        read = None
-    return read if isinstance(read, dict) else {'phase': 'unreadable'}

@@ -86,6 +86,7 @@ USES = SERVICE + textwrap.dedent("""
     privileged.reset(root.SYSFS, function, None)
     privileged.set_vfs(root.SYSFS, function, 2)
     said['serial'] = privileged.read_serial(root.SYSFS, function)
+    said['no controller'] = told(privileged.read_nvme_controller, root.SYSFS, function)
     said['no such function'] = told(privileged.probe, root.SYSFS, '0000:3d:00.5')
     said['its own tree'] = told(privileged.set_driver_override, root.SYSFS + '/', function, None)
     said['another tree'] = told(privileged.set_vgpu_type, root.SYSFS + '/', '0000:3d:00.4', 559)
@@ -108,7 +109,9 @@ HOSTILE = SERVICE + textwrap.dedent("""
         ('0000:3d:00.4', '1'), ('0000:3d:00.4', -1), ('0000:3d:00.4', 2**40), ('0000:3d:00.4', True),
         ('/tmp', '0000:3d:00.4', 1))]
     pci = {'set_driver_override': ('vfio-pci',), 'unbind': (), 'probe': (), 'reset': (None,), 'set_vfs': (1, None),
-           'read_serial': (), 'check_host_use': ()}
+           'read_serial': (), 'check_host_use': (), 'nvme_read_controller': (), 'nvme_read_namespaces': (),
+           'nvme_sanitize_status': (), 'nvme_start_sanitize': ([], 2),
+           'format_nvme_namespace': ([], 1, [0, False, 0, False], 1, 60)}
     said['pci'] = [told(of_daemon, name, address, *arguments) for name, arguments in pci.items() for address in (
         '../0000:3d:00.4', '0000:3d:00.4/../0000:3d:00.4', '0000:3d:00.4' + chr(10), '', None, 7)]
     said['another tree'] = [told(of_daemon, name, '/tmp', '0000:3d:00.4', *arguments)
@@ -118,6 +121,15 @@ HOSTILE = SERVICE + textwrap.dedent("""
     said['method'] = [told(of_daemon, 'reset', '0000:3d:00.4', method) for method in ('', 'flr bus', '../x')]
     said['vfs'] = [told(of_daemon, 'set_vfs', '0000:3d:00.4', number, autoprobe) for number, autoprobe in (
         (0, None), (-1, None), (2**16, None), (True, None), ('1', None), (None, None), (1, 'yes'), (1, 1))]
+    form = [0, False, 0, False]
+    said['format'] = [told(of_daemon, 'format_nvme_namespace', '0000:3d:00.4', [], *arguments) for arguments in (
+        (0, form, 1, 60), (-1, form, 1, 60), (True, form, 1, 60), ('1', form, 1, 60), (2**32 - 1, form, 1, 60),
+        (1, [64, False, 0, False], 1, 60), (1, [0, 0, 0, 0], 1, 60), (1, [0, False, 8, False], 1, 60), (1, [], 1, 60),
+        (1, form, 0, 60), (1, form, 3, 60), (1, form, 1, 0), (1, form, 1, 2**31), (1, form, 1, '60'))]
+    said['sanitize'] = [told(of_daemon, 'nvme_start_sanitize', '0000:3d:00.4', [], action)
+                        for action in (0, 1, 5, '2', None)]
+    said['disks'] = [told(of_daemon, 'nvme_start_sanitize', '0000:3d:00.4', [[name, 4096]], 2)
+                     for name in ('../secret', 'secret', 'nvme0n1/../secret', 'nvme0n1')]
     said['out of it'] = [told(of_daemon, name, '0000:3d:00.6', *arguments) for name, arguments in pci.items()]
     one = '3f4f6c1e-0000-4000-8000-000000000001'
     said['mdev'] = [told(of_daemon, 'remove_mdev', uuid) for uuid in (
@@ -157,6 +169,17 @@ WITHOUT_SETPCAP = SERVICE.replace('daemon.context.start', """
 cfg.CONF.set_override('capabilities', [1, 19], 'devicetrack_privileged')
 daemon.context.start""") + textwrap.dedent("""
     print(json.dumps([told(privileged.run_ndctl, '/bin/true'), told(privileged.is_vfio_group_open, 7)]))
+""")
+
+
+KEPT = SERVICE.replace('daemon.context.start', """
+if sys.argv[2:]:
+    cfg.CONF.set_override('capabilities', [1, 8, 12, 19, 21], 'devicetrack_privileged')
+daemon.context.start""") + textwrap.dedent("""
+    privileged.is_dax_locked(device('dax0.0'))
+    [children] = {open(f'/proc/self/task/{task}/children').read() for task in os.listdir('/proc/self/task')} - {''}
+    with open(f'/proc/{children.split()[0]}/status') as file:
+        print(json.dumps([line.split()[1] for line in file if line.startswith('CapEff')]))
 """)
 
 
@@ -220,9 +243,9 @@ class PrivilegedTestCase(base.TestCase):
         os.makedirs(self.path('dev/char'), exist_ok=True)
         os.symlink(f'../../devices/{name}', self.path(f'dev/char/1:{minor}'))
 
-    def run_service(self, program: str) -> Any:
+    def run_service(self, program: str, *arguments: str) -> Any:
         done = subprocess.run(
-            [sys.executable, '-W', 'ignore', '-c', program, self.directory], capture_output=True, text=True,
+            [sys.executable, '-W', 'ignore', '-c', program, self.directory, *arguments], capture_output=True, text=True,
             timeout=base.HANGS_S, env={**os.environ, 'TMPDIR': '/tmp', 'PMEM_NO_FLUSH': '1'}, check=False)
         self.assertEqual(0, done.returncode, done.stderr)
         return json.loads(done.stdout)
@@ -241,6 +264,7 @@ class PrivilegedTestCase(base.TestCase):
              'locked': ['BlockingIOError: somebody else holds its lock', True], 'unlocked': False,
              'open': False, 'no group': 'FileNotFoundError: No such file or directory',
              'no function': 'FileNotFoundError: No such file or directory',
+             'no controller': 'OSError: 0000:3d:00.4 has no NVMe controller now',
              'serial': '75', 'no such function': 'FileNotFoundError: No such file or directory',
              'its own tree': 'PermissionError: Permission denied',
              'another tree': 'PermissionError: Permission denied'}, said)
@@ -266,13 +290,17 @@ class PrivilegedTestCase(base.TestCase):
         self.assertEqual([invalid] * 4, said['type'][4:8])
         self.assertEqual(['TypeError'] * 2, [said['type'][number].partition(':')[0] for number in (3, 8)])
         self.assertEqual((['OSError: not a PCI address'] * 4 + ['TypeError: expected string or bytes-like object, got '
-                                                                + repr(one) for one in ('NoneType', 'int')]) * 7,
+                                                                + repr(one) for one in ('NoneType', 'int')]) * 12,
                          said['pci'])
         self.assertEqual({'TypeError'}, {text.partition(':')[0] for text in said['another tree']})
         self.assertEqual((['OSError: not the name of a driver'] * 3, ['OSError: not the name of a reset method'] * 3,
                           ['OSError: not a number of virtual functions'] * 6 + ['OSError: neither yes nor no'] * 2),
                          (said['driver'], said['method'], said['vfs']))
-        self.assertEqual([True] * 7, ['leads out of' in text for text in said['out of it']])
+        self.assertEqual([True] * 12, ['leads out of' in text for text in said['out of it']])
+        self.assertEqual((['OSError: not the arguments of a format'] * 14, ['OSError: not a sanitize action'] * 5),
+                         (said['format'], said['sanitize']))
+        self.assertEqual(['OSError: not a PCI address, or not the name of an NVMe namespace'] * 3
+                         + ['FileNotFoundError: No such file or directory'], said['disks'])
         self.assertEqual([''] * 4, [self.read(f'bus/pci/{name}') for name in (
             'devices/0000:3d:00.4/driver_override', 'drivers/nvme/unbind', 'drivers_probe',
             'devices/0000:3d:00.4/reset')])
@@ -295,6 +323,11 @@ class PrivilegedTestCase(base.TestCase):
         self.assertEqual('0\n', self.read('bus/pci/devices/0000:3d:00.4/nvidia/current_vgpu_type'))
         self.assertEqual(('tenants', 'tenants'), (self.read('secret'), self.read('dax2.0')))
         self.assertFalse(os.path.exists(self.path('escaped')))
+
+    def test_the_daemon_keeps_the_right_to_administer_only_where_it_is_given(self) -> None:
+        self.assertEqual([f'{1 << 1 | 1 << 19:016x}'], self.run_service(KEPT))
+        # CAP_SYS_ADMIN, and never CAP_SETPCAP or what else somebody names.
+        self.assertEqual([f'{1 << 1 | 1 << 19 | 1 << 21:016x}'], self.run_service(KEPT, 'more'))
 
     def test_a_daemon_that_cannot_give_up_its_rights_does_nothing(self) -> None:
         said = self.run_service(WITHOUT_SETPCAP)

@@ -257,6 +257,76 @@ print(json.dumps({'phase': 'failed', 'reason': 'told ' + open('/proc/self/enviro
         self.assertEqual(8 * MIB, os.path.getsize(self.path))
 
 
+class Discarding(wiper.File):
+    """A block device, whose blocks are those of a file. What it does with blocks that it discards is its own choice."""
+
+    discards, erases, writes = True, True, True
+
+    def __init__(self, fd: int, size: int) -> None:
+        super().__init__(fd, size)
+        self._fd_of_file = fd
+
+    def discard(self, offset: int, length: int) -> bool:
+        if self.discards and self.erases:
+            os.pwrite(self._fd_of_file, bytes(length), offset)
+        return self.discards
+
+    def zero_out(self, offset: int, length: int) -> None:
+        if self.writes:
+            os.pwrite(self._fd_of_file, bytes(length), offset)
+
+
+class DiscardTestCase(base.TestCase):
+    """How a block device becomes zero by a discard."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        path = os.path.join(self.temp_dir(), 'disk')
+        with open(path, 'wb') as file:
+            file.write(os.urandom(3 * MIB))
+        self.fd = os.open(path, os.O_RDWR)
+        self.addCleanup(os.close, self.fd)
+        self.disk = Discarding(self.fd, 3 * MIB)
+        self.patch(wiper, 'DISCARDED_AT_ONCE', 2 * MIB)
+        self.phases: list[str] = []
+
+    def wipe(self, how: str = wiper.DISCARD) -> None:
+        wiper.wipe(self.disk, 3 * MIB, 0, lambda phase, done: self.phases.append(f'{phase} {done // MIB}'), how=how)
+
+    def is_zero(self) -> bool:
+        return os.pread(self.fd, 3 * MIB, 0) == bytes(3 * MIB)
+
+    def test_is_enough_where_every_byte_reads_as_zero(self) -> None:
+        self.wipe()
+        self.assertEqual((['discard 2', 'discard 3', 'verify 3'], True), (self.phases, self.is_zero()))
+
+    def test_where_a_byte_does_not_the_device_writes_zeroes(self) -> None:
+        self.disk.erases = False
+        self.wipe()
+        self.assertEqual((['discard 2', 'discard 3', 'zero 2', 'zero 3', 'verify 3'], True),
+                         (self.phases, self.is_zero()))
+
+    def test_nor_does_a_device_discard_that_cannot(self) -> None:
+        self.disk.discards = False
+        self.wipe()
+        self.assertEqual((['zero 2', 'zero 3', 'verify 3'], True), (self.phases, self.is_zero()))
+
+    def test_what_is_not_zero_after_that_is_not_clean(self) -> None:
+        self.disk.erases = self.disk.writes = False
+        self.assertRaises(wiper.Unproven, self.wipe)
+
+    def test_reading_alone_writes_nothing(self) -> None:
+        before = os.pread(self.fd, 3 * MIB, 0)
+        self.assertRaises(wiper.Unproven, self.wipe, wiper.READ)
+        self.assertEqual(before, os.pread(self.fd, 3 * MIB, 0))
+        os.pwrite(self.fd, bytes(3 * MIB), 0)
+        self.wipe(wiper.READ)
+        self.assertEqual(['verify 3'], self.phases)
+
+    def test_a_file_discards_nothing(self) -> None:
+        self.assertFalse(wiper.File(self.fd, 3 * MIB).discard(0, MIB))
+
+
 class DaxTestCase(base.TestCase):
     """How a dax device is zeroed: mapped and flushed. A file can be mapped too."""
 

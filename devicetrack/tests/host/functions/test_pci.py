@@ -6,13 +6,18 @@ group (:mod:`devicetrack.tests.host.machine`).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent import futures
 import contextlib
+import ctypes
+import fcntl
 import glob
 import json
 import os
 import pathlib
+import struct
 import subprocess
+import time
 from typing import Any
 
 import libvirt
@@ -29,13 +34,20 @@ from devicetrack.tests.functional.claims import libvirt_hosts
 from devicetrack.tests.host import machine
 from devicetrack.tests.host.inside import firmware
 from devicetrack.virt.libvirt import driver as libvirt_driver
+from devicetrack.virt.libvirt import nvme_admin
+from devicetrack.virt.libvirt import nvme_controllers
+from devicetrack.virt.libvirt import pci_sysfs
 from devicetrack.virt.libvirt.kinds import pci
+from devicetrack.virt.libvirt.kinds import pci_erasing
 
 URI = 'qemu:///system'
 SYSFS = pathlib.Path('/sys/bus/pci/devices')
 NVME = {'vendor_id': '1b36', 'product_id': '0010'}
 DISK = 'CUSTOM_PCI_1B36_0010'
 TRIES = 5
+# The LBA format of QEMU's disks with blocks of 4096 bytes and no metadata (nvme_ns_init in QEMU: hw/nvme/ns.c).
+BLOCKS_OF_4096 = 4
+NVME_IOCTL_RESCAN = 0x4E46              # _IO('N', 0x46) (Linux: include/uapi/linux/nvme_ioctl.h)
 PATTERN = b'of the first owner '
 # The members of the group, in the order of their slots: an e1000, an edu and a pci-testdev.
 E1000, EDU, TESTDEV = {'vendor_id': '8086', 'product_id': '100e'}, {'vendor_id': '1234', 'product_id': '11e8'}, {
@@ -70,7 +82,7 @@ class Host(fixtures.Host):
 
     machine: Any
 
-    def __init__(self, *specs: dict[str, Any], cleaning: str = 'zero',
+    def __init__(self, *specs: dict[str, Any], cleaning: str | dict[str, Any] = 'zero',
                  unproven: str = vocabulary.VERIFY, vfs: tuple[dict[str, Any], ...] = ()) -> None:
         super().__init__()
         self.machine = libvirt_hosts.Machine(lambda: libvirt.open(URI), libvirt_hosts.QEMU, '/dev', firmware.path())
@@ -80,12 +92,17 @@ class Host(fixtures.Host):
         self._configuration = self.useFixture(fixtures.Configuration())
         self._configuration.set('libvirt', connection_uri=URI)
         self._configuration.set('pci', device_spec=list(map(json.dumps, self._specs)))
-        self._configuration.set('devicetrack_pci', functions=['all'],
-                                cleaning=[json.dumps({'policy': self._cleaning})],
-                                vfs=list(map(json.dumps, self._vfs)))
+        self._configuration.set('devicetrack_pci', functions=['all'], vfs=list(map(json.dumps, self._vfs)))
+        self.clean_by(self._cleaning)
         self._configuration.set('devicetrack', unproven_devices=self._unproven)
         self.service.known = {}
         super()._setUp()
+
+    def clean_by(self, policy: str | dict[str, Any]) -> None:
+        """Clean every function by a policy, from the next start on."""
+        assert self._configuration is not None
+        self._configuration.set('devicetrack_pci', cleaning=[json.dumps(
+            {'policy': policy} if isinstance(policy, str) else policy)])
 
     def another_manager(self) -> ClaimManager:
         driver = libvirt_driver.LibvirtDriver(self.name, self.conf, self.configuration.state_path, [pci.PCI])
@@ -206,6 +223,108 @@ class PCITestCase(base.TestCase):
         host.manager.release(None, instance)
         self.assertEqual('nvme', driver_of(address))
         self.assertTrue(self.is_zero(address))
+
+    # -- cleaned by the kernel and the controller ---------------------------------------------------------------------
+
+    def given_back(self, host: Any) -> tuple[fixtures.Instance, str]:
+        """A disk whose guest is gone and left bytes all over it."""
+        instance = host.spawn(request=DeviceRequest.of((DISK, 1)))
+        address = self.held_by(host, instance)
+        self.machine.delete_guest(instance.uuid)
+        self.fill(address)
+        # Whatever becomes of this test: the next one needs a disk.
+        self.addCleanup(self.reformat, address, 0)
+        return instance, address
+
+    def namespaces(self, address: str) -> str:
+        return str(pci_erasing.asked(pci_sysfs.Tree(), pci_sysfs.Function(address)))
+
+    @contextlib.contextmanager
+    def controller(self, address: str) -> Iterator[int]:
+        """The controller, as the guest that had the whole function could tell it anything."""
+        fd = nvme_controllers.open_controller('/sys', address)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+    def reformat(self, address: str, lbaf: int) -> None:
+        with self.controller(address) as fd:
+            nvme_admin.format_namespace(fd, 1, nvme_admin.Format(lbaf), 0, 60)
+        while not os.path.exists(self.block_device(address)):
+            time.sleep(0.1)
+
+    def test_a_disk_is_discarded_and_read_back(self) -> None:
+        host = self.host(*self.disks(), cleaning='blkdiscard')
+        instance, address = self.given_back(host)
+        host.manager.release(None, instance)
+        self.assertTrue(self.is_zero(address))
+        self.assertEqual([], list(host.records()))
+
+    def test_a_disk_is_formatted_as_the_claim_found_it(self) -> None:
+        host = self.host(*self.disks(), cleaning='nvme-format')
+        instance, address = self.given_back(host)
+        before = self.namespaces(address)
+        self.reformat(address, BLOCKS_OF_4096)
+        self.assertNotEqual(before, self.namespaces(address))
+        self.fill(address)
+        host.manager.release(None, instance)
+        self.assertEqual(before, self.namespaces(address))
+        self.assertTrue(self.is_zero(address))
+        self.assertEqual([], list(host.records()))
+        self.assertEqual([], list(host.manager.update_available_resource(None, host.name)))
+
+    def test_a_disk_is_erased_cryptographically_at_the_word_of_its_controller(self) -> None:
+        host = self.host(*self.disks(), cleaning={'policy': 'nvme-format', 'erase': 'cryptographic'})
+        instance, address = self.given_back(host)
+        host.manager.release(None, instance)
+        self.assertTrue(self.is_zero(address))
+        self.assertEqual([], list(host.records()))
+
+    def test_a_disk_with_other_blocks_is_not_discarded(self) -> None:
+        host = self.host(*self.disks(), cleaning='blkdiscard')
+        instance, address = self.given_back(host)
+        self.reformat(address, BLOCKS_OF_4096)
+        error = self.assertRaises(exception.DeviceTrackError, host.manager.release, None, instance)
+        self.assertIn('in blocks of 4096, and the claim found', str(error))
+        self.reformat(address, 0)
+        host.manager.release(None, instance)
+        self.assertEqual([], list(host.records()))
+
+    def test_a_disk_whose_guest_detached_a_namespace_is_withheld(self) -> None:
+        host = self.host(*self.disks(), cleaning='nvme-format')
+        instance, address = self.given_back(host)
+        self.attach(address, False)
+        try:
+            error = self.assertRaises(exception.DeviceTrackError, host.manager.release, None, instance)
+        finally:
+            self.attach(address, True)
+        self.assertIn('shows no disk of it', str(error))
+        # Who claims it finds nothing that a guest could hide bytes in.
+        self.assertNotIn('detached', self.namespaces(address))
+        host.manager.release(None, instance)
+        self.assertTrue(self.is_zero(address))
+
+    def attach(self, address: str, attached: bool) -> None:
+        """Namespace Attachment, with a list of one controller: that of the function, whose number is 0."""
+        with self.controller(address) as fd:
+            controllers = ctypes.create_string_buffer(struct.pack('<HH', 1, 0), 4096)
+            command = nvme_admin.Command(opcode=0x15, nsid=1, cdw10=0 if attached else 1, timeout_ms=30_000,
+                                         addr=ctypes.addressof(controllers), data_len=4096)
+            self.assertEqual(0, fcntl.ioctl(fd, nvme_admin.IOCTL, command))
+            fcntl.ioctl(fd, NVME_IOCTL_RESCAN)
+        deadline = time.monotonic() + base.HANGS_S
+        while bool(glob.glob(f'{SYSFS}/{address}/nvme/nvme*/nvme*n1/size')) != attached:
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.1)
+
+    def test_what_a_controller_cannot_do_is_refused_at_the_start(self) -> None:
+        host = self.host(*self.disks())
+        host.clean_by('nvme-sanitize')
+        error = self.assertRaises(exception.InvalidConfiguration, host.restart)
+        self.assertIn('SANICAP', str(error))
+        host.clean_by('zero')
+        self.assertEqual([], list(host.restart()))
 
     # -- the host's own use -------------------------------------------------------------------------------------------
 

@@ -248,6 +248,12 @@ class EndTestCase(WipesTestCase):
         self.host.restart()
         self.assertEqual(FREE, self.host.states()['d0'])
 
+    def test_what_is_done_to_a_device_is_named(self) -> None:
+        for phase, said in (('discard', '1 of 4 MiB discarded, 2 MiB/s'), ('format', '1 of 4 MiB erased, 2 MiB/s'),
+                            ('sanitize', '1 of 4 MiB erased, 2 MiB/s'), ('verify', '1 of 4 MiB read back, 2 MiB/s')):
+            self.assertEqual(said, str(WipeProgress(phase, 1 << 20, 4 << 20, 2 << 20, None)))
+        self.assertEqual('40 of 100 % by its program', str(WipeProgress('program', 40, 100, 3, None)))
+
     def test_a_later_manager_finds_the_device_busy_reports_and_frees_nothing(self) -> None:
         self.interrupted()
         self.machine.wiping[D0] = WipeProgress('zero', 1 << 30, 4 << 30, 512 << 20, 14)

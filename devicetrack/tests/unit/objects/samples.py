@@ -41,7 +41,7 @@ def pci_details():
     return objects.PCIDetails(
         address='0000:01:00.0', vendor_id='1b36', product_id='0010', subsystem='1af4:1100', serial='S1',
         parent_address='', parent_card='', parent_serial='', vf_number=-1, device_type='type-PCI', driver='nvme',
-        disks='1:1073741824:512', traits_of_spec=['CUSTOM_FAST'])
+        disks='1:1073741824:512', config='', traits_of_spec=['CUSTOM_FAST'])
 
 
 def record(**changes):

@@ -39,11 +39,13 @@ class PCIHostTestCase(base.TestCase):
         self.instance = str(uuid.uuid4())
         self.boot = 'this boot'
 
-    def kind(self, *specs: dict[str, Any], functions: str = 'all', cleaning: str | None = None) -> pci.PCI:
+    def kind(self, *specs: dict[str, Any], functions: str = 'all',
+             cleaning: str | dict[str, Any] | None = None) -> pci.PCI:
         """The kind as a service makes it that starts now."""
         self.configuration.set('pci', device_spec=list(map(json.dumps, specs)))
         self.configuration.set('devicetrack_pci', sysfs_root=self.host.root, release_wait_s=0, functions=[functions],
-                               cleaning=[] if cleaning is None else [json.dumps({'policy': cleaning})])
+                               cleaning=[] if cleaning is None else [json.dumps(
+                                   {'policy': cleaning} if isinstance(cleaning, str) else cleaning)])
         kind = pci.PCI(self.conf, connection.Connection('', None))
         kind.state_path, kind.boot_id, kind.host_use = self.state_path, lambda: self.boot, self.host.use
         return kind
@@ -64,6 +66,13 @@ class PCIHostTestCase(base.TestCase):
     def unclaim(self, kind: pci.PCI, assignment: Any) -> None:
         with open(os.path.join(self.state_path, 'lock'), 'w') as lock:
             kind.unclaim(assignment, lock.fileno())
+
+    def realized(self, kind: pci.PCI, address: str = DISK) -> Any:
+        """A device that the instance has, as its row says after the first time."""
+        assignment = self.assigned(kind, address)
+        made = kind.realize(assignment)
+        return contract.assignment(self.instance, 'pci', address, assignment.parent, made.details,
+                                   generation=values.ONLY_CLAIMED)
 
 
 class PCITestCase(PCIHostTestCase):
@@ -354,13 +363,6 @@ class PCITestCase(PCIHostTestCase):
         self.assertFalse(kind.is_untouched(assignment))
 
     # -- who was interrupted, or came between -------------------------------------------------------------------------
-
-    def realized(self, kind: pci.PCI, address: str = DISK) -> Any:
-        """A device that the instance has, as its row says after the first time."""
-        assignment = self.assigned(kind, address)
-        made = kind.realize(assignment)
-        return contract.assignment(self.instance, 'pci', address, assignment.parent, made.details,
-                                   generation=values.ONLY_CLAIMED)
 
     def test_what_a_guest_made_of_a_function_is_not_what_the_claim_found(self) -> None:
         self.host.add_nvme(DISK, 'S1')

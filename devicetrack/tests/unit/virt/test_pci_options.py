@@ -158,7 +158,7 @@ class RegisteredTestCase(base.TestCase):
         self.assertEqual((GPU, PF, VF, OTHER_VF), tuple(one for one in EVERY if read.ours(one)))
         assert read.aliases is not None
         self.assertEqual(['gpu'], list(read.aliases))
-        self.assertEqual('none', read.cleaning_of(NVME))
+        self.assertEqual('none', read.cleaning_of(NVME).name)
 
     def test_names_of_older_files_are_read(self) -> None:
         conf = cfg.ConfigOpts()
@@ -241,16 +241,39 @@ class CleaningTestCase(OptionsTestCase):
 
     def test_is(self) -> None:
         read = self.read([], cleaning=self.cleaning)
-        found = {one: read.cleaning_of(one, PHYSFN.get(one)) for one in EVERY}
+        found = {one: read.cleaning_of(one, PHYSFN.get(one)).name for one in EVERY}
         self.assertEqual(self.policies, {one: policy for one, policy in found.items() if policy != 'none'})
+
+
+class PolicyTestCase(OptionsTestCase):
+
+    scenarios = base.table(
+        ('a format', {'policy': 'nvme-format'}, ('nvme-format', 'user-data', '', 3600)),
+        ('a cryptographic one', {'policy': 'nvme-format', 'erase': 'cryptographic', 'timeout_s': 9},
+         ('nvme-format', 'cryptographic', '', 9)),
+        ('sanitize', {'policy': 'nvme-sanitize'}, ('nvme-sanitize', 'block', '', 3600)),
+        ('sanitize otherwise', {'policy': 'nvme-sanitize', 'erase': 'overwrite'},
+         ('nvme-sanitize', 'overwrite', '', 3600)),
+        ('a program', {'policy': 'program', 'program': '/bin/x', 'timeout_s': 7}, ('program', '', '/bin/x', 7)),
+        names=('rule', 'policy'))
+
+    def test_is(self) -> None:
+        self.assertEqual(self.policy, tuple(self.read([], cleaning=[self.rule]).cleaning_of(NVME)))
+
+
+class OneTimeUseTestCase(OptionsTestCase):
+
+    def test_is_for_a_person_whatever_the_policy(self) -> None:
+        read = self.read([{'vendor_id': '144d', 'one_time_use': 'yes'}, {}], cleaning=[{'policy': 'none'}])
+        self.assertEqual(['person', 'none'], [read.cleaning_of(one).name for one in (NVME, GPU)])
 
 
 class ResetTestCase(OptionsTestCase):
 
     def test_what_cannot_be_reset_is_for_a_person(self) -> None:
         function = GPU._replace(reset_methods=())
-        self.assertEqual('person', self.read([]).cleaning_of(function))
-        self.assertEqual('none', self.read([], cleaning=[{'policy': 'none'}]).cleaning_of(function))
+        self.assertEqual('person', self.read([]).cleaning_of(function).name)
+        self.assertEqual('none', self.read([], cleaning=[{'policy': 'none'}]).cleaning_of(function).name)
 
 
 class CleaningMistakeTestCase(OptionsTestCase):
@@ -259,7 +282,14 @@ class CleaningMistakeTestCase(OptionsTestCase):
         ('no policy', [{'vendor_id': '144d'}], "entry 1, key 'policy': it is missing: write one of none, zero"),
         ('another policy', [{'policy': 'none'}, {'policy': 'erase'}], "entry 2, key 'policy': 'erase' is not known"),
         ('a policy that is no text', [{'policy': 0}], "key 'policy': 0 is no text"),
-        ('a program', [{'policy': 'zero', 'program': '/bin/x'}], "key 'program': there is no such key"),
+        ('a program', [{'policy': 'zero', 'program': '/bin/x'}], "key 'program': the policy zero has none: remove it"),
+        ('no program', [{'policy': 'program'}], "key 'program': write the absolute path of a program"),
+        ('a relative program', [{'policy': 'program', 'program': 'x'}], "key 'program': write the absolute path"),
+        ('an erasure', [{'policy': 'blkdiscard', 'erase': 'block'}], "key 'erase': the policy blkdiscard has none"),
+        ('another erasure', [{'policy': 'nvme-format', 'erase': 'block'}], "key 'erase': 'block' is not known"),
+        ('a time of another policy', [{'policy': 'nvme-sanitize', 'timeout_s': 9}], "key 'timeout_s': the policy nvme"),
+        ('a time that is a text', [{'policy': 'nvme-format', 'timeout_s': '9'}], '"9" is no number of seconds from 1'),
+        ('no time', [{'policy': 'nvme-format', 'timeout_s': 0}], "key 'timeout_s': 0 is no number of seconds"),
         ('a slip in a key', [{'policy': 'zero', 'vendor': '144d'}], "key 'vendor': there is no such key"),
         names=('cleaning', 'reason'))
 

@@ -115,6 +115,16 @@ class DeviceKind(abc.ABC):
         """
         return None
 
+    def check_host(self) -> None:
+        """See that this host can do what the options ask for. Called at each start, before the stock.
+
+        By default nothing.
+
+        :raises InvalidConfiguration: it cannot; says which device, and what to do
+        :raises DriverError: the host cannot be read; then the stock says so
+        """
+        return None
+
     def live_migration_obstacle(self) -> str | None:
         """Say why no running guest with such a device can leave this host or come to it; None without a known reason.
 

@@ -20,11 +20,14 @@ from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
+import contextlib
 import functools
+import os
 import threading
 import time
 from typing import Any
 from typing import Final
+from typing import NamedTuple
 
 from devicetrack import exception
 from devicetrack import vocabulary
@@ -42,6 +45,7 @@ from devicetrack.virt.libvirt import attributes
 from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import domain_xml
 from devicetrack.virt.libvirt import guest_xml
+from devicetrack.virt.libvirt import pci_config
 from devicetrack.virt.libvirt import pci_disks
 from devicetrack.virt.libvirt import pci_driver
 from devicetrack.virt.libvirt import pci_rereading
@@ -52,6 +56,8 @@ from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt import vfio_migration
 from devicetrack.virt.libvirt.kinds import api
 from devicetrack.virt.libvirt.kinds import pci_cleaner
+from devicetrack.virt.libvirt.kinds import pci_cleaning
+from devicetrack.virt.libvirt.kinds import pci_erasing
 from devicetrack.virt.libvirt.kinds import pci_memory
 from devicetrack.virt.libvirt.kinds import pci_migration
 from devicetrack.virt.libvirt.kinds import pci_options
@@ -61,6 +67,14 @@ from devicetrack.virt.libvirt.kinds import pci_vfs
 from devicetrack.virt.libvirt.kinds import placement_names
 
 _POLL_S: Final = 0.2
+
+
+class _Before(NamedTuple):
+    """What a function goes back to after a guest."""
+
+    driver: str
+    disks: str | None
+    config: str = ''
 
 
 class PCI(api.DeviceKind):
@@ -130,6 +144,17 @@ class PCI(api.DeviceKind):
                        lambda address: locked(places.name(address)))
         self._follower.follow(recorded, places)
 
+    def check_host(self) -> None:
+        functions = {function.address: function for function in self.tree.functions()}
+        for address, function in functions.items():
+            if function.is_bridge or self.options.ours(function, functions.get(function.physfn or '')) is None:
+                continue
+            with contextlib.suppress(OSError):          # the stock says that it cannot be asked
+                if (obstacle := self._cleaner.obstacle(function, functions.get)) is not None:
+                    policy = self._cleaner.policy(function, functions.get)
+                    raise exception.InvalidConfiguration(pci_cleaning.OPTION, policy.name,
+                                                         f'for {address}: {obstacle}')
+
     # -- stock --------------------------------------------------------------------------------------------------------
 
     def stock(self) -> api.Stock:
@@ -189,11 +214,9 @@ class PCI(api.DeviceKind):
         return pci_serials.evidence(function, physfn, serials, before)
 
     def _details(self, function: pci_sysfs.Function, evidence: pci_serials.Evidence, traits: Collection[str],
-                 before: Any = None) -> PCIDetails:
+                 before: _Before | None = None) -> PCIDetails:
         """What tells a function, and what it goes back to: as it is now, or as it was ``before``."""
-        driver, disks = (function.driver or '', self._disks(function)) if before is None else (
-            before.driver, before.disks)
-        return _as_details(function, evidence, driver, disks, traits)
+        return _as_details(function, evidence, before or _Before(function.driver or '', self._disks(function)), traits)
 
     def _disks(self, function: pci_sysfs.Function) -> str | None:
         if not pci_serials.is_nvme(function):
@@ -216,7 +239,13 @@ class PCI(api.DeviceKind):
         if used is not None:
             return f'the host uses it: {used}'
         physfn = None if function.physfn is None else read(function.physfn)
-        return pci_vfs.namespaces_problem(self.options.vfs, function, physfn)
+        problem = pci_vfs.namespaces_problem(self.options.vfs, function, physfn)
+        if problem is not None:
+            return problem
+        try:
+            return self._cleaner.obstacle(function, read)
+        except OSError as error:
+            return pci_erasing.unasked(error)
 
     def _use_of(self, function: pci_sysfs.Function, use: pci_use.HostUse,
                 read: Callable[[str], pci_sysfs.Function | None]) -> str | None:
@@ -285,9 +314,32 @@ class PCI(api.DeviceKind):
         self._memory.give(assignment.identifier)
         # What the claim found stays what the function goes back to, whatever its guest made of it since.
         had_it = assignment.generation != values.CLAIMED or pci_variants.is_vfio(function.driver)
-        before = assignment.details if had_it else None
+        recorded = assignment.details
+        before = _Before(recorded.driver, recorded.disks, recorded.config) if had_it else self._found(
+            function, assignment)
         return Realized(DeviceKey(self.name, assignment.identifier),
                         details.to_text(self._details(function, evidence, traits, before)))
+
+    def _found(self, function: pci_sysfs.Function, assignment: DeviceAssignment) -> _Before:
+        """What a guest may change, for a comparison when it is gone.
+
+        :raises RealizeFailed: it cannot be read
+        """
+        try:
+            return _Before(function.driver or '', self._cleaner.namespaces(function) or self._disks(function),
+                           self._config(function))
+        except (OSError, ValueError) as error:
+            raise exception.RealizeFailed(
+                self.name, assignment.identifier, 'nobody could tell what its guest changed: '
+                f'{getattr(error, "strerror", None) or error}') from error
+
+    def _config(self, function: pci_sysfs.Function) -> str:
+        """:raises OSError, ValueError: its configuration space cannot be read"""
+        path = self.tree.path(function.address)
+        # The kernel gives the first 64 bytes to everybody (pci_read_config in Linux: drivers/pci/pci-sysfs.c).
+        with open(os.path.join(path, 'config'), 'rb', buffering=0) as header, \
+                open(os.path.join(path, 'resource'), encoding='ascii') as resource:
+            return pci_config.stable(header.read(pci_config.HEADER_BYTES), resource.read())
 
     def _problems_of_group(self, function: pci_sysfs.Function) -> str | None:
         """Why no guest can have a function now, by itself or because of its group; None if one can."""
@@ -331,8 +383,32 @@ class PCI(api.DeviceKind):
         self._check_known(assignment, function)
         self._wait_for_lookers(assignment, function)
         self._cleaner.clean(assignment, function, lock_fd)
-        self._check_known(assignment, self._there(assignment))
+        self._check_back(assignment)
         self._memory.take_back(assignment.identifier)
+
+    def _check_back(self, assignment: DeviceAssignment) -> None:
+        """See that a function is as it was recorded, and that no process has its group.
+
+        :raises DriverError: it is not, or nobody knows
+        """
+        function = self._there(assignment)
+        self._check_known(assignment, function)
+        wanted = assignment.details.driver
+        if wanted != (function.driver or '') and not pci_variants.is_vfio(wanted):
+            raise exception.UnclaimFailed(self.name, assignment.identifier,
+                                          f'its driver is {function.driver or "none"}, recorded was {wanted or "none"}')
+        try:
+            if pci_driver.has_guest(function):
+                raise exception.DeviceInUse(self.name, assignment.identifier,
+                                            f'a process has the VFIO group {function.iommu_group} open')
+            config = self._config(function) if assignment.details.config else ''
+        except (OSError, ValueError) as error:
+            raise exception.UnclaimFailed(self.name, assignment.identifier,
+                                          str(getattr(error, 'strerror', None) or error)) from error
+        if config != assignment.details.config:
+            raise exception.UnclaimFailed(
+                self.name, assignment.identifier, 'its guest or a reset changed its configuration space (identifiers, '
+                f'class, layout and sizes of its registers): it is {config}, recorded was {assignment.details.config}')
 
     def _check_known(self, assignment: DeviceAssignment, function: pci_sysfs.Function) -> None:
         """:raises UnclaimFailed: nobody knows whether the function is the recorded one"""
@@ -430,19 +506,19 @@ class PCI(api.DeviceKind):
                 '</source></hostdev>')
 
 
-def _as_details(function: pci_sysfs.Function, evidence: pci_serials.Evidence, driver: str, disks: str | None,
+def _as_details(function: pci_sysfs.Function, evidence: pci_serials.Evidence, before: _Before,
                 traits: Collection[str]) -> PCIDetails:
     return PCIDetails(
         address=function.address, vendor_id=function.vendor_id, product_id=function.product_id,
         subsystem=function.subsystem or '', serial=evidence.serial, parent_address=function.physfn or '',
         parent_card=evidence.parent_card, parent_serial=evidence.parent_serial,
         vf_number=-1 if function.vf_number is None else function.vf_number, device_type=function.device_type,
-        driver=driver, disks=disks, traits_of_spec=sorted(traits))
+        driver=before.driver, disks=before.disks, config=before.config, traits_of_spec=sorted(traits))
 
 
 def _details_text(function: pci_sysfs.Function, evidence: pci_serials.Evidence, disks: str | None,
                   traits: frozenset[str]) -> str:
-    return details.to_text(_as_details(function, evidence, function.driver or '', disks, traits))
+    return details.to_text(_as_details(function, evidence, _Before(function.driver or '', disks), traits))
 
 
 _Groups = Mapping[int, Sequence[pci_sysfs.Function]]

@@ -1,36 +1,36 @@
 """Cleans PCI functions that a guest had, by the policy that the options give them (``[devicetrack_pci] cleaning``).
 
-``none`` is for functions that keep nothing: the reset between two guests is all they need. ``zero`` writes zeroes over
-every byte of every disk behind a function, and reads every byte back. ``person`` leaves it to somebody: the function
-stays withheld until then.
-
 A guest can do more to a disk than write: it can make and remove namespaces and format them with other blocks. So what
-the claim found there is compared first, and what differs is for a person.
+the claim found there is compared, and what differs is for a person, or is formatted as it was. Every policy can be
+interrupted at any moment: it is done anew, as a whole, until it is proven.
+
+The guide for operators says what each policy proves. Policies of controllers are in :mod:`.pci_erasing`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-import contextlib
+from collections.abc import Callable
+import errno
 import os
 import threading
-import time
 from typing import Final
 
 from devicetrack import exception
-from devicetrack import filelock
 from devicetrack.objects import DeviceAssignment
-from devicetrack.virt.libvirt import pci_disks
+from devicetrack.virt.libvirt import operator_program
 from devicetrack.virt.libvirt import pci_sysfs
-from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt import reading
-from devicetrack.virt.libvirt import wiping
+from devicetrack.virt.libvirt import wiper
 from devicetrack.virt.libvirt.kinds import pci_cleaning
+from devicetrack.virt.libvirt.kinds import pci_erasing
 from devicetrack.virt.libvirt.kinds import pci_options
+from devicetrack.virt.libvirt.kinds import pci_serials
 
-_POLL_S: Final = 0.2
 # A wiper and a reader look at whole pages of this many bytes; it matters to nothing but memory that is a device.
 _ALIGN_BYTES: Final = 4096
+Read = Callable[[str], pci_sysfs.Function | None]
+
+_WAYS: Final = {pci_cleaning.ZERO: wiper.ZERO, pci_cleaning.DISCARD: wiper.DISCARD}
 
 
 class Cleaner:
@@ -42,14 +42,63 @@ class Cleaner:
 
     def __init__(self, tree: pci_sysfs.Tree, options: pci_options.PCIOptions) -> None:
         self._tree, self._options = tree, options
+        # By address: the controller that was asked and the policy, and what keeps it from being carried out.
+        self._judged: dict[str, tuple[tuple[int, pci_cleaning.Policy], str | None]] = {}
 
-    def policy(self, function: pci_sysfs.Function) -> str:
-        physfn = None if function.physfn is None else self._tree.function(function.physfn)
+    def policy(self, function: pci_sysfs.Function, read: Read | None = None) -> pci_cleaning.Policy:
+        """Return the policy of a function.
+
+        :param read: reads another function, by default from sysfs
+        """
+        physfn = None if function.physfn is None else (read or self._tree.function)(function.physfn)
         return self._options.cleaning_of(function, physfn)
 
     def keeps_nothing(self, function: pci_sysfs.Function) -> bool:
         """Whether a function keeps nothing that its next owner could read, as the operator says."""
-        return self.policy(function) == pci_cleaning.NONE
+        return self.policy(function).name == pci_cleaning.NONE
+
+    def obstacle(self, function: pci_sysfs.Function, read: Read | None = None) -> str | None:
+        """Say why the policy of a function cannot be carried out; None if it can, or while nobody can tell.
+
+        The controller is asked once, for as long as the host's driver has it.
+
+        :param read: as for :meth:`policy`
+        :raises OSError: its controller cannot be asked
+        """
+        policy = self.policy(function, read)
+        if policy.name in pci_cleaning.OF_DISKS and not pci_serials.is_nvme(function):
+            return f'it is no NVMe disk, and the policy {policy.name} cleans nothing else'
+        if not self._asks(function, policy) or (controller := self._controller(function)) is None:
+            return None
+        key = controller, policy
+        if self._judged.get(function.address, (None, None))[0] != key:
+            self._judged[function.address] = key, pci_erasing.obstacle(self._tree, function, policy)
+        return self._judged[function.address][1]
+
+    @staticmethod
+    def _asks(function: pci_sysfs.Function, policy: pci_cleaning.Policy) -> bool:
+        """Whether the controller's word counts: its disks are given to somebody else without a person."""
+        return pci_serials.is_nvme(function) and policy.name not in (pci_cleaning.NONE, pci_cleaning.PERSON)
+
+    def _controller(self, function: pci_sysfs.Function) -> int | None:
+        """What tells a controller from one that the driver made for the function before; None without one."""
+        try:
+            return os.stat(os.path.join(self._tree.path(function.address), 'nvme')).st_ino
+        except OSError:
+            return None
+
+    def namespaces(self, function: pci_sysfs.Function) -> str | None:
+        """What is to be recorded of the namespaces of a disk before a guest gets it; None if nothing is.
+
+        :raises OSError: its controller cannot be asked, or cannot be cleaned as its policy says
+        """
+        if not self._asks(function, self.policy(function)):
+            return None
+        # Somebody may have made namespaces since the controller was asked.
+        self._judged.pop(function.address, None)
+        if (obstacle := self.obstacle(function)) is not None:
+            raise OSError(errno.EINVAL, obstacle)
+        return str(pci_erasing.asked(self._tree, function))
 
     def clean(self, assignment: DeviceAssignment, function: pci_sysfs.Function, lock_fd: int) -> None:
         """Clean a function, and prove it.
@@ -58,74 +107,58 @@ class Cleaner:
         :raises DriverError: it is not clean
         """
         policy = self.policy(function)
-        if policy == pci_cleaning.NONE:
+        if policy.name == pci_cleaning.NONE:
             return
-        if policy != pci_cleaning.ZERO:
+        if policy.name == pci_cleaning.PERSON:
             raise exception.UnclaimFailed(
                 assignment.kind, assignment.identifier, 'a person has to clean it: then devicetrack-manage device '
                 'retire ends the assignment, and device admit makes it free')
-        disks = self._disks(assignment, function)
-        said = pci_disks.as_text(disks)
-        if said != assignment.details.disks:
-            raise exception.UnclaimFailed(
-                assignment.kind, assignment.identifier, 'its guest changed its namespaces (identifier:bytes:block '
-                f'size): there are {said or "none"}, and the claim found {assignment.details.disks or "none"}')
-        for disk in disks:
-            with self._opened(assignment, function, disk) as fd:
-                wiping.wipe(f'{function.address} {disk.nsid}', fd, lock_fd, disk.size_bytes, _ALIGN_BYTES, 0)
+        if policy.name == pci_cleaning.PROGRAM:
+            self._run_program(assignment, function, policy, lock_fd)
+            if not pci_serials.is_nvme(function):
+                return
+        erasing = pci_erasing.Erasing(self._tree, assignment, function, lock_fd, self._options.release_wait_s)
+        if policy.name == pci_cleaning.FORMAT:
+            erasing.format(policy)
+        else:
+            erasing.check()
+        if policy.name == pci_cleaning.SANITIZE:
+            erasing.sanitize(policy)
+        elif policy.name in _WAYS:
+            erasing.wipe(_WAYS[policy.name])
+        erasing.check()
+
+    @staticmethod
+    def _run_program(assignment: DeviceAssignment, function: pci_sysfs.Function, policy: pci_cleaning.Policy,
+                     lock_fd: int) -> None:
+        facts = {'VENDOR_ID': function.vendor_id, 'PRODUCT_ID': function.product_id, 'DRIVER': function.driver or '',
+                 'SERIAL': assignment.details.serial or '', 'NAMESPACES': assignment.details.disks or '',
+                 'TIMEOUT_S': str(policy.timeout_s)}
+        try:
+            operator_program.clean(policy.program, function.address, facts, lock_fd, policy.timeout_s)
+        except operator_program.TryLater as error:
+            raise exception.DeviceBusy(assignment.kind, assignment.identifier,
+                                       f'{policy.program} cannot clean it now: {error}') from error
 
     def read_through(self, assignment: DeviceAssignment, function: pci_sysfs.Function, lock_fd: int,
                      stop: threading.Event) -> None:
         """As :meth:`.api.DeviceKind.read_through`."""
-        disks = self._disks(assignment, function)
+        try:
+            obstacle = self.obstacle(function)
+        except OSError as error:
+            obstacle = pci_erasing.unasked(error)
+        if obstacle is not None:
+            raise exception.NotProven(assignment.kind, assignment.identifier, obstacle)
+        erasing = pci_erasing.Erasing(self._tree, assignment, function, lock_fd, self._options.release_wait_s)
+        disks = erasing.disks()
         for disk in disks:
-            with self._opened(assignment, function, disk, writing=False) as fd:
+            with erasing.opened(disk, writing=False) as fd:
                 problem = reading.read_through(f'{function.address} {disk.nsid}', fd, lock_fd, disk.size_bytes,
                                                _ALIGN_BYTES, 0, stop)
             if problem is not None:
                 raise exception.NotProven(assignment.kind, assignment.identifier,
                                           f'its namespace {disk.nsid}: {problem}')
         # The driver finds them one after the other.
-        if self._disks(assignment, function) != disks:
+        if erasing.disks() != disks:
             raise exception.NotProven(assignment.kind, assignment.identifier,
                                       'its namespaces changed while they were read')
-
-    def _disks(self, assignment: DeviceAssignment, function: pci_sysfs.Function) -> list[pci_disks.Disk]:
-        """Wait until the driver knows the disks of a function, of which there is one at least."""
-        deadline = time.monotonic() + self._options.release_wait_s
-        while True:
-            try:
-                found = pci_disks.disks(self._tree, function.address)
-            except (OSError, ValueError):
-                found = None                    # the driver is at work on them
-            if found:
-                return list(found)
-            if time.monotonic() >= deadline:
-                raise exception.UnclaimFailed(
-                    assignment.kind, assignment.identifier,
-                    f'the driver {function.driver or "(none)"} shows no disk of it, so nothing proves that it is clean')
-            time.sleep(_POLL_S)
-
-    @contextlib.contextmanager
-    def _opened(self, assignment: DeviceAssignment, function: pci_sysfs.Function, disk: pci_disks.Disk,
-                writing: bool = True) -> Iterator[int]:
-        """Open a disk for this process alone. The file system of nobody is on it, and no other process has it open."""
-        deadline = time.monotonic() + self._options.release_wait_s
-        while True:
-            try:
-                fd = privileged.open_disk(self._tree.root, function.address, disk.name, disk.size_bytes, writing)
-                break
-            except OSError as error:
-                # Whoever looks at each new disk, as udev does, is done in a moment.
-                if isinstance(error, BlockingIOError) and time.monotonic() < deadline:
-                    time.sleep(_POLL_S)
-                    continue
-                raise exception.UnclaimFailed(
-                    assignment.kind, assignment.identifier,
-                    f'its namespace {disk.nsid} cannot be opened: {error.strerror or error}') from error
-        try:
-            yield fd
-        except BaseException:
-            os.close(fd)                        # a wiper may live, and keeps the lock
-            raise
-        filelock.close(fd)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Sequence
+import json
+import os
 from typing import Final
 from typing import NamedTuple
 
@@ -15,18 +17,48 @@ OPTION: Final = f'[{options.GROUP}] cleaning'
 
 NONE: Final = 'none'
 ZERO: Final = 'zero'
+DISCARD: Final = 'blkdiscard'
+FORMAT: Final = 'nvme-format'
+SANITIZE: Final = 'nvme-sanitize'
+PROGRAM: Final = 'program'
 PERSON: Final = 'person'
-POLICIES: Final = (NONE, ZERO, PERSON)
+POLICIES: Final = (NONE, ZERO, DISCARD, FORMAT, SANITIZE, PROGRAM, PERSON)
 
-_KEYS: Final = pci_matching.KEYS | {'policy'}
+USER_DATA: Final = 'user-data'
+CRYPTOGRAPHIC: Final = 'cryptographic'
+BLOCK: Final = 'block'
+OVERWRITE: Final = 'overwrite'
+# How a controller erases, by the policy; the first is the default.
+ERASURES: Final = {FORMAT: (USER_DATA, CRYPTOGRAPHIC), SANITIZE: (BLOCK, CRYPTOGRAPHIC, OVERWRITE)}
+
+# The policies for disks of NVMe controllers alone.
+OF_DISKS: Final = frozenset((ZERO, DISCARD, FORMAT, SANITIZE))
+
+_OF_PROGRAM: Final = ('program', 'timeout_s')
+_KEYS: Final = pci_matching.KEYS | {'policy', 'erase', *_OF_PROGRAM}
 _MASS_STORAGE: Final = '01'              # the first two digits of the class code (PCI Code and ID Assignment)
+# By default as long as a format or a sanitize operation may take.
+_TIMEOUT_S: Final = 3600
+_MAX_TIMEOUT_S: Final = 7 * 24 * 3600
+
+
+class Policy(NamedTuple):
+    """How functions are cleaned. ``erase`` is how the controller erases, ``program`` the path of an operator's one.
+
+    ``timeout_s`` is how long a program may run, and how long the kernel waits for a format.
+    """
+
+    name: str
+    erase: str = ''
+    program: str = ''
+    timeout_s: int = _TIMEOUT_S
 
 
 class Rule(NamedTuple):
     """How the functions of a match are cleaned."""
 
     match: pci_matching.Match
-    policy: str
+    policy: Policy
 
 
 def read(values: Iterable[str]) -> tuple[Rule, ...]:
@@ -38,7 +70,7 @@ def read(values: Iterable[str]) -> tuple[Rule, ...]:
 
 
 def of(rules: Sequence[Rule], function: pci_matching.Function,
-       physfn: pci_matching.Function | None = None) -> str:
+       physfn: pci_matching.Function | None = None) -> Policy:
     """Return the policy for a function: by the first rule that matches it, else by its class.
 
     :param physfn: of a virtual function, its physical function
@@ -47,7 +79,7 @@ def of(rules: Sequence[Rule], function: pci_matching.Function,
         if rule.match.matches(function, physfn):
             return rule.policy
     is_reset = bool(function.reset_methods)
-    return NONE if is_reset and not function.class_code.startswith(_MASS_STORAGE) else PERSON
+    return Policy(NONE if is_reset and not function.class_code.startswith(_MASS_STORAGE) else PERSON)
 
 
 def _rule(entry: json_entries.Entry) -> Rule:
@@ -55,4 +87,23 @@ def _rule(entry: json_entries.Entry) -> Rule:
     policy = entry.choice('policy', POLICIES)
     if policy is None:
         raise entry.mistake('policy', f'it is missing: write one of {", ".join(POLICIES)}')
-    return Rule(pci_matching.read(entry), policy)
+    erasures = ERASURES.get(policy, ())
+    if 'erase' in entry.values and not erasures:
+        raise entry.mistake('erase', f'the policy {policy} has none: remove it')
+    for key in _OF_PROGRAM:
+        if key in entry.values and policy != PROGRAM and not (key == 'timeout_s' and policy == FORMAT):
+            raise entry.mistake(key, f'the policy {policy} has none: remove it')
+    program = entry.text('program') or ''
+    if policy == PROGRAM and not os.path.isabs(program):
+        raise entry.mistake('program', 'write the absolute path of a program')
+    erase = entry.choice('erase', erasures) if erasures else None
+    return Rule(pci_matching.read(entry), Policy(
+        policy, erase or (erasures[0] if erasures else ''), program, _timeout_s(entry)))
+
+
+def _timeout_s(entry: json_entries.Entry) -> int:
+    value = entry.values.get('timeout_s', _TIMEOUT_S)
+    if type(value) is not int or not 1 <= value <= _MAX_TIMEOUT_S:
+        raise entry.mistake('timeout_s', f'{json.dumps(value)} is no number of seconds from 1 to {_MAX_TIMEOUT_S}: '
+                                         'write one without quotation marks')
+    return value

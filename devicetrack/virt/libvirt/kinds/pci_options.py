@@ -102,8 +102,11 @@ class PCIOptions(NamedTuple):
             return None
         return spec if any(match.matches(function, physfn) for match in self.functions) else None
 
-    def cleaning_of(self, function: Function, physfn: Function | None = None) -> str:
-        """Return the policy for a function that comes back from a guest."""
+    def cleaning_of(self, function: Function, physfn: Function | None = None) -> pci_cleaning.Policy:
+        """Return the policy for a function that comes back from a guest: a person, if it is for one use."""
+        if any(spec.one_time_use for spec in self.specs) and (
+                spec := self.spec_of(function, physfn)) is not None and spec.one_time_use:
+            return pci_cleaning.Policy(pci_cleaning.PERSON)
         return pci_cleaning.of(self.cleaning, function, physfn)
 
 

@@ -1,0 +1,182 @@
+"""NVMe controllers without the hardware: they answer admin commands by bytes, as the specification lays them out.
+
+::
+
+    controllers = self.useFixture(nvme.Controllers(host))           # host: devicetrack.testing.pci.PCIHost
+    made = controllers.add('0000:01:00.0')                          # one namespace of 1 MiB
+    made.sanicap = 0b010
+
+A namespace is a file in the place of its block device. A format makes it zero, and as large as its blocks say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import os
+import shutil
+import struct
+from typing import Any
+from typing import Final
+
+import fixtures
+
+from devicetrack.testing import pci
+from devicetrack.virt.libvirt import formatting
+from devicetrack.virt.libvirt import nvme_admin
+from devicetrack.virt.libvirt import nvme_controllers
+from devicetrack.virt.libvirt import root
+
+MIB: Final = 1 << 20
+# The shifts of the block sizes of the LBA formats, by their numbers.
+FORMATS: Final = (9, 12)
+
+
+class Namespace:
+    """One namespace. ``path`` is the file with its bytes."""
+
+    def __init__(self, path: str, size: int) -> None:
+        self.path, self.size = path, size
+        self.lbaf, self.attached, self.shared, self.zeroes = 0, True, False, True
+        self.fill(b'\0')
+
+    def fill(self, data: bytes) -> None:
+        with open(self.path, 'wb') as file:
+            file.write(data * (self.size // len(data)))
+
+    @property
+    def content(self) -> bytes:
+        with open(self.path, 'rb') as file:
+            return file.read()
+
+    @property
+    def block(self) -> int:
+        return 1 << FORMATS[self.lbaf]
+
+
+class Controller:
+    """One controller. ``commands`` are the opcodes that it got, without Identify; ``refuses`` are those it refuses.
+
+    ``sanitizing`` are the progresses that it tells one after the other before a sanitize operation is over, and
+    ``fails`` is whether that fails then.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self.oacs, self.sanicap, self.fna, self.unallocated = 0b0010, 0, 0b100, 0
+        self.namespaces: dict[int, Namespace] = {}
+        self.commands: list[int] = []
+        self.refuses: set[int] = set()
+        self.sanitizing: list[int] = []
+        self.fails = False
+        self.status = (0xFFFF, nvme_admin.NEVER, 0)
+
+    def add(self, nsid: int, size: int = MIB) -> Namespace:
+        self.namespaces[nsid] = Namespace(os.path.join(self._directory, str(nsid)), size)
+        return self.namespaces[nsid]
+
+    def answer(self, command: nvme_admin.Command, size: int) -> bytes:
+        opcode, nsid = command.opcode, command.nsid
+        if opcode == 0x06:
+            return self._identify(command.cdw10, nsid).ljust(size, b'\0')
+        self.commands.append(opcode)
+        if opcode in self.refuses:
+            raise nvme_admin.Refused('it', 0x2002)
+        if opcode == 0x80:
+            namespace = self.namespaces[nsid]
+            namespace.lbaf = command.cdw10 & 0xF
+            namespace.fill(b'\0')
+        elif opcode == 0x84:
+            self.status = 0, nvme_admin.IN_PROGRESS, command.cdw10 & 0b111
+        elif opcode == 0x02:
+            if self.status[1] == nvme_admin.IN_PROGRESS:
+                if self.sanitizing:
+                    self.status = self.sanitizing.pop(0), *self.status[1:]
+                else:
+                    self.status = 0xFFFF, nvme_admin.FAILED if self.fails else nvme_admin.COMPLETED, self.status[2]
+                    for namespace in self.namespaces.values():
+                        namespace.fill(b'\0')
+            return struct.pack('<HHI', *self.status).ljust(size, b'\0')
+        return b''
+
+    def _identify(self, cns: int, nsid: int) -> bytes:
+        if cns == nvme_admin.CONTROLLER:
+            data = bytearray(4096)
+            struct.pack_into('<H', data, 256, self.oacs)
+            struct.pack_into('<QQQQ', data, 280, 8 * MIB, 0, self.unallocated, 0)
+            struct.pack_into('<I', data, 328, self.sanicap)
+            data[524] = self.fna
+            return bytes(data)
+        if cns in (nvme_admin.ACTIVE, nvme_admin.ALLOCATED):
+            return b''.join(struct.pack('<I', number) for number, one in sorted(self.namespaces.items())
+                            if number > nsid and (one.attached or cns == nvme_admin.ALLOCATED))
+        namespace = self.namespaces[nsid]
+        data = bytearray(4096)
+        struct.pack_into('<QQQBB', data, 0, *[namespace.size // namespace.block] * 3, 0, len(FORMATS) - 1)
+        data[26], data[30], data[33] = namespace.lbaf, namespace.shared, namespace.zeroes
+        for number, shift in enumerate(FORMATS):
+            data[128 + 4 * number + 2] = shift
+        return bytes(data)
+
+
+class Controllers(fixtures.Fixture):
+    """The controllers of a made host, by the addresses of their functions: ``controllers``."""
+
+    def __init__(self, host: pci.PCIHost) -> None:
+        super().__init__()
+        self._host = host
+        self.controllers: dict[str, Controller] = {}
+        self._open: dict[int, str] = {}
+
+    def _setUp(self) -> None:
+        for module, name, made in ((nvme_controllers, 'open_controller', self._open_controller),
+                                   (nvme_admin, 'submit', self._submit), (formatting, 'run', self._format),
+                                   (root, 'open_disk', self._open_disk)):
+            self.useFixture(fixtures.MonkeyPatch(f'{module.__name__}.{name}', made))
+
+    def add(self, address: str, size: int = MIB) -> Controller:
+        """Give a disk of the host a controller that answers, and one namespace."""
+        controller = self.controllers[address] = Controller(self.useFixture(fixtures.TempDir()).path)
+        controller.add(1, size)
+        self.show(address)
+        return controller
+
+    def show(self, address: str) -> None:
+        """Let the host's driver look again at the namespaces of a controller."""
+        name = self._host.controller_of(address)
+        directory = self._host.path(address, f'nvme/{name}')
+        self._put(os.path.join(directory, 'state'), 'live')
+        for entry in os.listdir(directory):
+            if entry.startswith(f'{name}n') and entry != f'{name}n1':
+                shutil.rmtree(os.path.join(directory, entry))
+        for nsid, namespace in self.controllers[address].namespaces.items():
+            if namespace.attached:
+                inside = os.path.join(directory, f'{name}n{nsid}')
+                os.makedirs(os.path.join(inside, 'queue'), exist_ok=True)
+                self._put(os.path.join(inside, 'nsid'), str(nsid))
+                self._put(os.path.join(inside, 'size'), str(namespace.size // 512))
+                self._put(os.path.join(inside, 'queue/logical_block_size'), str(namespace.block))
+
+    def _open_controller(self, _sysfs: str, address: str) -> int:
+        fd = os.open('/dev/null', os.O_RDWR | os.O_CLOEXEC)
+        self._open[fd] = address
+        return fd
+
+    def _open_disk(self, _sysfs: str, address: str, name: str, _size_bytes: int, _writing: bool) -> int:
+        return os.open(self.controllers[address].namespaces[int(name.rpartition('n')[2])].path, os.O_RDWR)
+
+    def _submit(self, fd: int, command: nvme_admin.Command, size: int = 0) -> bytes:
+        address = self._open[fd]
+        answer = self.controllers[address].answer(command, size)
+        if command.opcode == 0x80:
+            self.show(address)
+        return answer
+
+    @staticmethod
+    def _format(_name: str, fd: int, _disks: Sequence[int], _lock_fd: int, nsid: int, wanted: nvme_admin.Format,
+                erase: int, timeout_s: int, _size: Any) -> None:
+        nvme_admin.format_namespace(fd, nsid, wanted, erase, timeout_s)
+
+    @staticmethod
+    def _put(path: str, text: str) -> None:
+        with open(path, 'w') as file:
+            file.write(text)

@@ -1,0 +1,136 @@
+"""Admin commands of NVM Express, against bytes laid out as the specification says."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import struct
+
+from devicetrack.tests import base
+from devicetrack.virt.libvirt import nvme_admin
+
+# Where Command Dword 10 is in struct nvme_passthru_cmd (Linux: include/uapi/linux/nvme_ioctl.h).
+CDW10 = 40
+
+
+def words(command: nvme_admin.Command) -> tuple[int, ...]:
+    """The bytes of a command: opcode, namespace, dword 10 and the time limit."""
+    data = bytes(command)
+    return data[0], *(struct.unpack_from('<I', data, offset)[0] for offset in (4, CDW10, 64))
+
+
+def page(**places: bytes) -> bytes:
+    """An answer of 4096 bytes with some of them at offsets, ``at_256=…``."""
+    data = bytearray(nvme_admin.PAGE)
+    for name, part in places.items():
+        start = int(name.partition('_')[2])
+        data[start:start + len(part)] = part
+    return bytes(data)
+
+
+class CommandTestCase(base.TestCase):
+
+    scenarios = base.table(
+        ('identify the controller', nvme_admin.identify_command(1), (0x06, 0, 1, 30_000)),
+        ('identify a namespace', nvme_admin.identify_command(0, 5), (0x06, 5, 0, 30_000)),
+        ('list all namespaces after one', nvme_admin.identify_command(0x10, 7), (0x06, 7, 0x10, 30_000)),
+        # LBAFL in bits 3:0, SES in bits 11:9.
+        ('format and erase', nvme_admin.format_command(1, nvme_admin.Format(4), 1, 60), (0x80, 1, 0x204, 60_000)),
+        ('format by a new key', nvme_admin.format_command(2, nvme_admin.Format(0), 2, 9), (0x80, 2, 0x400, 9000)),
+        # MSET bit 4, PI bits 7:5, PIL bit 8, LBAFU bits 13:12.
+        ('format with all that there is', nvme_admin.format_command(1, nvme_admin.Format(0x2F, True, 5, True), 1, 1),
+         (0x80, 1, 0x23BF, 1000)),
+        ('sanitize by blocks', nvme_admin.sanitize_command(2), (0x84, 0, 2, 30_000)),
+        ('sanitize by a new key', nvme_admin.sanitize_command(4), (0x84, 0, 4, 30_000)),
+        # OWPASS in bits 7:4: one pass.
+        ('sanitize by overwriting', nvme_admin.sanitize_command(3), (0x84, 0, 0x13, 30_000)),
+        # LID in bits 7:0, NUMDL in bits 31:16, which counts from 0.
+        ('the status of sanitize', nvme_admin.sanitize_status_command(), (0x02, 0xFFFFFFFF, 0x007F0081, 30_000)),
+        names=('command', 'expected'))
+
+    def test_is_these_bytes(self) -> None:
+        self.assertEqual(self.expected, words(self.command))
+
+    def test_the_kernels_number_of_the_call(self) -> None:
+        self.assertEqual((0xC0484E41, 72), (nvme_admin.IOCTL, len(bytes(nvme_admin.Command()))))
+
+
+class ControllerTestCase(base.TestCase):
+
+    def test_what_it_can_do(self) -> None:
+        said = nvme_admin.read_controller(page(
+            at_256=struct.pack('<H', 0b1010), at_280=struct.pack('<QQ', 1 << 40, 0), at_296=struct.pack('<QQ', 5, 1),
+            at_328=struct.pack('<I', 0b011), at_524=bytes([0b101])))
+        self.assertEqual(nvme_admin.Controller(True, True, 1 << 40, (1 << 64) + 5, 0b011, 0b101), said)
+        self.assertEqual((True, True), (said.formats_cryptographically, said.formats_all_at_once))
+        self.assertEqual([True, False, True], [said.sanitizes(action) for action in (
+            nvme_admin.BLOCK_ERASE, nvme_admin.OVERWRITE, nvme_admin.CRYPTO_ERASE)])
+
+    def test_one_without_namespace_management_has_no_capacities(self) -> None:
+        said = nvme_admin.read_controller(page(at_280=b'\xff' * 32))
+        self.assertEqual(nvme_admin.Controller(False, False, 0, 0, 0, 0), said)
+        self.assertFalse(said.formats_all_at_once or said.formats_cryptographically)
+
+
+class NamespaceTestCase(base.TestCase):
+
+    def test_what_it_is(self) -> None:
+        # NSZE, FLBAS, DPS, NMIC, FPI, DLFEAT, and the fifth LBA format with blocks of 2^12 bytes.
+        said = nvme_admin.read_namespace(page(at_0=struct.pack('<Q', 1000), at_26=bytes([0x14]), at_29=bytes([0x0A]),
+                                              at_30=b'\x01', at_32=bytes([0x80 | 30]), at_33=bytes([0b1001]),
+                                              at_144=bytes([0, 0, 12, 2])))
+        self.assertEqual(nvme_admin.Namespace(1000, 4096, nvme_admin.Format(4, True, 2, True), True, True, 30), said)
+        self.assertEqual(4_096_000, said.size_bytes)
+
+    def test_a_format_beyond_the_sixteenth(self) -> None:
+        said = nvme_admin.read_namespace(page(at_0=b'\x01', at_26=bytes([0x43]), at_268=bytes([0, 0, 9, 0])))
+        self.assertEqual((35, 512, False, None), (said.format.lbaf, said.block_bytes, said.zeroes,
+                                                  said.remaining_percent))
+
+    def test_one_that_is_not_there_has_no_bytes(self) -> None:
+        self.assertEqual(0, nvme_admin.read_namespace(bytes(nvme_admin.PAGE)).size_bytes)
+
+    def test_only_zeroes_are_promised_where_the_controller_promises_them(self) -> None:
+        for said, zeroes in ((0, False), (1, True), (2, False), (0b11001, True)):
+            self.assertEqual(zeroes, nvme_admin.read_namespace(page(at_33=bytes([said]))).zeroes)
+
+
+class ListTestCase(base.TestCase):
+
+    def test_ends_with_a_zero(self) -> None:
+        self.assertEqual([1, 7], nvme_admin.read_list(struct.pack('<4I', 1, 7, 0, 9)))
+
+    def test_one_that_is_full_goes_on_in_the_next(self) -> None:
+        pages = {0: struct.pack('<1024I', *range(1, 1025)), 1024: struct.pack('<I', 2000).ljust(4096, b'\0')}
+        self.patch(nvme_admin, 'submit', lambda fd, command, size: pages[command.nsid])
+        self.assertEqual([*range(1, 1025), 2000], nvme_admin.namespaces(0, nvme_admin.ACTIVE))
+
+
+class SanitizeStatusTestCase(base.TestCase):
+
+    scenarios = base.table(
+        ('never', (0xFFFF, 0, 0), False), ('done', (0xFFFF, 1, 2), True), ('in progress', (100, 2, 2), False),
+        ('failed', (0xFFFF, 3, 2), False), ('done, with blocks deallocated', (0xFFFF, 4, 4), True),
+        names=('status', 'completed'))
+
+    def test_is(self) -> None:
+        progress, status, action = self.status
+        # SPROG, SSTAT with the passes and "global data erased" above, and the command's dword 10 with more bits.
+        said = nvme_admin.read_sanitize_status(struct.pack('<HHI', progress, status | 0x108, action | 0x10))
+        self.assertEqual((self.status, self.completed), (tuple(said), said.is_completed))
+
+
+class SubmitTestCase(base.TestCase):
+
+    def test_a_device_that_is_no_controller(self) -> None:
+        fd = os.open('/dev/null', os.O_RDWR)
+        self.addCleanup(os.close, fd)
+        error = self.assertRaises(OSError, nvme_admin.identify_controller, fd)
+        self.assertEqual(errno.ENOTTY, error.errno)
+
+    def test_an_error_of_the_controller_names_the_command_and_the_status(self) -> None:
+        self.patch(fcntl, 'ioctl', lambda *_arguments: 0x4001)
+        error = self.assertRaises(nvme_admin.Refused, nvme_admin.start_sanitize, 0, nvme_admin.BLOCK_ERASE)
+        self.assertEqual((1, errno.EIO), (error.status, error.errno))
+        self.assertEqual('the controller refused Sanitize with status 0x001 (invalid opcode)', error.strerror)

@@ -1,0 +1,431 @@
+"""What is done to PCI functions that come back, on a host that is made of files and of controllers that answer."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from typing import Any
+
+import fixtures
+
+from devicetrack import exception
+from devicetrack.objects import details
+from devicetrack.testing import nvme
+from devicetrack.tests.unit.virt import test_pci
+from devicetrack.tests.unit.virt.test_pci import BRIDGE
+from devicetrack.tests.unit.virt.test_pci import CARD
+from devicetrack.tests.unit.virt.test_pci import DISK
+from devicetrack.tests.unit.virt.test_pci import NVME
+from devicetrack.virt.libvirt import nvme_admin
+from devicetrack.virt.libvirt import privileged
+from devicetrack.virt.libvirt import wiper
+from devicetrack.virt.libvirt.kinds import pci
+from devicetrack.virt.libvirt.kinds import pci_erasing
+
+FORMAT, SANITIZE = 0x80, 0x84
+OLD = b'of the first owner..'[:16]
+
+
+class DiskTestCase(test_pci.PCIHostTestCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.controllers = self.useFixture(nvme.Controllers(self.host))
+        self.host.add_nvme(DISK, 'S1')
+        self.controller = self.controllers.add(DISK)
+        self.disk = self.controller.namespaces[1]
+
+    def used(self, kind: pci.PCI) -> Any:
+        """The disk, whose guest is gone and left bytes on it."""
+        assignment = self.realized(kind)
+        self.disk.fill(OLD)
+        return assignment
+
+    def unhealthy(self, kind: pci.PCI) -> str:
+        return str(self.devices(kind)[DISK].unhealthy)
+
+    def is_zero(self) -> bool:
+        return not any(self.disk.content)
+
+    def withheld(self, kind: pci.PCI, assignment: Any, reason: str) -> None:
+        error = self.assertRaises(exception.UnclaimFailed, self.unclaim, kind, assignment)
+        self.assertIn(reason, str(error))
+
+
+class RecordTestCase(DiskTestCase):
+
+    def test_what_a_guest_can_change_is_recorded_before_it_can(self) -> None:
+        self.controller.oacs |= 0b1000
+        self.controller.unallocated = 5
+        kind = self.kind(NVME, cleaning='blkdiscard')
+        claimed, realized = details.from_text(self.devices(kind)[DISK].details), self.realized(kind).details
+        self.assertEqual(('1:1048576:512', ''), (claimed.disks, claimed.config))
+        self.assertEqual(('1:1048576:512:0 capacity:8388608:5', '1b36:0010:02:010802:00:1af4:1100 0m16384'),
+                         (realized.disks, realized.config))
+
+    def test_a_controller_that_cannot_be_asked_gets_no_guest(self) -> None:
+        kind = self.kind(NVME, cleaning='zero')
+        assignment = self.assigned(kind)
+
+        def refuses(*_arguments: Any) -> Any:
+            raise PermissionError(13, 'Permission denied')
+
+        self.patch(nvme_admin, 'submit', refuses)
+        self.assertIsNone(self.kind(NVME).stock().devices[0].unhealthy)
+        kind = self.kind(NVME, cleaning='zero')
+        self.assertIn('needs CAP_SYS_ADMIN', self.unhealthy(kind))
+        error = self.assertRaises(exception.RealizeFailed, kind.realize, assignment)
+        self.assertIn('needs CAP_SYS_ADMIN', str(error))
+
+    def test_a_controller_is_asked_once_while_the_driver_has_it(self) -> None:
+        asked = []
+        read = privileged.read_nvme_controller
+
+        def noted(*one: str) -> nvme_admin.Controller:
+            asked.append(one)
+            return read(*one)
+
+        self.patch(privileged, 'read_nvme_controller', noted)
+        kind = self.kind(NVME, cleaning='zero')
+        for _audit in range(3):
+            kind.stock()
+        self.assertEqual(1, len(asked))
+        self.give_to_guest()
+        kind.stock()
+        self.assertEqual(1, len(asked))
+
+
+class ChangedTestCase(DiskTestCase):
+    """A guest that did more than write."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.controller.oacs |= 0b1000
+
+    def test_a_namespace_that_was_made_and_detached(self) -> None:
+        for policy in ('zero', 'blkdiscard', 'nvme-format', 'nvme-sanitize'):
+            self.controller.sanicap = 0b111
+            kind = self.kind(NVME, cleaning=policy)
+            assignment = self.used(kind)
+            self.controller.add(2).attached = False
+            self.withheld(kind, assignment, 'there are the detached namespaces 2, and the claim found none')
+            self.assertFalse(self.is_zero())
+            del self.controller.namespaces[2]
+            self.disk.fill(b'\0')
+
+    def test_bytes_that_were_taken_from_every_namespace(self) -> None:
+        kind = self.kind(NVME, cleaning='zero')
+        assignment = self.used(kind)
+        self.controller.unallocated = 4096
+        self.withheld(kind, assignment, '4096 of 8388608 bytes are in no namespace')
+
+    def test_a_detached_namespace_that_was_there_before(self) -> None:
+        hidden = self.controller.add(2)
+        hidden.attached = False
+        hidden.fill(OLD)
+        self.controller.sanicap = 0b010
+        for policy in ('zero', 'blkdiscard', 'nvme-format', 'program'):
+            cleaning = {'policy': policy, **({'program': '/bin/true'} if policy == 'program' else {})}
+            kind = self.kind(NVME, cleaning=cleaning)
+            self.assertIn(f'the namespace 2 detached, which its policy {policy} does not clean', self.unhealthy(kind))
+            self.assertRaises(exception.RealizeFailed, kind.realize, self.assigned(kind))
+            with open(os.path.join(self.state_path, 'lock'), 'w') as lock:
+                self.assertRaises(exception.NotProven, kind.read_through, self.assigned(kind), lock.fileno(),
+                                  threading.Event())
+        kind = self.kind(NVME, cleaning='nvme-sanitize')
+        self.unclaim(kind, self.used(kind))
+        self.assertFalse(any(hidden.content))
+
+    def test_a_namespace_that_somebody_detached_since_the_last_audit(self) -> None:
+        kind = self.kind(NVME, cleaning='zero')
+        assignment = self.assigned(kind)
+        self.controller.add(2).attached = False
+        error = self.assertRaises(exception.RealizeFailed, kind.realize, assignment)
+        self.assertIn('the namespace 2 detached', str(error))
+
+    def test_other_blocks_without_a_format(self) -> None:
+        for policy in ('zero', 'blkdiscard', 'nvme-sanitize'):
+            self.controller.sanicap = 0b010
+            kind = self.kind(NVME, cleaning=policy)
+            assignment = self.used(kind)
+            self.disk.lbaf = 1
+            self.controllers.show(DISK)
+            self.withheld(kind, assignment, 'in blocks of 4096, and the claim found 1048576 in blocks of 512')
+            self.disk.lbaf = 0
+            self.controllers.show(DISK)
+
+    def test_namespaces_that_the_kernel_shows_and_the_controller_has_not(self) -> None:
+        kind = self.kind(NVME, cleaning='zero')
+        assignment = self.used(kind)
+        self.controller.add(2)
+        self.controllers.show(DISK)
+        self.withheld(kind, assignment, 'there are the namespaces 1, 2, and the claim found 1')
+
+
+class FormatTestCase(DiskTestCase):
+
+    def test_makes_it_as_the_claim_found_it(self) -> None:
+        kind = self.kind(NVME, cleaning='nvme-format')
+        assignment = self.used(kind)
+        self.disk.lbaf = 1
+        self.controllers.show(DISK)
+        self.unclaim(kind, assignment)
+        self.assertEqual((0, True, [FORMAT]), (self.disk.lbaf, self.is_zero(), self.controller.commands))
+
+    def test_every_namespace(self) -> None:
+        other = self.controller.add(3)
+        self.controllers.show(DISK)
+        kind = self.kind(NVME, cleaning='nvme-format')
+        assignment = self.used(kind)
+        other.fill(OLD)
+        self.unclaim(kind, assignment)
+        self.assertEqual((True, False), (self.is_zero(), any(other.content)))
+
+    def forgetful(self) -> None:
+        """Let the controller format without erasing."""
+        self.disk.fill = lambda data: None              # type: ignore[method-assign]
+
+    def test_what_reads_back_otherwise_is_withheld(self) -> None:
+        kind = self.kind(NVME, cleaning='nvme-format')
+        assignment = self.used(kind)
+        self.forgetful()
+        error = self.assertRaises(exception.DriverError, self.unclaim, kind, assignment)
+        self.assertIn('not all zero', str(error))
+
+    def test_who_promises_no_zeroes_is_believed(self) -> None:
+        self.disk.zeroes = False
+        kind = self.kind(NVME, cleaning='nvme-format')
+        assignment = self.used(kind)
+        self.forgetful()
+        self.unclaim(kind, assignment)
+
+    def test_a_new_key_is_believed(self) -> None:
+        kind = self.kind(NVME, cleaning={'policy': 'nvme-format', 'erase': 'cryptographic'})
+        assignment = self.used(kind)
+        self.forgetful()
+        self.unclaim(kind, assignment)
+        self.assertEqual([FORMAT], self.controller.commands)
+
+    def test_a_controller_that_refuses(self) -> None:
+        kind = self.kind(NVME, cleaning='nvme-format')
+        assignment = self.used(kind)
+        self.controller.refuses.add(FORMAT)
+        self.withheld(kind, assignment, 'the controller refused it')
+        self.assertIn(DISK, kind.identify([DISK]))
+        # Whoever starts then does all of it again.
+        self.controller.refuses.clear()
+        self.unclaim(self.kind(NVME, cleaning='nvme-format'), assignment)
+        self.assertTrue(self.is_zero())
+
+    def test_a_row_of_a_claim_that_could_not_ask(self) -> None:
+        kind = self.kind(NVME, cleaning='nvme-format')
+        assignment = self.assigned(kind)
+        self.disk.fill(OLD)
+        self.unclaim(kind, assignment)
+        self.assertTrue(self.is_zero())
+        self.disk.lbaf = 1
+        self.controllers.show(DISK)
+        self.withheld(kind, assignment, 'which recorded no LBA format')
+
+    def test_a_virtual_function_does_not_format_what_others_have(self) -> None:
+        physical = self.host.add_nvme_with_vfs('0000:02:00.0', 'S2')
+        vf, = self.host.make_vfs(physical, 1)
+        self.host.bind(vf, 'nvme')
+        controller = self.controllers.add(vf)
+        specs = {'address': vf}
+        controller.fna = 0b001
+        kind = self.kind(specs, cleaning='nvme-format')
+        self.assertIn('erases what others have', str(self.devices(kind)[vf].unhealthy))
+        controller.fna, controller.namespaces[1].shared = 0, True
+        kind = self.kind(specs, cleaning='nvme-format')
+        self.assertIn('its namespace 1 is shared', str(self.devices(kind)[vf].unhealthy))
+        controller.namespaces[1].shared = False
+        kind = self.kind(specs, cleaning='nvme-format')
+        self.assertIsNone(self.devices(kind)[vf].unhealthy)
+
+
+class SanitizeTestCase(DiskTestCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.controller.sanicap = 0b010
+        self.progress: list[int] = []
+        self.patch(pci_erasing, '_LOOK_EVERY_S', 0)
+
+    def test_erases_at_the_word_of_the_controller_and_shows_how_far_it_is(self) -> None:
+        kind = self.kind(NVME, cleaning='nvme-sanitize')
+        assignment = self.used(kind)
+        self.controller.sanitizing = [0, 0x8000]
+        reports: list[tuple[str, int]] = []
+        self.patch(wiper.Reporter, '__call__', lambda _self, *said: reports.append(said))
+        self.unclaim(kind, assignment)
+        self.assertTrue(self.is_zero())
+        self.assertEqual([('sanitize', 0), ('sanitize', nvme.MIB * 0x8000 // 0xFFFF)], reports[:2])
+        self.assertEqual(1, self.controller.commands.count(SANITIZE))
+
+    def test_one_that_is_under_way_ends_first_and_proves_nothing(self) -> None:
+        kind = self.kind(NVME, cleaning='nvme-sanitize')
+        assignment = self.used(kind)
+        self.controller.status = 100, nvme_admin.IN_PROGRESS, nvme_admin.BLOCK_ERASE
+        self.unclaim(kind, assignment)
+        self.assertEqual(1, self.controller.commands.count(SANITIZE))
+
+    def test_one_that_fails_frees_nothing(self) -> None:
+        kind = self.kind(NVME, cleaning='nvme-sanitize')
+        assignment = self.used(kind)
+        self.controller.fails = True
+        self.withheld(kind, assignment, 'its controller did not sanitize it: SSTAT 3')
+        self.controller.fails = False
+        self.unclaim(kind, assignment)
+        self.assertEqual(2, self.controller.commands.count(SANITIZE))
+
+    def test_another_one_that_was_done_proves_nothing(self) -> None:
+        kind = self.kind(NVME, cleaning='nvme-sanitize')
+        assignment = self.used(kind)
+        self.controller.status = 0xFFFF, nvme_admin.COMPLETED, nvme_admin.CRYPTO_ERASE
+        answer = self.controller.answer
+        self.controller.answer = lambda command, size: (                # type: ignore[method-assign]
+            b'' if command.opcode == SANITIZE else answer(command, size))
+        self.withheld(kind, assignment, 'action 4')
+
+
+class StartTestCase(DiskTestCase):
+
+    def refused(self, reason: str, cleaning: dict[str, Any], *specs: dict[str, Any]) -> None:
+        error = self.assertRaises(exception.InvalidConfiguration, self.kind(*specs or (NVME,), cleaning=cleaning
+                                                                            ).check_host)
+        self.assertIn(reason, str(error))
+        self.assertEqual('[devicetrack_pci] cleaning', error.option)
+
+    def test_what_a_controller_cannot_do_is_refused(self) -> None:
+        self.controller.fna = 0
+        self.refused('cannot sanitize by block erase (SANICAP 0x0)', {'policy': 'nvme-sanitize'})
+        self.controller.sanicap = 0b010
+        self.kind(NVME, cleaning='nvme-sanitize').check_host()
+        self.refused('cannot sanitize by overwriting (SANICAP 0x2)', {'policy': 'nvme-sanitize', 'erase': 'overwrite'})
+        self.refused('erases nothing cryptographically', {'policy': 'nvme-format', 'erase': 'cryptographic'})
+        self.controller.oacs = 0
+        self.refused('no Format NVM', {'policy': 'nvme-format'})
+        self.assertIn('no Format NVM', self.unhealthy(self.kind(NVME, cleaning='nvme-format')))
+
+    def test_what_is_no_disk_is_refused(self) -> None:
+        self.host.add_igb(CARD)
+        self.refused(f'for {CARD}: it is no NVMe disk', {'policy': 'blkdiscard'}, {'vendor_id': '8086'})
+
+    def test_who_cannot_be_asked_now_keeps_no_service_from_starting(self) -> None:
+        self.give_to_guest()
+        self.kind(NVME, cleaning='nvme-sanitize').check_host()
+
+
+class BackTestCase(test_pci.PCIHostTestCase):
+    """A function that is clean goes back as it was recorded."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.host.add_igb(CARD)
+        self.pci = self.kind({'vendor_id': '8086'})
+        self.assignment = self.realized(self.pci, CARD)
+
+    def test_a_guest_that_made_another_device_of_it(self) -> None:
+        path = self.host.path(CARD, 'config')
+        with open(path, 'r+b') as file:
+            file.seek(8)
+            file.write(b'\x77')
+        error = self.assertRaises(exception.UnclaimFailed, self.unclaim, self.pci, self.assignment)
+        self.assertIn('changed its configuration space', str(error))
+        self.assertIn(':77:', str(error))
+        with open(path, 'wb') as file:
+            file.write(b'\xff' * 64)
+        error = self.assertRaises(exception.UnclaimFailed, self.unclaim, self.pci, self.assignment)
+        self.assertIn('does not answer', str(error))
+
+    def test_a_process_that_has_its_group_open(self) -> None:
+        with self.host.opened(CARD):
+            self.assertRaises(exception.DeviceInUse, self.unclaim, self.pci, self.assignment)
+        self.unclaim(self.pci, self.assignment)
+        self.assertEqual({}, self.kind({'vendor_id': '1234'}).identify([CARD]))
+
+    def test_a_function_for_one_use_waits_for_a_person(self) -> None:
+        kind = self.kind({'vendor_id': '8086', 'one_time_use': 'yes'}, cleaning='none')
+        error = self.assertRaises(exception.UnclaimFailed, self.unclaim, kind, self.assignment)
+        self.assertIn('a person has to clean it', str(error))
+        self.assertEqual([], list(kind.is_blank([self.assignment])))
+
+
+class ProgramTestCase(test_pci.PCIHostTestCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.host.add_shared_group(BRIDGE, '0000:07')
+        self.address = '0000:07:01.0'
+        self.said = os.path.join(self.state_path, 'said')
+        self.program = os.path.join(self.useFixture(fixtures.TempDir(rootdir='/var/tmp')).path, 'clean')
+
+    def kind_of(self, script: str, timeout_s: int = 60) -> pci.PCI:
+        with open(self.program, 'w') as file:
+            file.write(f'#!/bin/sh\n{script}\n')
+        os.chmod(self.program, stat.S_IRWXU)
+        return self.kind({'address': '*:07:*.*'}, cleaning={
+            'policy': 'program', 'program': self.program, 'timeout_s': timeout_s})
+
+    def test_that_proves_it(self) -> None:
+        kind = self.kind_of(f'echo "$@" > {self.said}; env | grep DEVICETRACK_ | cut -d= -f1 | sort >> {self.said}\n'
+                            'echo progress 50; echo clean $2 $DEVICETRACK_TOKEN')
+        self.unclaim(kind, self.realized(kind, self.address))
+        with open(self.said) as file:
+            self.assertEqual([f'clean {self.address}', *(f'DEVICETRACK_{name}' for name in (
+                'DRIVER', 'LOCK_FD', 'NAMESPACES', 'PRODUCT_ID', 'SERIAL', 'TIMEOUT_S', 'TOKEN', 'VENDOR_ID'))],
+                file.read().splitlines())
+
+    def test_that_proves_nothing(self) -> None:
+        for script, reason in (
+                ('echo clean $2', 'its last line is no proof'),
+                ('echo clean $2 $DEVICETRACK_TOKEN; echo more', 'its last line is no proof'),
+                ('echo clean $2 $DEVICETRACK_TOKEN; exit 3', 'ended with status 3'),
+                ('echo clean $2 $DEVICETRACK_TOKEN; kill -9 $$', 'was ended by signal 9'),
+                ('printf "a\\033[2Jb\\n\\nc" >&2; exit 1', 'ended with status 1: a [2Jb c')):
+            kind = self.kind_of(script)
+            error = self.assertRaises(exception.DriverError, self.unclaim, kind, self.realized(kind, self.address))
+            self.assertIn(reason, str(error))
+            self.assertLess(len(str(error)), 600)
+
+    def test_that_cannot_now(self) -> None:
+        kind = self.kind_of('echo its tool is busy; exit 75')
+        error = self.assertRaises(exception.DeviceBusy, self.unclaim, kind, self.realized(kind, self.address))
+        self.assertIn('its tool is busy', str(error))
+
+    def test_that_does_not_end_is_killed_with_all_that_it_started(self) -> None:
+        kind = self.kind_of(f'sleep 1000 & echo $! > {self.said}; wait', timeout_s=1)
+        error = self.assertRaises(exception.CommandFailed, self.unclaim, kind, self.realized(kind, self.address))
+        self.assertIn('did not end in 1 s, and was killed', str(error))
+        with open(self.said) as file:
+            child = file.read().strip()
+        self.assertFalse(_runs(child))
+
+    def test_what_it_leaves_is_killed(self) -> None:
+        kind = self.kind_of(f'sleep 1000 & echo $! > {self.said}; echo clean $2 $DEVICETRACK_TOKEN')
+        self.unclaim(kind, self.realized(kind, self.address))
+        with open(self.said) as file:
+            self.assertFalse(_runs(file.read().strip()))
+
+    def test_that_prints_without_end(self) -> None:
+        kind = self.kind_of('head -c 5000000 /dev/zero | tr "\\0" x; echo; echo clean $2 $DEVICETRACK_TOKEN')
+        self.unclaim(kind, self.realized(kind, self.address))
+
+    def test_that_is_not_there_or_not_safe(self) -> None:
+        kind = self.kind_of('exit 0')
+        assignment = self.realized(kind, self.address)
+        os.chmod(self.program, 0o777)
+        self.assertIn('others than root can change', str(self.assertRaises(
+            exception.CommandFailed, self.unclaim, kind, assignment)))
+        os.unlink(self.program)
+        self.assertIn('No such file', str(self.assertRaises(exception.CommandFailed, self.unclaim, kind, assignment)))
+
+
+def _runs(pid: str) -> bool:
+    try:
+        with open(f'/proc/{pid}/stat') as file:
+            return file.read().rpartition(')')[2].split()[0] not in 'ZX'
+    except FileNotFoundError:
+        return False

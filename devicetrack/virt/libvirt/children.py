@@ -1,0 +1,36 @@
+"""Programs of ours that run as children: how they are started, and what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import json
+import os
+import sys
+from typing import Any
+from typing import Final
+
+import devicetrack
+
+# Where the project is: last on the child's path, so that nothing beside the project hides the standard library.
+_PROJECT: Final = os.path.dirname(os.path.dirname(os.path.abspath(devicetrack.__file__)))
+_START: Final = ('import importlib, sys; sys.path.append(sys.argv.pop(1)); '
+                 'sys.exit(importlib.import_module(sys.argv.pop(1)).main(sys.argv[1:]))')
+
+
+def command(module: str) -> Sequence[str]:
+    """The command of a program of ours that is a module beside this one, with nothing of this process's environment."""
+    return sys.executable, '-I', '-S', '-c', _START, _PROJECT, f'{__name__.rpartition(".")[0]}.{module}'
+
+
+def read(line: bytes) -> dict[str, Any]:
+    """A line that a child says: a JSON object."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        found = None
+    return found if isinstance(found, dict) else {'phase': 'unreadable'}
+
+
+def end(status: int) -> str:
+    """How a child ended. A bad block of a device ends one in SIGBUS."""
+    return f'was ended by signal {-status}' if status < 0 else f'ended with status {status}'

@@ -1,0 +1,280 @@
+"""Erases the disks of one NVMe controller, and compares its namespaces with those that the claim found.
+
+What a controller says of itself counts where nothing else can: that it erased by a new key, or all of its NVM
+subsystem. What can be read is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
+import contextlib
+import errno
+import os
+import time
+from typing import Final
+from typing import TypeVar
+
+from devicetrack import exception
+from devicetrack import filelock
+from devicetrack import log
+from devicetrack.objects import DeviceAssignment
+from devicetrack.virt.libvirt import nvme_admin
+from devicetrack.virt.libvirt import pci_disks
+from devicetrack.virt.libvirt import pci_namespaces
+from devicetrack.virt.libvirt import pci_sysfs
+from devicetrack.virt.libvirt import privileged
+from devicetrack.virt.libvirt import wiper
+from devicetrack.virt.libvirt import wiping
+from devicetrack.virt.libvirt.kinds import pci_cleaning
+
+LOG = log.logger(__name__)
+
+_POLL_S: Final = 0.2
+# As often as a controller is asked how far it is.
+_LOOK_EVERY_S: Final = 1.0
+_ALIGN_BYTES: Final = 4096
+_SANITIZE_DONE: Final = 0xFFFF
+
+_FORMATS: Final = {pci_cleaning.USER_DATA: nvme_admin.USER_DATA, pci_cleaning.CRYPTOGRAPHIC: nvme_admin.CRYPTOGRAPHIC}
+_SANITIZES: Final = {pci_cleaning.BLOCK: nvme_admin.BLOCK_ERASE, pci_cleaning.OVERWRITE: nvme_admin.OVERWRITE,
+                     pci_cleaning.CRYPTOGRAPHIC: nvme_admin.CRYPTO_ERASE}
+
+_Answer = TypeVar('_Answer')
+
+
+def unasked(error: OSError) -> str:
+    """Why nothing is known of a controller, and what to do."""
+    reason = f'its controller cannot be asked: {error.strerror or error}'
+    if error.errno in (errno.EACCES, errno.EPERM):
+        reason += (': a service that does not run as root needs CAP_SYS_ADMIN in [devicetrack_privileged] capabilities '
+                   'to clean NVMe disks')
+    return reason
+
+
+def obstacle(tree: pci_sysfs.Tree, function: pci_sysfs.Function, policy: pci_cleaning.Policy) -> str | None:
+    """Say why a controller cannot be cleaned by a policy; None if it can.
+
+    :raises OSError: it cannot be asked
+    """
+    controller = privileged.read_nvme_controller(tree.root, function.address)
+    if policy.name == pci_cleaning.FORMAT:
+        if not controller.formats:
+            return 'its controller has no Format NVM (OACS), which its policy nvme-format needs'
+        if policy.erase == pci_cleaning.CRYPTOGRAPHIC and not controller.formats_cryptographically:
+            return 'its controller erases nothing cryptographically when it formats (FNA), as its policy says'
+    if policy.name == pci_cleaning.SANITIZE and not controller.sanitizes(_SANITIZES[policy.erase]):
+        return (f'its controller cannot sanitize by {policy.erase} erase (SANICAP {controller.sanicap:#x}), which its '
+                f'policy nvme-sanitize needs' if policy.erase != pci_cleaning.OVERWRITE else
+                f'its controller cannot sanitize by overwriting (SANICAP {controller.sanicap:#x}), which its policy '
+                'nvme-sanitize needs')
+    found = privileged.read_nvme_namespaces(tree.root, function.address)
+    if function.physfn is not None:
+        # Other controllers of the subsystem have other owners.
+        if policy.name == pci_cleaning.SANITIZE or (policy.name == pci_cleaning.FORMAT
+                                                    and controller.formats_all_at_once):
+            return (f'it is a virtual function, and {policy.name} of its controller erases what others have, too: give '
+                    'it another policy')
+        shared = [str(nsid) for nsid, one in sorted(found.items()) if one.attached and one.namespace.shared]
+        if shared:
+            return (f'it is a virtual function, and its namespace {", ".join(shared)} is shared with other controllers:'
+                    ' cleaning it would erase what others have')
+    detached = [str(nsid) for nsid, one in sorted(found.items()) if not one.attached]
+    # A guest can attach it, write to it and detach it. Sanitize alone reaches it.
+    if detached and policy.name != pci_cleaning.SANITIZE and function.physfn is None:
+        return (f'its controller has the namespace {", ".join(detached)} detached, which its policy {policy.name} does '
+                'not clean: delete or attach it, or use nvme-sanitize')
+    return None
+
+
+def asked(tree: pci_sysfs.Tree, function: pci_sysfs.Function) -> pci_namespaces.Record:
+    """Ask a controller for its namespaces.
+
+    :raises OSError: it cannot be asked, or the kernel shows other namespaces
+    """
+    controller = privileged.read_nvme_controller(tree.root, function.address)
+    found = privileged.read_nvme_namespaces(tree.root, function.address)
+    sizes, detached = ({nsid: pci_namespaces.Size(one.namespace.size_bytes, one.namespace.block_bytes)
+                        for nsid, one in found.items() if one.attached is attached} for attached in (True, False))
+    # A virtual function sees neither what belongs to other controllers nor how much there is.
+    whole = function.physfn is None
+    return pci_namespaces.Record(
+        sizes, {nsid: found[nsid].namespace.format for nsid in sizes}, detached if whole else {},
+        controller.total_bytes if whole else 0, controller.unallocated_bytes if whole else 0)
+
+
+class Erasing:
+    """Erases the disks of one function, which is back at the host's driver and which nobody uses.
+
+    :param wait_s: so long the driver may take to show the disks, and others to close them
+    """
+
+    def __init__(self, tree: pci_sysfs.Tree, assignment: DeviceAssignment, function: pci_sysfs.Function, lock_fd: int,
+                 wait_s: float) -> None:
+        self._tree, self._assignment, self._function = tree, assignment, function
+        self._lock_fd, self._wait_s = lock_fd, wait_s
+
+    # -- what is there ------------------------------------------------------------------------------------------------
+
+    def disks(self) -> list[pci_disks.Disk]:
+        """Wait until the driver knows the disks of the function, of which there is one at least.
+
+        :raises UnclaimFailed: it shows none
+        """
+        deadline = time.monotonic() + self._wait_s
+        while True:
+            try:
+                found = pci_disks.disks(self._tree, self._function.address)
+            except (OSError, ValueError):
+                found = None                    # the driver is at work on them
+            if found:
+                return list(found)
+            if time.monotonic() >= deadline:
+                raise self._failed(f'the driver {self._function.driver or "(none)"} shows no disk of it, so nothing '
+                                   'proves that it is clean')
+            time.sleep(_POLL_S)
+
+    def check(self, formatted: bool = False) -> pci_namespaces.Record:
+        """See that the namespaces are those that the claim found, and return what was recorded.
+
+        :param formatted: as for :func:`.pci_namespaces.difference`
+        :raises UnclaimFailed: they are not
+        """
+        recorded = self._recorded()
+        deadline = time.monotonic() + self._wait_s
+        while (differs := self._difference(recorded, formatted)) is not None:
+            if time.monotonic() >= deadline:
+                raise self._failed(f'its guest changed its namespaces: {differs}')
+            time.sleep(_POLL_S)                 # the driver looks again at what was formatted
+        return recorded
+
+    def _recorded(self) -> pci_namespaces.Record:
+        text = self._assignment.details.disks
+        try:
+            if text is not None:
+                return pci_namespaces.parse(text)
+        except (ValueError, IndexError):
+            pass
+        raise self._failed('nobody knows which namespaces the claim found')
+
+    def _difference(self, recorded: pci_namespaces.Record, formatted: bool) -> str | None:
+        disks = self.disks()
+        shown = pci_namespaces.Record({disk.nsid: pci_namespaces.Size(disk.size_bytes, disk.block_bytes)
+                                       for disk in disks})
+        # The kernel may show less than the controller has, and knows no formats.
+        differs = pci_namespaces.difference(recorded._replace(formats=None), shown, formatted)
+        if differs is not None or recorded.formats is None:
+            return differs
+        return pci_namespaces.difference(recorded, self._told(lambda: asked(self._tree, self._function)), formatted)
+
+    # -- what is done -------------------------------------------------------------------------------------------------
+
+    def wipe(self, how: str) -> None:
+        """Make every byte of every disk zero, and read it back.
+
+        :param how: as for :func:`.wiping.wipe`
+        :raises DriverError: a byte is not zero
+        """
+        for disk in self.disks():
+            with self.opened(disk) as fd:
+                wiping.wipe(f'{self._function.address} {disk.nsid}', fd, self._lock_fd, disk.size_bytes, _ALIGN_BYTES,
+                            0, how)
+
+    def format(self, policy: pci_cleaning.Policy) -> None:
+        """Have the controller format every namespace as it was recorded, and erase what it had.
+
+        After an erasure of the user data, every byte is read back as zero if the controller says that it is zero then.
+
+        :raises DriverError: it is not as it was, or nothing proves that it is erased
+        """
+        recorded = self.check(formatted=True)
+        for nsid in sorted(recorded.sizes):
+            self._told(lambda nsid=nsid: privileged.format_nvme_namespace(      # type: ignore[misc]
+                self._tree.root, self._function.address, self._names(), nsid, self._format_of(recorded, nsid),
+                _FORMATS[policy.erase], policy.timeout_s, self._lock_fd))
+            self.disks()
+        self.check()
+        found = self._told(lambda: privileged.read_nvme_namespaces(self._tree.root, self._function.address))
+        if policy.erase == pci_cleaning.USER_DATA and all(found[nsid].namespace.zeroes for nsid in recorded.sizes):
+            self.wipe(wiper.READ)
+        else:
+            LOG.info('The controller of %s says that it erased its namespaces, and nothing else can.',
+                     self._function.address)
+
+    def _names(self) -> Sequence[tuple[str, int]]:
+        return [(disk.name, disk.size_bytes) for disk in self.disks()]
+
+    def _format_of(self, recorded: pci_namespaces.Record, nsid: int) -> nvme_admin.Format:
+        """The format that a namespace had at the claim."""
+        if recorded.formats is not None:
+            return recorded.formats[nsid]
+        found = asked(self._tree, self._function)
+        if found.sizes[nsid] != recorded.sizes[nsid] or found.formats is None:
+            raise OSError(errno.EINVAL, f'its namespace {nsid} has other blocks than the claim found, which recorded '
+                                        'no LBA format')
+        return found.formats[nsid]
+
+    def sanitize(self, policy: pci_cleaning.Policy) -> None:
+        """Have the controller sanitize its NVM subsystem, and wait until it says that it has.
+
+        :raises DriverError: it has not
+        """
+        action = _SANITIZES[policy.erase]
+        self._follow_sanitize()                 # of whoever was here before: it proves nothing about this time
+        self._told(lambda: privileged.start_nvme_sanitize(self._tree.root, self._function.address, self._names(),
+                                                          action))
+        status = self._follow_sanitize()
+        if not status.is_completed or status.action != action:
+            raise self._failed(f'its controller did not sanitize it: SSTAT {status.status}, action {status.action}')
+        LOG.info('The controller of %s says that it sanitized its NVM subsystem.', self._function.address)
+
+    def _follow_sanitize(self) -> nvme_admin.SanitizeStatus:
+        """Wait until no sanitize operation is in progress, and show how far it is meanwhile."""
+        size, reporter = 0, None
+        try:
+            while True:
+                status = self._told(lambda: privileged.nvme_sanitize_status(self._tree.root, self._function.address))
+                if status.status != nvme_admin.IN_PROGRESS:
+                    return status
+                if reporter is None:
+                    size = max(1, sum(disk.size_bytes for disk in self.disks()))
+                    reporter = wiper.Reporter(size, self._lock_fd, quiet=True)
+                reporter('sanitize', min(size - 1, size * status.progress // _SANITIZE_DONE))
+                time.sleep(_LOOK_EVERY_S)
+        finally:
+            if reporter is not None:
+                reporter.end()
+
+    @contextlib.contextmanager
+    def opened(self, disk: pci_disks.Disk, writing: bool = True) -> Iterator[int]:
+        """Open a disk for this process alone. The file system of nobody is on it, and no other process has it open."""
+        fd = self._told(lambda: privileged.open_disk(self._tree.root, self._function.address, disk.name,
+                                                     disk.size_bytes, writing),
+                        f'its namespace {disk.nsid} cannot be opened: ')
+        try:
+            yield fd
+        except BaseException:
+            os.close(fd)                        # a wiper may live, and keeps the lock
+            raise
+        filelock.close(fd)
+
+    def _told(self, call: Callable[[], _Answer], where: str = '') -> _Answer:
+        """Call what needs root. Whoever looks at each new disk, as udev does, is done in a moment."""
+        deadline = time.monotonic() + self._wait_s
+        while True:
+            try:
+                return call()
+            except OSError as error:
+                busy = isinstance(error, BlockingIOError) or error.errno == errno.EBUSY
+                if busy and time.monotonic() < deadline:
+                    time.sleep(_POLL_S)
+                    continue
+                reason = unasked(error) if error.errno in (errno.EACCES, errno.EPERM) else str(error.strerror or error)
+                if error.errno == errno.EBUSY:
+                    raise exception.DeviceInUse(self._assignment.kind, self._assignment.identifier,
+                                                f'{where}{reason}') from error
+                raise self._failed(f'{where}{reason}') from error
+
+    def _failed(self, reason: str) -> exception.UnclaimFailed:
+        return exception.UnclaimFailed(self._assignment.kind, self._assignment.identifier, reason)

@@ -1,0 +1,299 @@
+"""Admin commands of NVM Express: what is sent to a controller, and what it answers, as bytes.
+
+The offsets are those of the NVM Express Base Specification 2.0 and of the NVM Command Set Specification 1.0. Versions
+1.4 and earlier have the same fields in the same places. Commands go through the ioctl that the kernel has for
+them (Linux: include/uapi/linux/nvme_ioctl.h). It needs CAP_SYS_ADMIN for nearly all of them (nvme_cmd_allowed in Linux:
+drivers/nvme/host/ioctl.c).
+
+This module imports nothing of the project: a program that outlives the service uses it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import struct
+from typing import Final
+from typing import NamedTuple
+
+# Opcodes of the admin command set.
+_GET_LOG_PAGE: Final = 0x02
+_IDENTIFY: Final = 0x06
+_FORMAT_NVM: Final = 0x80
+_SANITIZE: Final = 0x84
+
+# Identify: the values of CNS.
+NAMESPACE: Final = 0x00
+CONTROLLER: Final = 0x01
+ACTIVE: Final = 0x02                # identifiers of the namespaces that are attached to the controller
+ALLOCATED: Final = 0x10             # those of all namespaces of the NVM subsystem
+ALLOCATED_NAMESPACE: Final = 0x11   # as NAMESPACE, of one that may be attached to no controller
+PAGE: Final = 4096                  # bytes of every answer to Identify
+_NAMESPACES_A_LIST: Final = PAGE // 4
+_LAST_NSID: Final = 0xFFFFFFFD
+
+# Get Log Page: the Sanitize Status log.
+_SANITIZE_STATUS: Final = 0x81
+_LOG_BYTES: Final = 512
+_ANY_NAMESPACE: Final = 0xFFFFFFFF
+
+# Format NVM: the values of the Secure Erase Settings.
+USER_DATA: Final = 1
+CRYPTOGRAPHIC: Final = 2
+
+# Sanitize: the values of the Sanitize Action.
+BLOCK_ERASE: Final = 2
+OVERWRITE: Final = 3
+CRYPTO_ERASE: Final = 4
+
+# The status of the most recent sanitize operation (SSTAT, bits 2:0).
+NEVER: Final = 0
+COMPLETED: Final = 1
+IN_PROGRESS: Final = 2
+FAILED: Final = 3
+COMPLETED_DEALLOCATED: Final = 4
+_DONE: Final = 0xFFFF               # of SPROG, when no operation is in progress
+
+_IDENTIFY_TIMEOUT_S: Final = 30
+
+
+class Refused(OSError):
+    """The controller answered a command with an error. ``errno`` is EIO, and ``status`` is its status code."""
+
+    def __init__(self, command: str, status: int) -> None:
+        # Bits 10:8 are the type of the status code, bits 7:0 the code; the rest says whether to retry.
+        self.status = status & 0x7FF
+        super().__init__(errno.EIO, f'the controller refused {command} with status {self.status:#05x}'
+                                    f'{_STATUS.get(self.status, "")}')
+
+
+# Of the generic and of the command specific status codes, those that people meet here.
+_STATUS: Final = {
+    0x001: ' (invalid opcode)', 0x002: ' (invalid field)', 0x00B: ' (invalid namespace or format)',
+    0x01C: ' (sanitize failed)', 0x01D: ' (sanitize in progress)', 0x020: ' (namespace is write protected)',
+    0x084: ' (format in progress)', 0x10A: ' (invalid format)', 0x117: ' (sanitize prohibited)',
+    0x286: ' (access denied)'}
+
+
+class Command(ctypes.Structure):
+    """``struct nvme_passthru_cmd``. ``addr`` and ``data_len`` belong to whoever sends it."""
+
+    _fields_ = [
+        ('opcode', ctypes.c_uint8), ('flags', ctypes.c_uint8), ('rsvd1', ctypes.c_uint16), ('nsid', ctypes.c_uint32),
+        ('cdw2', ctypes.c_uint32), ('cdw3', ctypes.c_uint32), ('metadata', ctypes.c_uint64), ('addr', ctypes.c_uint64),
+        ('metadata_len', ctypes.c_uint32), ('data_len', ctypes.c_uint32), ('cdw10', ctypes.c_uint32),
+        ('cdw11', ctypes.c_uint32), ('cdw12', ctypes.c_uint32), ('cdw13', ctypes.c_uint32), ('cdw14', ctypes.c_uint32),
+        ('cdw15', ctypes.c_uint32), ('timeout_ms', ctypes.c_uint32), ('result', ctypes.c_uint32)]
+
+
+# _IOWR('N', 0x41, struct nvme_passthru_cmd) (asm-generic/ioctl.h)
+IOCTL: Final = 3 << 30 | ctypes.sizeof(Command) << 16 | ord('N') << 8 | 0x41
+
+
+class Controller(NamedTuple):
+    """What is asked of the Identify Controller data structure.
+
+    ``total_bytes`` and ``unallocated_bytes`` are 0 where the controller has no namespace management. ``fna`` is of
+    Format NVM, ``sanicap`` of Sanitize.
+    """
+
+    formats: bool
+    manages_namespaces: bool
+    total_bytes: int
+    unallocated_bytes: int
+    sanicap: int
+    fna: int
+
+    @property
+    def formats_cryptographically(self) -> bool:
+        return bool(self.fna & 1 << 2)
+
+    @property
+    def formats_all_at_once(self) -> bool:
+        """Whether Format NVM, or the erasure with it, reaches all namespaces, whichever it names."""
+        return bool(self.fna & 0b11)
+
+    def sanitizes(self, action: int) -> bool:
+        """Whether it can carry out a sanitize action."""
+        return bool(self.sanicap & {CRYPTO_ERASE: 1, BLOCK_ERASE: 1 << 1, OVERWRITE: 1 << 2}[action])
+
+
+class Format(NamedTuple):
+    """How the blocks of a namespace are: the number of the LBA format, and how metadata and protection go with it."""
+
+    lbaf: int
+    extended: bool = False
+    protection: int = 0
+    protection_first: bool = False
+
+    def __str__(self) -> str:
+        protection = f'p{self.protection}{"f" if self.protection_first else ""}' if self.protection else ''
+        return f'{self.lbaf}{"x" if self.extended else ""}{protection}'
+
+
+class Namespace(NamedTuple):
+    """What is asked of the Identify Namespace data structure.
+
+    ``blocks`` is 0 for a namespace that does not exist or is not attached. ``zeroes``: blocks that were deallocated
+    read as zeroes. ``remaining_percent`` is of a format operation, None where the controller does not tell.
+    """
+
+    blocks: int
+    block_bytes: int
+    format: Format
+    shared: bool
+    zeroes: bool
+    remaining_percent: int | None
+
+    @property
+    def size_bytes(self) -> int:
+        return self.blocks * self.block_bytes
+
+
+class SanitizeStatus(NamedTuple):
+    """The Sanitize Status log page. ``progress`` goes from 0 to 65535; ``action`` is that of the last operation."""
+
+    progress: int
+    status: int
+    action: int
+
+    @property
+    def is_completed(self) -> bool:
+        return self.status in (COMPLETED, COMPLETED_DEALLOCATED) and self.progress == _DONE
+
+
+# -- what is sent -----------------------------------------------------------------------------------------------------
+
+
+def identify_command(cns: int, nsid: int = 0) -> Command:
+    return Command(opcode=_IDENTIFY, nsid=nsid, cdw10=cns, timeout_ms=_IDENTIFY_TIMEOUT_S * 1000)
+
+
+def format_command(nsid: int, wanted: Format, erase: int, timeout_s: int) -> Command:
+    """Format NVM: the lower four bits of the format and the upper two are apart."""
+    return Command(opcode=_FORMAT_NVM, nsid=nsid, timeout_ms=timeout_s * 1000, cdw10=(
+        (wanted.lbaf & 0xF) | wanted.extended << 4 | wanted.protection << 5 | wanted.protection_first << 8
+        | erase << 9 | (wanted.lbaf >> 4 & 0b11) << 12))
+
+
+def sanitize_command(action: int) -> Command:
+    """Sanitize in the restricted mode, in which a failure is lifted by another sanitize operation alone.
+
+    An overwrite makes one pass, with zeroes.
+    """
+    return Command(opcode=_SANITIZE, cdw10=action | (1 << 4 if action == OVERWRITE else 0),
+                   timeout_ms=_IDENTIFY_TIMEOUT_S * 1000)
+
+
+def sanitize_status_command() -> Command:
+    return Command(opcode=_GET_LOG_PAGE, nsid=_ANY_NAMESPACE, cdw10=_SANITIZE_STATUS | (_LOG_BYTES // 4 - 1) << 16,
+                   timeout_ms=_IDENTIFY_TIMEOUT_S * 1000)
+
+
+# -- what is answered -------------------------------------------------------------------------------------------------
+
+
+def read_controller(data: bytes) -> Controller:
+    oacs, = struct.unpack_from('<H', data, 256)
+    sanicap, = struct.unpack_from('<I', data, 328)
+    manages = bool(oacs & 1 << 3)
+    total, unallocated = (int.from_bytes(data[start:start + 16], 'little') if manages else 0 for start in (280, 296))
+    return Controller(bool(oacs & 1 << 1), manages, total, unallocated, sanicap, data[524])
+
+
+def read_namespace(data: bytes) -> Namespace:
+    blocks, = struct.unpack_from('<Q', data, 0)
+    flbas, dps, nmic, fpi, dlfeat = data[26], data[29], data[30], data[32], data[33]
+    lbaf = flbas & 0xF | (flbas >> 5 & 0b11) << 4
+    return Namespace(
+        blocks, _block_bytes(data, lbaf), Format(lbaf, bool(flbas & 1 << 4), dps & 0b111, bool(dps & 1 << 3)),
+        bool(nmic & 1), dlfeat & 0b111 == 1, fpi & 0x7F if fpi & 1 << 7 else None)
+
+
+def _block_bytes(data: bytes, lbaf: int) -> int:
+    shift = data[128 + 4 * lbaf + 2]
+    return 1 << shift if shift else 0           # 0: the format does not exist
+
+
+def read_list(data: bytes) -> list[int]:
+    """The identifiers of a namespace list, which ends with a zero or is full."""
+    found = []
+    for nsid, in struct.iter_unpack('<I', data):
+        if not nsid:
+            break
+        found.append(nsid)
+    return found
+
+
+def read_sanitize_status(data: bytes) -> SanitizeStatus:
+    progress, status, command = struct.unpack_from('<HHI', data)
+    return SanitizeStatus(progress, status & 0b111, command & 0b111)
+
+
+# -- the ioctl --------------------------------------------------------------------------------------------------------
+
+
+def submit(fd: int, command: Command, size: int = 0) -> bytes:
+    """Send a command to the controller whose device is open, and wait for its answer. Nothing ends this wait early.
+
+    :param size: how many bytes the controller writes
+    :returns: these bytes
+    :raises Refused: the controller refused it
+    :raises OSError: EACCES: the kernel refused it, because this process has no CAP_SYS_ADMIN; else, it was not sent, or
+        nobody knows what became of it
+    """
+    buffer = ctypes.create_string_buffer(size) if size else None
+    command.addr, command.data_len = (ctypes.addressof(buffer), size) if buffer is not None else (0, 0)
+    status = fcntl.ioctl(fd, IOCTL, command)
+    if status:
+        raise Refused(_NAMES[command.opcode], status)
+    return b'' if buffer is None else buffer.raw
+
+
+_NAMES: Final = {_GET_LOG_PAGE: 'Get Log Page', _IDENTIFY: 'Identify', _FORMAT_NVM: 'Format NVM',
+                 _SANITIZE: 'Sanitize'}
+
+
+def identify_controller(fd: int) -> Controller:
+    """:raises OSError: as :func:`submit`"""
+    return read_controller(submit(fd, identify_command(CONTROLLER), PAGE))
+
+
+def identify_namespace(fd: int, nsid: int, cns: int = NAMESPACE) -> Namespace:
+    """:raises OSError: as :func:`submit`"""
+    return read_namespace(submit(fd, identify_command(cns, nsid), PAGE))
+
+
+def namespaces(fd: int, cns: int) -> list[int]:
+    """List the identifiers of namespaces: :data:`ACTIVE` or :data:`ALLOCATED`.
+
+    :raises OSError: as :func:`submit`
+    """
+    found: list[int] = []
+    while True:
+        more = read_list(submit(fd, identify_command(cns, found[-1] if found else 0), PAGE))
+        found += more
+        if len(more) < _NAMESPACES_A_LIST or found[-1] >= _LAST_NSID:
+            return found
+
+
+def format_namespace(fd: int, nsid: int, wanted: Format, erase: int, timeout_s: int) -> None:
+    """Format a namespace and erase what it had. Blocks until the controller has done that.
+
+    :raises OSError: as :func:`submit`
+    """
+    submit(fd, format_command(nsid, wanted, erase, timeout_s))
+
+
+def start_sanitize(fd: int, action: int) -> None:
+    """Start to sanitize all of the NVM subsystem. The controller goes on with it, also after a power cut.
+
+    :raises OSError: as :func:`submit`
+    """
+    submit(fd, sanitize_command(action))
+
+
+def sanitize_status(fd: int) -> SanitizeStatus:
+    """:raises OSError: as :func:`submit`"""
+    return read_sanitize_status(submit(fd, sanitize_status_command(), _LOG_BYTES))

@@ -1,0 +1,81 @@
+"""Run an operator's program that cleans a device, and judge its proof.
+
+The contract stands in the guide for operators ("PCI functions", "A program of your own"). The program has the rights of
+the service: the privileged daemon takes no program from anybody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+import os
+import secrets
+import subprocess
+from typing import Any
+from typing import Final
+import unicodedata
+
+from devicetrack import exception
+from devicetrack import log
+from devicetrack.virt.libvirt import children
+from devicetrack.virt.libvirt import root
+
+LOG = log.logger(__name__)
+
+# EX_TEMPFAIL (sysexits.h): the device is as it was, and the next audit tries again.
+LATER: Final = 75
+_PATH: Final = '/usr/sbin:/usr/bin:/sbin:/bin'
+_SHOWN: Final = 200                     # characters of what it printed, in a message
+_LONGEST_LINE: Final = 1 << 16
+
+
+def clean(program: str, address: str, facts: Mapping[str, str], lock_fd: int, limit_s: int) -> None:
+    """Run a program on a PCI function, and wait for its proof. Blocks as long as the limit says.
+
+    :param facts: of the environment, without their prefix ``DEVICETRACK_``
+    :raises TryLater: it says that it cannot do it now
+    :raises CommandFailed: nothing proves that the function is clean
+    """
+    try:
+        found = root.program(program) if os.geteuid() == 0 else os.path.realpath(program, strict=True)
+    except OSError as error:
+        raise exception.CommandFailed(program, f'it cannot be run: {error.strerror or error}') from error
+    token = secrets.token_hex(16)
+    environment = {'PATH': _PATH, 'LANG': 'C.UTF-8', 'DEVICETRACK_TOKEN': token, 'DEVICETRACK_LOCK_FD': str(lock_fd),
+                   **{f'DEVICETRACK_{name}': value for name, value in facts.items()}}
+    command = (*children.command('supervisor'), '--lock-fd', str(lock_fd), '--limit', str(limit_s), '--', found,
+               'clean', address)
+    LOG.info('Running %s on %s, for %d s at most.', program, address, limit_s)
+    last: dict[str, Any] = {}
+    try:
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                                 pass_fds=(lock_fd,), start_new_session=True, env=environment, cwd='/')
+    except OSError as error:
+        raise exception.CommandFailed(program, f'it cannot be run: {error.strerror}') from error
+    with child:
+        assert child.stdout is not None
+        while line := child.stdout.readline(_LONGEST_LINE):
+            last = children.read(line)
+            LOG.debug('%s on %s: %s %%.', program, address, last.get('done'))
+    if last.get('phase') != 'ended' or child.returncode != 0:
+        reason = last.get('reason') if last.get('phase') == 'failed' else children.end(child.returncode)
+        raise exception.CommandFailed(program, str(reason))
+    status, proof, said = last['status'], last['proof'], cleaned(last['said'])
+    if status == LATER:
+        raise TryLater(said)
+    if status != 0:
+        raise exception.CommandFailed(program, f'{children.end(status)}: {said}')
+    if proof != f'clean {address} {token}':
+        raise exception.CommandFailed(
+            program, f'its last line is no proof (clean, the address and DEVICETRACK_TOKEN): {said}')
+    LOG.info('%s says that %s is clean.', program, address)
+
+
+class TryLater(Exception):
+    """The program cannot clean the device now. The text is the end of what it printed."""
+
+
+def cleaned(text: str) -> str:
+    """The end of a program's output for a message: one line without control characters."""
+    words = ''.join(one if unicodedata.category(one)[0] not in 'CZ' else ' ' for one in text).split()
+    line = ' '.join(words)
+    return (line if len(line) <= _SHOWN else f'…{line[-_SHOWN:]}') or 'it printed nothing'

@@ -1,0 +1,119 @@
+"""The namespaces of an NVMe controller as a record: what a claim found, and whether it is so again. No I/O.
+
+The text is for the details of an assignment. Its words::
+
+    1:1073741824:512            namespace 1: its bytes, and the bytes of a block
+    1:1073741824:512:0          the same, and the LBA format, as the controller numbers it
+    detached:2:1048576:4096     a namespace that is attached to no controller that was asked
+    capacity:2147483648:0       all bytes of the NVM subsystem, and those that no namespace has
+
+The last three come from the controller itself, which root alone can ask. Without them they are not compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+import re
+from typing import Final
+from typing import NamedTuple
+
+from devicetrack.virt.libvirt import nvme_admin
+
+_FORMAT: Final = re.compile(r'([0-9]+)(x?)(?:p([0-7])(f?))?')
+
+
+class Size(NamedTuple):
+    """The bytes of a namespace, and those of a block."""
+
+    size_bytes: int
+    block_bytes: int
+
+
+class Record(NamedTuple):
+    """The namespaces of a controller by their identifiers. ``formats`` is None without the word of the controller."""
+
+    sizes: Mapping[int, Size]
+    formats: Mapping[int, nvme_admin.Format] | None = None
+    detached: Mapping[int, Size] = {}
+    total_bytes: int = 0
+    unallocated_bytes: int = 0
+
+    def __str__(self) -> str:
+        formats = {nsid: f':{form}' for nsid, form in (self.formats or {}).items()}
+        words = [f'{nsid}:{size.size_bytes}:{size.block_bytes}{formats.get(nsid, "")}'
+                 for nsid, size in sorted(self.sizes.items())]
+        words += [f'detached:{nsid}:{size.size_bytes}:{size.block_bytes}'
+                  for nsid, size in sorted(self.detached.items())]
+        if self.total_bytes or self.unallocated_bytes:
+            words.append(f'capacity:{self.total_bytes}:{self.unallocated_bytes}')
+        return ' '.join(words)
+
+
+def parse(text: str) -> Record:
+    """Read a text of :class:`Record`.
+
+    :raises ValueError: it is none
+    """
+    sizes: dict[int, Size] = {}
+    formats: dict[int, nvme_admin.Format] = {}
+    detached: dict[int, Size] = {}
+    total = unallocated = 0
+    for word in text.split():
+        first, *rest = word.split(':')
+        if first == 'capacity':
+            total, unallocated = map(int, rest)
+        elif first == 'detached':
+            nsid, size, block = map(int, rest)
+            detached[nsid] = Size(size, block)
+        else:
+            sizes[int(first)] = Size(int(rest[0]), int(rest[1]))
+            if len(rest) > 2:
+                formats[int(first)] = _format(rest[2])
+    if formats and formats.keys() != sizes.keys():
+        raise ValueError(text)
+    return Record(sizes, formats or None, detached, total, unallocated)
+
+
+def _format(text: str) -> nvme_admin.Format:
+    found = _FORMAT.fullmatch(text)
+    if found is None:
+        raise ValueError(text)
+    return nvme_admin.Format(int(found[1]), bool(found[2]), int(found[3] or 0), bool(found[4]))
+
+
+def difference(recorded: Record, found: Record, formatted: bool = False) -> str | None:
+    """Say what is not as it was recorded; None if all is.
+
+    What the record has not from the controller is not compared.
+
+    :param formatted: whether sizes and formats of attached namespaces are left out, since they are about to be restored
+    """
+    for what, before, now in (('namespaces', recorded.sizes, found.sizes),
+                              ('detached namespaces', recorded.detached, found.detached)):
+        if what != 'namespaces' and recorded.formats is None:
+            continue
+        if before.keys() != now.keys():
+            return f'there are the {what} {_ids(now)}, and the claim found {_ids(before)}'
+    for nsid, size in recorded.sizes.items():
+        now_size = found.sizes[nsid]
+        if not formatted and size != now_size:
+            return (f'namespace {nsid} has {now_size.size_bytes} bytes in blocks of {now_size.block_bytes}, and the '
+                    f'claim found {size.size_bytes} in blocks of {size.block_bytes}')
+    if recorded.formats is None:
+        return None
+    for nsid, form in recorded.formats.items():
+        now_form = (found.formats or {}).get(nsid)
+        if not formatted and form != now_form:
+            return f'namespace {nsid} has the LBA format {now_form}, and the claim found {form}'
+    for nsid, size in recorded.detached.items():
+        if size != found.detached[nsid]:
+            return f'the detached namespace {nsid} has another size'
+    if not formatted and (recorded.total_bytes, recorded.unallocated_bytes) != (
+            found.total_bytes, found.unallocated_bytes):
+        return (f'{found.unallocated_bytes} of {found.total_bytes} bytes are in no namespace, and the claim found '
+                f'{recorded.unallocated_bytes} of {recorded.total_bytes}')
+    return None
+
+
+def _ids(namespaces: Mapping[int, Size]) -> str:
+    return ', '.join(map(str, sorted(namespaces))) or 'none'

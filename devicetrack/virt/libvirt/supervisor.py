@@ -1,0 +1,143 @@
+"""The program that runs an operator's program on a device: one process for one device.
+
+It is a process of its own so that the time limit holds when the service is gone: it inherits the descriptor of the
+lock file, and so does the program, and as long as either runs nobody else can take the lock. It imports what it needs
+before it begins, so an upgrade meanwhile does not affect it. The program is run without a shell, in a session of its
+own, which is killed as a group at the limit and also after the program has ended. What it prints is read to its end,
+and only the last part is kept. On standard output this writes one JSON object a line::
+
+    {"phase": "program", "done": 34, "of": 100}
+    {"phase": "ended", "status": 0, "proof": "clean 0000:81:00.0 3f0c…", "said": "…"}
+
+``proof`` is the last line of the program's standard output. ``said`` is the end of all that it printed. A status below
+zero is the number of a signal. ``{"phase": "failed", "reason": …}`` says that the program was not run, or did not end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+
+from devicetrack.virt.libvirt import wiper
+
+KEPT = 4096                     # bytes of what the program prints
+_PERCENT = re.compile(rb'progress ([0-9]{1,3})')
+_ENDS_IN_S = 10.0               # so long who was killed may take to end
+_LOOK_EVERY_S = 1.0
+
+
+class TooLong(Exception):
+    """The program did not end in its time."""
+
+
+class Output:
+    """The end of what a program printed."""
+
+    def __init__(self) -> None:
+        self._kept = b''
+
+    def add(self, data: bytes) -> None:
+        self._kept = (self._kept + data)[-KEPT:]
+
+    @property
+    def lines(self) -> list[bytes]:
+        return self._kept.rstrip(b'\n').split(b'\n')
+
+    @property
+    def percent(self) -> int | None:
+        """The last progress among whole lines, None if there is none."""
+        found = [number for line in self._kept.split(b'\n')[:-1] if (number := _PERCENT.fullmatch(line.strip()))]
+        return min(int(found[-1][1]), 100) if found else None
+
+    @property
+    def text(self) -> str:
+        return self._kept.decode(errors='replace')
+
+
+def run(command: list[str], lock_fd: int, limit_s: float, reporter: wiper.Reporter) -> tuple[int, Output, Output]:
+    """Run a program to its end, and kill what it left of its group.
+
+    :returns: its status, and what it printed on standard output and on both
+    :raises TooLong: it did not end in its time, and was killed
+    :raises OSError: it cannot be run
+    """
+    out_reader, out_writer = os.pipe()
+    error_reader, error_writer = os.pipe()
+    try:
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out_writer, stderr=error_writer,
+                                 pass_fds=(lock_fd,), start_new_session=True, cwd='/', umask=0o077)
+    finally:
+        os.close(out_writer)
+        os.close(error_writer)
+    out, everything = Output(), Output()
+    poll = select.poll()
+    for fd in (out_reader, error_reader):
+        os.set_blocking(fd, False)
+        poll.register(fd, select.POLLIN)
+    deadline = time.monotonic() + limit_s
+    try:
+        while (status := child.poll()) is None:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TooLong
+            for fd, _events in poll.poll(min(left, _LOOK_EVERY_S) * 1000):
+                with contextlib.suppress(BlockingIOError):
+                    if not _read(fd, everything, out if fd == out_reader else None):
+                        poll.unregister(fd)
+            # Never 100: that is the proof's to say.
+            reporter('program', min(out.percent or 0, 99))
+        # What it printed last is in the pipes. A child that it left may hold them open, so nobody waits for their end.
+        for fd in (out_reader, error_reader):
+            with contextlib.suppress(BlockingIOError):
+                while _read(fd, everything, out if fd == out_reader else None):
+                    pass
+        return status, out, everything
+    finally:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(_ENDS_IN_S)          # the kernel may keep it, waiting for a device
+        os.close(out_reader)
+        os.close(error_reader)
+
+
+def _read(fd: int, everything: Output, out: Output | None) -> bool:
+    """Read what is there; False at the end.
+
+    :raises BlockingIOError: there is nothing now
+    """
+    data = os.read(fd, 65536)
+    everything.add(data)
+    if out is not None:
+        out.add(data)
+    return bool(data)
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description='Run a program on a device, with a limit of time.')
+    parser.add_argument('--lock-fd', type=int, required=True, help='held open until the end; progress is written there')
+    parser.add_argument('--limit', type=float, required=True, help='in seconds')
+    parser.add_argument('command', nargs='+')
+    options = parser.parse_args(arguments)
+    reporter = wiper.Reporter(100)
+    try:
+        reporter = wiper.Reporter(100, wiper.lock_file(options.lock_fd, sys.stdin.fileno()))
+        status, out, everything = run(options.command, options.lock_fd, options.limit, reporter)
+    except TooLong:
+        reporter.write({'phase': 'failed', 'reason': f'it did not end in {options.limit:g} s, and was killed'})
+        return 1
+    except OSError as error:
+        reporter.write({'phase': 'failed', 'reason': f'it cannot be run: {error.strerror}'})
+        return 1
+    finally:
+        reporter.end()
+    reporter.write({'phase': 'ended', 'status': status, 'proof': out.lines[-1].decode(errors='replace')[:KEPT],
+                    'said': everything.text})
+    return 0
