@@ -15,6 +15,7 @@ from typing import NamedTuple
 from unittest import mock
 
 from devicetrack import exception
+from devicetrack import vocabulary
 from devicetrack.claims import resume
 from devicetrack.claims.life import Arrival
 from devicetrack.claims.life import Life
@@ -34,6 +35,7 @@ from devicetrack.tests.model.world import Shape
 NAMESPACES: Final = Shape(devices=2)
 MDEVS: Final = Shape(devices=0, mdevs=2)
 CARD: Final = Shape(devices=3, shared=False, card=True)
+GROUP: Final = Shape(devices=3, shared=False, group=2)
 
 
 class Mutant(NamedTuple):
@@ -152,6 +154,12 @@ def frees_before_the_row_is_gone() -> Iterator[None]:
 def excludes_nothing() -> Iterator[None]:
     with mock.patch.object(Ledger, '_reconsider', lambda ledger, units: None), \
             mock.patch.object(exclusion.Exclusion, 'is_excluded', lambda tokens, unit: False):
+        yield
+
+
+@mutant('a member of a group is held → its instance alone gets the others', 'a group excludes nothing', GROUP)
+def groups_exclude_nothing() -> Iterator[None]:
+    with mock.patch.dict(exclusion._AGAINST, {vocabulary.TOGETHER: ()}):
         yield
 
 
