@@ -216,6 +216,36 @@ class RestartTestCase(pci_hosts.PCIHostsTestCase):
             self.assert_runs_on(host, neighbour, host.pair)
 
 
+class InterruptedTestCase(pci_hosts.PCIHostsTestCase):
+
+    def test_a_confirmation_is_interrupted_at_every_write_to_the_kernel(self) -> None:
+        region, request = self.region, DeviceRequest.of((VF, 1), (DISK, 1))
+        self.one.functions.dies = True          # so each function has to be brought back
+        refused = 0
+        while True:
+            instance = region.spawn('one', request=request)
+            mine = set(self.identifiers(self.one, instance))
+            migration = region.resize(instance, 'two', request=request)
+            self.one.hardware.fail_after(refused)
+            try:
+                region.confirm(instance, migration)
+                break
+            except exception.UnclaimFailed:
+                refused += 1
+            migration.status = 'confirmed'
+            self.assertLessEqual({record.identifier for record in self.one.records()}, mine)
+            self.one.restart()
+            self.assertNotEqual([], self.one.records())         # what could not be given back is not lost
+            self.one.hardware.fail_after(None)
+            self.one.audit()
+            self.assert_nothing_left(self.one)
+            self.assertEqual([], region.audit())
+            region.delete(instance)
+        self.one.hardware.fail_after(None)
+        self.assert_nothing_left(self.one)
+        self.assertGreater(refused, 4)          # two functions, each with an override, a driver and a reset
+
+
 class StayingTestCase(pci_hosts.PCIHostsTestCase):
     """Whatever is done to a guest that stays where it is, its functions stay its own."""
 
