@@ -163,16 +163,17 @@ class FakeHost:
 
     def add_function(self, address: str, resource_class: str = 'CUSTOM_FUNCTION', physfn: str | None = None,
                      has_vfs: bool = False, vf_number: int = -1, group: str | None = None, serial: str = '',
-                     numa_node: int | None = 0, proven: bool = True) -> DeviceKey:
+                     numa_node: int | None = 0, proven: bool = True, traits: Iterable[str] = ()) -> DeviceKey:
         """Add a PCI function. What guests leave in it is empty.
 
         :param physfn: the address of the physical function of a virtual one; neither goes beside the other
         :param has_vfs: whether it is a physical function with virtual ones
         :param group: functions of one group go together
         :param proven: as in :meth:`add_namespace`
+        :param traits: what the options give it; guests move live with ``HW_PCI_LIVE_MIGRATABLE``
         """
         device, fields = fake_functions.function(address, resource_class, physfn, has_vfs, vf_number, group, serial,
-                                                 numa_node)
+                                                 numa_node, traits)
         with self.lock:
             self.kinds |= {PCI}
             self._put(device._replace(details=_details_text(PCIDetails, **fields)), address)
@@ -180,10 +181,14 @@ class FakeHost:
                 self.unproven.add(device.key)
         return device.key
 
-    def add_card(self, address: str, vfs: int, of_pf: str = 'CUSTOM_PF', of_vf: str = 'CUSTOM_VF') -> list[DeviceKey]:
-        """Add a physical function ``….0`` and its virtual ones, with the resource classes of either."""
+    def add_card(self, address: str, vfs: int, of_pf: str = 'CUSTOM_PF', of_vf: str = 'CUSTOM_VF',
+                 traits: Sequence[str] = ()) -> list[DeviceKey]:
+        """Add a physical function ``….0`` and its virtual ones, with the resource classes of either.
+
+        :param traits: those of the virtual ones, as in :meth:`add_function`
+        """
         return [self.add_function(address, of_pf, has_vfs=True), *(
-            self.add_function(f'{address[:-1]}{number + 1}', of_vf, address, vf_number=number)
+            self.add_function(f'{address[:-1]}{number + 1}', of_vf, address, vf_number=number, traits=traits)
             for number in range(vfs))]
 
     def add_parent(self, name: str, costs: Mapping[str, int] | None = None, units: int = 16,

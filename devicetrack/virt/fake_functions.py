@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 import re
 from typing import Any
 from typing import Final
@@ -24,7 +25,7 @@ def is_address(text: str) -> bool:
 
 
 def function(address: str, resource_class: str, physfn: str | None, has_vfs: bool, vf_number: int, group: str | None,
-             serial: str, numa_node: int | None) -> tuple[InventoryDevice, dict[str, Any]]:
+             serial: str, numa_node: int | None, traits: Iterable[str]) -> tuple[InventoryDevice, dict[str, Any]]:
     """A function as the inventory has it, without its details, and the fields of these."""
     device_type = 'type-VF' if physfn is not None else 'type-PF' if has_vfs else 'type-PCI'
     exclusions = []
@@ -41,7 +42,7 @@ def function(address: str, resource_class: str, physfn: str | None, has_vfs: boo
             {'address': address, 'vendor_id': '1b36', 'product_id': '0010', 'subsystem': '1af4:1100', 'serial': serial,
              'parent_address': physfn or '', 'vf_number': vf_number, 'device_type': device_type, 'driver': 'nvme',
              'parent_card': '' if physfn is None else f'1b36:0010 1af4:1100 {physfn.rpartition(".")[2]}',
-             'parent_serial': '', 'disks': '', 'traits_of_spec': []})
+             'parent_serial': '', 'disks': '', 'traits_of_spec': sorted(traits)})
 
 
 def differs(found: dict[str, Any], recorded: PCIDetails) -> str | None:

@@ -6,6 +6,7 @@ import contextlib
 from typing import Any
 
 from devicetrack import exception
+from devicetrack.objects import traits
 from devicetrack.testing import compute_service
 from devicetrack.testing.crash import explore
 from devicetrack.testing.crash import invariant
@@ -20,7 +21,7 @@ def machine() -> Machine:
     for number in range(4):
         made.add_namespace(f'd{number}')
     made.add_parent('p0', units=4)
-    made.add_card('0000:81:00.0', 4, service.CARD, service.VF)
+    made.add_card('0000:81:00.0', 4, service.CARD, service.VF, [traits.PCI_LIVE_MIGRATABLE])
     for number in range(2):
         made.add_function(f'0000:82:00.{number}', service.PAIR, group='pair')
     return made
@@ -444,7 +445,6 @@ class SameHostDropNew(DropNew):
 class LiveMigration(Move):
     name = 'live migration'
     kind = compute_service.LIVE_MIGRATION
-    flavor = service.MOVABLE
 
     def claim(self, world: World) -> Any:
         """Ask both ends, and claim at the destination; which device becomes which."""

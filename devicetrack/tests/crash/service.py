@@ -61,8 +61,6 @@ NONE: Final = Flavor(name='none')
 SMALL: Final = Flavor(name='small', pmem=1, vgpu=1, vfs=1)
 LARGE: Final = Flavor(name='large', pmem=2, vgpu=2, vfs=2)
 WHOLE: Final = Flavor(name='whole', pmem=1, cards=1, pairs=1)
-# Its guests can move while they run.
-MOVABLE: Final = Flavor(name='movable', pmem=1, vgpu=1)
 
 
 class Data(compute_service.ServiceData):
