@@ -8,11 +8,13 @@
         file.write(b'what a guest leaves')
 
 A file stands for the bytes of a disk, whichever driver has it. Whoever opens the disk by
-:func:`devicetrack.virt.libvirt.privileged.open_disk` opens that file.
+:func:`devicetrack.virt.libvirt.privileged.open_disk` opens that file. Its controller can do nothing but answer which
+namespace it has.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 import errno
 import os
 from typing import Any
@@ -21,6 +23,7 @@ from typing import Final
 import fixtures
 
 from devicetrack.testing import pci
+from devicetrack.virt.libvirt import nvme_admin
 from devicetrack.virt.libvirt import privileged
 
 _BLOCK_BYTES: Final = 512
@@ -34,7 +37,10 @@ class DiskHost(pci.PCIHost):
         super()._setUp()
         self._disks: str = self.useFixture(fixtures.TempDir()).path
         self._open_disk: Any = privileged.open_disk
-        self.useFixture(fixtures.MonkeyPatch(f'{privileged.__name__}.open_disk', self._opened))
+        self._ask: tuple[Any, Any] = privileged.read_nvme_controller, privileged.read_nvme_namespaces
+        for name, made in (('open_disk', self._opened), ('read_nvme_controller', self._controller),
+                           ('read_nvme_namespaces', self._namespaces)):
+            self.useFixture(fixtures.MonkeyPatch(f'{privileged.__name__}.{name}', made))
 
     def add_disk(self, address: str, serial: str, size_bytes: int, group: int | None = None) -> str:
         """Add a disk of zeroes.
@@ -62,6 +68,20 @@ class DiskHost(pci.PCIHost):
                            (f'{namespace}/queue/logical_block_size', f'{_BLOCK_BYTES}')):
             with open(os.path.join(controller, path), 'w', encoding='ascii') as file:
                 file.write(f'{text}\n')
+
+    def _controller(self, sysfs: str, address: str) -> nvme_admin.Controller:
+        if sysfs != self.root or address not in self._contents:
+            asked: nvme_admin.Controller = self._ask[0](sysfs, address)
+            return asked
+        return nvme_admin.Controller(False, False, 0, 0, 0, 0)
+
+    def _namespaces(self, sysfs: str, address: str) -> Mapping[int, privileged.KnownNamespace]:
+        if sysfs != self.root or address not in self._contents:
+            asked: Mapping[int, privileged.KnownNamespace] = self._ask[1](sysfs, address)
+            return asked
+        blocks = os.path.getsize(self._contents[address]) // _BLOCK_BYTES
+        return {1: privileged.KnownNamespace(True, nvme_admin.Namespace(
+            blocks, _BLOCK_BYTES, nvme_admin.Format(0), False, True, None))}
 
     def _opened(self, sysfs: str, address: str, name: str, size_bytes: int, writing: bool = True) -> int:
         if sysfs != self.root or address not in self._contents:

@@ -35,7 +35,7 @@ HASHES = {
     'devicetrack.RequestedDevices': '1.0-88c128db6d7d3d8861eeed2f8050ba4b',
     'devicetrack.PCIDevice': '1.0-66a5736c874193b69593e5a1fe2ec8ea',
     'devicetrack.PCIDeviceList': '1.0-15ecf022a68ddbb8c2a6739cfc9f8f5e',
-    'devicetrack.PCIDetails': '1.0-53d5f6515dc6d76f8c78212de4ea4ef5',
+    'devicetrack.PCIDetails': '1.0-9c1297ea776ce96e1c1b8b307949cc3c',
     'devicetrack.VFDetails': '1.0-57916d9dc62a604a088002a9a162a0d1',
     'devicetrack.VPMEMDetails': '1.0-808c311127a19643fafa92de6aeb67a4',
 }

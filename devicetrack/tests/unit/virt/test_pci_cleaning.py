@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import threading
@@ -234,6 +235,7 @@ class FormatTestCase(DiskTestCase):
         self.host.bind(vf, 'nvme')
         controller = self.controllers.add(vf)
         specs = {'address': vf}
+        self.configuration.set('devicetrack_pci', vfs=[json.dumps({'address': physical, 'private_namespaces': True})])
         controller.fna = 0b001
         kind = self.kind(specs, cleaning='nvme-format')
         self.assertIn('erases what others have', str(self.devices(kind)[vf].unhealthy))
