@@ -22,15 +22,14 @@ CREATED: Final = 'created'
 ADOPTED: Final = 'adopted'
 ORIGINS: Final = (CREATED, ADOPTED)
 
-# How strictly devices follow the NUMA nodes of a request. ``legacy`` also accepts devices whose node is unknown.
+# How strictly devices follow the NUMA nodes of a request. ``legacy`` also accepts devices whose node is unknown, and
+# ``socket`` those of nodes on the same processor socket.
 REQUIRED: Final = 'required'
+SOCKET: Final = 'socket'
 PREFERRED: Final = 'preferred'
 LEGACY: Final = 'legacy'
 NONE: Final = 'none'
-NUMA_AFFINITY_POLICIES: Final = (REQUIRED, PREFERRED, LEGACY, NONE)
-# Services have one policy more, and there it is ``preferred`` here: of a device the NUMA node is known and the socket
-# is not, and near is on the same socket too.
-SOCKET: Final = 'socket'
+NUMA_AFFINITY_POLICIES: Final = (REQUIRED, SOCKET, PREFERRED, LEGACY, NONE)
 
 # Why a device may not be handed out. A device with several of these reasons is free again when the last one ends.
 DRAINED: Final = 'drained'
@@ -100,11 +99,6 @@ _NUMA_PROVIDER = re.compile('numa[0-9]+')
 def is_uuid(value: object) -> bool:
     """Whether a value is a UUID in its canonical form: text, lower case, with hyphens."""
     return isinstance(value, str) and _UUID.fullmatch(value) is not None
-
-
-def numa_policy(text: object) -> object:
-    """The policy of ours for one that a service has; any other value as it is."""
-    return PREFERRED if text == SOCKET else text
 
 
 def pmem_resource_class(label: str) -> str:

@@ -37,12 +37,12 @@ def check_text(where: str, value: Any) -> str:
     raise exception.BadRequest(where, value, 'must be a text')
 
 
-def check_affinity(numa_nodes: Any, policy: Any) -> tuple[frozenset[int], str]:
+def check_affinity(numa_nodes: Any, policy: Any) -> tuple[frozenset[int], str | None]:
     """:raises BadRequest: they are no numbers of NUMA nodes, or there is no such policy"""
     if isinstance(numa_nodes, str) or not isinstance(numa_nodes, Collection) or any(
             type(node) is not int or node < 0 for node in numa_nodes):
         raise exception.BadRequest('numa_nodes', numa_nodes, 'must be a collection of whole numbers from 0')
-    if policy not in vocabulary.NUMA_AFFINITY_POLICIES:
+    if policy is not None and policy not in vocabulary.NUMA_AFFINITY_POLICIES:
         raise exception.BadRequest('numa_affinity_policy', policy,
                                    f'must be one of {", ".join(vocabulary.NUMA_AFFINITY_POLICIES)}')
     return frozenset(numa_nodes), policy

@@ -190,7 +190,8 @@ class ClaimManager:
 
         Sets ``instance.resources``; the caller saves the instance. When setting it raises, the claim is given back.
 
-        :param instance: ``uuid`` is read, and ``flavor.extra_specs`` when there is a flavor
+        :param instance: ``uuid`` is read, ``flavor.extra_specs`` when there is a flavor, and of
+            ``image_meta.properties`` the NUMA policy, when there is an image
         :param allocations: placement's ``{provider UUID: {'resources': {CLASS: amount}}}``, of which classes that
             are not ours are skipped, and so are providers of other hosts: the claim's ``skipped`` names those; or a
             :class:`~devicetrack.objects.DeviceRequest`; None and {} claim nothing
@@ -205,26 +206,28 @@ class ClaimManager:
         :raises OutcomeUnknown: the commit may have happened; the devices stay held until the store has said
         """
         host = self._open_for(nodename, instance)
-        demand = host.views.providers.demand(allocations, getattr(instance, 'flavor', None))
+        demand = host.views.providers.demand(allocations, getattr(instance, 'flavor', None), instance)
         records = host.life.take(instance.uuid, demand) if demand.items else []
         resources = host.life.resources(instance.uuid, records)
         return Claim(host.life, host.instances, instance, resources, {'resources': resources},
                      skipped=demand.skipped).keep()
 
     def narrow_claim(self, context: Any, claim: Claim, numa_nodes: Collection[int],
-                     numa_affinity_policy: str = vocabulary.REQUIRED, wait: bool = True) -> Fields:
+                     numa_affinity_policy: str | None = vocabulary.REQUIRED, wait: bool = True) -> Fields:
         """Exchange devices of a claim for such on these NUMA nodes, for a service that knows the nodes after the claim.
 
         For a claim that was made just now, before :meth:`realize`. Each device that is not on one of the nodes is
         exchanged for one of its resource class that is, from its provider, unless the request left every provider to
-        this host. The claim keeps its id and its order, and has the new devices in ``resources`` and ``fields``. New
-        rows and the end of the old ones are one transaction, so the claim has one device or the other at any time, also
-        after a crash; then the old ones go back as by :meth:`.claim.Claim.abort`. What of them cannot go back now
-        waits for the audit.
+        this host; an alias means the new device too. The claim keeps its id and its order, and has the new devices in
+        ``resources`` and ``fields``. New rows and the end of the old ones are one transaction, so the claim has one
+        device or the other at any time, also after a crash; then the old ones go back as by
+        :meth:`.claim.Claim.abort`. What of them cannot go back now waits for the audit.
 
         :param numa_nodes: those that the guest is pinned to; none of them means no wish
         :param numa_affinity_policy: ``required``; ``preferred``: a device stays when there is none near; ``legacy``:
-            so does one that knows no node; ``none`` exchanges nothing
+            so does one that knows no node; ``socket``: so does one on a socket of the nodes; ``none`` exchanges
+            nothing. None is, for functions that were asked for by an alias, the policy of flavor, image or alias, and
+            ``preferred`` for all others
         :param wait: without it what has to be wiped of the old devices is wiped in the background
         :returns: what it set on the instance; nothing when nothing was exchanged
         :raises NoFit: there is none near; the claim has what it had
@@ -265,7 +268,7 @@ class ClaimManager:
         :raises BadRequest: as :meth:`instance_claim`
         """
         host = self._started()
-        demand = host.views.providers.demand(allocations, getattr(instance, 'flavor', None))
+        demand = host.views.providers.demand(allocations, getattr(instance, 'flavor', None), instance)
         return host.ledger.shortages(demand, everything=True)
 
     # -- making it real -----------------------------------------------------------------------------------------------
@@ -490,7 +493,7 @@ class ClaimManager:
         :raises MigrationSuperseded: a newer migration of the instance has a claim here; nothing was changed
         """
         host = self._open_for(nodename, instance, migration)
-        demand = host.views.providers.demand(allocations, flavor)
+        demand = host.views.providers.demand(allocations, flavor, instance)
         return host.moves.claim(context, instance, migration, moves.RESIZE, demand,
                                 Carried(numa_topology, pci_devices, pci_requests))
 
@@ -537,7 +540,7 @@ class ClaimManager:
         :raises Exception: all others as :meth:`resize_claim`
         """
         host = self._open_for(nodename, instance, migration)
-        demand = host.views.providers.demand(allocations, getattr(instance, 'flavor', None))
+        demand = host.views.providers.demand(allocations, getattr(instance, 'flavor', None), instance)
         return host.live.claim(context, instance, migration, demand, numa_topology, check)
 
     def rebuild_claim(self, context: Any, instance: Any, nodename: str,
@@ -554,7 +557,7 @@ class ClaimManager:
         host = self._open_for(nodename, instance, migration)
         if migration is None and getattr(instance, 'host', None) == self.host:
             return host.moves.claim_in_place(instance)
-        demand = host.views.providers.demand(allocations, getattr(instance, 'flavor', None))
+        demand = host.views.providers.demand(allocations, getattr(instance, 'flavor', None), instance)
         return host.moves.claim(context, instance, migration, moves.EVACUATION, demand,
                                 Carried(numa_topology, pci_devices, pci_requests))
 

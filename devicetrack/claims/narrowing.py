@@ -34,7 +34,7 @@ class Narrowing:
     def __init__(self, ledger: LockedLedger, rows: Rows, life: Life, declarations: Declarations) -> None:
         self._ledger, self._rows, self._life, self._declarations = ledger, rows, life, declarations
 
-    def narrow(self, claim: Claim, numa_nodes: Collection[int], numa_policy: str, wait: bool) -> Fields:
+    def narrow(self, claim: Claim, numa_nodes: Collection[int], numa_policy: str | None, wait: bool) -> Fields:
         """As :meth:`.manager.ClaimManager.narrow_claim`."""
         uuid = claim.instance.uuid
         with self._rows.working(uuid):
@@ -53,8 +53,8 @@ class Narrowing:
                 self._ledger.discard()
                 raise
 
-    def _narrow(self, claim: Claim, records: Sequence[Record], numa_nodes: frozenset[int | None], numa_policy: str,
-                wait: bool) -> Fields:
+    def _narrow(self, claim: Claim, records: Sequence[Record], numa_nodes: frozenset[int | None],
+                numa_policy: str | None, wait: bool) -> Fields:
         exchanged = self._ledger.narrow(
             {record.key: self._declarations.like(record) if record.role == vocabulary.INCOMING else None
              for record in records}, numa_nodes, numa_policy)

@@ -118,11 +118,15 @@ class PartnerSearch:
             indices = [index for index, wanted in enumerate(self._guest) if wanted.resource_class == resource_class]
             slots = [item.provider_uuid for item in demand.items if item.resource_class == resource_class
                      for _ in range(item.amount)]
-            groups = {provider: self._groups(resource_class, provider, demand) for provider in sorted(
+            # Which of them are asked for by which alias nobody can say of a guest's devices: the first one's counts.
+            policy = next((item.numa_policy for item in demand.items if item.resource_class == resource_class), None)
+            asked = demand._replace(numa_policy=policy or demand.numa_policy)
+            groups = {provider: self._groups(resource_class, provider, asked) for provider in sorted(
                 set(slots), key=lambda uuid: uuid or '')}
             for provider, some in self._over_providers(indices, slots, groups):
-                items.update(self._within(some, resource_class, provider, groups[provider]))
-        return demand._replace(items=tuple(items[index] for index in range(len(self._guest))), order=())
+                found = self._within(some, resource_class, provider, groups[provider])
+                items |= {index: item._replace(numa_policy=policy) for index, item in found.items()}
+        return demand.with_items(tuple(items[index] for index in range(len(self._guest))))._replace(order=())
 
     def _groups(self, resource_class: str, provider_uuid: str | None, demand: Demand) -> list[_Group]:
         groups: dict[TypeAtParent, _Group] = {}

@@ -54,7 +54,7 @@ def counts(pools: Iterable[PoolState], unclaimed: Iterable[DeviceState] = (), cl
     found = []
     for pool in pools:
         total, where = pool.total + pool.makes, pool[:5]
-        reserved = total - pool.held - (0 if closed else pool.room) + beside.get(where, 0)
+        reserved = total - pool.held - (0 if closed else pool.room) + beside.pop(where, 0)
         found.append(Count(pool.provider_uuid, pool.resource_class, total, reserved, pool.details,
                            pool.kind, pool.parent))
     return found

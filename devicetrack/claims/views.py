@@ -13,6 +13,7 @@ from typing import NamedTuple
 from devicetrack import log
 from devicetrack.claims import locks
 from devicetrack.claims.boot import Boot
+from devicetrack.claims.image import Properties
 from devicetrack.claims.locked_ledger import LockedLedger
 from devicetrack.claims.providers import KnownProviders
 from devicetrack.claims.service import ServiceView
@@ -54,16 +55,20 @@ class Providers(NamedTuple):
     missing: frozenset[str] = frozenset()
     aliases: Mapping[str, PCIAlias] | None = None
 
-    def demand(self, allocations: Mapping[str, Any] | DeviceRequest | None, flavor: Any) -> demands.Demand:
+    def demand(self, allocations: Mapping[str, Any] | DeviceRequest | None, flavor: Any,
+               instance: Any) -> demands.Demand:
         """What a claim with these allocations asks of this host; what they hold of other hosts is skipped.
 
+        :param flavor: the one that the claim is for
+        :param instance: its image is read
         :raises BadRequest: it means nothing here
         :raises UnknownProvider: some of it is of no provider of this host, and may have been meant for this host
         """
         if isinstance(allocations, DeviceRequest):
             return demands.from_request(allocations, self.uuids)
-        demand = demands.from_allocations(allocations, self.uuids, self.classes, getattr(flavor, 'extra_specs', None),
-                                          self.below, self.complete and not self.missing, self.aliases)
+        demand = demands.from_allocations(
+            allocations, self.uuids, self.classes, getattr(flavor, 'extra_specs', None), self.below,
+            self.complete and not self.missing, self.aliases, Properties(instance))
         if demand.skipped:
             LOG.debug('Left out of a claim: what is allocated at providers of other hosts: %s',
                       ', '.join(demand.skipped))

@@ -36,7 +36,8 @@ class Explain(base.Lister):
     """
 
     columns = ('resource_class', 'provider_uuid', 'fits', 'wanted', 'exist', 'free', 'held', 'instances', 'releasing',
-               'withheld', 'wrong_numa_node', 'wrong_provider', 'wrong_type', 'full_parents', 'explanation', 'provider')
+               'withheld', 'wrong_numa_node', 'wrong_provider', 'wrong_type', 'full_parents', 'not_meant',
+               'explanation', 'provider')
     in_table = ('resource_class', 'provider', 'fits', 'wanted', 'free', 'exist', 'explanation')
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:

@@ -38,10 +38,11 @@ networks, and this library hands none of them out.
 """),
     cfg.MultiStrOpt('alias', default=[], deprecated_opts=[cfg.DeprecatedOpt('pci_alias', group='DEFAULT')], help="""
 A name by which flavors ask for PCI functions (``pci_passthrough:alias = NAME:COUNT``): a JSON object with ``name``, and
-with ``vendor_id`` and ``product_id``, or ``resource_class``. Repeat the option for more. ``device_type``
-(``type-PCI``, ``type-PF`` or ``type-VF``), ``numa_policy`` (``required``, ``legacy``, ``preferred`` or ``socket``),
-``traits`` and ``live_migratable`` are not needed. Objects of one name have the same ``device_type`` and
-``numa_policy``. Give every compute host the aliases of the API.
+with ``vendor_id`` and ``product_id``, or ``resource_class``. Repeat the option for more: of several objects of one name
+any will do. ``device_type`` (``type-PCI``, ``type-PF`` or ``type-VF``), ``numa_policy`` (``required``, ``legacy``,
+``preferred`` or ``socket``), ``traits`` and ``live_migratable`` are not needed. A guest gets a function only if all
+that its object says is so. One without ``device_type`` means no physical function that can have virtual ones. Objects
+of one name have the same ``device_type`` and ``numa_policy``. Give every compute host the aliases of the API.
 """),
 ]
 

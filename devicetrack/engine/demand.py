@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Collection
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
+import itertools
 from types import MappingProxyType
 from typing import Any
 from typing import NamedTuple
@@ -13,7 +15,10 @@ from typing import TypeVar
 
 from devicetrack import exception
 from devicetrack import vocabulary
+from devicetrack.engine import shares
+from devicetrack.objects import choice
 from devicetrack.objects import extra_specs as specs
+from devicetrack.objects.choice import Choice
 from devicetrack.objects.pci_alias import PCIAlias
 
 
@@ -21,12 +26,16 @@ class Item(NamedTuple):
     """So many devices of a resource class, from one provider or (None) from any of this host.
 
     ``accepts`` limits them: it gets the parent's name and the details of a device, and says whether it may be taken.
+    With ``choices`` each is a device that any of them means; then ``resource_class`` is the class of the first.
+    ``numa_policy`` is these devices' own, in the place of the demand's.
     """
 
     resource_class: str
     amount: int
     provider_uuid: str | None = None
     accepts: Callable[[str | None, str], bool] | None = None
+    choices: tuple[Choice, ...] = ()
+    numa_policy: str | None = None
 
 
 class Demand(NamedTuple):
@@ -34,6 +43,7 @@ class Demand(NamedTuple):
 
     ``order`` names the resource class of the first, second, … device of the guest; devices that it does not name
     follow in the order of the items. ``skipped`` are the providers of other hosts that the request names too.
+    ``alternatives`` are items that mean the same: they share out what is wanted over the providers in other ways.
     """
 
     items: tuple[Item, ...]
@@ -41,21 +51,27 @@ class Demand(NamedTuple):
     numa_nodes: frozenset[int | None] = frozenset()
     numa_policy: str = vocabulary.NONE
     skipped: tuple[str, ...] = ()
+    alternatives: tuple[tuple[Item, ...], ...] = ()
 
     def as_asked(self) -> Demand:
         """The same without ``accepts``, which is of use in this process only."""
-        return self._replace(items=tuple(item._replace(accepts=None) for item in self.items))
+        return self.with_items(tuple(item._replace(accepts=None) for item in self.items))
+
+    def with_items(self, items: tuple[Item, ...]) -> Demand:
+        """The same with other items alone."""
+        return self._replace(items=items, alternatives=())
 
 
 NOTHING = Demand(())
 _NONE_BELOW: Mapping[str, Collection[str]] = MappingProxyType({})
-_NO_NEEDS = specs.Needs((), {}, None)
+_NO_NEEDS = specs.Needs((), (), {}, None)
 
 
 def from_allocations(allocations: Any, providers: Collection[str], ours: Collection[str],
                      extra_specs: Mapping[str, str] | None = None,
                      below: Mapping[str, Collection[str]] = _NONE_BELOW, certain: bool = True,
-                     aliases: Mapping[str, PCIAlias] | None = None) -> Demand:
+                     aliases: Mapping[str, PCIAlias] | None = None,
+                     image_properties: specs.Properties | None = None) -> Demand:
     """Read placement's allocations ``{provider UUID: {'resources': {CLASS: amount}}}``.
 
     Those of an instance that moves may name providers of both hosts. What is allocated at providers that are not of
@@ -70,7 +86,9 @@ def from_allocations(allocations: Any, providers: Collection[str], ours: Collect
     :param certain: whether ``providers`` are all of this host's; if not, only the flavor's need counts
     :param aliases: the names that the flavor's ``pci_passthrough:alias`` may have; None leaves that extra spec to
         others, and so are functions of an alias for classes that are not ``ours``
-    :raises BadRequest: the allocations have another shape, or hold less than the flavor needs
+    :param image_properties: those of the guest's image, when known, for its NUMA policy
+    :raises BadRequest: the allocations have another shape, or hold less than the flavor needs, or flavor and image have
+        different policies
     :raises UnknownProvider: devices were allocated on providers that are not of this host, and nothing here or less
     """
     if allocations is None or allocations == {}:
@@ -95,12 +113,61 @@ def from_allocations(allocations: Any, providers: Collection[str], ours: Collect
                 else:
                     elsewhere.setdefault(str(provider), {})[resource_class] = amount
     needs = specs.read(extra_specs, aliases, ours) if extra_specs else _NO_NEEDS
+    policy = specs.numa_policy(needs.policy, image_properties if items else None)
     if elsewhere:
         _check_complete(items, elsewhere, needs, providers, certain)
+    demand = Demand(tuple(items), needs.namespaces, numa_policy=policy or vocabulary.NONE, skipped=tuple(elsewhere))
     if not extra_specs:
-        return Demand(tuple(items), skipped=tuple(elsewhere))
+        return demand
     _check_enough(items, needs, ours)
-    return Demand(tuple(items), needs.order, numa_policy=needs.policy or vocabulary.NONE, skipped=tuple(elsewhere))
+    return demand if not needs.functions else _for_functions(demand, needs, policy)
+
+
+def _for_functions(demand: Demand, needs: specs.Needs, policy: str | None) -> Demand:
+    """Say of which items the functions are that the flavor asks for by names.
+
+    :param policy: replaces those of the names
+    :raises BadRequest: too little was allocated for all names together
+    """
+    allocated: dict[str, int] = {}
+    for item in demand.items:
+        allocated[item.resource_class] = allocated.get(item.resource_class, 0) + item.amount
+    free = {name: amount - needs.amounts.get(name, 0) for name, amount in allocated.items()}
+    given = shares.classes([(choice.classes(one.choices), one.amount) for one in needs.functions], free)
+    if given is None:
+        raise exception.BadRequest(
+            'allocations', allocated, 'the flavor needs ' + ' and '.join(
+                f'{one.amount} {" or ".join(choice.classes(one.choices))}' for one in needs.functions))
+    order = [resource_class for one in given for resource_class, amount in one.items() for _ in range(amount)]
+    ways: list[list[list[Item]]] = []           # for each class, the ways to share out its items
+    counted = list(dict.fromkeys(order))
+    for resource_class in counted:
+        ways.append(list(_ways(
+            [item for item in demand.items if item.resource_class == resource_class],
+            [(Item(resource_class, one[resource_class], None, None,
+                   tuple(choice for choice in asked.choices if choice.resource_class == resource_class),
+                   policy or asked.numa_policy))
+             for asked, one in zip(needs.functions, given, strict=True) if resource_class in one])))
+    others = tuple(item for item in demand.items if item.resource_class not in counted)
+    first, *alternatives = (others + tuple(itertools.chain.from_iterable(way))
+                            for way in itertools.islice(itertools.product(*ways), shares.MOST))
+    return demand._replace(items=first, alternatives=tuple(alternatives), order=(*demand.order, *order))
+
+
+def _ways(items: Sequence[Item], asked: Sequence[Item]) -> Iterator[list[Item]]:
+    """The ways to take what was asked for from the items of one class; what nobody asked for is any device."""
+    same = len({(one.choices, one.numa_policy) for one in asked}) == 1
+    if same and sum(one.amount for one in asked) == sum(item.amount for item in items):
+        yield [item._replace(choices=asked[0].choices, numa_policy=asked[0].numa_policy) for item in items]
+        return
+    for way in shares.ways([one.amount for one in asked], [item.amount for item in items]):
+        left = [item.amount for item in items]
+        shared = []
+        for one, amounts in zip(asked, way, strict=True):
+            for index, amount in amounts.items():
+                shared.append(one._replace(amount=amount, provider_uuid=items[index].provider_uuid))
+                left[index] -= amount
+        yield shared + [item._replace(amount=amount) for item, amount in zip(items, left, strict=True) if amount]
 
 
 def _check_complete(items: Sequence[Item], elsewhere: Mapping[str, Mapping[str, int]], needs: specs.Needs,
@@ -111,10 +178,11 @@ def _check_complete(items: Sequence[Item], elsewhere: Mapping[str, Mapping[str, 
     less is allocated here than elsewhere, or none.
     """
     classes = sorted({resource_class for resources in elsewhere.values() for resource_class in resources})
+    amounts = _certain_amounts(needs)
     for resource_class in classes:
         here = _amount_of(resource_class, items)
         there = sum(resources.get(resource_class, 0) for resources in elsewhere.values())
-        needed = needs.amounts.get(resource_class, 0)
+        needed = amounts.get(resource_class, 0)
         if here < (needed or there) or not (needed or certain):
             first, *others = elsewhere
             raise exception.UnknownProvider(first, classes, providers, others)
@@ -122,13 +190,23 @@ def _check_complete(items: Sequence[Item], elsewhere: Mapping[str, Mapping[str, 
 
 def _check_enough(items: Sequence[Item], needs: specs.Needs, ours: Collection[str]) -> None:
     """A flavor that needs more than the allocations hold would boot a guest with less in silence."""
-    for resource_class, needed in needs.amounts.items():
-        if needed and (resource_class in ours or resource_class in needs.order):
+    in_order = {*needs.namespaces, *(one.choices[0].resource_class for one in needs.functions)}
+    for resource_class, needed in _certain_amounts(needs).items():
+        if needed and (resource_class in ours or resource_class in in_order):
             found = _amount_of(resource_class, items)
             if found < needed:
                 raise exception.BadRequest(
                     'allocations', {resource_class: found},
                     f'the flavor needs {needed} {resource_class}, allocated on providers of this host is {found}')
+
+
+def _certain_amounts(needs: specs.Needs) -> dict[str, int]:
+    """The least amount of each class: functions that may be of several classes are left out."""
+    amounts = dict(needs.amounts)
+    for one in needs.functions:
+        if len(counted := choice.classes(one.choices)) == 1:
+            amounts[counted[0]] = amounts.get(counted[0], 0) + one.amount
+    return amounts
 
 
 def _amount_of(resource_class: str, items: Sequence[Item]) -> int:
@@ -150,7 +228,10 @@ def from_request(request: Any, providers: Collection[str]) -> Demand:
                                        f'must be a whole number from 1 to {vocabulary.MAX_AMOUNT}')
         if wanted.provider_uuid is not None and wanted.provider_uuid not in providers:
             raise exception.UnknownProvider(wanted.provider_uuid, [wanted.resource_class], providers)
-        items.append(Item(wanted.resource_class, wanted.amount, wanted.provider_uuid))
+        for number, one in enumerate(wanted.choices):
+            _check_set(one, f'wanted[{index}].choices[{number}]')
+        items.append(Item(wanted.resource_class, wanted.amount, wanted.provider_uuid, None,
+                          tuple(one.as_choice() for one in wanted.choices), wanted.numa_affinity_policy))
     return Demand(tuple(items), (), frozenset(request.numa_nodes), request.numa_affinity_policy)
 
 

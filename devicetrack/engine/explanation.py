@@ -8,10 +8,13 @@ from typing import NamedTuple
 
 from devicetrack import vocabulary
 from devicetrack.engine import withholding
-from devicetrack.engine.demand import Demand
+from devicetrack.engine.demand import Item
+from devicetrack.engine.selection import Affinity
 from devicetrack.engine.selection import allows
 from devicetrack.engine.selection import Pool
 from devicetrack.engine.selection import Unit
+from devicetrack.objects.choice import Choice
+from devicetrack.objects.choice import classes
 
 
 class Shortage(NamedTuple):
@@ -25,6 +28,10 @@ class Shortage(NamedTuple):
     ``wrong_numa_node``. Each parent in ``full_parents`` can make no more. ``wrong_provider`` devices of the class are
     free at other providers, ``wrong_type`` devices of the same provider count as another class. ``unread`` means that a
     part of the host could not be read, and may have some.
+
+    For what is asked for by an alias, only devices that it means are counted. ``resource_class`` has all of its
+    classes, and ``not_meant`` devices of these are free that the alias does not mean: of another product or type, or
+    without its traits.
     """
 
     resource_class: str
@@ -41,6 +48,7 @@ class Shortage(NamedTuple):
     wrong_type: int
     full_parents: tuple[str, ...]
     unread: bool = False
+    not_meant: int = 0
 
     @property
     def fits(self) -> bool:
@@ -50,6 +58,8 @@ class Shortage(NamedTuple):
         where = f' from provider {self.provider_uuid}' if self.provider_uuid else ''
         if not self.exist and not self.wrong_provider and not self.full_parents:
             none = 'none is known, and a part of this host could not be read' if self.unread else 'this host has none'
+            if self.not_meant:
+                none += f': {self._not_meant()}'
             return f'{self.wanted} {self.resource_class} wanted{where}, {none}{self._wrong_type()}'
         parts = []
         if self.held:
@@ -59,6 +69,8 @@ class Shortage(NamedTuple):
         parts += [f'{count} withheld ({reason})' for reason, count in self.withheld]
         if self.wrong_numa_node:
             parts.append(f'{self.wrong_numa_node} on another NUMA node')
+        if self.not_meant:
+            parts.append(self._not_meant())
         if self.full_parents:
             parts.append(f'no room left on {", ".join(self.full_parents)}')
         if self.wrong_provider:
@@ -66,6 +78,9 @@ class Shortage(NamedTuple):
         reasons = ': ' + ', '.join(parts) if parts else ''
         return (f'{self.wanted} {self.resource_class} wanted{where}, {self.free} of {self.exist} free'
                 f'{reasons}{self._wrong_type()}')
+
+    def _not_meant(self) -> str:
+        return f'{self.not_meant} free of another product or type than the alias means, or without its traits'
 
     def _wrong_type(self) -> str:
         return f' ({_count(self.wrong_type, "device")} of another type there)' if self.wrong_type else ''
@@ -75,7 +90,7 @@ def _count(number: int, noun: str) -> str:
     return f'{number} {noun}' if number == 1 else f'{number} {noun}s'
 
 
-def shortage(resource_class: str, provider_uuid: str | None, wanted: int, demand: Demand, all_pools: Iterable[Pool],
+def shortage(item: Item, affinity: Affinity, all_pools: Iterable[Pool],
              units: Mapping[str, Mapping[str, Unit]], instances: int) -> Shortage:
     """Count the devices for one part of a demand.
 
@@ -83,10 +98,14 @@ def shortage(resource_class: str, provider_uuid: str | None, wanted: int, demand
     :param instances: how many instances hold some of them
     """
     all_pools = list(all_pools)
-    pools = [pool for pool in all_pools if pool.resource_class == resource_class]
+    choices = item.choices or (Choice(item.resource_class),)
+    counted, provider_uuid = classes(choices), item.provider_uuid
+    of_class = [pool for pool in all_pools if pool.resource_class in counted]
+    pools = [pool for pool in of_class if any(
+        choice.resource_class == pool.resource_class and choice.accepts(pool.features) for choice in choices)]
     ours = [pool for pool in pools if provider_uuid in (None, pool.provider_uuid)]
-    allowed = [pool for pool in ours if allows(pool.numa_node, demand.numa_nodes, demand.numa_policy)]
-    kinds = {pool.kind for pool in pools}
+    allowed = [pool for pool in ours if allows(pool.numa_node, *affinity)]
+    kinds = {pool.kind for pool in of_class}
     free = sum(pool.room() for pool in allowed)
     free_anywhere = sum(pool.room() for pool in ours)
     withheld: dict[str, int] = {}
@@ -101,7 +120,7 @@ def shortage(resource_class: str, provider_uuid: str | None, wanted: int, demand
             reason = vocabulary.DRAINED if pool.parent.drained else vocabulary.NO_PROVIDER
             withheld[reason] = withheld.get(reason, 0) + not_made
     return Shortage(
-        resource_class, provider_uuid, wanted,
+        ' or '.join(counted), provider_uuid, item.amount,
         exist=sum(pool.total + pool.makes() for pool in ours),
         free=free,
         held=sum(pool.held_count for pool in ours),
@@ -110,8 +129,10 @@ def shortage(resource_class: str, provider_uuid: str | None, wanted: int, demand
         withheld=tuple(sorted(withheld.items())),
         wrong_numa_node=free_anywhere - free,
         wrong_provider=sum(pool.room() for pool in pools if pool not in ours),
-        wrong_type=sum(pool.total for pool in all_pools if pool.resource_class != resource_class
+        wrong_type=sum(pool.total for pool in all_pools if pool.resource_class not in counted
                        and provider_uuid is not None and pool.provider_uuid == provider_uuid
                        and (not kinds or pool.kind in kinds)),
         full_parents=tuple(sorted({pool.parent_name or '' for pool in ours if pool.creatable and not pool.makes()
-                                   and pool.room() <= 0})))
+                                   and pool.room() <= 0})),
+        not_meant=sum(pool.room() for pool in of_class if pool not in pools
+                      and provider_uuid in (None, pool.provider_uuid)))

@@ -148,6 +148,7 @@ class Intake(Stock):
         changed = self._watches[watch] if watch is not None else {}
         new: list[tuple[Any, ...]] = []         # the fields of each: the garbage collector goes through named tuples
         self._keeping, unproven = inventory.keeping, inventory.unproven
+        self._sockets = dict(inventory.sockets)
         if self._units or changed:
             known: Iterable[InventoryDevice] = inventory.devices
         else:                                   # at a start
@@ -177,12 +178,12 @@ class Intake(Stock):
     def _add(self, new: Iterable[tuple[Any, ...]], unproven: Collection[tuple[str, str]],
              recorded: Collection[tuple[str, str | None]]) -> None:
         """Take in devices that are not known here yet, by their fields, in the order in which they will be taken."""
-        pools: dict[tuple[str | int | None, ...], Pool] = {}
+        pools: dict[tuple[Any, ...], Pool] = {}
         standing = bool(self._standing)
         for fields in new:
             (kind, identifier, provider, resource_class, parent, numa_node, details, unhealthy, adoptable, _type,
-             exclusions) = fields
-            where = (kind, provider, resource_class, parent, numa_node)
+             exclusions, features) = fields
+            where = (kind, provider, resource_class, parent, numa_node, features)
             pool = pools.get(where)
             if pool is None:                    # thousands of devices have a few pools
                 pool = pools[where] = self._pool_of(InventoryDevice(*fields))
@@ -219,11 +220,12 @@ class Intake(Stock):
                 and unit.unproven == (bool(unproven) and (device.kind, device.identifier) in unproven)
                 and pool.resource_class == device.resource_class
                 and pool.parent.name == device.parent and pool.numa_node == device.numa_node
+                and pool.features == device.features
                 and pool.provider_uuid == self._provider_uuid_of(device.provider))
 
     def _pool_of(self, device: InventoryDevice) -> Pool:
         pool, _new = self._pool(device.kind, self._provider_uuid_of(device.provider), device.resource_class,
-                                device.parent, device.numa_node)
+                                device.parent, device.numa_node, device.features)
         pool.details = pool.details or device.details
         return pool
 

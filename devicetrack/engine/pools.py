@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from devicetrack.engine.selection import Parent
 from devicetrack.engine.selection import Pool
 from devicetrack.engine.selection import Scope
+from devicetrack.objects.choice import Choice
+from devicetrack.objects.choice import Features
+from devicetrack.objects.choice import NO_FEATURES
 
 
 class Pools:
@@ -17,30 +20,31 @@ class Pools:
 
     def __init__(self, policy: str) -> None:
         self._policy = policy
-        self._pools: dict[tuple[str, str, str, str | None, int | None], Pool] = {}
+        self._pools: dict[tuple[str, str, str, str | None, int | None, Features], Pool] = {}
         self._parents: dict[tuple[str, str], Parent] = {}
         self.scopes: dict[tuple[str, str | None], Scope] = {}
+        self._chosen: dict[tuple[tuple[Choice, ...], str | None], Scope] = {}
 
     def __iter__(self) -> Iterator[Pool]:
         return iter(self._pools.values())
 
     def get(self, kind: str, provider_uuid: str, resource_class: str, parent: str | None,
-            numa_node: int | None) -> tuple[Pool, bool]:
+            numa_node: int | None, features: Features = NO_FEATURES) -> tuple[Pool, bool]:
         """A pool, and whether it is new: then scopes do not see it before :meth:`index`."""
-        key = (kind, provider_uuid, resource_class, parent, numa_node)
+        key = (kind, provider_uuid, resource_class, parent, numa_node, features)
         pool = self._pools.get(key)
         if pool is not None:
             return pool, False
         shared = Parent(None) if parent is None else self._parents.setdefault((kind, parent), Parent(parent))
-        pool = self._pools[key] = Pool(kind, provider_uuid, resource_class, shared, numa_node)
+        pool = self._pools[key] = Pool(kind, provider_uuid, resource_class, shared, numa_node, features)
         return pool, True
 
     def index(self) -> None:
         """Bring pools into the order of names and let every scope see them."""
         ordered = sorted(self, key=lambda pool: (
             pool.parent_name or '', -1 if pool.numa_node is None else pool.numa_node, pool.provider_uuid,
-            pool.resource_class, pool.kind))
-        self.scopes = {}
+            pool.resource_class, pool.kind, pool.features))
+        self.scopes, self._chosen = {}, {}
         for index, pool in enumerate(ordered):
             pool.index = index
             scopes = []
@@ -51,6 +55,28 @@ class Pools:
             pool.scopes = tuple(scopes)
         for scope in self.scopes.values():
             scope.rebuild()
+
+    def scope(self, resource_class: str, provider_uuid: str | None, choices: tuple[Choice, ...] = ()) -> Scope | None:
+        """The pools of a class, or with choices those of any class that one of the choices means; None without any.
+
+        It makes the scope of choices when it is first asked for it, from those of the classes.
+        """
+        if not choices:
+            return self.scopes.get((resource_class, provider_uuid))
+        scope = self._chosen.get((choices, provider_uuid))
+        if scope is None:
+            scope = Scope(self._policy)
+            found = {pool.index: pool for choice in choices
+                     if (counted := self.scopes.get((choice.resource_class, provider_uuid))) is not None
+                     for pool in counted.pools if choice.accepts(pool.features)}
+            if not found:
+                return None
+            for index in sorted(found):
+                scope.pools.append(found[index])
+                found[index].scopes += (scope,)
+            scope.rebuild()
+            self._chosen[choices, provider_uuid] = scope
+        return scope
 
     def parent(self, kind: str, name: str) -> Parent | None:
         return self._parents.get((kind, name))

@@ -1,9 +1,10 @@
 """Selects the device for a claim: pools of equal devices, and their order.
 
-A pool holds the devices that a request cannot tell apart: same provider, resource class, parent and NUMA node. Within
-a pool the device that has been free for the longest time comes first (at start: by identifier), so that a device rests
-between two owners. Over pools the policy decides: ``pack`` takes the first parent in the order of names that has room,
-``spread`` the one with the most room, and of equals the first by name. The same history gives the same choice.
+A pool holds the devices that a request cannot tell apart: same provider, resource class, parent, NUMA node and
+features. Within a pool the device that has been free for the longest time comes first (at start: by identifier), so
+that a device rests between two owners. Over pools the policy decides: ``pack`` takes the first parent in the order of
+names that has room, ``spread`` the one with the most room, and of equals the first by name. The same history gives the
+same choice.
 
 A scope is the set of pools that an item of a request may be served from. It keeps them in a heap with an entry for
 each pool's room as it was; an outdated entry is corrected when it comes to the top. That is
@@ -21,12 +22,18 @@ from typing import Final
 from devicetrack import vocabulary
 from devicetrack.engine.line import Line
 from devicetrack.engine.withholding import NO_REASON
+from devicetrack.objects.choice import Choice
+from devicetrack.objects.choice import Features
+from devicetrack.objects.choice import NO_FEATURES
 from devicetrack.objects.values import Candidate
 from devicetrack.objects.values import DeviceKey
 
 FREE: Final = 0
 HELD: Final = 1
 RELEASING: Final = 2
+
+# NUMA nodes, the policy, and for the policy ``socket`` the nodes that are on a socket of one of these.
+Affinity = tuple[frozenset[int | None], str, frozenset[int | None]]
 
 
 class Parent:
@@ -51,13 +58,13 @@ NO_UUID: Final = ''
 class Pool:
     """Devices that a request cannot tell apart, and how many more of them can be made (``available``)."""
 
-    __slots__ = ('kind', 'provider_uuid', 'resource_class', 'parent', 'numa_node', 'details', 'creatable', 'available',
-                 'free', 'free_count', 'held_count', 'releasing_count', 'total', 'index', 'scopes')
+    __slots__ = ('kind', 'provider_uuid', 'resource_class', 'parent', 'numa_node', 'features', 'details', 'creatable',
+                 'available', 'free', 'free_count', 'held_count', 'releasing_count', 'total', 'index', 'scopes')
 
-    def __init__(self, kind: str, provider_uuid: str, resource_class: str, parent: Parent,
-                 numa_node: int | None) -> None:
+    def __init__(self, kind: str, provider_uuid: str, resource_class: str, parent: Parent, numa_node: int | None,
+                 features: Features = NO_FEATURES) -> None:
         self.kind, self.provider_uuid, self.resource_class = kind, provider_uuid, resource_class
-        self.parent, self.numa_node = parent, numa_node
+        self.parent, self.numa_node, self.features = parent, numa_node, features
         self.details = ''                       # what a device made here starts with, else those of a device of it
         self.creatable = False                  # whether the parent makes devices of this pool at all
         self.available = 0                      # how many more it could make when it was last read
@@ -121,14 +128,16 @@ class Holding:
 
     ``anywhere`` when the request left the choice of every provider to this host; ``affinity`` is the request's NUMA
     nodes and policy, None when it has none; ``from_rows`` when it was made of rows and not by a take of this process.
+    ``asked`` has the choices that each device was taken by and its own NUMA policy, None when no device has any.
     """
 
-    __slots__ = ('instance_uuid', 'units', 'anywhere', 'affinity', 'from_rows')
+    __slots__ = ('instance_uuid', 'units', 'anywhere', 'affinity', 'from_rows', 'asked')
 
     def __init__(self, instance_uuid: str, units: tuple[Unit, ...]) -> None:
         self.instance_uuid, self.units = instance_uuid, units
         self.anywhere = self.from_rows = False
         self.affinity: tuple[frozenset[int | None], str] | None = None
+        self.asked: dict[Unit, tuple[tuple[Choice, ...], str | None]] | None = None
 
 
 class Scope:
@@ -162,8 +171,12 @@ class Scope:
             entry = self._entries[pool.index] = (key, pool.index, pool)
             heapq.heappush(heap, entry)
 
-    def best(self, numa_nodes: frozenset[int | None], numa_policy: str) -> Pool | None:
-        """The pool to take the next device from, or None when none has room."""
+    def best(self, numa_nodes: frozenset[int | None], numa_policy: str,
+             on_socket: frozenset[int | None] = frozenset()) -> Pool | None:
+        """The pool to take the next device from, or None when none has room.
+
+        :param on_socket: the nodes that are on a socket of one of ``numa_nodes``, for the policy ``socket``
+        """
         heaps = self._heaps
         if numa_policy == vocabulary.NONE or not numa_nodes:
             if len(heaps) == 1:
@@ -173,13 +186,12 @@ class Scope:
         near = self._best_of(heap for node, heap in heaps.items() if node in numa_nodes)
         if near is not None or numa_policy == vocabulary.REQUIRED:
             return near
-        if numa_policy == vocabulary.LEGACY:
-            return self._top(heaps[None]) if None in heaps else None
+        if numa_policy == vocabulary.SOCKET:
+            return self._best_of(heap for node, heap in heaps.items() if node in on_socket)
+        unknown = self._top(heaps[None]) if None in heaps else None     # it may be near
+        if unknown is not None or numa_policy == vocabulary.LEGACY:
+            return unknown
         return self._best_of(iter(heaps.values()))
-
-    def room(self, numa_nodes: frozenset[int | None], numa_policy: str) -> int:
-        """How many devices the affinity allows to take from here."""
-        return sum(pool.room() for pool in self.pools if allows(pool.numa_node, numa_nodes, numa_policy))
 
     def _key(self, pool: Pool) -> int:
         return -pool.room() if self._spread else 0
@@ -209,8 +221,15 @@ class Scope:
         return None
 
 
-def allows(numa_node: int | None, numa_nodes: frozenset[int | None], numa_policy: str) -> bool:
-    """Whether a device on this node may serve a request with this affinity."""
+def allows(numa_node: int | None, numa_nodes: frozenset[int | None], numa_policy: str,
+           on_socket: frozenset[int | None] = frozenset()) -> bool:
+    """Whether a device on this node may serve a request with this affinity.
+
+    :param on_socket: as in :meth:`Scope.best`
+    """
     if not numa_nodes or numa_policy in (vocabulary.NONE, vocabulary.PREFERRED):
         return True
-    return numa_node in numa_nodes or (numa_policy == vocabulary.LEGACY and numa_node is None)
+    if numa_node in numa_nodes:
+        return True
+    return numa_node is None if numa_policy == vocabulary.LEGACY else (
+        numa_policy == vocabulary.SOCKET and numa_node in on_socket)

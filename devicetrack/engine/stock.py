@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
 import itertools
 from typing import Final
@@ -29,6 +30,8 @@ from devicetrack.engine.states import HeldDevice
 from devicetrack.engine.states import PoolState
 from devicetrack.engine.withholding import NO_REASON
 from devicetrack.engine.withholding import Standing
+from devicetrack.objects.choice import Features
+from devicetrack.objects.choice import NO_FEATURES
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Record
 
@@ -66,6 +69,7 @@ class Stock:
         self._standing = Standing()
         self._exclusion = Exclusion()
         self._keeping: frozenset[str] = frozenset()     # the kinds whose devices keep what a guest wrote
+        self._sockets: Mapping[int, int] = {}           # by NUMA node; empty while they are unknown
 
     # -- finding ------------------------------------------------------------------------------------------------------
 
@@ -189,6 +193,8 @@ class Stock:
         holding, unit.holding = unit.holding, None
         if holding is not None:
             holding.units = tuple(other for other in holding.units if other is not unit)
+            if holding.asked is not None:
+                holding.asked.pop(unit, None)
             if not holding.units:
                 self._forget(holding)
 
@@ -265,8 +271,8 @@ class Stock:
         self._pools.siblings_grew(pool)
 
     def _pool(self, kind: str, provider_uuid: str, resource_class: str, parent: str | None,
-              numa_node: int | None) -> tuple[Pool, bool]:
-        pool, new = self._pools.get(kind, provider_uuid, resource_class, parent, numa_node)
+              numa_node: int | None, features: Features = NO_FEATURES) -> tuple[Pool, bool]:
+        pool, new = self._pools.get(kind, provider_uuid, resource_class, parent, numa_node, features)
         if new:
             pool.parent.drained = (kind, parent) in self._standing.parents
         return pool, new

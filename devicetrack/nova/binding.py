@@ -16,7 +16,6 @@ from nova.virt.libvirt import driver as nova_driver
 import devicetrack
 from devicetrack import exception
 from devicetrack import log
-from devicetrack import vocabulary
 from devicetrack.claims.claim import Claim
 from devicetrack.claims.manager import ClaimManager
 from devicetrack.conf import manager as options
@@ -104,7 +103,9 @@ class Binding:
         return self._reported
 
     def narrow(self, context: Any, claim: Claim, instance: Any, numa_topology: Any) -> bool:
-        """Exchange claimed devices for ones near the NUMA nodes that Nova chose, where there are any.
+        """Exchange claimed devices for ones near the NUMA nodes that Nova chose.
+
+        PCI functions are as near as flavor, image or alias demand, and other devices where there are any near.
 
         :returns: whether the claim has other devices now
         """
@@ -112,7 +113,7 @@ class Binding:
             return False
         before = claim.resources
         with errors.as_unavailable(instance):
-            self.manager.narrow_claim(context, claim, {cell.id for cell in numa_topology.cells}, vocabulary.PREFERRED)
+            self.manager.narrow_claim(context, claim, {cell.id for cell in numa_topology.cells}, None)
         return claim.resources is not before
 
     def make_ready(self, instance: Any) -> None:

@@ -49,8 +49,8 @@ def asked(flavor: Any, counted: Set[str], aliases: Mapping[str, Any] | None = No
     :param aliases: the names of its PCI functions; None when Nova hands them out itself
     :raises BadRequest: an extra spec is not valid
     """
-    wanted = {one.resource_class for one in DeviceRequest.from_extra_specs(
-        flavor.extra_specs, aliases=aliases).wanted}
+    request = DeviceRequest.from_extra_specs(flavor.extra_specs, aliases=aliases)
+    wanted = {one.resource_class for devices in request.wanted for one in (devices, *devices.choices)}
     # A host whose options offer no devices counts none, and these two mean nothing else in a flavor.
     return {one for one in wanted if one in counted or one == _VGPU or one.startswith(_NAMESPACE)}
 

@@ -34,5 +34,9 @@ class Subject:
         return self._instance.node
 
     @property
+    def image_meta(self) -> Any:
+        return self._instance.image_meta
+
+    @property
     def flavor(self) -> Any:
         return self._instance.flavor

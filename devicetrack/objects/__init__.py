@@ -18,6 +18,7 @@ from devicetrack.objects.pci_move import InstancePCIRequests
 from devicetrack.objects.pci_move import PCIDevice
 from devicetrack.objects.pci_move import PCIDeviceList
 from devicetrack.objects.provider import Provider
+from devicetrack.objects.request import DeviceChoice
 from devicetrack.objects.request import DeviceRequest
 from devicetrack.objects.request import RequestedDevices
 
@@ -25,6 +26,7 @@ __all__ = [
     'DeclaredDevice',
     'Device',
     'DeviceAssignment',
+    'DeviceChoice',
     'DeviceDetails',
     'DeviceMap',
     'DevicePair',

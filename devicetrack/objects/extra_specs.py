@@ -1,10 +1,10 @@
-"""What a flavor's extra specs ask of devices.
+"""What a flavor's extra specs ask of devices, and what the guest's image says beside them.
 
 ``hw:pmem`` lists labels of persistent-memory namespaces in the order of the guest. ``resources:CLASS`` and the grouped
 ``resources_GROUP:CLASS`` are amounts of resource classes. ``pci_passthrough:alias`` lists names of PCI functions, each
 with a number, in the order of the guest; it is read where the host has such names. ``hw:pci_numa_affinity_policy`` says
-how strictly devices follow the guest's NUMA nodes, and ``socket`` means ``preferred`` there. All other extra specs are
-ignored.
+how strictly devices follow the guest's NUMA nodes, and so does the image's ``hw_pci_numa_affinity_policy``. All other
+extra specs and properties are ignored.
 """
 
 from __future__ import annotations
@@ -12,10 +12,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from collections.abc import Mapping
 import re
+from typing import Any
 from typing import NamedTuple
+from typing import Protocol
 
 from devicetrack import exception
 from devicetrack import vocabulary
+from devicetrack.objects.choice import Choice
 from devicetrack.objects.pci_alias import PCIAlias
 
 # The compute service's own tracker counts these on every host.
@@ -25,22 +28,41 @@ _RESOURCES = re.compile(r'resources(?:\d+|_[A-Za-z0-9_-]{1,64})?:(?P<resource_cl
 _RESOURCE_CLASS = re.compile(r'[A-Z0-9_]{1,255}')
 _PMEM = 'hw:pmem'
 _POLICY = 'hw:pci_numa_affinity_policy'
+_POLICY_OF_IMAGE = 'hw_pci_numa_affinity_policy'
 _ALIAS = 'pci_passthrough:alias'
-_STRICTEST_FIRST = (vocabulary.REQUIRED, vocabulary.LEGACY, vocabulary.PREFERRED)
 _DIGITS = 32                                # Python has an error of its own for numbers of thousands of digits
 _NAME_AND_COUNT = re.compile(rf'(?P<name>[^:]*[^:\s])\s*:\s*(?P<count>[0-9]{{1,{_DIGITS}}})')
+
+
+class Properties(Protocol):
+    """What is read of an image's properties; a dictionary will do."""
+
+    def get(self, name: str, /) -> Any: ...
+
+
+class Asked(NamedTuple):
+    """So many PCI functions, each of which is one that any of the choices means.
+
+    ``numa_policy`` is that of the alias by which they are asked for.
+    """
+
+    alias: str
+    choices: tuple[Choice, ...]
+    amount: int
+    numa_policy: str
 
 
 class Needs(NamedTuple):
     """What a flavor needs.
 
-    ``order`` has one resource class for each namespace of ``hw:pmem``, in the order of the guest, and after them one
-    for each function of ``pci_passthrough:alias``. ``amounts`` has the amount of each resource class, these devices
-    included, without :data:`OF_THE_SERVICE`. ``policy`` is the flavor's own. If it names none, it is the strictest of
-    its aliases, for all of its devices: a request has one policy. It is None when neither names one.
+    ``namespaces`` has one resource class for each namespace of ``hw:pmem``, in the order of the guest. ``functions`` is
+    what ``pci_passthrough:alias`` asks for. ``amounts`` has the amount of each resource class, the namespaces included
+    and the functions not, without :data:`OF_THE_SERVICE`. ``policy`` is the flavor's own, for all of its devices, or
+    None when it names none.
     """
 
-    order: tuple[str, ...]
+    namespaces: tuple[str, ...]
+    functions: tuple[Asked, ...]
     amounts: dict[str, int]
     policy: str | None
 
@@ -57,30 +79,26 @@ def read(extra_specs: Mapping[str, str], aliases: Mapping[str, PCIAlias] | None 
     if not isinstance(extra_specs, Mapping) or not all(isinstance(name, str) for name in extra_specs):
         raise exception.BadRequest('flavor.extra_specs', extra_specs, 'must be a mapping by name')
     namespaces: tuple[str, ...] = ()
-    functions: tuple[str, ...] = ()
+    functions: tuple[Asked, ...] = ()
     amounts: dict[str, int] = {}
-    policy = of_aliases = None
+    policy = None
     for name, value in extra_specs.items():
         if name == _PMEM:
             namespaces = _labels(value)
         elif name == _ALIAS:
             if aliases is not None:
-                functions, of_aliases = _functions(value, aliases, ours)
+                functions = _functions(value, aliases, ours)
         elif name == _POLICY:
-            policy = str(vocabulary.numa_policy(value))
-            if policy not in vocabulary.NUMA_AFFINITY_POLICIES:
-                raise exception.BadRequest(
-                    name, value, f'must be one of {", ".join(vocabulary.NUMA_AFFINITY_POLICIES)}')
+            policy = _policy(name, value)
         elif name.startswith('resources') and (match := _RESOURCES.fullmatch(name)):
             resource_class = match['resource_class']
             if not _RESOURCE_CLASS.fullmatch(resource_class):
                 raise exception.BadRequest(name, value, 'a resource class has capital letters, digits and _ only')
             if resource_class not in OF_THE_SERVICE:
                 amounts[resource_class] = amounts.get(resource_class, 0) + _amount(name, value)
-    order = namespaces + functions
-    for resource_class in order:
+    for resource_class in namespaces:
         amounts[resource_class] = amounts.get(resource_class, 0) + 1
-    return Needs(order, amounts, policy or of_aliases)
+    return Needs(namespaces, functions, amounts, policy)
 
 
 def asked_aliases(extra_specs: Mapping[str, str], aliases: Mapping[str, PCIAlias]) -> list[PCIAlias]:
@@ -92,13 +110,33 @@ def asked_aliases(extra_specs: Mapping[str, str], aliases: Mapping[str, PCIAlias
     return [aliases[name] for name in names if name in aliases]
 
 
-def _functions(value: str, aliases: Mapping[str, PCIAlias],
-               ours: Collection[str] | None) -> tuple[tuple[str, ...], str | None]:
-    """The resource class of each PCI function, and the strictest policy of the aliases that stand for them."""
+def numa_policy(of_flavor: str | None, image_properties: Properties | None) -> str | None:
+    """The policy that counts before those of aliases: the flavor's or the image's, of which there may be one.
+
+    :param of_flavor: :attr:`Needs.policy`
+    :raises BadRequest: the image's is not valid, or is another one than the flavor's
+    """
+    said = None if image_properties is None else image_properties.get(_POLICY_OF_IMAGE)
+    if said is None:
+        return of_flavor
+    of_image = _policy(_POLICY_OF_IMAGE, said)
+    if of_flavor not in (None, of_image):
+        raise exception.BadRequest(_POLICY_OF_IMAGE, said, f'the flavor says {of_flavor}: let one of them say nothing, '
+                                                           'or both the same')
+    return of_image
+
+
+def _policy(name: str, value: Any) -> str:
+    if value not in vocabulary.NUMA_AFFINITY_POLICIES:
+        raise exception.BadRequest(name, value, f'must be one of {", ".join(vocabulary.NUMA_AFFINITY_POLICIES)}')
+    return str(value)
+
+
+def _functions(value: str, aliases: Mapping[str, PCIAlias], ours: Collection[str] | None) -> tuple[Asked, ...]:
+    """What each name asks for, with those of its choices alone that are of our classes."""
     if not isinstance(value, str):
         raise exception.BadRequest(_ALIAS, value, 'must be NAME:COUNT, separated by commas')
-    counted: list[tuple[str, int]] = []
-    policies = set()
+    asked = []
     for item in value.split(','):
         match = _NAME_AND_COUNT.fullmatch(item.strip())
         if match is None:
@@ -108,18 +146,12 @@ def _functions(value: str, aliases: Mapping[str, PCIAlias],
         if name not in aliases:
             raise exception.BadRequest(_ALIAS, value, f'no alias has the name {name!r}; this host has '
                                                       f'{", ".join(sorted(aliases)) or "none"}')
-        classes = aliases[name].resource_classes
-        if amount and (ours is None or not set(classes).isdisjoint(ours)):
-            if len(classes) > 1:
-                raise exception.BadRequest(
-                    _ALIAS, value, f'the alias {name!r} stands for {" or ".join(classes)}, and a request names one '
-                                   'class: give all of its objects the same resource_class')
-            counted.append((classes[0], amount))
-            policies.add(aliases[name].numa_policy)
-    if sum(amount for _class, amount in counted) > vocabulary.MAX_AMOUNT:
+        choices = tuple(choice for choice in aliases[name].asked if ours is None or choice.resource_class in ours)
+        if amount and choices:
+            asked.append(Asked(name, choices, amount, aliases[name].numa_policy))
+    if sum(one.amount for one in asked) > vocabulary.MAX_AMOUNT:
         raise exception.BadRequest(_ALIAS, value, f'must ask for at most {vocabulary.MAX_AMOUNT} functions')
-    return (tuple(resource_class for resource_class, amount in counted for _ in range(amount)),
-            next((policy for policy in _STRICTEST_FIRST if policy in policies), None))
+    return tuple(asked)
 
 
 def _labels(value: str) -> tuple[str, ...]:

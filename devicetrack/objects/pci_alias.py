@@ -1,19 +1,45 @@
-"""Names by which flavors ask for PCI functions."""
+"""Names by which flavors ask for PCI functions, and what these names say of a function."""
 
 from __future__ import annotations
 
+import functools
+from typing import Final
 from typing import NamedTuple
+
+from devicetrack.objects import choice
+from devicetrack.objects.choice import Choice
+from devicetrack.objects.choice import Features
+
+PHYSICAL_FUNCTION: Final = 'type-PF'
+
+
+@functools.lru_cache(maxsize=1024)
+def features(vendor_id: str | None = None, product_id: str | None = None, device_type: str | None = None,
+             traits: frozenset[str] = frozenset(), live_migratable: bool | None = None) -> Features:
+    """What a function is, or what of it matters, as features of a device. None says nothing.
+
+    :param live_migratable: what the options say of the function: they may also say nothing
+    """
+    words = [f'{name}={value}' for name, value in (('vendor_id', vendor_id), ('product_id', product_id)) if value]
+    if device_type is not None:
+        words.append(device_type)
+    if live_migratable is not None:
+        words.append(f'live_migratable={"yes" if live_migratable else "no"}')
+    return tuple(sorted({*words, *traits}))
 
 
 class PCIChoice(NamedTuple):
-    """Functions that a name may stand for: those of one resource class, at a provider with all of these traits.
+    """Functions that a name may stand for: those of one resource class, with all of these traits.
 
-    ``live_migratable`` is None when either will do.
+    ``live_migratable`` is None when either will do; else the options of the host must say the same of the function.
+    ``vendor_id`` and ``product_id`` have four hexadecimal digits, and are None when any will do.
     """
 
     resource_class: str
     traits: frozenset[str] = frozenset()
     live_migratable: bool | None = None
+    vendor_id: str | None = None
+    product_id: str | None = None
 
 
 class PCIAlias(NamedTuple):
@@ -21,7 +47,8 @@ class PCIAlias(NamedTuple):
 
     ``choices`` has one or more: any of them will do. ``numa_policy`` is one of
     :data:`devicetrack.vocabulary.NUMA_AFFINITY_POLICIES`. ``device_type`` is ``type-PCI``, ``type-PF``, ``type-VF`` or,
-    where the alias says none, None.
+    where the alias says none, None. Then any function will do that is not a physical function with virtual ones: that
+    would take these from others.
     """
 
     name: str
@@ -32,7 +59,16 @@ class PCIAlias(NamedTuple):
     @property
     def resource_classes(self) -> tuple[str, ...]:
         """The classes of the choices, each once, in their order."""
-        return tuple(dict.fromkeys(choice.resource_class for choice in self.choices))
+        return choice.classes(self.asked)
+
+    @property
+    def asked(self) -> tuple[Choice, ...]:
+        """The choices by the features that a function has to have."""
+        refused = frozenset((PHYSICAL_FUNCTION,) if self.device_type is None else ())
+        return tuple(
+            Choice(one.resource_class, frozenset(features(
+                one.vendor_id, one.product_id, self.device_type, one.traits, one.live_migratable)), refused)
+            for one in self.choices)
 
     @property
     def is_live_migratable(self) -> bool:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Mapping
 import itertools
+from typing import Any
 
+from oslo_utils import versionutils
 from oslo_versionedobjects import fields as ovo_fields
 
 from devicetrack import exception
@@ -12,19 +15,58 @@ from devicetrack import vocabulary
 from devicetrack.objects import base
 from devicetrack.objects import extra_specs as specs
 from devicetrack.objects import fields
+from devicetrack.objects.choice import Choice
 from devicetrack.objects.pci_alias import PCIAlias
 
 
 @base.register
-class RequestedDevices(base.DeviceTrackObject):
-    """``amount`` devices of one resource class, all from the provider ``provider_uuid`` unless it is None."""
+class DeviceChoice(base.DeviceTrackObject):
+    """Devices of one resource class that have all features of ``needs`` and none of ``refuses``."""
 
     VERSION = '1.0'
     fields = {
         'resource_class': ovo_fields.StringField(),
+        'needs': ovo_fields.ListOfStringsField(default=[]),
+        'refuses': ovo_fields.ListOfStringsField(default=[]),
+    }
+
+    @classmethod
+    def of(cls, choice: Choice) -> DeviceChoice:
+        return cls(resource_class=choice.resource_class, needs=sorted(choice.needs), refuses=sorted(choice.refuses))
+
+    def as_choice(self) -> Choice:
+        return Choice(self.resource_class, frozenset(self.needs), frozenset(self.refuses))
+
+
+@base.register
+class RequestedDevices(base.DeviceTrackObject):
+    """``amount`` devices of one resource class, all from the provider ``provider_uuid`` unless it is None.
+
+    With ``choices`` each device is one that any of them means, and ``resource_class`` is the class of the first.
+    ``numa_affinity_policy`` is these devices' own, in the place of the request's; None is the request's.
+
+    1.1 added ``choices`` and ``numa_affinity_policy``. A peer that knows neither cannot have a request with them: it
+    would take any device of the class.
+    """
+
+    VERSION = '1.1'
+    fields = {
+        'resource_class': ovo_fields.StringField(),
         'amount': fields.AmountField(),
         'provider_uuid': fields.or_none(ovo_fields.UUIDField),
+        'choices': ovo_fields.ListOfObjectsField(base.name_of('DeviceChoice'), default=[]),
+        'numa_affinity_policy': fields.or_none(fields.NUMAAffinityPolicyField),
     }
+    obj_relationships = {'choices': [('1.1', '1.0')]}
+
+    def obj_make_compatible(self, primitive: dict[str, Any], target_version: str) -> None:
+        if versionutils.convert_version_to_tuple(target_version) < (1, 1):
+            for name in ('choices', 'numa_affinity_policy'):
+                if primitive.get(name):
+                    raise exception.BadRequest(f'wanted.{name}', getattr(self, name),
+                                               f'cannot be said to a peer that knows version {target_version}')
+            primitive.pop('numa_affinity_policy', None)
+        super().obj_make_compatible(primitive, target_version)
 
 
 @base.register
@@ -33,14 +75,24 @@ class DeviceRequest(base.DeviceTrackObject):
 
     ``numa_nodes`` are the host's nodes that the guest runs on, empty when it is not pinned. They matter only with a
     policy other than ``none``.
+
+    1.1 added the policy ``socket``, and has requested devices of 1.1. To a peer of 1.0 ``socket`` is ``required``: its
+    devices are fewer, and all of them are on the socket.
     """
 
-    VERSION = '1.0'
+    VERSION = '1.1'
     fields = {
         'wanted': ovo_fields.ListOfObjectsField(base.name_of('RequestedDevices')),
         'numa_nodes': ovo_fields.ListOfIntegersField(default=[]),
         'numa_affinity_policy': fields.NUMAAffinityPolicyField(default=vocabulary.NONE),
     }
+    obj_relationships = {'wanted': [('1.0', '1.0'), ('1.1', '1.1')]}
+
+    def obj_make_compatible(self, primitive: dict[str, Any], target_version: str) -> None:
+        super().obj_make_compatible(primitive, target_version)
+        if versionutils.convert_version_to_tuple(target_version) < (1, 1) \
+                and primitive.get('numa_affinity_policy') == vocabulary.SOCKET:
+            primitive['numa_affinity_policy'] = vocabulary.REQUIRED
 
     @classmethod
     def of(cls, *wanted: tuple[str, int] | tuple[str, int, str | None], numa_nodes: list[int] | None = None,
@@ -53,31 +105,45 @@ class DeviceRequest(base.DeviceTrackObject):
             if not isinstance(item, (tuple, list)) or len(item) not in (2, 3):
                 raise exception.BadRequest('request', item, 'must be a tuple (resource class, amount) or '
                                            '(resource class, amount, provider UUID)')
-        return cls(
-            wanted=[RequestedDevices(resource_class=item[0], amount=item[1],
-                                     provider_uuid=item[2] if len(item) > 2 else None) for item in wanted],
-            numa_nodes=numa_nodes or [], numa_affinity_policy=numa_affinity_policy)
+        return cls._of([RequestedDevices(resource_class=item[0], amount=item[1],
+                                         provider_uuid=item[2] if len(item) > 2 else None) for item in wanted],
+                       numa_nodes, numa_affinity_policy)
+
+    @classmethod
+    def _of(cls, wanted: list[RequestedDevices], numa_nodes: list[int] | None, policy: str) -> DeviceRequest:
+        return cls(wanted=wanted, numa_nodes=numa_nodes or [], numa_affinity_policy=policy)
 
     @classmethod
     def from_extra_specs(cls, extra_specs: Mapping[str, str], numa_nodes: list[int] | None = None,
                          numa_affinity_policy: str | None = None,
-                         aliases: Mapping[str, PCIAlias] | None = None) -> DeviceRequest:
+                         aliases: Mapping[str, PCIAlias] | None = None,
+                         image_properties: specs.Properties | None = None) -> DeviceRequest:
         """Make a request from a flavor's extra specs.
 
         It begins with the namespaces of ``hw:pmem`` and the functions of ``pci_passthrough:alias``, in their order. It
         has every class of a ``resources`` extra spec, except those that the service's own tracker counts on every host
         (``VCPU``, ``PCPU``, ``MEMORY_MB``, ``DISK_GB``).
 
-        :param numa_affinity_policy: replaces the flavor's policy, and that of its aliases
+        :param numa_affinity_policy: replaces the policies of flavor and image, and those of the aliases
         :param aliases: the names that ``pci_passthrough:alias`` may have (``ClaimManager.aliases``); None leaves that
             extra spec to others
-        :raises BadRequest: a value is not valid; the error names the extra spec
+        :param image_properties: those of the guest's image: ``hw_pci_numa_affinity_policy`` is read
+        :raises BadRequest: a value is not valid, or flavor and image have different policies; names the extra spec
         """
         needs = specs.read(extra_specs, aliases)
         rest = dict(needs.amounts)
-        for resource_class in needs.order:
+        for resource_class in needs.namespaces:
             rest[resource_class] -= 1
-        wanted = [(name, len(list(same))) for name, same in itertools.groupby(needs.order)]
-        wanted += [(name, amount) for name, amount in rest.items() if amount]
-        policy = numa_affinity_policy or needs.policy or vocabulary.NONE
-        return cls.of(*wanted, numa_nodes=numa_nodes, numa_affinity_policy=policy)
+        wanted = _plain((name, len(list(same))) for name, same in itertools.groupby(needs.namespaces))
+        policy = numa_affinity_policy or specs.numa_policy(needs.policy, image_properties)
+        for asked in needs.functions:
+            wanted.append(RequestedDevices(
+                resource_class=asked.choices[0].resource_class, amount=asked.amount, provider_uuid=None,
+                choices=[DeviceChoice.of(choice) for choice in asked.choices],
+                numa_affinity_policy=policy or asked.numa_policy))
+        wanted += _plain((name, amount) for name, amount in rest.items() if amount)
+        return cls._of(wanted, numa_nodes, policy or vocabulary.NONE)
+
+
+def _plain(amounts: Iterable[tuple[str, int]]) -> list[RequestedDevices]:
+    return [RequestedDevices(resource_class=name, amount=amount) for name, amount in amounts]

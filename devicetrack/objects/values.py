@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from typing import Final
 from typing import NamedTuple
 
+from devicetrack.objects.choice import Features
+from devicetrack.objects.choice import NO_FEATURES
 from devicetrack.objects.compact import Compact
 
 
@@ -94,6 +96,9 @@ class InventoryDevice(NamedTuple):
     They say which devices may not be held beside it: a physical function is the whole of a token of which its virtual
     functions are parts, and the functions of one IOMMU group go together. A device that is a whole also excludes those
     devices in rows whose parent is its identifier, while the host does not have them.
+
+    ``features`` are words by which a request chooses among the devices of a class (:class:`.choice.Choice`), each once
+    and in their order.
     """
 
     kind: str
@@ -107,6 +112,7 @@ class InventoryDevice(NamedTuple):
     adoptable: bool = True
     migration_type: str | None = None
     exclusions: tuple[tuple[str, str], ...] = ()
+    features: Features = NO_FEATURES
 
     @property
     def key(self) -> DeviceKey:
@@ -177,6 +183,8 @@ class Inventory(NamedTuple):
     that nothing on this host proves clean. A device that somebody has is mostly among them, which means nothing.
     Devices that are in ``overlaps`` are unhealthy: a guest on one of them would be a guest on both. ``faults`` is for
     people.
+
+    ``sockets`` are pairs of a NUMA node and its processor socket. It is empty when that of any node is unknown.
     """
 
     devices: Sequence[InventoryDevice]
@@ -188,6 +196,7 @@ class Inventory(NamedTuple):
     unproven: frozenset[tuple[str, str]] = frozenset()
     overlaps: tuple[Overlap, ...] = ()
     faults: tuple[Fault, ...] = ()
+    sockets: tuple[tuple[int, int], ...] = ()
 
     @property
     def providers(self) -> frozenset[str]:

@@ -220,9 +220,20 @@ class PCIHost(fixtures.Fixture):
         """Add an NVMe controller that can have four virtual functions."""
         return self.add(address, NVME_SRIOV, serial=serial)
 
-    def add_igb(self, address: str) -> str:
+    def add_igb(self, address: str, numa_node: int = -1) -> str:
         """Add a network adapter that can have seven virtual functions."""
-        return self.add(address, IGB)
+        return self.add(address, IGB, numa_node=numa_node)
+
+    def add_numa_nodes(self, sockets: Sequence[int]) -> None:
+        """Add NUMA nodes, each with two processors, on these sockets."""
+        for node, socket in enumerate(sockets):
+            directory = self._at(f'devices/system/node/node{node}')
+            os.makedirs(directory)
+            self._put(os.path.join(directory, 'cpulist'), f'{2 * node}-{2 * node + 1}\n')
+            for processor in (2 * node, 2 * node + 1):
+                directory = self._at(f'devices/system/cpu/cpu{processor}/topology')
+                os.makedirs(directory)
+                self._put(os.path.join(directory, 'physical_package_id'), f'{socket}\n')
 
     def add_shared_group(self, bridge: str, bus: str) -> list[str]:
         """Add a bridge and three functions behind it, all in one IOMMU group.
@@ -253,11 +264,13 @@ class PCIHost(fixtures.Fixture):
         domain, bus, place = address.split(':')
         slot, function = place.split('.')
         first = (int(bus, 16) << 8 | int(slot, 16) << 3 | int(function)) + kind.vf_offset
+        with open(self.path(address, 'numa_node'), encoding='ascii') as file:
+            numa_node = int(file.read())
         made = []
         for index in range(number):
             routing = first + index * kind.vf_stride
             vf = f'{domain}:{routing >> 8:02x}:{routing >> 3 & 31:02x}.{routing & 7}'
-            self.add(vf, kind.vf, serial=self._functions[address].serial, physfn=address,
+            self.add(vf, kind.vf, serial=self._functions[address].serial, physfn=address, numa_node=numa_node,
                      interface=f'{self.interface_of(address)}v{index}')
             self._link(self._directories[vf], self._directories[address], f'virtfn{index}')
             made.append(vf)

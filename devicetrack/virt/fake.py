@@ -94,9 +94,9 @@ class FakeHost:
     reason in ``disconnected`` the hypervisor gives no answer at all. ``live_migration_obstacles`` (kind to reason)
     keeps guests from moving, and ``migration_obstacles`` (device to reason) one guest. ``unproven`` are the namespaces
     and functions that no proof on this machine calls clean; the machine keeps its proofs when managers and stores are
-    gone. ``wiping`` says how far wipes are, for tests that look at that. ``lent`` are the functions that have the
-    driver for guests: the hypervisor gives them that when it starts a guest, and never takes it away, as libvirt does
-    when it is killed at the wrong moment.
+    gone. ``wiping`` says how far wipes are, for tests that look at that. ``sockets`` are pairs of a NUMA node and its
+    socket. ``lent`` are the functions that have the driver for guests: the hypervisor gives them that when it starts a
+    guest, and never takes it away, as libvirt does when it is killed at the wrong moment.
     """
 
     _hosts: dict[str, FakeHost] = {}
@@ -123,6 +123,7 @@ class FakeHost:
         self.overlaps: tuple[Overlap, ...] = ()
         self.resource_classes: set[str] = set()
         self.aliases: dict[str, PCIAlias] | None = None
+        self.sockets: tuple[tuple[int, int], ...] = ()
         self._declared: dict[tuple[str, str | None, str], MigrationType] = {}
         self._addresses: dict[DeviceKey, str] = {}
         self._owners_of_addresses: dict[str, DeviceKey] = {}
@@ -383,7 +384,7 @@ class FakeHost:
         return Inventory(devices, capacities, self.kinds.difference(unknown),
                          tuple(Unknown(kind, reason) for kind, reason in unknown.items()), self.missing,
                          self.keeping, frozenset(self.unproven.intersection(self.devices)),
-                         self.overlaps)
+                         self.overlaps, sockets=self.sockets)
 
     @property
     def keeping(self) -> frozenset[str]:

@@ -19,7 +19,6 @@ from nova.pci import whitelist
 from oslo_config import fixture as config_fixture
 
 from devicetrack import exception
-from devicetrack import vocabulary
 from devicetrack.conf import pci as options
 from devicetrack.objects import DeviceRequest
 from devicetrack.tests import base
@@ -229,7 +228,7 @@ class AliasesTestCase(NovaTestCase):
                 spec.get('resource_class'), spec.get('vendor_id', ''), spec.get('product_id', '')),
                 choice.resource_class)
             self.assertEqual(pci_placement_translator.get_traits(spec.get('traits', '')), choice.traits)
-            self.assertEqual(vocabulary.numa_policy(policy), ours[name].numa_policy)
+            self.assertEqual(policy, ours[name].numa_policy)
             self.assertEqual((spec.get('dev_type'), {'true': True, 'false': False, None: None}[
                 spec.get('live_migratable')]), (ours[name].device_type, choice.live_migratable))
 

@@ -28,6 +28,7 @@ from devicetrack import ownfiles
 from devicetrack import vocabulary
 from devicetrack.conf import libvirt as options
 from devicetrack.conf import manager as manager_options
+from devicetrack.conf import pci as pci_options
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import DeviceMap
 from devicetrack.objects.compact import Compact
@@ -54,6 +55,7 @@ from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import domain_xml
 from devicetrack.virt.libvirt import guest_xml
 from devicetrack.virt.libvirt import guests
+from devicetrack.virt.libvirt import numa_sysfs
 from devicetrack.virt.libvirt import overlaps
 from devicetrack.virt.libvirt import parsed
 from devicetrack.virt.libvirt import progress
@@ -116,6 +118,8 @@ class LibvirtDriver(driver.VirtDriver):
         self._locks = os.path.join(state_path, 'locks')
         manager_options.register(conf)
         self._trusts = conf[manager_options.GROUP].unproven_devices == vocabulary.TRUST
+        pci_options.register(conf)
+        self._topology = numa_sysfs.Topology(conf[pci_options.GROUP].sysfs_root)
         self._proofs = proofs.Proofs(state_path)
         self._proving = proving.Proving(self._kinds, self._proofs, self._lock, self._usage)
 
@@ -195,7 +199,7 @@ class LibvirtDriver(driver.VirtDriver):
         found, all_devices = overlaps.find(offered), Compact.joined(InventoryDevice, devices)
         return Inventory(overlaps.unhealthy(all_devices, found) if found else all_devices, tuple(capacities),
                          frozenset(known), tuple(unknown), tuple(missing), frozenset(keeping), frozenset(unproven),
-                         tuple(found), tuple(faults))
+                         tuple(found), tuple(faults), self._topology.sockets())
 
     def get_usage(self) -> Usage:
         return self._usage({kind.name for kind in self._kinds.values() if kind.configured})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from typing import NamedTuple
 
 from devicetrack import exception
 from devicetrack.objects.pci_alias import PCIAlias
@@ -15,6 +16,16 @@ from devicetrack.tests import base
 ASKED = 'pci_passthrough:alias'
 ALIASES = {'one': PCIAlias('one', (PCIChoice(PMEM),), 'legacy'), 'two': PCIAlias('two', (PCIChoice(VGPU),), 'legacy'),
            'theirs': PCIAlias('theirs', (PCIChoice('CUSTOM_THEIRS'),), 'legacy')}
+
+
+class Image(NamedTuple):
+    properties: Any
+
+
+class Policy(NamedTuple):
+    """Properties without ``get``."""
+
+    hw_pci_numa_affinity_policy: str
 
 
 class AliasesTestCase(base.TestCase):
@@ -54,6 +65,21 @@ class AliasesTestCase(base.TestCase):
         host = self.host(None)
         self.assertEqual([PMEM], self.claim(host, 'tape:1', pmem=1))
         self.assertIsNone(host.manager.aliases)
+
+    def test_the_policy_of_an_image_counts(self) -> None:
+        host = self.host({'one': PCIAlias('one', (PCIChoice(PMEM),), 'preferred')})
+        instance = fixtures.Instance(flavor=fixtures.Flavor(extra_specs={ASKED: 'one:1'}))
+        [root] = [provider.uuid for provider in host.manager.providers() if provider.parent_uuid is None]
+        for image in ({'properties': {'hw_pci_numa_affinity_policy': 'required'}},
+                      Image({'hw_pci_numa_affinity_policy': 'required'}), Image(Policy('required')), None):
+            instance.image_meta = image         # type: ignore[attr-defined]
+            claim = host.claim(instance, {root: {'resources': {PMEM: 1}}})
+            if image is None:
+                self.assertEqual({}, host.manager.narrow_claim(host.context, claim, [1], None))
+            else:
+                self.assertRaises(exception.NoFit, host.manager.narrow_claim, host.context, claim, [1], None)
+            claim.abort()
+            host.wait()
 
     def test_are_for_services_that_make_requests(self) -> None:
         self.assertEqual(ALIASES, self.host(ALIASES).manager.aliases)

@@ -180,7 +180,9 @@ class AliasTestCase(base.TestCase):
     def test_orders_what_was_allocated(self):
         asked = self.read('gpu:1,qat:2', {'CUSTOM_QAT': 2, 'PGPU': 1, PMEM: 1}, **{'hw:pmem': '4GB'})
         self.assertEqual((PMEM, 'PGPU', 'CUSTOM_QAT', 'CUSTOM_QAT'), asked.order)
-        self.assertEqual('required', asked.numa_policy)
+        self.assertEqual({PMEM: None, 'PGPU': 'required', 'CUSTOM_QAT': 'legacy'},
+                         {item.resource_class: item.numa_policy for item in asked.items})
+        self.assertEqual('none', asked.numa_policy)
 
     def test_less_than_it_asks_for_is_refused(self):
         for asked, allocated in (('qat:2', {'CUSTOM_QAT': 1}), ('qat:1,gpu:1', {'CUSTOM_QAT': 1}),
@@ -190,7 +192,7 @@ class AliasTestCase(base.TestCase):
 
     def test_for_functions_of_the_service_is_left_to_it(self):
         asked = self.read('theirs:2,qat:1', {'CUSTOM_QAT': 1, 'CUSTOM_THEIRS': 2})
-        self.assertEqual((('CUSTOM_QAT',), 'legacy', 1), (asked.order, asked.numa_policy, len(asked.items)))
+        self.assertEqual((('CUSTOM_QAT',), ['legacy']), (asked.order, [item.numa_policy for item in asked.items]))
         self.assertEqual(((), 'none'), self.read('theirs:2', {'VCPU': 1})[1:4:2])
 
     def test_by_no_name_is_refused(self):
@@ -201,6 +203,80 @@ class AliasTestCase(base.TestCase):
         asked = demand.from_allocations({HERE: {'resources': {PMEM: 1}}}, (HERE,), OURS,
                                         {'pci_passthrough:alias': 'tape:1'})
         self.assertEqual(((), 'none'), (asked.order, asked.numa_policy))
+
+
+class SharedAliasTestCase(base.TestCase):
+    """Names that stand for one class, or for several, and which of what was allocated each may have."""
+
+    QAT, GPU = 'CUSTOM_QAT', 'PGPU'
+    ALIASES = {one.name: one for one in (
+        PCIAlias('blue', (PCIChoice(QAT, frozenset(('BLUE',))),), 'legacy', 'type-VF'),
+        PCIAlias('red', (PCIChoice(QAT, frozenset(('RED',))),), 'required', 'type-VF'),
+        PCIAlias('either', (PCIChoice(QAT, frozenset(('BLUE',))), PCIChoice(GPU)), 'legacy', 'type-VF'))}
+
+    def read(self, asked, allocated, image=None, **more):
+        return demand.from_allocations(
+            {provider: {'resources': amounts} for provider, amounts in allocated.items()}, tuple(allocated),
+            (PMEM, self.QAT, self.GPU), {'pci_passthrough:alias': asked, **more}, aliases=self.ALIASES,
+            image_properties=image)
+
+    @staticmethod
+    def shown(items):
+        """Each item: its class, amount and provider, and the traits that it needs."""
+        return [(item.resource_class, item.amount, item.provider_uuid,
+                 ' or '.join(''.join(choice.needs - {'type-VF'}) for choice in item.choices)) for item in items]
+
+    def test_one_name_has_all_that_was_allocated_of_its_class(self):
+        asked = self.read('blue:3', {HERE: {self.QAT: 1}, THERE: {self.QAT: 2}})
+        self.assertEqual([(self.QAT, 1, HERE, 'BLUE'), (self.QAT, 2, THERE, 'BLUE')], self.shown(asked.items))
+        self.assertEqual(((), (self.QAT,) * 3), (asked.alternatives, asked.order))
+
+    def test_two_names_share_a_class_in_every_way(self):
+        asked = self.read('blue:1,red:1', {HERE: {self.QAT: 1}, THERE: {self.QAT: 1}})
+        first, second = ([(self.QAT, 1, one, 'BLUE'), (self.QAT, 1, other, 'RED')]
+                         for one, other in ((HERE, THERE), (THERE, HERE)))
+        self.assertEqual([first, [second]], [self.shown(asked.items), list(map(self.shown, asked.alternatives))])
+        self.assertEqual(['legacy', 'required'], [item.numa_policy for item in asked.items])
+
+    def test_what_the_flavor_asks_for_without_a_name_may_be_any_device(self):
+        asked = self.read('blue:1', {HERE: {self.QAT: 2, PMEM: 1}}, **{f'resources:{self.QAT}': '1', 'hw:pmem': '4GB'})
+        self.assertEqual([(PMEM, 1, HERE, ''), (self.QAT, 1, HERE, 'BLUE'), (self.QAT, 1, HERE, '')],
+                         self.shown(asked.items))
+        self.assertEqual([(self.QAT, 1, THERE, 'BLUE'), (self.QAT, 1, HERE, '')], self.shown(self.read(
+            'blue:1', {HERE: {self.QAT: 1}, THERE: {self.QAT: 1}}).alternatives[0]))
+
+    def test_a_name_for_several_classes_takes_what_there_is(self):
+        asked = self.read('either:3', {HERE: {self.QAT: 1, self.GPU: 2}})
+        self.assertEqual([(self.QAT, 1, HERE, 'BLUE'), (self.GPU, 2, HERE, '')], self.shown(asked.items))
+        self.assertEqual((self.QAT, self.GPU, self.GPU), asked.order)
+
+    def test_a_name_for_several_classes_leaves_to_others_theirs(self):
+        asked = self.read('either:1,red:1', {HERE: {self.QAT: 1, self.GPU: 1}})
+        self.assertEqual([(self.GPU, 1, HERE, ''), (self.QAT, 1, HERE, 'RED')], self.shown(asked.items))
+        self.assertEqual((self.GPU, self.QAT), asked.order)
+
+    def test_less_than_several_names_need_together_is_refused(self):
+        for asked, allocated in (('either:2', {self.QAT: 1}), ('either:1,blue:1', {self.QAT: 1}),
+                                 ('either:1', {self.QAT: 1}), ('blue:1,red:1', {self.QAT: 1})):
+            more = {f'resources:{self.QAT}': '1'} if asked == 'either:1' else {}
+            error = self.assertRaises(exception.BadRequest, self.read, asked, {HERE: allocated}, **more)
+            self.assertIn('the flavor needs', error.reason)
+
+    def test_flavor_and_image_come_before_the_names(self):
+        image = {'hw_pci_numa_affinity_policy': 'socket'}
+        flavor = {'hw:pci_numa_affinity_policy': 'preferred'}
+        allocated = {HERE: {self.QAT: 2}}
+        for properties, more, policy in ((image, {}, 'socket'), (None, flavor, 'preferred')):
+            asked = self.read('blue:1,red:1', allocated, properties, **more)
+            self.assertEqual([policy] * 3, [asked.numa_policy, *(item.numa_policy for item in asked.items)])
+        self.assertRaises(exception.BadRequest, self.read, 'blue:2', allocated, image, **flavor)
+
+    def test_an_image_is_not_read_for_what_is_not_ours(self):
+        class Unread:
+            def get(self, name):
+                raise AssertionError(name)
+        self.assertEqual((), demand.from_allocations({HERE: {'resources': {'VCPU': 1}}}, (HERE,), OURS, {},
+                                                     image_properties=Unread()).items)
 
 
 class RequestTestCase(base.TestCase):
@@ -220,6 +296,13 @@ class RequestTestCase(base.TestCase):
 
     def test_an_unknown_provider(self):
         self.assertRaises(exception.UnknownProvider, self.read, (VGPU, 1, THERE))
+
+    def test_asks_for_functions_by_what_they_are(self):
+        alias = PCIAlias('one', (PCIChoice('CUSTOM_QAT', frozenset(('BLUE',))), PCIChoice('PGPU')), 'socket')
+        request = objects.DeviceRequest.from_extra_specs({'pci_passthrough:alias': 'one:2'}, aliases={'one': alias})
+        [item] = demand.from_request(objects.DeviceRequest.obj_from_primitive(request.obj_to_primitive()), ()).items
+        self.assertEqual((alias.asked, 2, 'socket'), (item.choices, item.amount, item.numa_policy))
+        self.assertEqual([frozenset(('type-PF',))] * 2, [choice.refuses for choice in item.choices])
 
 
 class ArrangeTestCase(base.TestCase):

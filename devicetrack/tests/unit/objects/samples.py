@@ -92,6 +92,10 @@ def request():
                                     numa_affinity_policy='preferred')
 
 
+def device_choice():
+    return objects.DeviceChoice(resource_class='PGPU', needs=['CUSTOM_A', 'type-VF'], refuses=['type-PF'])
+
+
 def device_pair(kind='mdev', source=MDEV, destination='77777777-7777-4777-8777-777777777777', type='nvidia-35'):
     return objects.DevicePair(kind=kind, resource_class='VGPU', source=source, destination=destination, type=type,
                               element=f"<hostdev><source><address uuid='{destination}'/></source></hostdev>")
@@ -142,6 +146,7 @@ def pci_requests():
 ONE_OF_EACH = {
     'Device': device,
     'DeviceAssignment': assignment,
+    'DeviceChoice': device_choice,
     'DeclaredDevice': declared_device,
     'DeviceMap': device_map,
     'DevicePair': device_pair,

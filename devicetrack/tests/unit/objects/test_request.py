@@ -13,7 +13,7 @@ QAT, GPU = 'CUSTOM_PCI_8086_0443', 'PGPU'
 
 
 def alias(name, *classes, policy='legacy'):
-    return PCIAlias(name, tuple(map(PCIChoice, classes)), policy)
+    return PCIAlias(name, tuple(map(PCIChoice, classes)), policy, 'type-VF')
 
 
 ALIASES = {one.name: one for one in (
@@ -40,13 +40,13 @@ class ExtraSpecsTestCase(base.TestCase):
         ('what the service counts itself', {'resources:VCPU': '2', 'resources:DISK_GB': '1'}, (), {}, None),
         ('both ways', {'hw:pmem': '4GB', f'resources:{A}': '1'}, (A,), {A: 2}, None),
         ('a policy', {'hw:pci_numa_affinity_policy': 'legacy'}, (), {}, 'legacy'),
-        ('a policy about sockets', {'hw:pci_numa_affinity_policy': 'socket'}, (), {}, 'preferred'),
+        ('a policy about sockets', {'hw:pci_numa_affinity_policy': 'socket'}, (), {}, 'socket'),
         ('not quite a resource', {'resources': '1', 'resourcesX': '1', 'resources_:VGPU': '1'}, (), {}, None),
         names=('specs', 'order', 'amounts', 'policy'))
 
     def test_say(self):
         needs = extra_specs.read(self.specs)
-        self.assertEqual((self.order, self.amounts, self.policy), needs)
+        self.assertEqual((self.order, (), self.amounts, self.policy), needs)
 
 
 class BadExtraSpecsTestCase(base.TestCase):
@@ -73,35 +73,66 @@ class BadExtraSpecsTestCase(base.TestCase):
 ALIAS = 'pci_passthrough:alias'
 
 
+EITHER = f'{QAT} or CUSTOM_PCI_8086_0442'
+
+
 class AliasTestCase(base.TestCase):
 
     scenarios = base.table(
-        ('one', {ALIAS: 'qat:1'}, (QAT,), {QAT: 1}, 'legacy'),
-        ('several, in their order', {ALIAS: 'qat:2,gpu:1,qat:1'}, (QAT, QAT, GPU, QAT), {QAT: 3, GPU: 1}, 'required'),
-        ('blanks', {ALIAS: ' qat : 1 , gpu:1 '}, (QAT, GPU), {QAT: 1, GPU: 1}, 'required'),
-        ('none of one', {ALIAS: 'gpu:0,qat:1'}, (QAT,), {QAT: 1}, 'legacy'),
-        ('after namespaces', {ALIAS: 'gpu:1', 'hw:pmem': '4GB'}, (A, GPU), {A: 1, GPU: 1}, 'required'),
-        ('beside the class', {ALIAS: 'gpu:1', 'resources:PGPU': '2'}, (GPU,), {GPU: 3}, 'required'),
-        ('the strictest policy', {ALIAS: 'far:1,qat:1'}, ('CUSTOM_FAR', QAT), {'CUSTOM_FAR': 1, QAT: 1}, 'legacy'),
-        ('the loosest alone', {ALIAS: 'far:1'}, ('CUSTOM_FAR',), {'CUSTOM_FAR': 1}, 'preferred'),
-        ("the flavor's own policy", {ALIAS: 'gpu:1', 'hw:pci_numa_affinity_policy': 'none'}, (GPU,), {GPU: 1}, 'none'),
-        ('choices of one class', {ALIAS: 'both:1'}, (QAT,), {QAT: 1}, 'legacy'),
-        names=('specs', 'order', 'amounts', 'policy'))
+        ('one', {ALIAS: 'qat:1'}, [(QAT, 1, 'legacy')], {}, None),
+        ('several, in their order', {ALIAS: 'qat:2,gpu:1,qat:1'},
+         [(QAT, 2, 'legacy'), (GPU, 1, 'required'), (QAT, 1, 'legacy')], {}, None),
+        ('blanks', {ALIAS: ' qat : 1 , gpu:1 '}, [(QAT, 1, 'legacy'), (GPU, 1, 'required')], {}, None),
+        ('none of one', {ALIAS: 'gpu:0,qat:1'}, [(QAT, 1, 'legacy')], {}, None),
+        ('beside namespaces', {ALIAS: 'gpu:1', 'hw:pmem': '4GB'}, [(GPU, 1, 'required')], {A: 1}, None),
+        ('beside the class', {ALIAS: 'gpu:1', 'resources:PGPU': '2'}, [(GPU, 1, 'required')], {GPU: 2}, None),
+        ("with the flavor's own policy", {ALIAS: 'gpu:1', 'hw:pci_numa_affinity_policy': 'none'},
+         [(GPU, 1, 'required')], {}, 'none'),
+        ('choices of one class', {ALIAS: 'both:1'}, [(QAT, 1, 'legacy')], {}, None),
+        ('choices of several classes', {ALIAS: 'either:2'}, [(EITHER, 2, 'legacy')], {}, None),
+        names=('specs', 'functions', 'amounts', 'policy'))
+
+    @staticmethod
+    def shown(needs):
+        return [(' or '.join(dict.fromkeys(choice.resource_class for choice in one.choices)), one.amount,
+                 one.numa_policy) for one in needs.functions]
 
     def test_says(self):
-        self.assertEqual((self.order, self.amounts, self.policy), extra_specs.read(self.specs, ALIASES))
+        needs = extra_specs.read(self.specs, ALIASES)
+        self.assertEqual((self.functions, self.amounts, self.policy), (self.shown(needs), *needs[2:]))
+        self.assertEqual({frozenset(('type-VF',))}, {choice.needs for one in needs.functions for choice in one.choices})
 
     def test_is_for_others_where_there_are_no_aliases(self):
-        self.assertNotIn(QAT, extra_specs.read(self.specs).order)
+        self.assertEqual((), extra_specs.read(self.specs).functions)
 
     def test_of_classes_of_others_is_for_others(self):
         needs = extra_specs.read({ALIAS: self.specs[ALIAS]}, ALIASES, ours=['CUSTOM_X'])
-        self.assertEqual(((), {}, None), needs)
+        self.assertEqual(((), (), {}, None), needs)
 
     def test_of_classes_of_others_leaves_ours(self):
         needs = extra_specs.read({ALIAS: self.specs[ALIAS]}, ALIASES, ours=[QAT])
-        self.assertEqual({QAT} & self.amounts.keys(), set(needs.order))
-        self.assertEqual('legacy' if needs.order else None, needs.policy)
+        self.assertEqual([(QAT, amount, policy) for name, amount, policy in self.functions if QAT in name],
+                         self.shown(needs))
+
+
+class ImageTestCase(base.TestCase):
+    """Whose NUMA policy counts: the flavor's and the image's before the alias's."""
+
+    IMAGE = 'hw_pci_numa_affinity_policy'
+
+    def test_flavor_or_image_or_both(self):
+        for flavor, image, counts in ((None, None, None), ('required', None, 'required'), (None, 'socket', 'socket'),
+                                      ('legacy', 'legacy', 'legacy')):
+            self.assertEqual(counts, extra_specs.numa_policy(flavor, {} if image is None else {self.IMAGE: image}))
+        self.assertEqual('legacy', extra_specs.numa_policy('legacy', None))
+
+    def test_two_policies_are_refused(self):
+        error = self.assertRaises(exception.BadRequest, extra_specs.numa_policy, 'required', {self.IMAGE: 'preferred'})
+        self.assertEqual((self.IMAGE, 'preferred'), (error.where, error.value))
+
+    def test_no_such_policy(self):
+        error = self.assertRaises(exception.BadRequest, extra_specs.numa_policy, None, {self.IMAGE: 'sometimes'})
+        self.assertIn('must be one of required, socket, ', error.reason)
 
 
 class BadAliasTestCase(base.TestCase):
@@ -121,7 +152,6 @@ class BadAliasTestCase(base.TestCase):
         ('none of no such name', 'tape:0', "no alias has the name 'tape'"),
         ('more than any host has', 'qat:1000000,gpu:1', 'must ask for at most 1000000'),
         ('thousands of digits', 'qat:' + '9' * 10_000, 'of at most 32 digits'),
-        ('choices of several classes', 'either:1', f"the alias 'either' stands for {QAT} or CUSTOM_PCI_8086_0442"),
         names=('value', 'reason'))
 
     def test_is_refused_by_name(self):
@@ -130,7 +160,7 @@ class BadAliasTestCase(base.TestCase):
         self.assertIn(self.reason, error.reason)
 
     def test_is_not_read_where_there_are_no_aliases(self):
-        self.assertEqual(((), {}, None), extra_specs.read({ALIAS: self.value}))
+        self.assertEqual(((), (), {}, None), extra_specs.read({ALIAS: self.value}))
 
 
 class NoAliasTestCase(base.TestCase):
@@ -140,7 +170,7 @@ class NoAliasTestCase(base.TestCase):
         self.assertIn('this host has none', error.reason)
 
     def test_choices_of_several_classes_of_others_are_for_others(self):
-        self.assertEqual((), extra_specs.read({ALIAS: 'either:1'}, ALIASES, ours=[GPU]).order)
+        self.assertEqual((), extra_specs.read({ALIAS: 'either:1'}, ALIASES, ours=[GPU]).functions)
 
 
 class RequestTestCase(base.TestCase):
@@ -196,8 +226,43 @@ class RequestFromExtraSpecsTestCase(base.TestCase):
             {**self.specs, 'hw:pci_numa_affinity_policy': 'required'}, numa_nodes=[1])
         self.assertEqual(([1], 'required'), (request.numa_nodes, request.numa_affinity_policy))
 
-    def test_takes_the_policy_of_an_alias_unless_it_is_given_one(self):
-        specs = {'pci_passthrough:alias': 'gpu:1'}
-        for given, policy in ((None, 'required'), ('none', 'none')):
-            self.assertEqual(policy, objects.DeviceRequest.from_extra_specs(
-                specs, [1], given, ALIASES).numa_affinity_policy)
+    def test_takes_the_policies_of_aliases_unless_somebody_says_another(self):
+        flavor, image = 'hw:pci_numa_affinity_policy', {'hw_pci_numa_affinity_policy': 'socket'}
+        for given, more, properties, of_request, of_functions in (
+                (None, {}, None, 'none', ['required', 'legacy']),
+                ('none', {}, image, 'none', ['none', 'none']),
+                (None, {flavor: 'preferred'}, None, 'preferred', ['preferred', 'preferred']),
+                (None, {}, image, 'socket', ['socket', 'socket'])):
+            request = objects.DeviceRequest.from_extra_specs(
+                {'pci_passthrough:alias': 'gpu:1,qat:1', **more}, [1], given, ALIASES, properties)
+            self.assertEqual((of_request, of_functions), (
+                request.numa_affinity_policy, [one.numa_affinity_policy for one in request.wanted]))
+
+    def test_says_which_functions_will_do(self):
+        [wanted] = objects.DeviceRequest.from_extra_specs(
+            {'pci_passthrough:alias': 'either:2'}, aliases=ALIASES).wanted
+        self.assertEqual([(QAT, ['type-VF'], []), ('CUSTOM_PCI_8086_0442', ['type-VF'], [])],
+                         [(one.resource_class, one.needs, one.refuses) for one in wanted.choices])
+
+
+class OlderPeerTestCase(base.TestCase):
+    """A request for a peer that knows neither choices nor the policy ``socket``."""
+
+    def test_gets_a_stricter_policy(self):
+        request = objects.DeviceRequest.of(('VGPU', 1), numa_nodes=[0], numa_affinity_policy='socket')
+        known = request.obj_to_primitive(target_version='1.0')
+        read = objects.DeviceRequest.obj_from_primitive(known)
+        self.assertEqual(('1.0', '1.0'), (known['versioned_object.version'],
+                                          known['versioned_object.data']['wanted'][0]['versioned_object.version']))
+        self.assertEqual(('required', [0], 'VGPU'), (read.numa_affinity_policy, read.numa_nodes,
+                                                     read.wanted[0].resource_class))
+
+    def test_gets_no_request_for_which_any_device_would_do(self):
+        request = objects.DeviceRequest.from_extra_specs({ALIAS: 'qat:1'}, aliases=ALIASES)
+        error = self.assertRaises(exception.BadRequest, request.obj_to_primitive, target_version='1.0')
+        self.assertEqual('wanted.choices', error.where)
+
+    def test_may_have_written_one(self):
+        known = objects.DeviceRequest.of(('VGPU', 2)).obj_to_primitive(target_version='1.0')
+        [wanted] = objects.DeviceRequest.obj_from_primitive(known).wanted
+        self.assertEqual((2, [], None), (wanted.amount, wanted.choices, wanted.numa_affinity_policy))

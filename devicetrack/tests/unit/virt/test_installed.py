@@ -98,6 +98,14 @@ class StockTestCase(base.TestCase):
         ('exclusions that are no pairs', [device(), device('t1')._replace(exclusions=('x',))],  # type: ignore[arg-type]
          "device 't1' has the exclusions ('x',), which are no tuple of (token, mode)"),
         ('a mode that is none', [device('t1')._replace(exclusions=(('x', 'half'),))], 'part, whole, together'),
+        ('features that are one text', [device('t1')._replace(features='big')],  # type: ignore[arg-type]
+         "device 't1' has the features 'big', which are no tuple of texts"),
+        ('a set of features', [device('t1')._replace(features=frozenset(('big',)))],  # type: ignore[arg-type]
+         'which are no tuple of texts'),
+        ('features that are no texts', [device('t1')._replace(features=(1,))],  # type: ignore[arg-type]
+         'which are no tuple of texts'),
+        ('features in disorder', [device('t1')._replace(features=('red', 'big'))], 'each once and in their order'),
+        ('a feature twice', [device('t1')._replace(features=('big', 'big'))], 'each once and in their order'),
         ('a token twice', [device('t1')._replace(exclusions=(('x', 'part'), ('x', 'whole')))], 'each token once'),
         ('a migration type that its details do not have', [device('t1')._replace(migration_type='y')],
          "device 't1' has the migration type 'y', and by its details 'x 1 1'"),

@@ -98,6 +98,20 @@ class PCITestCase(PCIHostTestCase):
             self.assertEqual(('0000:3D:00.0', card), (device.provider, device.parent))
         self.assertIn(function, self.devices(self.kind({'vendor_id': '8086'})))
 
+    def test_an_alias_may_ask_for_what_a_function_is_and_what_options_say_of_it(self) -> None:
+        self.host.add_nvme(DISK, 'S1')
+        self.host.add_igb(CARD)
+        [vf] = self.host.make_vfs(CARD, 1)
+        specs = {**NVME, 'traits': 'fast', 'one_time_use': 'yes'}, {'vendor_id': '8086', 'product_id': '10c9'}, {
+            'vendor_id': '8086', 'live_migratable': 'yes'}
+        managed = 'COMPUTE_MANAGED_PCI_DEVICE'
+        self.assertEqual({
+            DISK: {'vendor_id=1b36', 'product_id=0010', 'type-PCI', managed, 'CUSTOM_FAST', 'HW_PCI_ONE_TIME_USE'},
+            CARD: {'vendor_id=8086', 'product_id=10c9', 'type-PF', managed},
+            vf: {'vendor_id=8086', 'product_id=10ca', 'type-VF', managed, 'HW_PCI_LIVE_MIGRATABLE',
+                 'live_migratable=yes'}},
+            {name: set(device.features) for name, device in self.devices(self.kind(*specs)).items()})
+
     def test_what_is_not_ours_is_not_in_stock(self) -> None:
         self.host.add_nvme(DISK, 'S1')
         other = self.host.add_nvme('0000:02:00.0', 'S2')

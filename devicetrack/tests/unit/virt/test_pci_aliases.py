@@ -15,6 +15,10 @@ QAT = {'name': 'qat', 'vendor_id': '8086', 'product_id': '0443'}
 CLASS = 'CUSTOM_PCI_8086_0443'
 
 
+def choice(resource_class: str = CLASS, **more: Any) -> PCIChoice:
+    return PCIChoice(resource_class, **{'vendor_id': '8086', 'product_id': '0443', **more})
+
+
 def read(aliases: list[Any]) -> Any:
     return pci_aliases.read([alias if isinstance(alias, str) else json.dumps(alias) for alias in aliases])
 
@@ -22,22 +26,22 @@ def read(aliases: list[Any]) -> Any:
 class AliasTestCase(base.TestCase):
 
     scenarios = base.table(
-        ('a product', {}, PCIAlias('qat', (PCIChoice(CLASS),), 'legacy')),
-        ('blanks around the name', {'name': ' qat '}, PCIAlias('qat', (PCIChoice(CLASS),), 'legacy')),
-        ('in capitals', {'product_id': '0ABC'}, PCIAlias('qat', (PCIChoice('CUSTOM_PCI_8086_0ABC'),), 'legacy')),
-        ('a class', {'resource_class': 'GPU_VF'}, PCIAlias('qat', (PCIChoice('CUSTOM_GPU_VF'),), 'legacy')),
-        ('an empty class', {'resource_class': ''}, PCIAlias('qat', (PCIChoice(CLASS),), 'legacy')),
-        ('a capability', {'capability_type': 'pci'}, PCIAlias('qat', (PCIChoice(CLASS),), 'legacy')),
+        ('a product', {}, PCIAlias('qat', (choice(),), 'legacy')),
+        ('blanks around the name', {'name': ' qat '}, PCIAlias('qat', (choice(),), 'legacy')),
+        ('in capitals', {'product_id': '0ABC'}, PCIAlias(
+            'qat', (choice('CUSTOM_PCI_8086_0ABC', product_id='0abc'),), 'legacy')),
+        ('a class', {'resource_class': 'GPU_VF'}, PCIAlias('qat', (choice('CUSTOM_GPU_VF'),), 'legacy')),
+        ('an empty class', {'resource_class': ''}, PCIAlias('qat', (choice(),), 'legacy')),
+        ('a capability', {'capability_type': 'pci'}, PCIAlias('qat', (choice(),), 'legacy')),
         ('traits', {'traits': 'blue,big'},
-         PCIAlias('qat', (PCIChoice(CLASS, frozenset({'CUSTOM_BLUE', 'CUSTOM_BIG'})),), 'legacy')),
+         PCIAlias('qat', (choice(traits=frozenset({'CUSTOM_BLUE', 'CUSTOM_BIG'})),), 'legacy')),
         *[(f'live_migratable {word}', {'live_migratable': word},
-           PCIAlias('qat', (PCIChoice(CLASS, frozenset(), can),), 'legacy'))
+           PCIAlias('qat', (choice(live_migratable=can),), 'legacy'))
           for word, can in (('yes', True), ('no', False))],
-        *[(kind, {'device_type': kind}, PCIAlias('qat', (PCIChoice(CLASS),), 'legacy', kind))
+        *[(kind, {'device_type': kind}, PCIAlias('qat', (choice(),), 'legacy', kind))
           for kind in ('type-PCI', 'type-PF', 'type-VF')],
-        *[(policy, {'numa_policy': policy}, PCIAlias('qat', (PCIChoice(CLASS),), policy))
-          for policy in ('required', 'legacy', 'preferred')],
-        ('near by the socket', {'numa_policy': 'socket'}, PCIAlias('qat', (PCIChoice(CLASS),), 'preferred')),
+        *[(policy, {'numa_policy': policy}, PCIAlias('qat', (choice(),), policy))
+          for policy in ('required', 'legacy', 'preferred', 'socket')],
         names=('keys', 'alias'))
 
     def test_says(self) -> None:
@@ -55,7 +59,8 @@ class NamesTestCase(base.TestCase):
     def test_objects_of_one_name_are_choices(self) -> None:
         found = read([QAT, {'name': 'gpu', 'resource_class': 'PGPU'}, {**QAT, 'product_id': '0442', 'traits': 'old'}])
         self.assertEqual(['qat', 'gpu'], list(found))
-        self.assertEqual((PCIChoice(CLASS), PCIChoice('CUSTOM_PCI_8086_0442', frozenset({'CUSTOM_OLD'}))),
+        other = choice('CUSTOM_PCI_8086_0442', product_id='0442', traits=frozenset({'CUSTOM_OLD'}))
+        self.assertEqual((choice(), other),
                          found['qat'].choices)
         self.assertEqual((CLASS, 'CUSTOM_PCI_8086_0442'), found['qat'].resource_classes)
 

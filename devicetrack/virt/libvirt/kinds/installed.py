@@ -210,6 +210,8 @@ def _check(kind: api.DeviceKind, found: api.Stock) -> None:
         or not isinstance(text, str) or text[:1] != '{']
     if any(fields.column('exclusions')):
         odd += [number for number, said in enumerate(fields.column('exclusions')) if not _are_exclusions(said)]
+    if any(fields.column('features')):
+        odd += [number for number, said in enumerate(fields.column('features')) if not _are_features(said)]
     to_check: list[InventoryDevice | Capacity] = [*(devices[number] for number in odd), *found.capacities,
                                                   *_one_of_each(devices)]
     for one in to_check:
@@ -243,6 +245,8 @@ def _check_one(kind: api.DeviceKind, one: InventoryDevice | Capacity) -> None:
     elif isinstance(one, InventoryDevice) and not _are_exclusions(one.exclusions):
         mistake = (f'has the exclusions {one.exclusions!r}, which are no tuple of (token, mode) with each token once '
                    f'and a mode of {", ".join(vocabulary.EXCLUSION_MODES)}')
+    elif isinstance(one, InventoryDevice) and not _are_features(one.features):
+        mistake = f'has the features {one.features!r}, which are no tuple of texts, each once and in their order'
     elif one.resource_class not in kind.resource_classes:
         mistake = f'has the resource class {one.resource_class!r}, which is not in resource_classes'
     else:
@@ -268,6 +272,10 @@ def _are_exclusions(said: object) -> bool:
         return False
     return (all(isinstance(token, str) and token and mode in vocabulary.EXCLUSION_MODES for token, mode in said)
             and len({token for token, _mode in said}) == len(said))
+
+
+def _are_features(said: object) -> bool:
+    return said == () or (isinstance(said, tuple) and set(map(type, said)) == {str} and list(said) == sorted(set(said)))
 
 
 def _no_kind(cls: Any, reason: str) -> exception.InvalidConfiguration:

@@ -178,7 +178,8 @@ class PCI(api.DeviceKind):
                 self._details_text(function, self._evidence(function, functions.get, serials), self._disks(function),
                                    pci_options.traits_of(spec)),
                 problems[address] or _group_problem(function, groups, problems), True,
-                exclusions=_exclusions(function, groups))
+                exclusions=_exclusions(function, groups),
+                features=pci_options.features_of(spec, function, function.device_type))
             for address, (function, spec) in sorted(offered.items())]
         self._seen_classes = frozenset(device.resource_class for device in devices)
         self._offered = tuple(offered.values())

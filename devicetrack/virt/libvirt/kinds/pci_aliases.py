@@ -40,7 +40,7 @@ def read(values: Iterable[str]) -> Mapping[str, PCIAlias]:
         policy = entry.choice('numa_policy', _POLICIES) or vocabulary.LEGACY
         if name not in aliases:
             said[name] = device_type, policy
-            aliases[name] = PCIAlias(name, (choice,), str(vocabulary.numa_policy(policy)), device_type)
+            aliases[name] = PCIAlias(name, (choice,), policy, device_type)
             continue
         for key, mine, first in zip(('device_type', 'numa_policy'), (device_type, policy), said[name], strict=True):
             if mine != first:
@@ -71,4 +71,4 @@ def _choice(entry: json_entries.Entry) -> PCIChoice:
                                 'it is missing: write vendor_id and product_id, or resource_class')
         resource_class = placement_names.of_product(vendor_id, product_id)
     return PCIChoice(resource_class, entry.read('traits', placement_names.traits) or frozenset(),
-                     entry.flag('live_migratable'))
+                     entry.flag('live_migratable'), vendor_id, product_id)

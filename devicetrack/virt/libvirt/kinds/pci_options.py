@@ -11,6 +11,8 @@ from oslo_config import cfg
 
 from devicetrack import exception
 from devicetrack.conf import pci as options
+from devicetrack.objects import pci_alias
+from devicetrack.objects.choice import Features
 from devicetrack.objects.pci_alias import PCIAlias
 from devicetrack.objects.traits import PCI_LIVE_MIGRATABLE
 from devicetrack.virt.libvirt.kinds import json_entries
@@ -40,6 +42,7 @@ class DeviceSpec(NamedTuple):
 
     ``resource_class`` and ``traits`` are in placement's form; without a class of its own a function is counted by its
     product. ``managed``: libvirt takes the function from its driver on the host, and gives it back.
+    ``live_migratable`` is None where the spec says nothing.
     """
 
     match: pci_matching.Match
@@ -48,7 +51,7 @@ class DeviceSpec(NamedTuple):
     resource_class: str | None = None
     traits: frozenset[str] = frozenset()
     managed: bool = True
-    live_migratable: bool = False
+    live_migratable: bool | None = None
     one_time_use: bool = False
 
 
@@ -63,6 +66,12 @@ def traits_of(spec: DeviceSpec) -> frozenset[str]:
     if spec.live_migratable:
         traits |= {LIVE_MIGRATABLE}
     return traits | {ONE_TIME_USE} if spec.one_time_use else traits
+
+
+def features_of(spec: DeviceSpec, function: Function, device_type: str) -> Features:
+    """Return what an alias may ask for in a function that a spec matches."""
+    return pci_alias.features(function.vendor_id, function.product_id, device_type, traits_of(spec),
+                              spec.live_migratable)
 
 
 class PCIOptions(NamedTuple):
@@ -156,4 +165,4 @@ def _spec(entry: json_entries.Entry) -> DeviceSpec:
         pci_matching.read(entry), entry.text('physical_network'), bool(entry.flag('trusted')),
         entry.read('resource_class', placement_names.resource_class) if entry.text('resource_class') else None,
         entry.read('traits', placement_names.traits) or frozenset(), managed is not False,
-        bool(entry.flag('live_migratable')), bool(entry.flag('one_time_use')))
+        entry.flag('live_migratable'), bool(entry.flag('one_time_use')))

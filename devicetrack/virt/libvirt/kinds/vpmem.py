@@ -102,7 +102,7 @@ class VPMEM(api.DeviceKind):
                 provider = vocabulary.numa_provider(numa_node) if per_numa_node and numa_node is not None else ''
                 devices.append((kind, name, provider, resource_class, region, numa_node,
                                 f'{before}{quoted(path)}{between}{quoted(itself)}{behind}', problem or size_problem,
-                                True, migration_type, ()))
+                                True, migration_type, (), ()))
         devices.sort(key=operator.itemgetter(1))
         missing = sorted(labels.keys() - found)
         reason = f'this host has no such namespace; it has {", ".join(sorted(found)) or "none"}' if missing else ''

@@ -1,0 +1,25 @@
+"""The image of an instance, as far as claims read it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+class Properties:
+    """The properties of an instance's image: ``instance.image_meta.properties``, a mapping or an object with fields.
+
+    They are read when one is asked for: a service may fetch them from its database.
+    """
+
+    __slots__ = ('_instance',)
+
+    def __init__(self, instance: Any) -> None:
+        self._instance = instance
+
+    def get(self, name: str) -> Any:
+        """A property, None when the image has none of this name or the instance has no image."""
+        image = getattr(self._instance, 'image_meta', None)
+        properties = image.get('properties') if isinstance(image, Mapping) else getattr(image, 'properties', None)
+        get = getattr(properties, 'get', None)
+        return get(name) if get is not None else getattr(properties, name, None)

@@ -1,0 +1,409 @@
+"""Takes devices for claims, and says why it cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
+import itertools
+from typing import Final
+
+from devicetrack import exception
+from devicetrack import vocabulary
+from devicetrack.engine.demand import arrange
+from devicetrack.engine.demand import Demand
+from devicetrack.engine.demand import Item
+from devicetrack.engine.demand import NOTHING
+from devicetrack.engine.explanation import Shortage
+from devicetrack.engine.explanation import shortage
+from devicetrack.engine.intake import Intake
+from devicetrack.engine.selection import Affinity
+from devicetrack.engine.selection import allows
+from devicetrack.engine.selection import FREE
+from devicetrack.engine.selection import HELD
+from devicetrack.engine.selection import Holding
+from devicetrack.engine.selection import Pool
+from devicetrack.engine.selection import RELEASING
+from devicetrack.engine.selection import Scope
+from devicetrack.engine.selection import Unit
+from devicetrack.engine.states import Available
+from devicetrack.engine.states import Hold
+from devicetrack.objects.choice import Choice
+from devicetrack.objects.values import Candidate
+from devicetrack.objects.values import DeviceKey
+
+_NO_NODES: Final[frozenset[int | None]] = frozenset()
+# In so many orders the items of a demand choose, where what they allow may overlap.
+_ORDERS: Final = 24
+
+
+class Taking(Intake):
+    """The stock of a host from which claims take devices, and into which they put them back."""
+
+    # -- taking -------------------------------------------------------------------------------------------------------
+
+    def take(self, instance_uuid: str, demand: Demand, beside: bool = False) -> Hold:
+        """Hold devices for the whole demand, or nothing.
+
+        :param beside: besides what the instance holds already, for an instance that moves
+        :raises InstanceHasClaim: the instance holds devices already, and not all of them are on their way back
+        :raises NoFit: with what is short
+        """
+        first = self._holdings.get(instance_uuid)
+        if first is not None and not beside and any(
+                unit.state != RELEASING for holding in self._holdings_of(instance_uuid) for unit in holding.units):
+            raise exception.InstanceHasClaim(instance_uuid, [unit.key for unit in first.units])
+        items = demand.items
+        if len(items) == 1 and not demand.alternatives:
+            some = self._take_item(items[0], demand, self._exclusive_of(instance_uuid) if first is not None else [])
+            if some is None:
+                raise exception.NoFit(self.shortages(demand))
+            units = in_order = some
+        else:
+            items, taken = self._take_all(instance_uuid, demand)
+            units = [unit for index in range(len(items)) for unit in taken[index]]
+            in_order = [unit for some in taken.values() for unit in some]
+        holding = Holding(instance_uuid, tuple(in_order))
+        holding.anywhere = all(item.provider_uuid is None for item in items)
+        if demand.numa_nodes and (demand.numa_policy != vocabulary.NONE or any(item.numa_policy for item in items)):
+            holding.affinity = demand.numa_nodes, demand.numa_policy
+        for unit in units:
+            unit.holding = holding
+        if items[0].choices or items[0].numa_policy or (len(items) > 1 and any(
+                item.choices or item.numa_policy for item in items)):
+            per_unit = (item for item in items for _ in range(item.amount))
+            holding.asked = {unit: (item.choices, item.numa_policy)
+                             for unit, item in zip(units, per_unit, strict=True)}
+        if first is None:
+            self._holdings[instance_uuid] = holding
+        else:
+            self._beside[instance_uuid] = (*self._beside.get(instance_uuid, ()), holding)
+        if demand.order:
+            units = arrange(units, [unit.pool.resource_class for unit in units], demand.order)
+        return self._hold_of(instance_uuid, units)
+
+    def _take_all(self, instance_uuid: str, demand: Demand) -> tuple[tuple[Item, ...], dict[int, list[Unit]]]:
+        """Take devices for a demand of several items.
+
+        Items that name a provider choose first: what is left serves those that take from anywhere. Of one class, the
+        sets of pools that items allow contain one another or are apart, so whatever fits is found this way. Classes
+        that share parents are another matter: there, the class with the fewest parents chooses first.
+
+        :returns: the items, in the way that they are shared out, and for the index of each its devices
+        :raises NoFit: with what is short
+        """
+        for items in (demand.items, *demand.alternatives):
+            order = sorted(range(len(items)), key=lambda index: self._choices(items[index]))
+            orders: Iterable[Sequence[int]] = (order,)
+            if any(item.choices for item in items):
+                # What two items allow may overlap, and the first may have taken the only device for the second.
+                orders = (order, order[::-1]) if demand.alternatives else itertools.chain(
+                    (order, order[::-1]), itertools.islice(itertools.permutations(order), 1, _ORDERS))
+            elif self._exclusion:
+                # A whole that was chosen first may have excluded the parts that the next item needs, or parts all
+                # wholes. What fits the other way round is found so; not every mix is.
+                orders = order, order[::-1]
+            for one in orders:
+                taken = self._take_items(instance_uuid, demand, items, one)
+                if taken is not None:
+                    return items, taken
+        raise exception.NoFit(self.shortages(demand))
+
+    def _take_items(self, instance_uuid: str, demand: Demand, items: Sequence[Item],
+                    order: Sequence[int]) -> dict[int, list[Unit]] | None:
+        """Take devices for each item, in this order, or nothing."""
+        own = self._exclusive_of(instance_uuid)
+        taken: dict[int, list[Unit]] = {}
+        for index in order:
+            some = self._take_item(items[index], demand, own)
+            if some is None:
+                for earlier in reversed(taken.values()):
+                    self._put_back(earlier)
+                return None
+            taken[index] = some
+        return taken
+
+    def _exclusive_of(self, instance_uuid: str) -> list[Unit]:
+        """What an instance holds that excludes other devices: of these, it may have those that go together."""
+        return [unit for holding in self._holdings_of(instance_uuid) for unit in holding.units if unit.exclusions]
+
+    def _hold_of(self, instance_uuid: str, units: Sequence[Unit]) -> Hold:
+        unnamed = self._unnamed
+        return Hold(instance_uuid, tuple([unit.key for unit in units]),
+                    tuple([unit.candidate(None if unnamed and unit.identifier in unnamed else unit.identifier)
+                           for unit in units]))
+
+    def _choices(self, item: Item) -> tuple[bool, int]:
+        scope = self._pools.scope(item.resource_class, item.provider_uuid, item.choices)
+        return item.provider_uuid is None, len(scope.pools) if scope is not None else 0
+
+    def _affinity(self, demand: Demand, item_policy: str | None) -> Affinity:
+        """The nodes and the policy that count for an item, and with ``socket`` the nodes on the sockets of these."""
+        nodes, policy = demand.numa_nodes, item_policy or demand.numa_policy
+        return nodes, policy, self._on_socket(nodes) if policy == vocabulary.SOCKET else _NO_NODES
+
+    def _on_socket(self, nodes: frozenset[int | None]) -> frozenset[int | None]:
+        near = {socket for node, socket in self._sockets.items() if node in nodes}
+        return frozenset(node for node, socket in self._sockets.items() if socket in near)
+
+    def exchange(self, key: DeviceKey, accepts: Callable[[str | None, str], bool] | None = None,
+                 numa_nodes: frozenset[int | None] = _NO_NODES,
+                 numa_policy: str = vocabulary.REQUIRED) -> Hold | None:
+        """Hold another device in the place of one that could not be made after all; the first stays held.
+
+        It comes from the same provider, unless the request left that to this host, and has the features and the
+        affinity that were asked for. A holding that was made of rows does not know these: the other device has the same
+        features, and is of the same NUMA node, then.
+
+        :param accepts: as that of an :class:`~devicetrack.engine.demand.Item`
+        :param numa_nodes: its affinity is to these instead, by ``numa_policy``
+        :returns: the other device alone; None when nobody holds the first one
+        :raises NoFit: there is no other; what the holding itself has is left out of what there is
+        """
+        unit = self._find(key)
+        if unit is None or unit.holding is None:
+            return None
+        holding, pool = unit.holding, unit.pool
+        choices, own_policy = (holding.asked or {}).get(unit, ((), None))
+        if holding.from_rows and pool.features:
+            # Nobody knows by which of its features it was chosen, so it has all of them.
+            choices = (Choice(pool.resource_class, frozenset(pool.features)),)
+        provider_uuid = None if holding.anywhere else pool.provider_uuid
+        wanted = NOTHING
+        if numa_nodes:
+            wanted = affinity = NOTHING._replace(numa_nodes=numa_nodes, numa_policy=numa_policy)
+        elif holding.from_rows:
+            affinity = NOTHING._replace(numa_nodes=frozenset((pool.numa_node,)), numa_policy=vocabulary.REQUIRED)
+        else:
+            nodes, policy = holding.affinity or (frozenset(), vocabulary.NONE)
+            affinity = NOTHING._replace(numa_nodes=nodes, numa_policy=own_policy or policy)
+        item = Item(pool.resource_class, 1, provider_uuid, accepts, choices)
+        scope = self._pools.scope(pool.resource_class, provider_uuid, choices)
+        taken = None if scope is None else self._take_one(
+            scope, item, affinity, self._exclusive_of(holding.instance_uuid))
+        if taken is None:
+            short = self._shortage(item, wanted, holding)
+            own = sum(one.state == HELD and one.pool.resource_class == pool.resource_class
+                      and provider_uuid in (None, one.pool.provider_uuid) for one in holding.units)
+            if numa_nodes:                      # its own are there, and are why others are looked for
+                short = short._replace(exist=short.exist + own, wrong_numa_node=short.wrong_numa_node + own)
+            raise exception.NoFit([short._replace(exist=short.exist - own, held=short.held - own)])
+        taken.holding = holding
+        if choices or own_policy:
+            holding.asked = {**(holding.asked or {}), taken: (choices, own_policy)}
+        if taken.exclusions:
+            self._exclude(taken)
+        holding.units = tuple(taken if one is unit else one for one in holding.units) + (unit,)
+        return self._hold_of(holding.instance_uuid, (taken,))
+
+    def narrow(self, accepts: Mapping[DeviceKey, Callable[[str | None, str], bool] | None],
+               numa_nodes: frozenset[int | None], numa_policy: str | None) -> list[tuple[DeviceKey, Hold]]:
+        """Hold devices near NUMA nodes in the place of devices of one claim that are not; these stay held.
+
+        A device that is far, and that the policy allows, is exchanged where a near one can be had.
+
+        :param accepts: by device of the claim, as for :meth:`exchange`
+        :param numa_policy: None for each device's own: ``preferred`` for one that was asked for without one, and
+            ``required`` where nobody knows any more
+        :returns: the devices that were exchanged, each with the other one
+        :raises NoFit: a device that the policy does not allow has no near one; nothing was exchanged
+        """
+        exchanged: list[tuple[DeviceKey, Hold]] = []
+        holdings = set()
+        on_socket = self._on_socket(numa_nodes)
+        for key, accepts_one in accepts.items():
+            unit = self._find(key)
+            if unit is None or unit.holding is None:
+                continue                        # nothing is known of it; its row counts
+            holdings.add(unit.holding)
+            node = unit.pool.numa_node
+            if node in numa_nodes:
+                continue
+            policy = numa_policy or self._asked_policy(unit.holding, unit)
+            try:
+                other = self._exchange_for_nearer(key, accepts_one, numa_nodes, policy,
+                                                  allows(node, numa_nodes, policy, on_socket))
+            except exception.NoFit:
+                for _key, hold in reversed(exchanged):
+                    self.put_back(hold)
+                raise
+            if other is not None:
+                exchanged.append((key, other))
+        for holding in holdings:
+            if numa_policy is not None and holding.asked is not None:
+                holding.asked = {unit: (choices, None) for unit, (choices, _policy) in holding.asked.items()}
+            holding.affinity = numa_nodes, numa_policy or vocabulary.PREFERRED
+        return exchanged
+
+    def _exchange_for_nearer(self, key: DeviceKey, accepts: Callable[[str | None, str], bool] | None,
+                             numa_nodes: frozenset[int | None], policy: str, allowed: bool) -> Hold | None:
+        """Exchange a device for one on the nodes; one that is not ``allowed`` for one that the policy allows, at least.
+
+        :returns: None when it stays
+        :raises NoFit: it may not stay, and there is no other
+        """
+        try:
+            return self.exchange(key, accepts, numa_nodes)
+        except exception.NoFit:
+            if allowed:
+                return None
+        return self.exchange(key, accepts, numa_nodes, policy)
+
+    @staticmethod
+    def _asked_policy(holding: Holding, unit: Unit) -> str:
+        """The NUMA policy that a device was asked for by."""
+        if holding.from_rows:
+            return vocabulary.REQUIRED
+        _choices, own = (holding.asked or {}).get(unit, ((), None))
+        return own or vocabulary.PREFERRED
+
+    def available(self, resource_class: str, provider_uuid: str | None, demand: Demand) -> list[Available]:
+        """What an item of a demand could be served with."""
+        return [Available(pool.kind, pool.parent_name, identifier, text, amount)
+                for pool, identifier, text, amount in self._available(
+                    self._pools.scope(resource_class, provider_uuid), self._affinity(demand, None))]
+
+    @staticmethod
+    def _available(scope: Scope | None, affinity: Affinity) -> list[tuple[Pool, str | None, str, int]]:
+        found: list[tuple[Pool, str | None, str, int]] = []
+        for pool in scope.pools if scope is not None else ():
+            if allows(pool.numa_node, *affinity):
+                found += [(pool, unit.identifier, unit.details, 1) for unit in pool.free
+                          if unit.state == FREE and not unit.withheld]
+                if pool.room() > pool.free_count:
+                    found.append((pool, None, pool.details, pool.room() - pool.free_count))
+        return found
+
+    def _take_item(self, item: Item, demand: Demand, own: list[Unit]) -> list[Unit] | None:
+        """Take devices for one item of a demand, or nothing.
+
+        :param own: what the instance has that excludes others; what is taken here is added
+        """
+        resource_class, amount, provider_uuid, accepts, choices, item_policy = item
+        scope = self._pools.scopes.get((resource_class, provider_uuid)) if not choices \
+            else self._pools.scope(resource_class, provider_uuid, choices)
+        if scope is None:
+            return None
+        affinity = self._affinity(demand, item_policy)
+        units: list[Unit] = []
+        while len(units) < amount:
+            unit = None
+            if own:
+                unit = self._take_one(scope, item, demand, own)
+            elif accepts is not None:
+                unit = self._take_accepted(scope, affinity, accepts)
+            elif (pool := scope.best(*affinity)) is not None:
+                unit = self._take_from(pool)
+            if unit is None:
+                self._put_back(units)
+                return None
+            units.append(unit)
+            if unit.exclusions:
+                self._exclude(unit)
+                own.append(unit)
+        return units
+
+    def _take_one(self, scope: Scope, item: Item, demand: Demand, own: Sequence[Unit]) -> Unit | None:
+        """Take a device for an instance that has some which exclude others.
+
+        Those that only its own exclude are for nobody else, so they are looked at first; but a near one goes before.
+        """
+        affinity = self._affinity(demand, item.numa_policy)
+        unit = self._take_beside(item, affinity, own, near=True) if own else None
+        if unit is None and item.accepts is not None:
+            unit = self._take_accepted(scope, affinity, item.accepts)
+        elif unit is None and (pool := scope.best(*affinity)) is not None:
+            unit = self._take_from(pool)
+        return self._take_beside(item, affinity, own, near=False) if unit is None and own else unit
+
+    def _take_beside(self, item: Item, affinity: Affinity, own: Sequence[Unit], near: bool) -> Unit | None:
+        """Take a device that nothing excludes but what its instance has itself."""
+        nodes, policy, _on_socket = affinity
+        for unit in self._exclusion.beside(own):
+            pool = unit.pool
+            if (_is_meant(item, pool) and item.provider_uuid in (None, pool.provider_uuid)
+                    and allows(pool.numa_node, *affinity)
+                    and (not near or not nodes or policy == vocabulary.NONE or pool.numa_node in nodes)
+                    and (item.accepts is None or item.accepts(pool.parent_name, unit.details))):
+                unit.state = HELD               # it was withheld, and no free one; if it stands in its queue, it stays
+                pool.held_count += 1
+                return unit
+        return None
+
+    def _take_accepted(self, scope: Scope, affinity: Affinity,
+                       accepts: Callable[[str | None, str], bool]) -> Unit | None:
+        """Take a device that is accepted. It is looked for: only a guest that comes from another host is so choosy."""
+        found = [(pool.numa_node not in affinity[0], identifier is None, pool, identifier)
+                 for pool, identifier, details, _amount in self._available(scope, affinity)
+                 if accepts(pool.parent_name, details)]
+        if not found:
+            return None
+        _far, _made, pool, identifier = min(found, key=lambda one: one[:2])
+        if identifier is None:
+            return self._make(pool)
+        unit = self._units[pool.kind][identifier]
+        # It stays in its queue, where it is passed over.
+        pool.free_count -= 1
+        unit.state = HELD
+        pool.held_count += 1
+        return unit
+
+    def name(self, hold: Hold, candidates: Sequence[Candidate]) -> Hold:
+        """Give devices that will be made their identifiers, as the driver chose them.
+
+        :param candidates: those of ``hold``, each with its identifier
+        :returns: the same hold by its new names
+        """
+        named = list(zip(hold.keys, candidates, strict=True))
+        for key, candidate in named:
+            unit = self._unnamed.get(key.identifier)
+            if unit is not None and candidate.identifier is not None:
+                del self._unnamed[key.identifier]
+                unit.identifier, unit.details = candidate.identifier, candidate.details
+                self._units.setdefault(candidate.kind, {})[candidate.identifier] = unit
+        return Hold(hold.instance_uuid, tuple(DeviceKey(one.kind, one.identifier or key.identifier)
+                                              for key, one in named), tuple(candidates))
+
+    def put_back(self, hold: Hold) -> None:
+        """Undo a take whose devices were certainly not recorded: they are free again, first in their lines."""
+        units = [unit for key in hold.keys if (unit := self._find(key)) is not None and unit.holding is not None
+                 and unit.holding.instance_uuid == hold.instance_uuid]
+        if len(units) > 1:
+            taken = {unit: number for number, unit in enumerate(units[0].holding.units if units[0].holding else ())}
+            units.sort(key=lambda unit: taken.get(unit, 0))
+        for unit in units:
+            self._leave(unit)
+        self._put_back(units)
+
+    # -- why a demand does not fit ------------------------------------------------------------------------------------
+
+    def shortages(self, demand: Demand, everything: bool = False) -> list[Shortage]:
+        """What of a demand cannot be had, or with ``everything`` each part of it."""
+        wanted: dict[Item, int] = {}
+        for item in demand.items:
+            alike = item._replace(amount=0, accepts=None)
+            wanted[alike] = wanted.get(alike, 0) + item.amount
+        all_of = [self._shortage(item._replace(amount=amount), demand) for item, amount in wanted.items()]
+        if everything:
+            return all_of
+        # Items that each fit alone may be too much together; then all of them are short.
+        return [shortage for shortage in all_of if not shortage.fits] or all_of
+
+    def _shortage(self, item: Item, demand: Demand, but: Holding | None = None) -> Shortage:
+        return shortage(item, self._affinity(demand, item.numa_policy), self._pools, self._units,
+                        self._owners(item, but))
+
+    def _owners(self, item: Item, but: Holding | None) -> int:
+        """How many instances hold devices that an item means, a holding left out."""
+        return len({holding.instance_uuid for holding in self._all_holdings() if holding is not but and any(
+            unit.state == HELD and _is_meant(item, unit.pool)
+            and item.provider_uuid in (None, unit.pool.provider_uuid) for unit in holding.units)})
+
+
+def _is_meant(item: Item, pool: Pool) -> bool:
+    """Whether an item may be served from a pool, wherever that is."""
+    if not item.choices:
+        return pool.resource_class == item.resource_class
+    return any(choice.resource_class == pool.resource_class and choice.accepts(pool.features)
+               for choice in item.choices)
