@@ -14,17 +14,26 @@ import time
 from typing import Any
 from typing import Final
 
+import requests
+
 from devicetrack.tests.cloud import cloud as clouds
+from devicetrack.tests.cloud import compute_client
 from devicetrack.tests.cloud import hosts
 from devicetrack.tests.cloud import image
 from devicetrack.tests.cloud import story
 from devicetrack.tests.cloud import table
 from devicetrack.tests.host import image as images
+from devicetrack.tests.host import machine as machines
 
 #: The last result of each scene and program: a run of one scene replaces that.
 RESULTS: Final = images.PROJECT / '.cloud-test'
 
 PROGRAMS: Final = {'stock': hosts.STOCK, 'devicetrack': hosts.ADAPTED}
+
+# How often a scene is played that comes to no result. None of these says anything of the program.
+TRIES: Final = 3
+NO_RESULT: Final = (story.Missed, compute_client.Hangs, machines.Gone, machines.Failed, TimeoutError,
+                    requests.RequestException)
 
 
 def main() -> int:
@@ -39,6 +48,7 @@ def main() -> int:
     failed = False
     for name in PROGRAMS if options.program == 'both' else [options.program]:
         results = _play(PROGRAMS[name], scenes, options.keep)
+        failed |= len(results) < len(scenes)
         failed |= name == 'devicetrack' and not all(result.passed for result in results)
     text = table.text(_kept())
     _say(text)
@@ -58,32 +68,44 @@ def _options() -> argparse.Namespace:
     parser.add_argument('--program', choices=[*PROGRAMS, 'both'], default='both',
                         help='which compute service the hosts run; one after the other by default')
     parser.add_argument('--write', action='store_true', help='write the table that the documentation includes, '
-                        'from the last result of each scene')
+                        'from the last result of each scene, and from the table for the others')
     parser.add_argument('--keep', action='store_true', help="leave the hosts' disks and consoles, and say where")
     return parser.parse_args()
 
 
 def _play(program: str, scenes: list[tuple[type[story.Scene], str]], keep: bool) -> list[story.Result]:
-    """Play scenes on a new cloud. One that leaves something behind is the last on it."""
+    """Play scenes on a new cloud. One that leaves something behind is the last on it.
+
+    :returns: the result of each scene that came to one
+    """
     built = image.get()
     booted = hosts.begin(built)
-    waiting, results = list(scenes), []
+    waiting, results = [(*scene, TRIES) for scene in scenes], []
     while waiting:
         directory = tempfile.mkdtemp(prefix='run-', dir=images.cache())
         try:
             with clouds.Cloud(built, booted, directory, program) as cloud:
                 _say(f'{program}: a new cloud')
                 while waiting:
-                    kind, how = waiting.pop(0)
+                    kind, how, tries = waiting.pop(0)
                     began = time.monotonic()
                     scene = kind(cloud, how)
-                    result = scene.run()
+                    try:
+                        result = scene.run()
+                    except NO_RESULT as error:
+                        _say(f'{time.monotonic() - began:6.0f} s {program}: {kind.NAME}, {how}: no result: {error!r}')
+                        _log(program, kind.NAME, how, cloud)
+                        if tries > 1:
+                            waiting.append((kind, how, tries - 1))
+                        if scene.is_clear:
+                            continue
+                        break
                     results.append(result)
                     _keep(program, result)
                     _say(f'{time.monotonic() - began:6.0f} s {program}: {_shown(result)}')
                     if not result.passed:
                         _say('\n'.join(result.details))
-                        _path(program, result, '.log').write_text(cloud.logs())
+                        _log(program, result.scene, result.how, cloud)
                     if not scene.is_clear:
                         break
         finally:
@@ -99,23 +121,35 @@ def _shown(result: story.Result) -> str:
     return f'{result.scene}{disturbed}: lost {", ".join(result.lost) or "nothing"}'
 
 
-def _path(program: str, result: story.Result, suffix: str) -> pathlib.Path:
+def _log(program: str, scene: str, how: str, cloud: clouds.Cloud) -> None:
+    """Keep the logs of all services; a host that gives none has none."""
+    try:
+        logs = cloud.logs()
+    except NO_RESULT as error:
+        logs = f'there are no logs: {error!r}'
+    RESULTS.mkdir(exist_ok=True)
+    _path(program, scene, how, '.log').write_text(logs)
+
+
+def _path(program: str, scene: str, how: str, suffix: str) -> pathlib.Path:
     """One file for each scene: several runs may play at once."""
-    name = f'{program}-{result.scene}-{result.how or "undisturbed"}'
-    return RESULTS / re.sub('[^a-z0-9.]+', '-', f'{name}{suffix}')
+    return RESULTS / re.sub('[^a-z0-9.]+', '-', f'{program}-{scene}-{how or "undisturbed"}{suffix}')
 
 
 def _kept() -> dict[str, list[story.Result]]:
-    kept: dict[str, list[story.Result]] = {program: [] for program in PROGRAMS.values()}
+    """The last result of each scene: one that was played here, or what the table says of it."""
+    kept = {program: {(found.scene, found.how): found for found in results}
+            for program, results in table.read().items()}
     for path in sorted(RESULTS.glob('*.json')):
         program, *found = json.loads(path.read_text())
-        kept[program].append(story.Result(*found))
-    return kept
+        result = story.Result(*found)
+        kept[program][result.scene, result.how] = result
+    return {program: list(found.values()) for program, found in kept.items()}
 
 
 def _keep(program: str, result: story.Result) -> None:
     RESULTS.mkdir(exist_ok=True)
-    _path(program, result, '.json').write_text(json.dumps([program, *result], indent=1))
+    _path(program, result.scene, result.how, '.json').write_text(json.dumps([program, *result], indent=1))
 
 
 def _end(number: int, _frame: Any) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent import futures
+import contextlib
 import datetime
 import os
 import pathlib
 import tempfile
-import time
 from typing import Final
 
 import fixtures
@@ -25,9 +25,6 @@ FLAVORS: Final[Mapping[str, Mapping[str, str]]] = {
     'small': {'hw:pmem': 'SMALL', 'resources:VGPU': '1'},
     'large': {'hw:pmem': 'LARGE', 'resources:VGPU': '1'},
 }
-
-SETTLE_S: Final = 150
-_LOOK_AGAIN_S: Final = 3
 
 
 class Cloud(fixtures.Fixture):
@@ -71,7 +68,7 @@ class Cloud(fixtures.Fixture):
     def start_services(self, *of: hosts.Host) -> None:
         """Start the compute services of hosts, and wait until Nova has heard from each.
 
-        :raises TooLate: one of them ended, or takes too long
+        :raises TooLate: one of them ended
         """
         for host in of:
             host.start_service()
@@ -95,10 +92,18 @@ class Cloud(fixtures.Fixture):
     def disagreements(self) -> list[str]:
         """What Nova, placement, libvirt and the record do not agree on, once nothing is under way.
 
-        They agree eventually: a host wipes in the background, and audits every 20 s. What they do not agree on after
-        many of these is a disagreement.
+        They agree eventually: hosts wipe in the background, and each audit ends what another one had to leave. What
+        stays the same while each host is audited many times is a disagreement.
+
+        :raises Hangs: what they do not agree on changes all the time
         """
-        until = time.monotonic() + SETTLE_S
-        while (found := checker.differences(checker.read(self))) and time.monotonic() < until:
-            time.sleep(_LOOK_AGAIN_S)
+        found: list[str] = []
+
+        def agree() -> bool:
+            found[:] = checker.differences(checker.read(self))
+            return not found
+
+        with contextlib.suppress(compute_client.TooLate):
+            compute_client.wait_for('Nova, placement, libvirt and the record agree', agree,
+                                    stands_still=self.nova.stillness(lambda: sorted(found)))
         return found

@@ -170,5 +170,7 @@ def _options(machine: machines.Machine, at: settings.Addresses) -> settings.Sect
             'pmem_namespaces': ','.join(f'{label}:{"|".join(names)}' for label, names in NAMESPACES.items()),
             'live_migration_uri': 'qemu+tcp://%s/system', 'live_migration_inbound_addr': machine.address,
             'remote_filesystem_transport': 'ssh', 'images_type': 'qcow2',
+            # Nova would give up by the clock.
+            'live_migration_completion_timeout': 0,
         },
     }

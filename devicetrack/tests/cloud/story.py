@@ -36,10 +36,16 @@ SEEN: Final = "the next owner reads the last owner's data"
 STATUS: Final = 'the instance is in ERROR'
 STUCK: Final = 'the operation never ends'
 DISAGREE: Final = 'agreement'
+GUEST: Final = 'the guest'
+NO_MOVE: Final = 'the guest does not move'
 
 
 # Nova gives up what it built when it was killed, and says so: nobody has lost anything.
 SAID: Final = frozenset({STATUS})
+
+
+class Missed(Exception):
+    """An operation was over before it could be disturbed: this scene has no result."""
 
 
 class Result(NamedTuple):
@@ -129,6 +135,7 @@ class Scene:
         """Start an operation, and kill the service of a host, or cut its power, in the middle of it.
 
         :param middle: whether it is there now
+        :raises Missed: it is over
         """
         start()
         if self.how == NOT:
@@ -136,8 +143,7 @@ class Scene:
         while not middle():
             if all(found['status'] in _AT_REST and not found['OS-EXT-STS:task_state']
                    for found in self.nova.instances()):
-                self.details.append('it was over before it could be disturbed')
-                break
+                raise Missed(f'{self.NAME}, {self.how}: it was over before it could be disturbed')
             time.sleep(_LOOK_AGAIN_S)
         self.interrupt(host)
 
@@ -181,13 +187,21 @@ class Scene:
     # -- what it is ---------------------------------------------------------------------------------------------------
 
     def run(self) -> Result:
-        """Play the scene, and clear the stage; ``is_clear`` says whether that was done."""
+        """Play the scene, and clear the stage; ``is_clear`` says whether that was done.
+
+        :raises Missed: what was to disturb the operation came after it
+        """
+        missed = None
         for part in (self.play, self.clear):
             try:
                 part()
+            except Missed as error:
+                missed = error
             except (compute_client.TooLate, compute_client.Refused) as error:
                 self.lost.append(STUCK)
                 self.details.append(str(error))
+        if missed is not None:
+            raise missed
         return Result(self.NAME, self.how, sorted(set(self.lost)), self.details)
 
     def clear(self) -> None:
@@ -321,13 +335,13 @@ class LiveMigration(Scene):
             return
         self.details.append(f'the live migration is {ended["status"]}')
         if self.how == NOT and ended['status'] != 'completed':
-            self.lost.append('the guest does not move')
+            self.lost.append(NO_MOVE)
         if self.settle(uuid, 'ACTIVE') == 'ACTIVE':
             where = self.nova.instance(uuid)['OS-EXT-SRV-ATTR:host']
             if uuid in self.cloud.hosts[where].look()['domains']:
                 self.expect_kept(uuid, self.cloud.hosts[where], 1)
             else:
-                self.lost.append('the guest')
+                self.lost.append(GUEST)
 
 
 class Evacuation(Scene):

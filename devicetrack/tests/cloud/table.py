@@ -16,6 +16,7 @@ PATH: Final = images.PROJECT / 'doc' / 'source' / 'nova' / 'lost.txt'
 
 _NOT_RUN: Final = 'not tried'
 _NOTHING: Final = 'nothing'
+_COLUMNS: Final = 4
 _HOW: Final = {story.NOT: 'undisturbed', story.KILL: '``kill -9``', story.RESET: 'power cut'}
 
 _HEAD: Final = f"""\
@@ -48,6 +49,21 @@ def text(results: Mapping[str, Sequence[story.Result]]) -> str:
                           *(f'     - {lost.get((program, scene.NAME, how), _NOT_RUN)}'
                             for program in (hosts.STOCK, hosts.ADAPTED))]
     return _HEAD + '\n'.join(lines) + '\n'
+
+
+def read(path: pathlib.Path = PATH) -> dict[str, list[story.Result]]:
+    """What a table says, the results of each program. It has no details."""
+    hows = {shown: how for how, shown in _HOW.items()}
+    read: dict[str, list[story.Result]] = {hosts.STOCK: [], hosts.ADAPTED: []}
+    cells = [line[7:] for line in path.read_text().splitlines() if line.startswith(('   * - ', '     - '))]
+    for first in range(_COLUMNS, len(cells), _COLUMNS):
+        scene, how, *found = cells[first:first + _COLUMNS]
+        for program, lost in zip(read, found, strict=True):
+            if lost != _NOT_RUN:
+                # No text of what is lost has a comma.
+                read[program].append(
+                    story.Result(scene, hows[how], [] if lost == _NOTHING else lost.split(', '), []))
+    return read
 
 
 def write(results: Mapping[str, Sequence[story.Result]], path: pathlib.Path = PATH) -> None:

@@ -49,3 +49,7 @@ class WaitTestCase(base.TestCase):
     def test_ends_when_nobody_works_on_it(self) -> None:
         self.assertRaisesRegex(compute_client.TooLate, 'a guest: nobody works on it', compute_client.wait_for,
                                'a guest', lambda: None, stands_still=lambda: True)
+
+    def test_says_nothing_of_what_goes_on_until_the_limit(self) -> None:
+        self.assertRaisesRegex(compute_client.Hangs, 'a guest: not within -1 s', compute_client.wait_for,
+                               'a guest', lambda: None, timeout_s=-1)
