@@ -10,6 +10,7 @@ import collections
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
+from concurrent import futures
 from typing import Any
 from typing import Final
 from typing import NamedTuple
@@ -216,14 +217,17 @@ def _bytes_left(views: Views, rows: Sequence[Row]) -> Iterator[str]:
 def read(cloud: Any) -> Views:
     """Read all four of a cloud whose hosts run."""
     instances = {found['id']: _instance(found) for found in cloud.nova.instances()}
-    looks = {name: host.look() for name, host in cloud.hosts.items()}
-    rows: list[Row] | None = None
+    commands = [('look',), *((('manage', 'assignment', 'list'), ('manage', 'audit')) if cloud.has_record else ())]
+    with futures.ThreadPoolExecutor() as pool:
+        reading = {name: pool.submit(host.read, *commands) for name, host in cloud.hosts.items()}
+    looks: dict[str, Any] = {}
+    rows: list[Row] | None = [] if cloud.has_record else None
     findings: list[str] = []
-    if cloud.has_record:
-        rows = []
-        for name, host in cloud.hosts.items():
-            rows += [_row(found) for found in host.manage('assignment', 'list')]
-            findings += [f'{name}: {found}' for found in host.manage('audit')]
+    for name, read_there in reading.items():
+        looks[name], *record = read_there.result()
+        if rows is not None:
+            rows += [_row(found) for found in record[0]]
+            findings += [f'{name}: {found}' for found in record[1]]
     moves = [Move(found['uuid'], found['instance_uuid'], found['source_compute'], found['dest_compute'])
              for found in cloud.nova.migrations() if found['status'] == 'finished'
              and found['migration_type'] in ('migration', 'resize') and found['instance_uuid'] in instances

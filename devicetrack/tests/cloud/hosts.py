@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Sequence
 import json
 import pathlib
 from typing import Any
@@ -76,6 +77,7 @@ class Host:
         self.program = program
         self._at = at
         self._service: machines.Process | None = None
+        self._reader: machines.Process | None = None
         self._nvdimms = tuple(range(machines.NVDIMMS))
 
     def boot(self) -> None:
@@ -118,25 +120,32 @@ class Host:
     def cut(self) -> None:
         """Take the power away."""
         self.machine.cut()
-        self._service = None
+        self._service = self._reader = None
 
     def look(self, *fill: str) -> Any:
         """What libvirt and the kernel have: see inside/look.py."""
-        return json.loads(self._module('devicetrack.tests.cloud.inside.look', *fill))
+        [found] = self.read(('look', *fill))
+        return found
 
-    def manage(self, *arguments: str) -> Any:
-        """The answer of ``devicetrack-manage``, as JSON. Findings are an answer."""
-        return json.loads(self._module('devicetrack.cmd.manage', '--config-file', CONFIGURATION, *arguments,
-                                       '--format', 'json', statuses=(0, 3)) or '[]')
+    def read(self, *commands: Sequence[str]) -> list[Any]:
+        """The answers of commands of inside/reader.py, one after the other.
 
-    def _module(self, name: str, *arguments: str, statuses: tuple[int, ...] = (0,)) -> str:
-        process = self.machine.spawn_module([name, *arguments], imported=False)
-        process.close()
-        status = process.wait(PROGRAM_S)
-        out = process.output().decode()
-        if status not in statuses:
-            raise machines.Failed(f'{self.name}: {name} {arguments} ended with {status}\n{out}\n{process.err}')
-        return out
+        What ``devicetrack-manage`` finds is an answer.
+
+        :raises machines.Failed: one of them failed
+        """
+        if self._reader is None:
+            self._reader = self.machine.spawn_module(['devicetrack.tests.cloud.inside.reader'], imported=False)
+        orders = [_order(*command) for command in commands]
+        self._reader.send(f'{json.dumps(orders)}\n'.encode())
+        try:
+            ends = json.loads(next(self._reader.lines(PROGRAM_S)))
+        except StopIteration:
+            raise machines.Failed(f'{self.name}: what reads it has ended\n{self._reader.err}') from None
+        for order, (status, out, err) in zip(orders, ends, strict=True):
+            if status not in ((0, 3) if order[0] == 'manage' else (0,)):
+                raise machines.Failed(f'{self.name}: {order} ended with {status}\n{out}\n{err}')
+        return [json.loads(out or '[]') for _status, out, _err in ends]
 
     def logs(self) -> str:
         """The end of the compute service's log."""
@@ -145,6 +154,13 @@ class Host:
         said = self._service.err if self._service is not None else ''
         log = self.machine.run(['tail', '-c', str(LONGEST_LOG), LOG], check=False).out
         return f'--- {self.name}: {self.program}\n{log}\n{said[-LONGEST_LOG:]}'
+
+
+def _order(name: str, *arguments: str) -> list[str]:
+    """A command for inside/reader.py, whose output is to be JSON."""
+    if name == 'manage':
+        return [name, '--config-file', CONFIGURATION, *arguments, '--format', 'json']
+    return [name, *arguments]
 
 
 def _options(machine: machines.Machine, at: settings.Addresses) -> settings.Sections:
