@@ -20,7 +20,7 @@ MICROVERSION: Final = '2.96'
 WAIT_S: Final = 7200
 _LOOK_AGAIN_S: Final = 1.0
 # An operation that somebody works on says so more often than a host is audited so many times.
-STILL_AUDITS: Final = 8
+STILL_AUDITS: Final = 5
 _STILL_S: Final = 10
 _REQUEST_S: Final = 900
 

@@ -19,7 +19,7 @@ from devicetrack.tests.cloud import hosts
 
 # What the test has all over a guest's namespace, but for the guest's own counter.
 OURS: Final = 0xa5
-_LOOK_AGAIN_S: Final = 0.05
+_LOOK_AGAIN_S: Final = 0.2
 # An instance that is built has no task for a moment.
 _AT_REST: Final = {'ACTIVE', 'SHUTOFF', 'VERIFY_RESIZE', 'ERROR'}
 
@@ -84,13 +84,13 @@ class Scene:
         return uuid
 
     def namespace(self, uuid: str, host: hosts.Host) -> str:
-        [name] = [device.removeprefix('vpmem/') for device in host.look()['domains'][uuid]['defined']
+        [name] = [device.removeprefix('vpmem/') for device in host.look_briefly()['domains'][uuid]['defined']
                   if device.startswith('vpmem/')]
         return str(name)
 
     def memory(self, uuid: str, host: hosts.Host) -> Mapping[str, Any]:
         """What is in the namespace of a guest."""
-        look = host.look()
+        look = host.look_briefly()
         defined = look['domains'].get(uuid, {}).get('defined') or ()
         for name in (device.removeprefix('vpmem/') for device in defined):
             if name in look['namespaces']:
@@ -338,7 +338,7 @@ class LiveMigration(Scene):
             self.lost.append(NO_MOVE)
         if self.settle(uuid, 'ACTIVE') == 'ACTIVE':
             where = self.nova.instance(uuid)['OS-EXT-SRV-ATTR:host']
-            if uuid in self.cloud.hosts[where].look()['domains']:
+            if uuid in self.cloud.hosts[where].look_briefly()['domains']:
                 self.expect_kept(uuid, self.cloud.hosts[where], 1)
             else:
                 self.lost.append(GUEST)
