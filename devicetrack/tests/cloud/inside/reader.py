@@ -8,6 +8,7 @@ standard input ends, and each command in a fork of it. A line of its input is a 
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -28,6 +29,8 @@ def run(command: list[str]) -> tuple[int, str, str]:
     module = importlib.import_module(MODULES[name])
     with tempfile.TemporaryFile('w+') as out, tempfile.TemporaryFile('w+') as err, \
             tempfile.TemporaryFile('w+') as imported:
+        # A collection would write to memory that forks share.
+        gc.freeze()
         if not (pid := os.fork()):
             status, sys.argv = 1, command
             try:
