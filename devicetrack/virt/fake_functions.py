@@ -42,7 +42,7 @@ def function(address: str, resource_class: str, physfn: str | None, has_vfs: boo
             {'address': address, 'vendor_id': '1b36', 'product_id': '0010', 'subsystem': '1af4:1100', 'serial': serial,
              'parent_address': physfn or '', 'vf_number': vf_number, 'device_type': device_type, 'driver': 'nvme',
              'parent_card': '' if physfn is None else f'1b36:0010 1af4:1100 {physfn.rpartition(".")[2]}',
-             'parent_serial': '', 'disks': '', 'traits_of_spec': sorted(traits)})
+             'parent_serial': '', 'disks': '', 'config': '', 'traits_of_spec': sorted(traits)})
 
 
 def differs(found: dict[str, Any], recorded: PCIDetails) -> str | None:
