@@ -21,6 +21,8 @@ PORTS: Final = 2
 
 # What the options call the functions: an NVMe disk, the card, and a virtual function of it.
 _ALIASES = {'disk': '1b36:0010', 'card': '8086:10c9', 'port': '8086:10ca'}
+# An alias without a type never gets a physical function, as in Nova.
+_TYPES = {'disk': 'type-PCI', 'card': 'type-PF', 'port': 'type-VF'}
 
 _CONFIGURATION = """\
 [DEFAULT]
@@ -59,7 +61,8 @@ class FunctionsHost(Machine):
         for name, product in _ALIASES.items():
             vendor_id, product_id = product.split(':')
             ids = {'vendor_id': vendor_id, 'product_id': product_id}
-            lines += [f'device_spec = {json.dumps(ids)}', f'alias = {json.dumps({"name": name, **ids})}']
+            alias = {'name': name, **ids, 'device_type': _TYPES[name]}
+            lines += [f'device_spec = {json.dumps(ids)}', f'alias = {json.dumps(alias)}']
         self.configuration.write_text(_CONFIGURATION.format(
             directory=self.directory, sysfs=sysfs, options='\n'.join(lines)))
 
