@@ -54,6 +54,7 @@ LABEL_MIB = 16
 
 # The serial numbers of the disks of a machine with functions, and their size.
 DISKS = ('disk-a', 'disk-b')
+OTHER_DISK = 'disk-c'                           # in no slot
 SPLIT = 'split'
 DISK_MIB = 64
 
@@ -175,6 +176,16 @@ class Machine:
         assert self._qemu is not None
         self._qemu.kill()
         self._down()
+
+    def replace_disk(self, number: int, serial: str) -> None:
+        """Take out the disk in the slot of one of :data:`DISKS`, while the host runs, and put another one there.
+
+        :param serial: one of :data:`DISKS`, which is in no slot now, or :data:`OTHER_DISK`. Each keeps its bytes; after
+            the power is cut each of :data:`DISKS` is in its own slot again
+        """
+        assert self._monitor is not None
+        self._monitor.replace_disk(f'slot{number}', {'driver': 'nvme', 'bus': f'port{number}', 'serial': serial},
+                                   str(self._path(serial)))
 
     def stop(self) -> None:
         """Shut the host down in order."""
@@ -302,7 +313,7 @@ class Machine:
             for number, serial in enumerate(DISKS):
                 command += ['-device', f'pcie-root-port,id=port{number},chassis={number + 1},slot={number + 1}',
                             '-drive', f'if=none,id={serial},format=raw,discard=unmap,file={self._path(serial)}',
-                            '-device', f'nvme,bus=port{number},serial={serial},drive={serial}']
+                            '-device', f'nvme,id=slot{number},bus=port{number},serial={serial},drive={serial}']
             command += [
                 # A disk that can have virtual functions, and one namespace.
                 '-device', 'pcie-root-port,id=split,chassis=20,slot=20',
@@ -432,7 +443,7 @@ class Machine:
                 disk.truncate(128 * MIB)
             subprocess.run(['mke2fs', '-q', '-t', 'ext4', '-E', 'lazy_itable_init=0', '-d', job, self._path('job.img')],
                            check=True)
-        for name in (*DISKS, SPLIT) if self._functions else ():
+        for name in (*DISKS, OTHER_DISK, SPLIT) if self._functions else ():
             with open(self._path(name), 'xb') as disk:
                 disk.truncate(DISK_MIB * MIB)
         for number in range(NVDIMMS):

@@ -126,15 +126,20 @@ def _run_others(image: images.Image, directory: str, pattern: str, results: Resu
 
 def _run_with_functions(image: images.Image, directory: str, tests: Sequence[unittest.TestCase],
                         results: Results) -> None:
-    """Run tests inside a machine with PCI functions, which boots: a disk among them keeps it from being saved."""
+    """Run tests inside a machine with PCI functions, which boots: a disk among them keeps it from being saved.
+
+    Then those that drive it: they boot it once more, and change what is in its slots.
+    """
     if not tests:
         return
+    driving = [test for test in tests if hasattr(test, 'ALONE')]
     waiting: Waiting = queue.SimpleQueue()
-    for _case, of_class in itertools.groupby(tests, type):
+    for _case, of_class in itertools.groupby((test for test in tests if test not in driving), type):
         waiting.put(list(of_class))
     hosts = Hosts(image, {}, tempfile.mkdtemp(dir=directory), functions=True)
     try:
         _run_inside(hosts, next(iter(machines.ADDRESSES)), waiting, results)
+        _run_driving(hosts, driving, results)
     finally:
         hosts.off()
 

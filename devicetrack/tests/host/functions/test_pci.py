@@ -1,8 +1,4 @@
-"""PCI functions of the kernel's own bus behind an IOMMU, with guests under the QEMU of the host's libvirt.
-
-The host has two disks in slots of their own, one that can have virtual functions, and three functions in one IOMMU
-group (:mod:`devicetrack.tests.host.machine`).
-"""
+"""PCI functions of the kernel's own bus behind an IOMMU, with guests under the QEMU of the host's libvirt."""
 
 from __future__ import annotations
 
@@ -12,7 +8,6 @@ import contextlib
 import ctypes
 import fcntl
 import glob
-import json
 import os
 import pathlib
 import struct
@@ -20,148 +15,34 @@ import subprocess
 import time
 from typing import Any
 
-import libvirt
-
 from devicetrack import exception
 from devicetrack import vocabulary
-from devicetrack.claims.manager import ClaimManager
 from devicetrack.engine import reconcile
 from devicetrack.objects import DeviceRequest
 from devicetrack.objects.values import DeviceKey
 from devicetrack.testing import fixtures
 from devicetrack.tests import base
-from devicetrack.tests.functional.claims import libvirt_hosts
 from devicetrack.tests.host import machine
-from devicetrack.tests.host.inside import firmware
-from devicetrack.virt.libvirt import driver as libvirt_driver
+from devicetrack.tests.host.functions import hosts
+from devicetrack.tests.host.functions.hosts import address_of
+from devicetrack.tests.host.functions.hosts import DISK
+from devicetrack.tests.host.functions.hosts import driver_of
+from devicetrack.tests.host.functions.hosts import put
+from devicetrack.tests.host.functions.hosts import SYSFS
 from devicetrack.virt.libvirt import nvme_admin
 from devicetrack.virt.libvirt import nvme_controllers
 from devicetrack.virt.libvirt import pci_sysfs
-from devicetrack.virt.libvirt.kinds import pci
 from devicetrack.virt.libvirt.kinds import pci_erasing
 
-URI = 'qemu:///system'
-SYSFS = pathlib.Path('/sys/bus/pci/devices')
-NVME = {'vendor_id': '1b36', 'product_id': '0010'}
-DISK = 'CUSTOM_PCI_1B36_0010'
-TRIES = 5
 # The LBA format of QEMU's disks with blocks of 4096 bytes and no metadata (nvme_ns_init in QEMU: hw/nvme/ns.c).
 BLOCKS_OF_4096 = 4
 NVME_IOCTL_RESCAN = 0x4E46              # _IO('N', 0x46) (Linux: include/uapi/linux/nvme_ioctl.h)
-PATTERN = b'of the first owner '
 # The members of the group, in the order of their slots: an e1000, an edu and a pci-testdev.
 E1000, EDU, TESTDEV = {'vendor_id': '8086', 'product_id': '100e'}, {'vendor_id': '1234', 'product_id': '11e8'}, {
     'vendor_id': '1b36', 'product_id': '0005'}
 
 
-def address_of(serial: str) -> str:
-    """Where the disk with a serial number is."""
-    for path in glob.glob('/sys/bus/pci/devices/*/nvme/nvme*/serial'):
-        if pathlib.Path(path).read_text().strip() == serial:
-            return pathlib.Path(path).parents[2].name
-    raise AssertionError(f'no disk has the serial number {serial}')
-
-
-def driver_of(address: str) -> str | None:
-    with contextlib.suppress(FileNotFoundError):
-        return os.path.basename(os.readlink(SYSFS / address / 'driver'))
-    return None
-
-
-def put(address: str, attribute: str, text: str) -> None:
-    (SYSFS / address / attribute).write_text(text)
-
-
-class Host(fixtures.Host):
-    """The compute host, with some of its functions.
-
-    :param specs: the objects of ``[pci] device_spec``
-    :param cleaning: those of ``[devicetrack_pci] cleaning``
-    :param vfs: those of ``[devicetrack_pci] vfs``
-    """
-
-    machine: Any
-
-    def __init__(self, *specs: dict[str, Any], cleaning: str | dict[str, Any] = 'zero',
-                 unproven: str = vocabulary.VERIFY, vfs: tuple[dict[str, Any], ...] = ()) -> None:
-        super().__init__()
-        self.machine = libvirt_hosts.Machine(lambda: libvirt.open(URI), libvirt_hosts.QEMU, '/dev', firmware.path())
-        self._specs, self._cleaning, self._unproven, self._vfs = specs, cleaning, unproven, vfs
-
-    def _setUp(self) -> None:
-        self._configuration = self.useFixture(fixtures.Configuration())
-        self._configuration.set('libvirt', connection_uri=URI)
-        self._configuration.set('pci', device_spec=list(map(json.dumps, self._specs)))
-        self._configuration.set('devicetrack_pci', functions=['all'], vfs=list(map(json.dumps, self._vfs)))
-        self.clean_by(self._cleaning)
-        self._configuration.set('devicetrack', unproven_devices=self._unproven)
-        self.service.known = {}
-        super()._setUp()
-
-    def clean_by(self, policy: str | dict[str, Any]) -> None:
-        """Clean every function by a policy, from the next start on."""
-        assert self._configuration is not None
-        self._configuration.set('devicetrack_pci', cleaning=[json.dumps(
-            {'policy': policy} if isinstance(policy, str) else policy)])
-
-    def another_manager(self) -> ClaimManager:
-        driver = libvirt_driver.LibvirtDriver(self.name, self.conf, self.configuration.state_path, [pci.PCI])
-        self.addCleanup(driver.close)
-        self.machine.driver = driver
-        manager = ClaimManager(self.name, driver, self.store, self.conf, self.service)
-        self._managers.append(manager)
-        return manager
-
-    def spawn(self, *args: Any, **what: Any) -> fixtures.Instance:
-        instance = super().spawn(*args, **what)
-        self.addCleanup(self.machine.delete_guest, instance.uuid)
-        return instance
-
-
-class PCITestCase(base.TestCase):
-
-    def host(self, *specs: dict[str, Any], **options: Any) -> Any:
-        host = self.useFixture(Host(*specs, **options))
-        self.machine = host.machine
-        self.wait_until_proven(host)
-        self.assertEqual([], list(host.manager.update_available_resource(None, host.name)))
-        return host
-
-    def wait_until_proven(self, host: Any) -> None:
-        """Wait until every disk has been read through. As in a service, an audit has what failed tried again."""
-        for _ in range(TRIES):
-            host.running.unproven.wait()
-            unproven = {withheld.target: withheld.causes[vocabulary.UNPROVEN].text
-                        for withheld in host.manager.list_withheld() if vocabulary.UNPROVEN in withheld.causes}
-            if not unproven:
-                return
-            host.manager.update_available_resource(None, host.name)
-        self.fail(f'nothing proves that these are clean: {unproven}')
-
-    def block_device(self, address: str) -> str:
-        [path] = glob.glob(f'/sys/bus/pci/devices/{address}/nvme/nvme*/nvme*n1')
-        return f'/dev/{os.path.basename(path)}'
-
-    def fill(self, address: str) -> None:
-        """Leave bytes all over a disk, as its guest may."""
-        size = machine.DISK_MIB << 20
-        with open(self.block_device(address), 'wb') as disk:
-            disk.write((PATTERN * (size // len(PATTERN) + 1))[:size])
-
-    def clear(self, path: str) -> None:
-        with open(path, 'wb') as disk:
-            disk.write(bytes(machine.DISK_MIB << 20))
-
-    def is_zero(self, address: str) -> bool:
-        with open(self.block_device(address), 'rb') as disk:
-            return not any(disk.read())
-
-    def disks(self) -> tuple[dict[str, Any], ...]:
-        return tuple({**NVME, 'address': address_of(serial)} for serial in machine.DISKS)
-
-    def held_by(self, host: Any, instance: fixtures.Instance) -> str:
-        [assignment] = host.manager.resources_of(instance.uuid)
-        return str(assignment.identifier)
+class PCITestCase(hosts.FunctionsTestCase):
 
     # -- one guest ----------------------------------------------------------------------------------------------------
 
@@ -416,8 +297,3 @@ class PCITestCase(base.TestCase):
         self.machine.delete_guest(instance.uuid)
         host.manager.release(None, instance)
         self.assertEqual([], list(host.records()))
-
-    def host_with_findings(self, *specs: dict[str, Any], **options: Any) -> Any:
-        host = self.useFixture(Host(*specs, **options))
-        self.machine = host.machine
-        return host

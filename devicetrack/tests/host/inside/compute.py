@@ -41,6 +41,8 @@ from devicetrack.testing.libvirt import guest
 from devicetrack.tests.host.inside import firmware
 from devicetrack.virt.libvirt import connection
 from devicetrack.virt.libvirt import domain_xml
+from devicetrack.virt.libvirt import privileged
+from devicetrack.virt.libvirt import wiping
 
 LOG = '/var/log/compute.log'
 CONTEXT = None
@@ -55,6 +57,9 @@ MADE = 'made'                                   # it exists, and nobody was told
 BOOTED = 'booted'                               # the guest runs, and nobody was told
 WIPING = 'wiping'                               # a part of a namespace is zero
 DESTROYED = 'destroyed'                         # an mdev is gone, and still defined
+RESETTING = 'resetting'                         # a PCI function has the driver for guests, and is not reset
+UNBOUND = 'unbound'                             # it is reset, and has no driver
+CLEANING = 'cleaning'                           # a device is open for the wiper, which has not begun
 
 
 def say(answer: object) -> None:
@@ -85,21 +90,25 @@ class Stops(threading.local):
 
     def watch(self) -> None:
         """Reach the points that are inside the library."""
-        self._around('start', DEFINED, MADE)
-        self._around('undefine', DESTROYED, None)
+        self._around(connection.NodeDevice, 'start', DEFINED, MADE)
+        self._around(connection.NodeDevice, 'undefine', DESTROYED, None)
+        self._around(privileged, 'reset', RESETTING, None)
+        self._around(privileged, 'unbind', None, UNBOUND)
+        self._around(wiping, 'wipe', CLEANING, None)
         logging.getLogger('devicetrack.virt.libvirt.wiping').addHandler(_LogTap(self._wipes))
 
-    def _around(self, name: str, before: str, after: str | None) -> None:
-        call: Callable[..., Any] = getattr(connection.NodeDevice, name)
+    def _around(self, of: Any, name: str, before: str | None, after: str | None) -> None:
+        call: Callable[..., Any] = getattr(of, name)
 
-        def watched(device: Any, *args: Any) -> Any:
-            self.reach(before)
-            answer = call(device, *args)
+        def watched(*args: Any) -> Any:
+            if before is not None:
+                self.reach(before)
+            answer = call(*args)
             if after is not None:
                 self.reach(after)
             return answer
 
-        setattr(connection.NodeDevice, name, watched)
+        setattr(of, name, watched)
 
     def _wipes(self, record: logging.LogRecord) -> None:
         if isinstance(record.args, tuple) and 'zero' in record.args:
@@ -185,8 +194,9 @@ class Orders:
 
     # -- one host -----------------------------------------------------------------------------------------------------
 
-    def boot(self, instance: str, pmem: int = 0, vgpu: int = 0) -> dict[str, Any]:
-        self.compute.spawn(self._instances[instance], _request(pmem, vgpu))
+    def boot(self, instance: str, pmem: int = 0, vgpu: int = 0, **others: int) -> dict[str, Any]:
+        """Boot an instance with so many namespaces and vGPUs, and with devices of other classes by their names."""
+        self.compute.spawn(self._instances[instance], _request(pmem, vgpu, **others))
         return self.show(instance)
 
     def power_on(self, instance: str) -> dict[str, Any]:
@@ -309,7 +319,8 @@ class Orders:
         for name, kind in sorted(self.driver._kinds.items()):
             addresses = kind.addresses(read)
             means = kind.identify(addresses)
-            named += [[name, means[address]] for address in addresses]
+            # Two kinds give functions to guests, and each of them knows its own.
+            named += [[name, means[address]] for address in addresses if address in means]
         return named
 
     def look(self) -> dict[str, Any]:
@@ -352,8 +363,9 @@ class Orders:
                 yield mapped
 
 
-def _request(pmem: int, vgpu: int) -> DeviceRequest:
-    return DeviceRequest.of(*((name, amount) for name, amount in ((VGPU, vgpu), (PMEM, pmem)) if amount))
+def _request(pmem: int, vgpu: int, **others: int) -> DeviceRequest:
+    return DeviceRequest.of(*((name, amount) for name, amount in ((VGPU, vgpu), (PMEM, pmem), *others.items())
+                              if amount))
 
 
 def _texts(findings: Sequence[Any]) -> list[str]:

@@ -1,0 +1,147 @@
+"""What tests of PCI functions share: a compute host on the kernel's own bus and the libvirt of the machine.
+
+The machine has two disks in slots of their own, one that can have virtual functions, and three functions in one IOMMU
+group (:mod:`devicetrack.tests.host.machine`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import json
+import os
+import pathlib
+from typing import Any
+
+import libvirt
+
+from devicetrack import vocabulary
+from devicetrack.claims.manager import ClaimManager
+from devicetrack.testing import fixtures
+from devicetrack.tests import base
+from devicetrack.tests.functional.claims import libvirt_hosts
+from devicetrack.tests.host import machine
+from devicetrack.tests.host.inside import firmware
+from devicetrack.virt.libvirt import driver as libvirt_driver
+from devicetrack.virt.libvirt.kinds import pci
+
+URI = 'qemu:///system'
+SYSFS = pathlib.Path('/sys/bus/pci/devices')
+NVME = {'vendor_id': '1b36', 'product_id': '0010'}
+DISK = 'CUSTOM_PCI_1B36_0010'
+TRIES = 5
+PATTERN = b'of the first owner '
+
+
+def address_of(serial: str) -> str:
+    """Where the disk with a serial number is."""
+    for path in glob.glob('/sys/bus/pci/devices/*/nvme/nvme*/serial'):
+        if pathlib.Path(path).read_text().strip() == serial:
+            return pathlib.Path(path).parents[2].name
+    raise AssertionError(f'no disk has the serial number {serial}')
+
+
+def driver_of(address: str) -> str | None:
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.basename(os.readlink(SYSFS / address / 'driver'))
+    return None
+
+
+def put(address: str, attribute: str, text: str) -> None:
+    (SYSFS / address / attribute).write_text(text)
+
+
+class Host(fixtures.Host):
+    """The compute host, with some of its functions.
+
+    :param specs: the objects of ``[pci] device_spec``
+    :param cleaning: those of ``[devicetrack_pci] cleaning``
+    :param vfs: those of ``[devicetrack_pci] vfs``
+    """
+
+    machine: Any
+
+    def __init__(self, *specs: dict[str, Any], cleaning: str | dict[str, Any] = 'zero',
+                 unproven: str = vocabulary.VERIFY, vfs: tuple[dict[str, Any], ...] = ()) -> None:
+        super().__init__()
+        self.machine = libvirt_hosts.Machine(lambda: libvirt.open(URI), libvirt_hosts.QEMU, '/dev', firmware.path())
+        self._specs, self._cleaning, self._unproven, self._vfs = specs, cleaning, unproven, vfs
+
+    def _setUp(self) -> None:
+        self._configuration = self.useFixture(fixtures.Configuration())
+        self._configuration.set('libvirt', connection_uri=URI)
+        self._configuration.set('pci', device_spec=list(map(json.dumps, self._specs)))
+        self._configuration.set('devicetrack_pci', functions=['all'], vfs=list(map(json.dumps, self._vfs)))
+        self.clean_by(self._cleaning)
+        self._configuration.set('devicetrack', unproven_devices=self._unproven)
+        self.service.known = {}
+        super()._setUp()
+
+    def clean_by(self, policy: str | dict[str, Any]) -> None:
+        """Clean every function by a policy, from the next start on."""
+        assert self._configuration is not None
+        self._configuration.set('devicetrack_pci', cleaning=[json.dumps(
+            {'policy': policy} if isinstance(policy, str) else policy)])
+
+    def another_manager(self) -> ClaimManager:
+        driver = libvirt_driver.LibvirtDriver(self.name, self.conf, self.configuration.state_path, [pci.PCI])
+        self.addCleanup(driver.close)
+        self.machine.driver = driver
+        manager = ClaimManager(self.name, driver, self.store, self.conf, self.service)
+        self._managers.append(manager)
+        return manager
+
+    def spawn(self, *args: Any, **what: Any) -> fixtures.Instance:
+        instance = super().spawn(*args, **what)
+        self.addCleanup(self.machine.delete_guest, instance.uuid)
+        return instance
+
+
+class FunctionsTestCase(base.TestCase):
+
+    def host(self, *specs: dict[str, Any], **options: Any) -> Any:
+        host = self.host_with_findings(*specs, **options)
+        self.wait_until_proven(host)
+        self.assertEqual([], list(host.manager.update_available_resource(None, host.name)))
+        return host
+
+    def host_with_findings(self, *specs: dict[str, Any], **options: Any) -> Any:
+        host = self.useFixture(Host(*specs, **options))
+        self.machine = host.machine
+        return host
+
+    def wait_until_proven(self, host: Any) -> None:
+        """Wait until every disk has been read through. As in a service, an audit has what failed tried again."""
+        for _ in range(TRIES):
+            host.running.unproven.wait()
+            unproven = {withheld.target: withheld.causes[vocabulary.UNPROVEN].text
+                        for withheld in host.manager.list_withheld() if vocabulary.UNPROVEN in withheld.causes}
+            if not unproven:
+                return
+            host.manager.update_available_resource(None, host.name)
+        self.fail(f'nothing proves that these are clean: {unproven}')
+
+    def block_device(self, address: str) -> str:
+        [path] = glob.glob(f'/sys/bus/pci/devices/{address}/nvme/nvme*/nvme*n1')
+        return f'/dev/{os.path.basename(path)}'
+
+    def fill(self, address: str) -> None:
+        """Leave bytes all over a disk, as its guest may."""
+        size = machine.DISK_MIB << 20
+        with open(self.block_device(address), 'wb') as disk:
+            disk.write((PATTERN * (size // len(PATTERN) + 1))[:size])
+
+    def clear(self, path: str) -> None:
+        with open(path, 'wb') as disk:
+            disk.write(bytes(machine.DISK_MIB << 20))
+
+    def is_zero(self, address: str) -> bool:
+        with open(self.block_device(address), 'rb') as disk:
+            return not any(disk.read())
+
+    def disks(self) -> tuple[dict[str, Any], ...]:
+        return tuple({**NVME, 'address': address_of(serial)} for serial in machine.DISKS)
+
+    def held_by(self, host: Any, instance: fixtures.Instance) -> str:
+        [assignment] = host.manager.resources_of(instance.uuid)
+        return str(assignment.identifier)
