@@ -152,8 +152,10 @@ def frees_before_the_row_is_gone() -> Iterator[None]:
 
 @mutant('a card is held → nobody gets a part of it', 'it excludes nothing', CARD)
 def excludes_nothing() -> Iterator[None]:
+    note = exclusion.Exclusion.note
     with mock.patch.object(Ledger, '_reconsider', lambda ledger, units: None), \
-            mock.patch.object(exclusion.Exclusion, 'is_excluded', lambda tokens, unit: False):
+            mock.patch.object(exclusion.Exclusion, 'is_excluded', lambda tokens, unit: False), \
+            mock.patch.object(exclusion.Exclusion, 'note', lambda tokens, unit: note(tokens, unit) and ()):
         yield
 
 

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent import futures
 import contextlib
-import ctypes
-import fcntl
 import glob
 import os
 import pathlib
-import struct
 import subprocess
 import time
 from typing import Any
@@ -21,7 +18,6 @@ from devicetrack.engine import reconcile
 from devicetrack.objects import DeviceRequest
 from devicetrack.objects.values import DeviceKey
 from devicetrack.testing import fixtures
-from devicetrack.tests import base
 from devicetrack.tests.host import machine
 from devicetrack.tests.host.functions import hosts
 from devicetrack.tests.host.functions.hosts import address_of
@@ -155,13 +151,6 @@ class PCITestCase(hosts.FunctionsTestCase):
         self.assertEqual([], list(host.records()))
         self.assertEqual([], list(host.manager.update_available_resource(None, host.name)))
 
-    def test_a_disk_is_erased_cryptographically_at_the_word_of_its_controller(self) -> None:
-        host = self.host(*self.disks(), cleaning={'policy': 'nvme-format', 'erase': 'cryptographic'})
-        instance, address = self.given_back(host)
-        host.manager.release(None, instance)
-        self.assertTrue(self.is_zero(address))
-        self.assertEqual([], list(host.records()))
-
     def test_a_disk_with_other_blocks_is_not_discarded(self) -> None:
         host = self.host(*self.disks(), cleaning='blkdiscard')
         instance, address = self.given_back(host)
@@ -172,38 +161,13 @@ class PCITestCase(hosts.FunctionsTestCase):
         host.manager.release(None, instance)
         self.assertEqual([], list(host.records()))
 
-    def test_a_disk_whose_guest_detached_a_namespace_is_withheld(self) -> None:
-        host = self.host(*self.disks(), cleaning='nvme-format')
-        instance, address = self.given_back(host)
-        self.attach(address, False)
-        try:
-            error = self.assertRaises(exception.DeviceTrackError, host.manager.release, None, instance)
-        finally:
-            self.attach(address, True)
-        self.assertIn('shows no disk of it', str(error))
-        # Who claims it finds nothing that a guest could hide bytes in.
-        self.assertNotIn('detached', self.namespaces(address))
-        host.manager.release(None, instance)
-        self.assertTrue(self.is_zero(address))
-
-    def attach(self, address: str, attached: bool) -> None:
-        """Namespace Attachment, with a list of one controller: that of the function, whose number is 0."""
-        with self.controller(address) as fd:
-            controllers = ctypes.create_string_buffer(struct.pack('<HH', 1, 0), 4096)
-            command = nvme_admin.Command(opcode=0x15, nsid=1, cdw10=0 if attached else 1, timeout_ms=30_000,
-                                         addr=ctypes.addressof(controllers), data_len=4096)
-            self.assertEqual(0, fcntl.ioctl(fd, nvme_admin.IOCTL, command))
-            fcntl.ioctl(fd, NVME_IOCTL_RESCAN)
-        deadline = time.monotonic() + base.HANGS_S
-        while bool(glob.glob(f'{SYSFS}/{address}/nvme/nvme*/nvme*n1/size')) != attached:
-            self.assertLess(time.monotonic(), deadline)
-            time.sleep(0.1)
-
     def test_what_a_controller_cannot_do_is_refused_at_the_start(self) -> None:
         host = self.host(*self.disks())
-        host.clean_by('nvme-sanitize')
-        error = self.assertRaises(exception.InvalidConfiguration, host.restart)
-        self.assertIn('SANICAP', str(error))
+        for policy, field in (('nvme-sanitize', 'SANICAP'),
+                              ({'policy': 'nvme-format', 'erase': 'cryptographic'}, 'FNA')):
+            host.clean_by(policy)
+            error = self.assertRaises(exception.InvalidConfiguration, host.restart)
+            self.assertIn(field, str(error))
         host.clean_by('zero')
         self.assertEqual([], list(host.restart()))
 
@@ -236,7 +200,7 @@ class PCITestCase(hosts.FunctionsTestCase):
     # -- what goes together -------------------------------------------------------------------------------------------
 
     def test_of_a_group_all_or_nothing_is_offered(self) -> None:
-        host = self.host_with_findings(E1000)
+        host = self.host_with_findings(E1000, cleaning='none')
         [(_key, unhealthy)] = [(device.key, device.unhealthy) for device in self.machine.driver.get_inventory().devices]
         self.assertIn('a group goes whole', str(unhealthy))
         self.assertRaises(exception.NoFit, host.manager.instance_claim, None, fixtures.Instance(), host.name,
