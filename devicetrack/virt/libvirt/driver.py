@@ -199,7 +199,11 @@ class LibvirtDriver(driver.VirtDriver):
         found, all_devices = overlaps.find(offered), Compact.joined(InventoryDevice, devices)
         return Inventory(overlaps.unhealthy(all_devices, found) if found else all_devices, tuple(capacities),
                          frozenset(known), tuple(unknown), tuple(missing), frozenset(keeping), frozenset(unproven),
-                         tuple(found), tuple(faults), self._topology.sockets())
+                         tuple(found), tuple(faults), self._sockets())
+
+    def _sockets(self) -> numa_sysfs.Sockets:
+        """Which nodes share a socket. Only requests by an alias ask for that."""
+        return () if self.aliases() is None else self._topology.sockets()
 
     def get_usage(self) -> Usage:
         return self._usage({kind.name for kind in self._kinds.values() if kind.configured})
