@@ -7,6 +7,8 @@ until the child ends, even if its parent is killed.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+import contextlib
 import errno
 import fcntl
 import os
@@ -121,6 +123,24 @@ class DirectoryLock(FileLock):
     """A lock on a directory that is there."""
 
     _open = staticmethod(ownfiles.open_directory)
+
+
+@contextlib.contextmanager
+def writing(path: str, wait_s: float) -> Iterator[None]:
+    """Keep other threads and processes from writing a file, by a lock on another file beside it.
+
+    :param wait_s: how long to wait for somebody else who writes, in seconds
+    :raises OSError: the lock cannot be had
+    """
+    lock = FileLock(f'{path}.lock')
+    try:
+        lock.acquire(wait_s)
+    except FileLocked as error:
+        raise OSError(errno.EAGAIN, 'another process writes to it') from error
+    try:
+        yield
+    finally:
+        lock.unlock()
 
 
 def flock(fd: int) -> bool:

@@ -190,8 +190,7 @@ class Libvirtd(fixtures.Fixture):
     It runs in a mount namespace in which the directories of libvirt are a temporary one: it shares no file, socket or
     guest with the machine's own. ``uri`` reaches it from outside. When the test ends its guests are ended with it.
 
-    :param sysfs: the PCI devices of its host are those of this directory (:class:`.pci.PCIHost`), on a machine that
-        has PCI devices itself
+    :param sysfs: the PCI devices of its host are those of this directory (:class:`.pci.PCIHost`)
     """
 
     def __init__(self, sysfs: str = '') -> None:

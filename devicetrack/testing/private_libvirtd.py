@@ -59,14 +59,20 @@ def _add_account(root: str) -> None:
             subprocess.run(('mount', '--bind', copy, path), check=True)
 
 
-# Where the PCI devices of a host are. Its processors and NUMA nodes are beside them.
-_PCI = ('bus/pci', 'devices/pci0000:00', 'kernel/iommu_groups')
+# Where the devices of a host are. Its processors and NUMA nodes stay those of the machine.
+_DEVICES = ('bus/pci', 'devices', 'kernel/iommu_groups')
+_PROCESSORS = 'devices/system'
 
 
-def _show(sysfs: str) -> None:
-    """Let libvirtd find the PCI devices of a directory that is laid out as sysfs, and none of the machine's."""
-    for name in _PCI:
-        subprocess.run(('mount', '--bind', os.path.join(sysfs, name), os.path.join('/sys', name)), check=True)
+def _show(root: str, sysfs: str) -> None:
+    """Let libvirtd find the devices of a directory that is laid out as sysfs, and none of the machine's."""
+    processors = os.path.join(root, 'processors')
+    for directory in (processors, os.path.join(sysfs, _PROCESSORS)):
+        os.makedirs(directory, exist_ok=True)
+    for source, target in ((os.path.join('/sys', _PROCESSORS), processors),
+                           *((os.path.join(sysfs, name), os.path.join('/sys', name)) for name in _DEVICES),
+                           (processors, os.path.join('/sys', _PROCESSORS))):
+        subprocess.run(('mount', '--bind', source, target), check=True)
     # Of libudev: it takes what is no sysfs, too (systemd: docs/ENVIRONMENT.md).
     os.environ['SYSTEMD_DEVICE_VERIFY_SYSFS'] = '0'
 
@@ -79,7 +85,7 @@ def main(root: str, cache: str, sysfs: str = '') -> None:
         subprocess.run(('mount', '--bind', source, target), check=True)
     _add_account(root)
     if sysfs:
-        _show(sysfs)
+        _show(root, sysfs)
     for name, text in (('libvirtd.conf', _LIBVIRTD), ('qemu.conf', _QEMU)):
         with open(os.path.join(root, 'etc', name), 'w', encoding='ascii') as file:
             file.write(text.format(root=root))

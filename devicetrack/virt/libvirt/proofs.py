@@ -130,17 +130,9 @@ class Proofs:
 
         :raises OSError: the lock cannot be had
         """
-        with self._mutex:
-            lock = filelock.FileLock(f'{self._path}.lock')
-            try:
-                lock.acquire(_WAIT_S)
-            except filelock.FileLocked as error:
-                raise OSError(errno.EAGAIN, 'another process writes to it') from error
-            try:
-                self._refresh()
-                yield
-            finally:
-                lock.unlock()
+        with self._mutex, filelock.writing(self._path, _WAIT_S):
+            self._refresh()
+            yield
 
     def _refresh(self) -> None:
         """Read the file if somebody else wrote it since."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import os
 import stat
 import textwrap
@@ -45,9 +46,9 @@ class KilledServiceTestCase(base.TestCase):
         service.kill()
         service.wait()
 
-    def wait_for(self, happened: object) -> None:
+    def wait_for(self, happened: Callable[[], bool]) -> None:
         deadline = time.monotonic() + base.HANGS_S
-        while not happened():                       # type: ignore[operator]
+        while not happened():
             self.assertLess(time.monotonic(), deadline)
             time.sleep(0.01)
 

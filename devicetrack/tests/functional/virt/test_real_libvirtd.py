@@ -221,8 +221,6 @@ class MadeFunctionsTestCase(base.TestCase):
     """PCI functions that are made of files, as a libvirtd finds them: benchmarks measure it beside our own reading."""
 
     def test_they_are_what_the_daemon_has(self) -> None:
-        if not os.path.isdir('/sys/devices/pci0000:00'):
-            self.skipTest('the machine has no PCI devices')
         host = self.useFixture(pci.PCIHost())
         host.add_igb('0000:03:00.0')
         functions = ['0000:03:00.0', *host.make_vfs('0000:03:00.0', 2), host.add_nvme('0000:01:00.0', 'S1')]

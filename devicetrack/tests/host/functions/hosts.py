@@ -13,19 +13,13 @@ import os
 import pathlib
 from typing import Any
 
-import libvirt
-
 from devicetrack import vocabulary
-from devicetrack.claims.manager import ClaimManager
 from devicetrack.testing import fixtures
 from devicetrack.tests import base
-from devicetrack.tests.functional.claims import libvirt_hosts
 from devicetrack.tests.host import machine
-from devicetrack.tests.host.inside import firmware
-from devicetrack.virt.libvirt import driver as libvirt_driver
+from devicetrack.tests.host.inside import hosts as kernel_hosts
 from devicetrack.virt.libvirt.kinds import pci
 
-URI = 'qemu:///system'
 SYSFS = pathlib.Path('/sys/bus/pci/devices')
 NVME = {'vendor_id': '1b36', 'product_id': '0010'}
 DISK = 'CUSTOM_PCI_1B36_0010'
@@ -51,7 +45,7 @@ def put(address: str, attribute: str, text: str) -> None:
     (SYSFS / address / attribute).write_text(text)
 
 
-class Host(fixtures.Host):
+class Host(kernel_hosts.KernelHost):
     """The compute host, with some of its functions.
 
     :param specs: the objects of ``[pci] device_spec``
@@ -59,42 +53,24 @@ class Host(fixtures.Host):
     :param vfs: those of ``[devicetrack_pci] vfs``
     """
 
-    machine: Any
+    kinds = (pci.PCI,)
 
     def __init__(self, *specs: dict[str, Any], cleaning: str | dict[str, Any] = 'zero',
                  unproven: str = vocabulary.VERIFY, vfs: tuple[dict[str, Any], ...] = ()) -> None:
         super().__init__()
-        self.machine = libvirt_hosts.Machine(lambda: libvirt.open(URI), libvirt_hosts.QEMU, '/dev', firmware.path())
         self._specs, self._cleaning, self._unproven, self._vfs = specs, cleaning, unproven, vfs
 
-    def _setUp(self) -> None:
-        self._configuration = self.useFixture(fixtures.Configuration())
-        self._configuration.set('libvirt', connection_uri=URI)
-        self._configuration.set('pci', device_spec=list(map(json.dumps, self._specs)))
-        self._configuration.set('devicetrack_pci', functions=['all'], vfs=list(map(json.dumps, self._vfs)))
+    def configure(self, configuration: fixtures.Configuration) -> None:
+        configuration.set('pci', device_spec=list(map(json.dumps, self._specs)))
+        configuration.set('devicetrack_pci', functions=['all'], vfs=list(map(json.dumps, self._vfs)))
         self.clean_by(self._cleaning)
-        self._configuration.set('devicetrack', unproven_devices=self._unproven)
-        self.service.known = {}
-        super()._setUp()
+        configuration.set('devicetrack', unproven_devices=self._unproven)
 
     def clean_by(self, policy: str | dict[str, Any]) -> None:
         """Clean every function by a policy, from the next start on."""
         assert self._configuration is not None
         self._configuration.set('devicetrack_pci', cleaning=[json.dumps(
             {'policy': policy} if isinstance(policy, str) else policy)])
-
-    def another_manager(self) -> ClaimManager:
-        driver = libvirt_driver.LibvirtDriver(self.name, self.conf, self.configuration.state_path, [pci.PCI])
-        self.addCleanup(driver.close)
-        self.machine.driver = driver
-        manager = ClaimManager(self.name, driver, self.store, self.conf, self.service)
-        self._managers.append(manager)
-        return manager
-
-    def spawn(self, *args: Any, **what: Any) -> fixtures.Instance:
-        instance = super().spawn(*args, **what)
-        self.addCleanup(self.machine.delete_guest, instance.uuid)
-        return instance
 
 
 class FunctionsTestCase(base.TestCase):

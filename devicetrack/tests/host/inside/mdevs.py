@@ -15,7 +15,6 @@ import uuid
 
 import libvirt
 
-from devicetrack.claims.manager import ClaimManager
 from devicetrack.conf import libvirt as options
 from devicetrack.objects import DeviceRequest
 from devicetrack.objects.values import GuestConfig
@@ -24,11 +23,10 @@ from devicetrack.testing import libvirt as libvirt_fixtures
 from devicetrack.tests import base
 from devicetrack.tests.functional.claims import libvirt_hosts
 from devicetrack.tests.host.inside import firmware
-from devicetrack.virt.libvirt import driver as libvirt_driver
+from devicetrack.tests.host.inside import hosts
 from devicetrack.virt.libvirt import mdev_sysfs
 from devicetrack.virt.libvirt.kinds import mdev
 
-URI = 'qemu:///system'
 PARENT = 'mtty_mtty'
 DEFINITIONS = '/etc/mdevctl.d'
 BUS = '/sys/class/mdev_bus'
@@ -37,44 +35,30 @@ BUS = '/sys/class/mdev_bus'
 WAIT_S = 120
 
 
-class Host(fixtures.Host):
+class Host(hosts.KernelHost):
     """This compute host.
 
     :param types: what may be handed out: the parent (None for any) and the resource class, by type
     :param adopt: whether what exists is handed out
     """
 
-    machine: Any
+    kinds = (mdev.Mdev,)
 
     def __init__(self, types: Mapping[str, tuple[str | None, str]], adopt: bool = True,
                  release_wait_s: int = 10) -> None:
         super().__init__()
-        self.machine = libvirt_hosts.Machine(lambda: libvirt.open(URI), libvirt_hosts.QEMU, '/dev', firmware.path())
         self._types, self._adopt, self._release_wait_s = types, adopt, release_wait_s
 
-    def _setUp(self) -> None:
-        self._configuration = self.useFixture(fixtures.Configuration())
-        self._configuration.set('libvirt', connection_uri=URI)
-        self._configuration.set('devices', enabled_mdev_types=list(self._types), adopt_existing_mdevs=self._adopt)
-        self._configuration.set('devicetrack_mdev', release_wait_s=self._release_wait_s)
+    def configure(self, configuration: fixtures.Configuration) -> None:
+        configuration.set('devices', enabled_mdev_types=list(self._types), adopt_existing_mdevs=self._adopt)
+        configuration.set('devicetrack_mdev', release_wait_s=self._release_wait_s)
         for name, (parent, resource_class) in self._types.items():
-            options.register_mdev_type(self._configuration.conf, name)
-            self._configuration.set(f'mdev_{name}', device_addresses=[parent] if parent else [],
-                                    mdev_class=resource_class)
-        self.service.known = {}
-        super()._setUp()
+            options.register_mdev_type(configuration.conf, name)
+            configuration.set(f'mdev_{name}', device_addresses=[parent] if parent else [], mdev_class=resource_class)
 
     @property
     def kind(self) -> Any:
         return self.machine.driver._kinds['mdev']
-
-    def another_manager(self) -> ClaimManager:
-        driver = libvirt_driver.LibvirtDriver(self.name, self.conf, self.configuration.state_path, [mdev.Mdev])
-        self.addCleanup(driver.close)
-        self.machine.driver = driver
-        manager = ClaimManager(self.name, driver, self.store, self.conf, self.service)
-        self._managers.append(manager)
-        return manager
 
     def take(self, instance: fixtures.Instance | None = None, amount: int = 1,
              of: str = fixtures.VGPU) -> fixtures.Instance:
@@ -97,7 +81,7 @@ class MdevTestCase(base.TestCase):
     def setUp(self) -> None:
         super().setUp()
         self.kernel = mdev_sysfs.Kernel()
-        self.libvirt = libvirt.open(URI)
+        self.libvirt = libvirt.open(hosts.URI)
         self.addCleanup(self._clean)
         self.assertEqual(([], {}, []), (self.there(), self.defined(), self.listed()))
 
@@ -276,7 +260,7 @@ class MdevTestCase(base.TestCase):
 
     def restart_libvirt(self) -> None:
         self.run_program('systemctl', 'restart', 'libvirtd')
-        self.libvirt = libvirt.open(URI)
+        self.libvirt = libvirt.open(hosts.URI)
 
     # -- what must hold -----------------------------------------------------------------------------------------------
 

@@ -27,7 +27,6 @@ import libvirt_qemu
 
 from devicetrack import exception
 from devicetrack import vocabulary
-from devicetrack.claims.manager import ClaimManager
 from devicetrack.engine import reconcile
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestConfig
@@ -36,13 +35,12 @@ from devicetrack.testing import libvirt as libvirt_fixtures
 from devicetrack.tests import base
 from devicetrack.tests.functional.claims import libvirt_hosts
 from devicetrack.tests.host.inside import firmware
-from devicetrack.virt.libvirt import driver as libvirt_driver
+from devicetrack.tests.host.inside import hosts
 from devicetrack.virt.libvirt import namespaces
 from devicetrack.virt.libvirt import wiper
 from devicetrack.virt.libvirt.kinds import mdev
 from devicetrack.virt.libvirt.kinds import vpmem
 
-URI = 'qemu:///system'
 FIRST, SECOND = 'pmem0', 'pmem1'
 LABELS = 2 << 20                                # the end of a guest's namespace, which its memory does not show
 PATTERN = b'of the first owner '
@@ -97,7 +95,7 @@ class Machine(libvirt_hosts.Machine):
     """This host, and what is in its namespaces."""
 
     def __init__(self) -> None:
-        super().__init__(lambda: libvirt.open(URI), libvirt_hosts.QEMU, '/dev', firmware.path())
+        super().__init__(lambda: libvirt.open(hosts.URI), libvirt_hosts.QEMU, '/dev', firmware.path())
         self.source = namespaces.NdctlSource('/usr/bin/ndctl')
 
     def namespace(self, name: str) -> namespaces.Namespace:
@@ -121,41 +119,24 @@ class Machine(libvirt_hosts.Machine):
             yield mapped
 
 
-class Host(fixtures.Host):
+class Host(hosts.KernelHost):
     """The compute host, with some of its namespaces under one label.
 
     :param unproven: what to do with namespaces that nothing proves clean; each host has a state directory of its own
     """
 
-    machine: Any
+    kinds = (mdev.Mdev, vpmem.VPMEM)
 
     def __init__(self, *names: str, rate_mib_s: int = 0, unproven: str = vocabulary.TRUST) -> None:
         super().__init__()
         self.machine = Machine()
         self._names, self._rate, self._unproven = names, rate_mib_s, unproven
 
-    def _setUp(self) -> None:
-        self._configuration = self.useFixture(fixtures.Configuration())
-        self._configuration.set('libvirt', pmem_namespaces=[f'4GB:{"|".join(self._names)}'], connection_uri=URI)
-        self._configuration.set('devicetrack_vpmem', wipe_rate_mib_s=self._rate, wipe_wait_s=0)
-        self._configuration.set('devices', enabled_mdev_types=['mtty-2'])
-        self._configuration.set('devicetrack', unproven_devices=self._unproven)
-        self.service.known = {}
-        super()._setUp()
-
-    def another_manager(self) -> ClaimManager:
-        driver = libvirt_driver.LibvirtDriver(self.name, self.conf, self.configuration.state_path,
-                                              [mdev.Mdev, vpmem.VPMEM])
-        self.addCleanup(driver.close)
-        self.machine.driver = driver
-        manager = ClaimManager(self.name, driver, self.store, self.conf, self.service)
-        self._managers.append(manager)
-        return manager
-
-    def spawn(self, *args: Any, **what: Any) -> fixtures.Instance:
-        instance = super().spawn(*args, **what)
-        self.addCleanup(self.machine.delete_guest, instance.uuid)
-        return instance
+    def configure(self, configuration: fixtures.Configuration) -> None:
+        configuration.set('libvirt', pmem_namespaces=[f'4GB:{"|".join(self._names)}'])
+        configuration.set('devicetrack_vpmem', wipe_rate_mib_s=self._rate, wipe_wait_s=0)
+        configuration.set('devices', enabled_mdev_types=['mtty-2'])
+        configuration.set('devicetrack', unproven_devices=self._unproven)
 
 
 class VPMEMTestCase(base.TestCase):

@@ -17,7 +17,6 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
 import contextlib
-import errno
 import json
 import os
 import threading
@@ -136,15 +135,8 @@ class Memory:
         with self._mutex, self._errors():
             if change(known := self._read()) == known:
                 return                          # nearly always: an audit reads what was read before
-            lock = filelock.FileLock(f'{self._path}.lock')
-            try:
-                lock.acquire(_WAIT_S)
-            except filelock.FileLocked as error:
-                raise OSError(errno.EAGAIN, 'another process writes to it') from error
-            try:
+            with filelock.writing(self._path, _WAIT_S):
                 self._write(change(self._read()))
-            finally:
-                lock.unlock()
 
     def _read(self) -> _Known:
         if not os.path.lexists(self._path):     # most hosts give no function away, and get no file
