@@ -97,3 +97,41 @@ def side_by_side(subjects: Mapping[str, Callable[[], float]], rounds: int, warm_
             if number >= warm_up:
                 measured[name].append(value)
     return Samples(measured)
+
+
+class Between:
+    """What each subject measured, and what the reference did just before and after it, round by round."""
+
+    def __init__(self, measured: Mapping[str, Sequence[tuple[float, float, float]]]) -> None:
+        self.measured = measured
+
+    def median(self, subject: str) -> float:
+        return statistics.median(value for _before, value, _after in self.measured[subject])
+
+    def reference(self) -> float:
+        """The median of the reference."""
+        return statistics.median(before for rounds in self.measured.values() for before, _value, _after in rounds)
+
+    def ratio(self, subject: str) -> float:
+        """The median over rounds of a subject's time in that of the reference around it."""
+        return statistics.median(2 * value / (before + after) for before, value, after in self.measured[subject])
+
+
+def between(reference: Callable[[], float], subjects: Mapping[str, Callable[[], float]], rounds: int) -> Between:
+    """Measure every subject once a round, and the reference before and after each.
+
+    For subjects that take so long that the machine may be another one when the reference's turn comes.
+
+    :param reference: as a subject of :func:`side_by_side`
+    """
+    names = list(subjects)
+    measured: dict[str, list[tuple[float, float, float]]] = {name: [] for name in names}
+    before = reference()
+    for number in range(1 + rounds):                            # the first is to warm up
+        turn = number % len(names)
+        for name in names[turn:] + names[:turn]:
+            value, after = subjects[name](), reference()
+            if number:
+                measured[name].append((before, value, after))
+            before = after
+    return Between(measured)

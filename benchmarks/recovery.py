@@ -24,8 +24,8 @@ from benchmarks.host import Flavor
 from benchmarks.host import Host
 from benchmarks.host import LABEL
 from benchmarks.host import NAME
+from benchmarks.measure import between
 from benchmarks.measure import Effort
-from benchmarks.measure import side_by_side
 from benchmarks.report import Row
 from benchmarks.report import Table
 from devicetrack.claims.manager import ClaimManager
@@ -40,7 +40,7 @@ from devicetrack.virt.driver import VirtDriver
 DEVICES_A_GUEST = 12
 MILLISECONDS = 1e3
 KIB = 1024
-FETCH, PARSE, RECOVERY, FIRST_AUDIT, AUDIT = 'fetch', 'parse', 'recovery', 'first audit', 'audit'
+PARSE, RECOVERY, FIRST_AUDIT, AUDIT = 'parse', 'recovery', 'first audit', 'audit'
 # The smallest that a guest can have: one unit of QEMU's and the guest's own labels.
 _NAMESPACE_BYTES = 4 << 20
 
@@ -202,12 +202,12 @@ def run(effort: Effort) -> Table:
         host.define(effort.recovered_guests - few)
         memory = _memory(host)
         documents = host.documents()
-        samples = side_by_side({FETCH: host.fetch, PARSE: lambda: _parse(documents), RECOVERY: host.restart,
-                                FIRST_AUDIT: host.first_audit, AUDIT: host.audit}, effort.recovery_rounds)
+        samples = between(host.fetch, {PARSE: lambda: _parse(documents), RECOVERY: host.restart,
+                                       FIRST_AUDIT: host.first_audit, AUDIT: host.audit}, effort.recovery_rounds)
     size = sum(map(len, documents)) / len(documents) / KIB
-    rows = [Row('fetching the documents of all guests', samples.median(FETCH) * MILLISECONDS, 'ms',
+    rows = [Row('fetching the documents of all guests', samples.reference() * MILLISECONDS, 'ms',
                 note=f'{size:.1f} KiB each')]
-    rows += [Row(f'{what}, to fetching', samples.ratio(subject, FETCH), at_most=at_most,
+    rows += [Row(f'{what}, to fetching', samples.ratio(subject), at_most=at_most,
                  note=f'{samples.median(subject) * MILLISECONDS:,.0f} ms')
              for what, subject, at_most in (('reading what they say of devices', PARSE, 0.75),
                                             ('init_host, fetching included', RECOVERY, 1.6),

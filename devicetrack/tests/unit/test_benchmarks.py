@@ -58,6 +58,31 @@ class TestSideBySide(base.TestCase):
         self.assertEqual(6, samples.slowest_to_fastest(to='a'))
 
 
+class TestBetween(base.TestCase):
+    def test_the_reference_comes_before_and_after_each_subject(self) -> None:
+        order: list[str] = []
+
+        def subject(name: str) -> Callable[[], float]:
+            def run() -> float:
+                order.append(name)
+                return 1.0
+
+            return run
+
+        measure.between(subject('-'), {name: subject(name) for name in 'abc'}, 1)
+        self.assertEqual('-a-b-c-b-c-a-', ''.join(order))
+
+    def test_the_ratio_is_to_the_reference_around_it(self) -> None:
+        # The machine slows down while each of them runs. The first round does not count.
+        samples = measure.between(replay(9, 9, 9, 2, 4, 6, 20), {'a': replay(99, 6, 10), 'b': replay(99, 5, 5)}, 2)
+        self.assertEqual(2, samples.ratio('a'))
+        self.assertEqual(8, samples.median('a'))
+
+    def test_one_bad_round_moves_no_ratio(self) -> None:
+        samples = measure.between(lambda: 1.0, {'a': replay(9, 2, 500, 2)}, 3)
+        self.assertEqual((2, 1), (samples.ratio('a'), samples.reference()))
+
+
 class TestVerdict(base.TestCase):
     scenarios = base.table(
         ('below', 1.1, {'at_most': 1.2}, report.Verdict.OK),
