@@ -261,3 +261,43 @@ class PCITestCase(hosts.FunctionsTestCase):
         self.machine.delete_guest(instance.uuid)
         host.manager.release(None, instance)
         self.assertEqual([], list(host.records()))
+
+    def test_virtual_functions_that_the_card_takes_away_under_a_guest(self) -> None:
+        """As unbinding the card's driver does: the kernel waits for the guest, and has removed the links before."""
+        physical = address_of(machine.SPLIT)
+        domain, bus, rest = physical.split(':')
+        parts = {'domain': domain, 'bus': bus, 'slot': rest.partition('.')[0], 'function': '[1-7]'}
+        host = self.host({'address': parts, 'resource_class': 'PART'}, cleaning='none',
+                         vfs=({'address': physical, 'number': 2, 'autoprobe': False, 'private_namespaces': True},))
+        self.addCleanup(put, physical, 'sriov_numvfs', '0')
+        virtual = self.virtual(physical)
+        instance = host.spawn(request=DeviceRequest.of(('CUSTOM_PART', 1)))
+        held = self.held_by(host, instance)
+        # A process of its own: no signal ends the write while it waits.
+        taking = subprocess.Popen(['sh', '-c', 'echo 0 >"$0"', SYSFS / physical / 'sriov_numvfs'])
+        self.addCleanup(taking.wait)
+        self.addCleanup(self.machine.delete_guest, instance.uuid)
+        while (SYSFS / held / 'physfn').exists():
+            self.assertIsNone(taking.poll())
+            time.sleep(0.1)
+
+        for look in (host.audit, host.restart):
+            look()
+            self.assertEqual({held: instance.uuid}, host.owners())
+            self.assertRaises(exception.NoFit, host.claim, fixtures.Instance(), DeviceRequest.of(('CUSTOM_PART', 2)))
+            self.assertRaises(exception.DeviceInUse, host.manager.release, None, instance)
+            self.assertIsNone(taking.poll())
+        self.assertTrue(self.machine.domain(instance.uuid).isActive())
+
+        self.machine.delete_guest(instance.uuid)
+        self.assertEqual(0, taking.wait())
+        self.assertEqual([], self.virtual(physical))
+        self.assertRaises(exception.DeviceGone, host.manager.release, None, instance)
+        self.assertEqual({held: instance.uuid}, host.owners())
+        # An audit makes them again, and the release can end.
+        host.audit()
+        self.assertEqual(virtual, self.virtual(physical))
+        host.manager.release(None, instance)
+        host.claim(instance, DeviceRequest.of(('CUSTOM_PART', 2))).abort()
+        self.assertEqual([], list(host.audit()))
+        self.assertEqual([], list(host.records()))
