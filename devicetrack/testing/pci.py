@@ -29,9 +29,11 @@ from typing import NamedTuple
 
 import fixtures
 
+from devicetrack.testing import pci_links
 from devicetrack.virt.libvirt import pci_use
 from devicetrack.virt.libvirt import pci_variants
 from devicetrack.virt.libvirt import root
+from devicetrack.virt.libvirt import vf_link
 
 VFIO_PCI: Final = 'vfio-pci'
 _NOBODY: Final = '(null)\n'
@@ -39,6 +41,7 @@ _BRIDGE_CLASS: Final = '060400'
 _FIRST_PROCESS: Final = 1
 _FIRST_GROUP: Final = 12
 _GROUPS: Final = 1000                           # no host has more IOMMU groups
+_FIRST_INTERFACE: Final = 100_000               # no interface of the machine that runs the test has this number
 _BLOCK_MAJOR: Final = 259
 _CHAR_MAJOR: Final = 240
 _NVME_REGISTERS: Final = '010802'
@@ -102,6 +105,8 @@ class PCIHost(fixtures.Fixture):
     - ``reset_method`` takes the methods that the function has. ``resets`` are the functions that were reset, and by
       which methods. The reset of a function in ``failing`` fails.
 
+    ``links`` has the MAC addresses, VLANs and trust of virtual functions, which privileged functions set by rtnetlink.
+
     Device nodes that processes have open need root to be made. :class:`.libvirt.Libvirtd` can have ``root`` for the PCI
     devices of its host.
 
@@ -127,7 +132,11 @@ class PCIHost(fixtures.Fixture):
         self._next_controller = 0
         self._next_group: int = _FIRST_GROUP if self._beside is None else self._beside._next_group + _GROUPS
         self._next_number = 0
+        self._first_interface: int = _FIRST_INTERFACE + (
+            0 if self._beside is None else self._beside._first_interface - _FIRST_INTERFACE + _GROUPS)
         self._numbers: dict[str, str] = {}
+        self._interfaces: list[str] = []
+        self.links = pci_links.Links(self._card_of)
         for name in ('bus/pci/devices', 'bus/pci/drivers', 'class/net', 'class/block', 'class/nvme', 'dev/block',
                      'dev/char', 'kernel/iommu_groups'):
             os.makedirs(self._at(name))
@@ -146,6 +155,8 @@ class PCIHost(fixtures.Fixture):
         for name in ('net/ipv6_route', 'net/if_inet6'):
             self._put(self._of_proc(name), '')
         self._write_attribute, self._is_group_open = root.write_attribute, root.is_vfio_group_open
+        self._exchange = vf_link.exchange
+        self.useFixture(fixtures.MonkeyPatch(f'{vf_link.__name__}.exchange', self._ask_links))
         self._modules = os.path.join(top, 'modules.alias')
         self._put(self._modules, 'alias vfio_pci:v*d*sv*sd*bc*sc*i* vfio_pci\n')
         self.useFixture(fixtures.MonkeyPatch(f'{pci_variants.__name__}.MODULES', self._modules))
@@ -286,6 +297,7 @@ class PCIHost(fixtures.Fixture):
                     os.unlink(entry.path)
         # The number of a link in sysfs goes to no other one, and that of a file only while the file is there.
         os.rename(self._at('bus/pci/devices', address), os.path.join(self._gone, str(len(os.listdir(self._gone)))))
+        self.links.settings.pop(address, None)
         os.unlink(self._at(f'kernel/iommu_groups/{self._functions.pop(address).group}/devices', address))
         shutil.rmtree(self._directories.pop(address))
 
@@ -432,6 +444,10 @@ class PCIHost(fixtures.Fixture):
         os.makedirs(directory)
         if kind:
             self._link(directory, self._at('class', kind), name)
+        if kind == 'net':
+            # As in the kernel, an interface that comes again has another number.
+            self._interfaces.append(name)
+            self._put(os.path.join(directory, 'ifindex'), f'{self._first_interface + len(self._interfaces)}\n')
         if number:
             self._numbers[name] = f'{number}:{self._next_number}'
             self._next_number += 1
@@ -542,6 +558,24 @@ class PCIHost(fixtures.Fixture):
         if self.vfs_of(address):
             raise _refused(errno.EBUSY)
         self.make_vfs(address, number)
+
+    def _ask_links(self, request: bytes) -> bytes:
+        # A host beside this one passes on what it does not know, and so does the machine that runs the test.
+        [index] = struct.unpack_from('=i', request, 20)
+        is_ours = self._first_interface < index <= self._first_interface + len(self._interfaces)
+        return self.links.exchange(request) if is_ours else self._exchange(request)
+
+    def _card_of(self, index: int) -> pci_links.Card | None:
+        """The interface with a number, while a driver has it."""
+        name = self._interfaces[index - self._first_interface - 1]
+        for address in self._functions:
+            path = self.path(address, f'net/{name}/ifindex')
+            with contextlib.suppress(FileNotFoundError), open(path, encoding='ascii') as file:
+                if int(file.read()) == index:
+                    return pci_links.Card(name, {
+                        int(entry.name.removeprefix('virtfn')): os.path.basename(os.readlink(entry.path))
+                        for entry in os.scandir(self.path(address)) if entry.name.startswith('virtfn')})
+        return None
 
     def _is_open(self, number: int) -> bool:
         return self._has_guest(number) or self._is_group_open(number)

@@ -25,14 +25,16 @@ from oslo_privsep import priv_context
 from devicetrack.conf import libvirt as options
 from devicetrack.virt.libvirt import nvme_controllers
 from devicetrack.virt.libvirt import root
+from devicetrack.virt.libvirt import vf_ports
 
 # A device node belongs to the hypervisor's user while a guest has it, and to root otherwise. So the daemon needs
 # CAP_DAC_OVERRIDE (capabilities(7)) to open any of them, and CAP_SYS_PTRACE to see which process has one open. ndctl
 # reads sysfs, where root needs no capability.
 KEPT: Final = frozenset({capabilities.CAP_DAC_OVERRIDE, capabilities.CAP_SYS_PTRACE})
-# Kept where the operator adds it to [devicetrack_privileged] capabilities: without it the kernel passes no command to
-# an NVMe controller (nvme_cmd_allowed in Linux: drivers/nvme/host/ioctl.c).
-KEPT_IF_GIVEN: Final = frozenset({capabilities.CAP_SYS_ADMIN})
+# Kept where the operator adds them to [devicetrack_privileged] capabilities. Without the first the kernel passes no
+# command to an NVMe controller (nvme_cmd_allowed in Linux: drivers/nvme/host/ioctl.c), and without the second it
+# changes no setting of a virtual function (rtnetlink_rcv_msg in net/core/rtnetlink.c).
+KEPT_IF_GIVEN: Final = frozenset({capabilities.CAP_SYS_ADMIN, capabilities.CAP_NET_ADMIN})
 
 # prctl(2) and securebits (capabilities(7)), from linux/prctl.h and linux/securebits.h.
 _PR_CAPBSET_DROP: Final = 24
@@ -209,6 +211,11 @@ def reset(address: str, method: str | None) -> None:
 @context.entrypoint
 def set_vfs(address: str, number: int, autoprobe: bool | None) -> None:
     root.set_vfs(root.SYSFS, address, number, autoprobe)
+
+
+@context.entrypoint
+def set_vf_port(address: str, mac: str, vlan: int, trusted: bool) -> None:
+    vf_ports.set_port(root.SYSFS, address, mac, vlan, trusted)
 
 
 @context.entrypoint

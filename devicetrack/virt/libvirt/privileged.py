@@ -2,11 +2,11 @@
 
 It lists namespaces, opens their devices or a VFIO group, removes mediated devices that nobody has open, their
 definitions and lost ones, and sets the vGPU type of a virtual function. It gives PCI functions to drivers and takes
-them away, resets them, makes their virtual functions, and reads their serial numbers. It asks the controllers of NVMe
-disks what they have, and has them erase it. A service that runs as root does it itself. Any other service uses
-oslo.privsep, whose daemon runs these functions and no others. The daemon opens a device and sends the descriptor
-through a unix socket of the caller (SCM_RIGHTS, unix(7)). So a child of the service can wipe the device: it outlives
-the service and the daemon if need be, and its only right is the descriptor.
+them away, resets them, makes their virtual functions, gives these their MAC addresses and VLANs, and reads serial
+numbers. It asks the controllers of NVMe disks what they have, and has them erase it. A service that runs as root does
+it itself. Any other service uses oslo.privsep, whose daemon runs these functions and no others. The daemon opens a
+device and sends the descriptor through a unix socket of the caller (SCM_RIGHTS, unix(7)). So a child of the service can
+wipe the device: it outlives the service and the daemon if need be, and its only right is the descriptor.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from devicetrack.virt.libvirt import formatting
 from devicetrack.virt.libvirt import nvme_admin
 from devicetrack.virt.libvirt import nvme_controllers
 from devicetrack.virt.libvirt import root
+from devicetrack.virt.libvirt import vf_ports
 
 
 def run_ndctl(command: str, timeout_s: int = root.NDCTL_TIMEOUT_S) -> tuple[int, str]:
@@ -214,6 +215,23 @@ def set_vfs(sysfs: str, address: str, number: int, autoprobe: bool | None = None
         root.set_vfs(sysfs, address, number, autoprobe, timeout_s)
     else:
         _ask_daemon('set_vfs', address, number, autoprobe)
+
+
+def set_vf_port(sysfs: str, address: str, mac: str, vlan: int, trusted: bool) -> None:
+    """Give a virtual function of a network card these settings, or :data:`.vf_link.NO_MAC`, 0 and False for none.
+
+    What is so already is not written. The rest is written one after the other and read back. Where the driver refuses
+    to take a MAC address away, the function gets :data:`.vf_link.INSTEAD_OF_NO_MAC`.
+
+    :raises OSError: EINVAL: it is no virtual function, or the settings are none; EBUSY: somebody uses it, as
+        :func:`unbind` says; ENODEV: its physical function does not have one network interface here; EIO: the kernel
+        tells other settings afterwards; else, the kernel refuses one, which the message names, or there is no
+        privileged daemon. It may have some of the settings then
+    """
+    if sysfs != root.SYSFS or os.geteuid() == 0:
+        vf_ports.set_port(sysfs, address, mac, vlan, trusted)
+    else:
+        _ask_daemon('set_vf_port', address, mac, vlan, trusted)
 
 
 def read_serial(sysfs: str, address: str) -> str | None:

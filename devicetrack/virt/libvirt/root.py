@@ -327,7 +327,7 @@ def unbind(sysfs: str, address: str) -> None:
         return
     # The kernel would wait for a guest, with the device's lock taken, and nothing would end that.
     check_unused(sysfs, address)
-    write_attribute(_below(sysfs, os.path.join(directory, 'driver/unbind')), address.encode())
+    write_attribute(below(sysfs, os.path.join(directory, 'driver/unbind')), address.encode())
 
 
 def probe(sysfs: str, address: str) -> None:
@@ -337,7 +337,7 @@ def probe(sysfs: str, address: str) -> None:
     with open(os.path.join(directory, 'driver_override'), encoding='ascii', errors='replace') as file:
         if 'vfio' not in file.read():
             _check_no_guest(sysfs, address)
-    write_attribute(_below(sysfs, os.path.join(sysfs, 'bus/pci/drivers_probe')), address.encode())
+    write_attribute(below(sysfs, os.path.join(sysfs, 'bus/pci/drivers_probe')), address.encode())
 
 
 def reset(sysfs: str, address: str, method: str | None) -> None:
@@ -449,11 +449,11 @@ def function(sysfs: str, address: str, name: str = '') -> str:
     """
     if not _PCI_ADDRESS.fullmatch(address):
         raise OSError(errno.EINVAL, 'not a PCI address')
-    directory = _below(sysfs, os.path.join(sysfs, 'bus/pci/devices', address))
+    directory = below(sysfs, os.path.join(sysfs, 'bus/pci/devices', address))
     return os.path.join(directory, name) if name else directory
 
 
-def _below(sysfs: str, path: str) -> str:
+def below(sysfs: str, path: str) -> str:
     found, top = os.path.realpath(path, strict=True), os.path.realpath(sysfs)
     if os.path.commonpath((found, top)) != top:
         raise OSError(errno.EXDEV, f'{path} leads out of {sysfs}')

@@ -111,7 +111,8 @@ HOSTILE = SERVICE + textwrap.dedent("""
     pci = {'set_driver_override': ('vfio-pci',), 'unbind': (), 'probe': (), 'reset': (None,), 'set_vfs': (1, None),
            'read_serial': (), 'check_host_use': (), 'nvme_read_controller': (), 'nvme_read_namespaces': (),
            'nvme_sanitize_status': (), 'nvme_start_sanitize': ([], 2),
-           'format_nvme_namespace': ([], 1, [0, False, 0, False], 1, 60)}
+           'format_nvme_namespace': ([], 1, [0, False, 0, False], 1, 60),
+           'set_vf_port': ('52:54:00:aa:bb:01', 41, True)}
     said['pci'] = [told(of_daemon, name, address, *arguments) for name, arguments in pci.items() for address in (
         '../0000:3d:00.4', '0000:3d:00.4/../0000:3d:00.4', '0000:3d:00.4' + chr(10), '', None, 7)]
     said['another tree'] = [told(of_daemon, name, '/tmp', '0000:3d:00.4', *arguments)
@@ -121,6 +122,10 @@ HOSTILE = SERVICE + textwrap.dedent("""
     said['method'] = [told(of_daemon, 'reset', '0000:3d:00.4', method) for method in ('', 'flr bus', '../x')]
     said['vfs'] = [told(of_daemon, 'set_vfs', '0000:3d:00.4', number, autoprobe) for number, autoprobe in (
         (0, None), (-1, None), (2**16, None), (True, None), ('1', None), (None, None), (1, 'yes'), (1, 1))]
+    mac = '52:54:00:aa:bb:01'
+    said['port'] = [told(of_daemon, 'set_vf_port', '0000:3d:00.4', *arguments).partition(' is ')[0] for arguments in (
+        ('', 0, False), (None, 0, False), (mac, 4095, False), (mac, -1, False), (mac, True, False), (mac, '1', False),
+        (mac, 0, 1), (mac, 0, False))]
     form = [0, False, 0, False]
     said['format'] = [told(of_daemon, 'format_nvme_namespace', '0000:3d:00.4', [], *arguments) for arguments in (
         (0, form, 1, 60), (-1, form, 1, 60), (True, form, 1, 60), ('1', form, 1, 60), (2**32 - 1, form, 1, 60),
@@ -174,7 +179,7 @@ daemon.context.start""") + textwrap.dedent("""
 
 KEPT = SERVICE.replace('daemon.context.start', """
 if sys.argv[2:]:
-    cfg.CONF.set_override('capabilities', [1, 8, 12, 19, 21], 'devicetrack_privileged')
+    cfg.CONF.set_override('capabilities', [1, 8, 12, 13, 19, 21], 'devicetrack_privileged')
 daemon.context.start""") + textwrap.dedent("""
     privileged.is_dax_locked(device('dax0.0'))
     [children] = {open(f'/proc/self/task/{task}/children').read() for task in os.listdir('/proc/self/task')} - {''}
@@ -290,13 +295,16 @@ class PrivilegedTestCase(base.TestCase):
         self.assertEqual([invalid] * 4, said['type'][4:8])
         self.assertEqual(['TypeError'] * 2, [said['type'][number].partition(':')[0] for number in (3, 8)])
         self.assertEqual((['OSError: not a PCI address'] * 4 + ['TypeError: expected string or bytes-like object, got '
-                                                                + repr(one) for one in ('NoneType', 'int')]) * 12,
+                                                                + repr(one) for one in ('NoneType', 'int')]) * 13,
                          said['pci'])
         self.assertEqual({'TypeError'}, {text.partition(':')[0] for text in said['another tree']})
         self.assertEqual((['OSError: not the name of a driver'] * 3, ['OSError: not the name of a reset method'] * 3,
                           ['OSError: not a number of virtual functions'] * 6 + ['OSError: neither yes nor no'] * 2),
                          (said['driver'], said['method'], said['vfs']))
-        self.assertEqual([True] * 12, ['leads out of' in text for text in said['out of it']])
+        self.assertEqual(["OSError: the MAC address ''", 'OSError: the MAC address None', 'OSError: the VLAN 4095',
+                          'OSError: the VLAN -1', 'OSError: the VLAN True', "OSError: the VLAN '1'",
+                          'OSError: trusted', 'OSError: 0000:3d:00.4'], said['port'])
+        self.assertEqual([True] * 13, ['leads out of' in text for text in said['out of it']])
         self.assertEqual((['OSError: not the arguments of a format'] * 14, ['OSError: not a sanitize action'] * 5),
                          (said['format'], said['sanitize']))
         self.assertEqual(['OSError: not a PCI address, or not the name of an NVMe namespace'] * 3
@@ -326,8 +334,8 @@ class PrivilegedTestCase(base.TestCase):
 
     def test_the_daemon_keeps_the_right_to_administer_only_where_it_is_given(self) -> None:
         self.assertEqual([f'{1 << 1 | 1 << 19:016x}'], self.run_service(KEPT))
-        # CAP_SYS_ADMIN, and never CAP_SETPCAP or what else somebody names.
-        self.assertEqual([f'{1 << 1 | 1 << 19 | 1 << 21:016x}'], self.run_service(KEPT, 'more'))
+        # CAP_NET_ADMIN and CAP_SYS_ADMIN, and never CAP_SETPCAP or what else somebody names.
+        self.assertEqual([f'{1 << 1 | 1 << 12 | 1 << 19 | 1 << 21:016x}'], self.run_service(KEPT, 'more'))
 
     def test_a_daemon_that_cannot_give_up_its_rights_does_nothing(self) -> None:
         said = self.run_service(WITHOUT_SETPCAP)

@@ -1,0 +1,133 @@
+"""Messages of rtnetlink about virtual functions, byte by byte."""
+
+from __future__ import annotations
+
+import errno
+import struct
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from devicetrack.testing import pci_links
+from devicetrack.tests import base
+from devicetrack.virt.libvirt import vf_link
+from devicetrack.virt.libvirt.vf_link import BLANK
+from devicetrack.virt.libvirt.vf_link import Settings
+
+MAC = '52:54:00:aa:bb:01'
+LOOPBACK = 1
+# Seen with strace: `ip link set lo vf 3 mac 52:54:00:aa:bb:01`, `… vlan 41`, `… trust on` of iproute2 6.1. It sends
+# RTM_NEWLINK (10 00) with a sequence number, where these have RTM_SETLINK (13 00) and none.
+HEAD = '0500 00000000 00000000 00000000 01000000 00000000 00000000'
+SET_MAC = ('50000000 1300' + HEAD + '3000 1600 2c00 0100 2800 0100 03000000 525400aabb01' + '00' * 26)
+SET_VLAN = ('38000000 1300' + HEAD + '1800 1600 1400 0100 1000 0200 03000000 29000000 00000000')
+SET_TRUST = ('34000000 1300' + HEAD + '1400 1600 1000 0100 0c00 0900 03000000 01000000')
+
+macs = st.binary(min_size=6, max_size=6).map(lambda octets: bytes((octets[0] & 0xFE,)) + octets[1:]).map(
+    lambda octets: octets.hex(':'))
+every_settings = st.builds(Settings, macs, st.integers(0, vf_link.MAX_VLAN), st.booleans())
+
+
+class RequestsTestCase(base.TestCase):
+
+    def test_have_the_bytes_of_iproute2(self) -> None:
+        wanted = Settings(MAC, 41, True)
+        self.assertEqual(
+            [bytes.fromhex(text) for text in (SET_MAC, SET_VLAN, SET_TRUST)],
+            [request for _name, request in vf_link.set_requests(LOOPBACK, 3, BLANK, wanted)])
+
+    def test_change_what_differs_only(self) -> None:
+        def names(before: Settings, after: Settings) -> list[str]:
+            return [name for name, _request in vf_link.set_requests(LOOPBACK, 3, before, after)]
+
+        self.assertEqual(['the VLAN 7'], names(Settings(MAC, 41, True), Settings(MAC, 7, True)))
+        self.assertEqual([], names(Settings(MAC, 41, None), Settings(MAC, 41, False)))
+        self.assertEqual(['trust on'], names(Settings(MAC, 41, None), Settings(MAC, 41, True)))
+        self.assertEqual([f'the MAC address {vf_link.NO_MAC}', 'the VLAN 0', 'trust off'],
+                         names(Settings(MAC, 41, True), BLANK))
+
+
+class SettingsTestCase(base.TestCase):
+
+    scenarios = base.table(
+        ('no MAC address', ('', 0, False), 'MAC address'),
+        ('a short one', ('52:54:00', 0, False), 'six pairs'),
+        ('capital digits', ('52:54:00:AA:BB:01', 0, False), 'small hexadecimal digits'),
+        ('one of a group', ('01:00:5e:00:00:01', 0, False), 'of a group'),
+        ('a VLAN too many', (MAC, 4095, False), 'from 1 to 4094'),
+        ('a VLAN too few', (MAC, -1, False), 'from 1 to 4094'),
+        ('a VLAN that is true', (MAC, True, False), 'VLAN'),
+        ('trust as a number', (MAC, 1, 1), 'true or false'),
+        names=('settings', 'reason'))
+
+    def test_is_refused(self) -> None:
+        error = self.assertRaises(ValueError, vf_link.check, *self.settings)
+        self.assertIn(self.reason, str(error))
+
+    def test_others_are_not(self) -> None:
+        for settings in ((MAC, 0, False), (MAC, 1, True), (MAC, 4094, False), (vf_link.NO_MAC, 0, False)):
+            vf_link.check(*settings)
+
+
+class AnswersTestCase(base.TestCase):
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.card: pci_links.Card | None = pci_links.Card('enp3s0', {0: 'first', 1: 'second', 5: 'third'})
+        self.links = pci_links.Links(lambda _index: self.card)
+        self.patch(vf_link, 'exchange', self.links.exchange)
+
+    @given(every_settings, every_settings, st.booleans())
+    def test_what_is_written_is_read(self, before: Settings, after: Settings, is_known: bool) -> None:
+        self.links.settings, self.links.untrusting = {'second': before}, set()
+        vf_link.write(LOOPBACK, 1, before, after)
+        self.links.untrusting = set() if is_known else {'second'}
+        self.assertEqual(vf_link.Link('enp3s0', {
+            0: BLANK, 1: after if is_known else after._replace(trusted=None), 5: BLANK}), vf_link.read(LOOPBACK))
+
+    @given(st.data())
+    def test_of_damaged_bytes_nothing_is_believed(self, data: st.DataObject) -> None:
+        self.links.settings = {'first': Settings(MAC, 41, True)}
+        whole = self.links.exchange(vf_link.get_request(LOOPBACK))
+        place = data.draw(st.integers(0, len(whole) - 1))
+        damaged = data.draw(st.sampled_from((
+            whole[:place], whole[:place] + bytes((data.draw(st.integers(0, 255)),)) + whole[place + 1:])))
+        try:
+            link = vf_link.parse_link(damaged)
+        except (ValueError, OSError):
+            return
+        for settings in link.vfs.values():
+            self.assertEqual(17, len(settings.mac))
+
+    def test_a_refusal_names_what_is_refused(self) -> None:
+        self.links.untrusting = {'second'}
+        error = self.assertRaises(OSError, vf_link.write, LOOPBACK, 1, BLANK, Settings(MAC, 41, True))
+        self.assertEqual((errno.EOPNOTSUPP, True), (error.errno, 'trust on is refused' in str(error)))
+        self.assertEqual(Settings(MAC, 41), self.links.settings['second'])
+
+    def test_an_interface_that_is_gone(self) -> None:
+        self.card = None
+        error = self.assertRaises(OSError, vf_link.read, LOOPBACK)
+        self.assertEqual(errno.ENODEV, error.errno)
+
+    def test_an_answer_of_another_sort(self) -> None:
+        acknowledged = struct.pack('=IHHIIi', 20, 2, 0, 0, 0, 0)
+        self.assertRaises(ValueError, vf_link.parse_link, acknowledged)
+        self.assertRaises(ValueError, vf_link.check_answer, self.links.exchange(vf_link.get_request(LOOPBACK)))
+
+
+class KernelTestCase(base.TestCase):
+    """The kernel that runs the test: its loopback has no virtual functions."""
+
+    def test_tells_an_interface_without_virtual_functions(self) -> None:
+        self.assertEqual(vf_link.Link('lo', {}), vf_link.read(LOOPBACK))
+
+    def test_knows_no_interface_with_a_great_number(self) -> None:
+        error = self.assertRaises(OSError, vf_link.read, 2**31 - 1)
+        self.assertEqual(errno.ENODEV, error.errno)
+
+    def test_refuses_to_set_any_of_it(self) -> None:
+        # Who may administer the network is told that loopback cannot do it; others, that they may not.
+        error = self.assertRaises(OSError, vf_link.write, LOOPBACK, 0, BLANK, Settings(MAC))
+        self.assertIn(error.errno, (errno.EOPNOTSUPP, errno.EPERM))
+        self.assertIn(f'the MAC address {MAC} is refused', str(error))

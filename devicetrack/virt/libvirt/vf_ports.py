@@ -1,0 +1,122 @@
+"""Where the kernel keeps the settings of virtual functions of network cards, and how they are changed.
+
+To change them needs root. Only :mod:`devicetrack.virt.libvirt.privileged` and its daemon call :func:`set_port`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from typing import Final
+from typing import NamedTuple
+
+from devicetrack.virt.libvirt import root
+from devicetrack.virt.libvirt import vf_link
+
+_VIRTFN: Final = re.compile(r'virtfn[0-9]+')
+# Of a port of a switch in a card that leads to a function of it (Linux: Documentation/networking/switchdev.rst).
+_REPRESENTOR: Final = re.compile(r'(c[0-9]+)?pf[0-9]+(vf|sf)[0-9]+')
+_MAX_LINE: Final = 64
+
+
+def set_port(sysfs: str, address: str, mac: str, vlan: int, trusted: bool) -> None:
+    """As :func:`devicetrack.virt.libvirt.privileged.set_vf_port`."""
+    try:
+        vf_link.check(mac, vlan, trusted)
+    except ValueError as error:
+        raise OSError(errno.EINVAL, str(error)) from error
+    place, wanted = place_of(sysfs, address), vf_link.Settings(mac, vlan, trusted)
+    before = place.read()
+    if _is_set(before, wanted):
+        return
+    # A guest would lose its network, and the host its own.
+    root.check_unused(sysfs, address)
+    try:
+        vf_link.write(place.interface_index, place.number, before, wanted)
+    except OSError as error:
+        # Some drivers let nobody take an address away.
+        if mac != vf_link.NO_MAC or error.errno not in (errno.EINVAL, errno.EADDRNOTAVAIL):
+            raise
+        wanted = wanted._replace(mac=vf_link.INSTEAD_OF_NO_MAC)
+        vf_link.write(place.interface_index, place.number, place.read(), wanted)
+    after = place.read()
+    if not _is_set(after, wanted):
+        raise OSError(errno.EIO, f'after it was set to {wanted}, {place.interface} says of it: {after}')
+
+
+def _is_set(found: vf_link.Settings, wanted: vf_link.Settings) -> bool:
+    return found == wanted or (found.is_blank and wanted.is_blank) or (
+        found.trusted is None and not wanted.trusted and found[:2] == wanted[:2])
+
+
+class VFPlace(NamedTuple):
+    """Where the kernel keeps the settings of a virtual function: an interface and its number, and its own number."""
+
+    interface: str
+    interface_index: int
+    number: int
+
+    def read(self) -> vf_link.Settings:
+        """:raises OSError: the kernel does not tell"""
+        link = self.link()
+        if self.number not in link.vfs:
+            raise OSError(errno.ENODEV, f'the kernel tells nothing of virtual function {self.number} of '
+                                        f'{self.interface}')
+        return link.vfs[self.number]
+
+    def link(self) -> vf_link.Link:
+        """All virtual functions of the interface.
+
+        :raises OSError: the kernel does not tell, or another interface has the number now
+        """
+        link = vf_link.read(self.interface_index)
+        if link.name != self.interface:
+            raise OSError(errno.ESTALE, f'{self.interface} is {link.name} now')
+        return link
+
+
+def place_of(sysfs: str, address: str) -> VFPlace:
+    """Find where the settings of a virtual function are.
+
+    :raises OSError: it is no virtual function, or its physical function does not have one interface here
+    """
+    directory = root.function(sysfs, address)
+    if not os.path.lexists(os.path.join(directory, 'physfn')):
+        raise OSError(errno.EINVAL, f'{address} is no virtual function')
+    physfn = root.below(sysfs, os.path.join(directory, 'physfn'))
+    numbers = [int(entry.name.removeprefix('virtfn')) for entry in os.scandir(physfn)
+               if _VIRTFN.fullmatch(entry.name) and os.path.basename(os.readlink(entry.path)) == address]
+    if len(numbers) != 1:
+        raise OSError(errno.ENODEV, f'{os.path.basename(physfn)} does not have {address} as one virtual function')
+    names = _uplinks(os.path.join(physfn, 'net'))
+    if len(names) != 1:
+        raise OSError(errno.ENODEV, f'the physical function {os.path.basename(physfn)} has the interfaces '
+                                    f'{", ".join(names) or "none"}, and one is needed')
+    index = int(_line(os.path.join(physfn, 'net', names[0], 'ifindex')))
+    return VFPlace(names[0], index, numbers[0])
+
+
+def _uplinks(directory: str) -> list[str]:
+    """The interfaces of a physical function itself. A switch in the card has one for each virtual function, too."""
+    try:
+        names = sorted(os.listdir(directory))
+    except FileNotFoundError:
+        return []
+    found = []
+    for name in names:
+        try:
+            port = _line(os.path.join(directory, name, 'phys_port_name'))
+        except OSError:                 # nearly all drivers give none: ENOENT, EOPNOTSUPP
+            port = ''
+        if not _REPRESENTOR.fullmatch(port):
+            found.append(name)
+    return found
+
+
+def _line(path: str) -> str:
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        return os.read(fd, _MAX_LINE).decode(errors='replace').strip()
+    finally:
+        os.close(fd)
