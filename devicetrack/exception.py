@@ -392,7 +392,7 @@ class NoDevicePair(LiveMigrationRefused):
     """A device of the source has no partner at the destination. Nothing was changed; the guest cannot move live.
 
     ``found`` has the partners that were found and every reason as data, in the form of
-    :meth:`devicetrack.compatibility.partners.Partners.as_data`, or None where no partners were sought. Choose another
+    ``Partners.as_data``, or None where no partners were sought. Choose another
     destination, or move the guest while it is off.
     """
     kind: str

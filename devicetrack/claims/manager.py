@@ -197,8 +197,9 @@ class ClaimManager:
             :class:`~devicetrack.objects.DeviceRequest`; None and {} claim nothing
         :param limits: taken for the sake of callers that pass it, and not used: devices have no overcommit
         :raises NoFit: nothing free matches; nothing is held; says why
-        :raises UnknownProvider: all that is allocated of a class, or more than here, is at providers that this host
-            does not know; or it does not know all of its own, and no flavor says what is needed; nothing is held
+        :raises exception.UnknownProvider: all that is allocated of a class, or more than here, is at providers that
+            this host does not know; or it does not know all of its own, and no flavor says what is needed; nothing is
+            held
         :raises BadRequest: the request means nothing here; nothing is held
         :raises InstanceHasClaim: it holds devices already, which stay as they are
         :raises NodeUnavailable: the node is not of this host, or disabled

@@ -75,7 +75,7 @@ NOT_MADE_YET: Final = 'not made yet'
 class Line(NamedTuple):
     """One line of a host's inventory.
 
-    ``status`` is one of :data:`STATUSES`. A device has ``amount`` 1. A ``creatable`` line has no ``identifier``: its
+    ``status`` is one of ``STATUSES``. A device has ``amount`` 1. A ``creatable`` line has no ``identifier``: its
     parent can make ``amount`` more, which the types of one parent share; for a drained parent the line is ``withheld``.
     A ``missing`` line is a device that an option names and the host does not have; ``reason`` names the option. If it
     was drained or forgotten it is ``withheld``, as gone. An ``unknown`` line names in ``kind`` what could not be

@@ -124,7 +124,7 @@ _LONGEST: Final = 16 << 20
 
 
 def read(path: str) -> list[HostFacts]:
-    """Read a file with a JSON list of the rows that :func:`rows` makes.
+    """Read a file with a JSON list of the rows that ``rows`` makes.
 
     :raises BadRequest: the file has something else; names file, row and field
     """

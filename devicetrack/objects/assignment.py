@@ -74,7 +74,7 @@ class DeviceAssignment(base.DeviceTrackObject):
     def was_only_claimed(self) -> bool:
         """Whether the row says that no guest was ever to have the device: it was claimed, and then given back.
 
-        The manager writes the row when it makes a device ready that keeps bytes (:data:`.values.ONLY_CLAIMED`), so one
+        The manager writes the row when it makes a device ready that keeps bytes (``values.ONLY_CLAIMED``), so one
         that was written by the claim and by the release alone never was. It says nothing of other users of the device.
         """
         return bool(self.state == vocabulary.RELEASING and self.generation == values.ONLY_CLAIMED)

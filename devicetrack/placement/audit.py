@@ -55,7 +55,7 @@ class Mismatch(NamedTuple):
     """One difference, with the fields of every finding.
 
     ``consumer`` is None where it is about the tree, ``provider`` the name of a provider where it is about one.
-    ``instance_uuid`` is the instance of the rows, ``generation`` the consumer's. ``repair`` is one of :data:`REPAIRS`,
+    ``instance_uuid`` is the instance of the rows, ``generation`` the consumer's. ``repair`` is one of ``REPAIRS``,
     or None when a person must decide or nothing needs to be done.
     """
 

@@ -88,7 +88,7 @@ class Client:
         return found[0] if found else None
 
     def get_provider(self, uuid: str) -> values.Provider:
-        """:raises UnknownProvider: there is none"""
+        """:raises errors.UnknownProvider: there is none"""
         return self._get(f'/resource_providers/{uuid}', _provider, uuid)
 
     def create_provider(self, uuid: str, name: str, parent_uuid: str | None) -> values.Provider:
@@ -107,7 +107,7 @@ class Client:
         """Delete a provider.
 
         :raises ProviderInUse: it has allocations or children
-        :raises UnknownProvider: there is no such provider
+        :raises errors.UnknownProvider: there is no such provider
         """
         try:
             self._send('DELETE', f'/resource_providers/{uuid}')
@@ -117,7 +117,7 @@ class Client:
             raise _of_provider(refusal, uuid) from None
 
     def get_inventories(self, uuid: str) -> values.Inventories:
-        """:raises UnknownProvider: there is no such provider"""
+        """:raises errors.UnknownProvider: there is no such provider"""
         return self._get(f'/resource_providers/{uuid}/inventories', _inventories, uuid)
 
     def put_inventories(self, uuid: str, generation: int,
@@ -126,39 +126,39 @@ class Client:
 
         :raises ProviderConflict: ``generation`` is not the present one
         :raises InventoryInUse: it would remove an inventory that has allocations
-        :raises UnknownProvider: there is no such provider
+        :raises errors.UnknownProvider: there is no such provider
         """
         body = _inventories_body(values.Inventories(generation, inventories))
         return self._put(f'/resource_providers/{uuid}/inventories', body, _inventories, uuid)
 
     def get_traits(self, uuid: str) -> values.Traits:
-        """:raises UnknownProvider: there is no such provider"""
+        """:raises errors.UnknownProvider: there is no such provider"""
         return self._get(f'/resource_providers/{uuid}/traits', _traits, uuid)
 
     def put_traits(self, uuid: str, generation: int, traits: Set[str]) -> values.Traits:
         """Replace all traits of a provider; the answer has its new generation.
 
         :raises ProviderConflict: ``generation`` is not the present one
-        :raises UnknownProvider: there is no such provider
+        :raises errors.UnknownProvider: there is no such provider
         """
         body = {'resource_provider_generation': generation, 'traits': sorted(traits)}
         return self._put(f'/resource_providers/{uuid}/traits', body, _traits, uuid)
 
     def get_aggregates(self, uuid: str) -> values.Aggregates:
-        """:raises UnknownProvider: there is no such provider"""
+        """:raises errors.UnknownProvider: there is no such provider"""
         return self._get(f'/resource_providers/{uuid}/aggregates', _aggregates, uuid)
 
     def get_usages(self, uuid: str) -> dict[str, int]:
         """Amounts that are allocated at a provider, by resource class.
 
-        :raises UnknownProvider: there is no such provider
+        :raises errors.UnknownProvider: there is no such provider
         """
         return self._get(f'/resource_providers/{uuid}/usages', lambda body: dict(body['usages']), uuid)
 
     def get_provider_allocations(self, uuid: str) -> values.ProviderAllocations:
         """All allocations of a provider, by consumer.
 
-        :raises UnknownProvider: there is no such provider
+        :raises errors.UnknownProvider: there is no such provider
         """
         return self._get(f'/resource_providers/{uuid}/allocations', _provider_allocations, uuid)
 

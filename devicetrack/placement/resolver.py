@@ -27,7 +27,7 @@ class ProvidersByName:
     def uuid_of(self, name: str) -> str:
         """The UUID of the provider for the parent device with this stable name; '' is the node. Blocks.
 
-        :raises UnknownProvider: placement does not have the node's, and nothing else says its UUID
+        :raises errors.UnknownProvider: placement does not have the node's, and nothing else says its UUID
         :raises PlacementUnavailable: no answer
         """
         wanted = f'{self._node}_{name}' if name else self._node

@@ -146,8 +146,8 @@ class Host(fixtures.Fixture, compute_service.Compute):
 
     It does what a compute service does there: see :class:`~devicetrack.testing.compute_service.Compute`.
 
-    :param devices: so many namespaces ``d0``, ``d1``, … of class :data:`PMEM`
-    :param parents: mdev parents by name: how many devices of type ``nvidia-35``, class :data:`VGPU`, each can make
+    :param devices: so many namespaces ``d0``, ``d1``, … of class ``PMEM``
+    :param parents: mdev parents by name: how many devices of type ``nvidia-35``, class ``VGPU``, each can make
     :param policy: ``pack`` or ``spread``
     :param name: the host's name
     :param configuration: share another host's configuration, and with it its store
@@ -265,7 +265,7 @@ class Host(fixtures.Fixture, compute_service.Compute):
     def states(self) -> dict[str, str]:
         """The state of every device, by identifier.
 
-        The row says it, or else the ledger: :data:`FREE`, :data:`HELD`, or :data:`WITHHELD` and the reasons.
+        The row says it, or else the ledger: ``FREE``, ``HELD``, or ``WITHHELD`` and the reasons.
         """
         states = {record.identifier: record.state for record in self.records()}
         for device in self.running.ledger.devices():

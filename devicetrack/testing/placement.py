@@ -159,7 +159,7 @@ class Placement(fixtures.Fixture):
 
     :param server: the server; None means the one on SQLite that the tests of this process share
 
-    ``url`` takes the token :data:`TOKEN`, which has the roles ``admin`` and ``service``. ``client`` goes through the
+    ``url`` takes the token ``TOKEN``, which has the roles ``admin`` and ``service``. ``client`` goes through the
     ``proxy`` (:class:`~devicetrack.testing.http_proxy.HTTPProxy`), ``direct`` does not and plays everybody else.
     """
 

@@ -107,7 +107,7 @@ class Cards(fixtures.Fixture):
             return file.read().strip()
 
     def set_type(self, function: str, number: str) -> None:
-        """Write a type, or :data:`NO_TYPE`, as an operator does.
+        """Write a type, or ``NO_TYPE``, as an operator does.
 
         :raises OSError: the driver refuses it
         """

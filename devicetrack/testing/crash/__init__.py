@@ -13,7 +13,7 @@ started anew, and the kit looks whether
 * and, when the operation was carried on or undone, every device is free or owned as the service's own data says.
 
 Besides being killed, a process has its database cut off, and loses the answer to a commit; hypervisor or database hang;
-another manager takes its host over; somebody starts a guest on what is being given back: :data:`VARIANTS`.
+another manager takes its host over; somebody starts a guest on what is being given back: ``VARIANTS``.
 
 What runs in the processes is real: the claim manager, a store on SQLite, PostgreSQL or MariaDB, and a compute service
 (:class:`ComputeProcess`). What must outlive them is at the other end of a line: machines in memory

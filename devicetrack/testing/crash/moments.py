@@ -79,7 +79,7 @@ class Moment(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """A fault (``how`` is a key of :data:`FAULTS`) at a moment of a phase."""
+    """A fault (``how`` is a key of ``FAULTS``) at a moment of a phase."""
 
     number: int
     how: str

@@ -1,6 +1,6 @@
 """What every virt driver does: the interface's promises, as tests.
 
-A driver's module subclasses :class:`Contract` and says on which world it runs.
+A driver's module subclasses ``Contract`` and says on which world it runs.
 """
 
 from __future__ import annotations

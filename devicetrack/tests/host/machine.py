@@ -121,7 +121,7 @@ class Machine:
             where the service is. It reaches nothing else. Such a machine has its mediated devices below a PCI device,
             for Nova's sake: their types are ``virtio-pci-1`` and ``virtio-pci-2`` in the place of ``mtty-1`` and
             ``mtty-2``
-        :param functions: with an IOMMU and PCI functions to give away: :data:`DISKS`, :data:`SPLIT` and a group of
+        :param functions: with an IOMMU and PCI functions to give away: ``DISKS``, :data:`SPLIT` and a group of
             three. It cannot be saved
         """
         self.name = name
@@ -178,10 +178,10 @@ class Machine:
         self._down()
 
     def replace_disk(self, number: int, serial: str) -> None:
-        """Take out the disk in the slot of one of :data:`DISKS`, while the host runs, and put another one there.
+        """Take out the disk in the slot of one of ``DISKS``, while the host runs, and put another one there.
 
-        :param serial: one of :data:`DISKS`, which is in no slot now, or :data:`OTHER_DISK`. Each keeps its bytes; after
-            the power is cut each of :data:`DISKS` is in its own slot again
+        :param serial: one of ``DISKS``, which is in no slot now, or ``OTHER_DISK``. Each keeps its bytes; after
+            the power is cut each of ``DISKS`` is in its own slot again
         """
         assert self._monitor is not None
         self._monitor.replace_disk(f'slot{number}', {'driver': 'nvme', 'bus': f'port{number}', 'serial': serial},

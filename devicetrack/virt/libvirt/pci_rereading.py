@@ -12,7 +12,7 @@ these changed. That is right because the rest hangs on them:
 - What has an NVMe controller, and what could not be read, is read every time.
 
 A reset method and a NUMA node can be written by an administrator while nothing else changes. So at each look a part of
-the functions is read in full, and after :data:`LOOKS` of them all were. Nobody hands out or takes back a function by
+the functions is read in full, and after ``LOOKS`` of them all were. Nobody hands out or takes back a function by
 what is remembered here: who does reads that function itself, and what the host uses is read every time.
 
 The kernel counts its events (``/sys/kernel/uevent_seqnum``). The count decides nothing here: a driver has a function

@@ -40,7 +40,7 @@ _HEADING = re.compile(r'\s*ID\s*:.*')
 
 
 class Function(NamedTuple):
-    """A virtual function. ``current`` is the number of its type, :data:`NO_TYPE` for none.
+    """A virtual function. ``current`` is the number of its type, ``NO_TYPE`` for none.
 
     ``creatable`` are the names of the types that it can get now, by number. ``problem`` is None, or the reason why the
     two cannot be read.
@@ -120,7 +120,7 @@ class Tree:
         return 'it has no virtual functions that take vGPU types: enable them'
 
     def set_type(self, address: str, number: str) -> None:
-        """Give a virtual function a type, or take it away with :data:`NO_TYPE`.
+        """Give a virtual function a type, or take it away with ``NO_TYPE``.
 
         :raises OSError: the driver refused it
         """

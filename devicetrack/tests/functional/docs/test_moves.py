@@ -42,7 +42,7 @@ class MovesTestCase(base.TestCase):
                              moves.diagram(operation, self.useFixture(Region(shared_store=True))), operation.__name__)
 
     def test_every_status_of_a_migration_is_listed_with_its_meaning(self) -> None:
-        table = self.page.split('What a status means')[1].split('What the service hands in')[0]
+        table = self.page.split('Statuses of a migration')[1].split('Answers of the service')[0]
         listed = {meaning: set(re.findall(r'``([a-z-]+)``', words))
                   for meaning, words in re.findall(r'^   \* - ([a-z]+)\n     - ((?:.*\n)+?)     - ', table, re.M)}
         known = {meaning: {status for status, means in statuses.STATUSES.items() if means == meaning}
@@ -50,7 +50,7 @@ class MovesTestCase(base.TestCase):
         self.assertEqual(known, listed)
 
     def test_everything_that_a_service_hands_in_is_listed(self) -> None:
-        table = self.page.split('What the service hands in')[1]
+        table = self.page.split('Answers of the service')[1]
         methods = {name for name, _ in inspect.getmembers(MovingService, inspect.isfunction) if name[0] != '_'}
         self.assertEqual(methods, set(re.findall(r'^   \* - ``([a-z_]+)', table, re.M)))
 

@@ -7,8 +7,9 @@ earlier in this boot from the same directory is that of the same function. After
 
 Where functions are that have come to another address is remembered for a boot, too: commands look it up here.
 
-Which functions were given to guests is remembered over boots. An operator may take an option away while a guest has a
-function by it, and guests may have other functions that are no business of ours: this tells them apart.
+The file also keeps, over boots, which functions devicetrack gave to guests. An operator may remove an option while a
+guest has a function by it, and guests may have other functions, which devicetrack ignores. This record tells both
+apart.
 """
 
 from __future__ import annotations
