@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import errno
 import os
 import sqlite3
+import time
 from typing import Any
 from typing import Final
 import urllib.parse
@@ -40,6 +41,8 @@ _CAUSES: Final = {
 _UNDONE_IN_COMMIT: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY,
                             sqlite3.SQLITE_CONSTRAINT)
 
+_TRIES_EVERY_S: Final = 0.01
+
 
 class SQLite(backend.Backend):
     """The standard library's sqlite3. oslo.db leaves BEGIN and COMMIT to us: its isolation level is None."""
@@ -63,8 +66,18 @@ class SQLite(backend.Backend):
 
     def prepare_to_write(self, connection: Any) -> None:
         self._file = self._file_at_path()
-        # Lasts in the file. Asked for again, so that a file that somebody turned back does not stay so.
-        connection.execute('PRAGMA journal_mode = WAL').fetchall()
+        deadline = time.monotonic() + self.patience.busy_s
+        while True:
+            try:
+                # Lasts in the file. Asked for again, so that a file that somebody turned back does not stay so.
+                connection.execute('PRAGMA journal_mode = WAL').fetchall()
+                return
+            except sqlite3.OperationalError as error:
+                # When two connections turn a file to WAL at once, SQLite refuses one of them without waiting, since
+                # each would wait for the other's shared lock.
+                if self.cause_of(error) is not Cause.LOCKED or time.monotonic() >= deadline:
+                    raise
+            time.sleep(_TRIES_EVERY_S)
 
     def ping(self, connection: Any) -> None:
         """There is no server that could be gone."""

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
+import sqlite3
+from typing import Final
+
+import sqlalchemy as sa
 
 from devicetrack import exception
 from devicetrack.objects.values import Record
 from devicetrack.store import api
+from devicetrack.store.sql import sqlite
+from devicetrack.store.sql.backend import Patience
 from devicetrack.testing import databases
 from devicetrack.tests import base
 from devicetrack.tests.functional.store import processes
@@ -17,6 +24,8 @@ from devicetrack.tests.functional.store.records import moved_on
 from devicetrack.tests.functional.store.records import record
 from devicetrack.tests.functional.store.records import update
 from devicetrack.tests.functional.store.test_contract import StoreTestCase
+
+ROUNDS: Final = 200
 
 
 class TestThreads(StoreTestCase):
@@ -131,3 +140,18 @@ class TestSeveralStores(base.TestCase):
         self.assertEqual([[row] for row in made], [store.records() for store in stores])
         stores[0].close()
         self.assertEqual([made[1]], stores[1].records())
+
+    def test_two_that_make_one_file_a_store_at_once_do_not_refuse_each_other(self) -> None:
+        """SQLite refuses one of them in every twentieth round, at once, whatever the time that it may wait."""
+        answers = []
+        for number in range(ROUNDS):
+            path = os.path.join(self.temp_dir(), f'{number}.sqlite')
+            engine = sa.create_engine(f'sqlite:///{path}')
+            connections = [sqlite3.connect(path, isolation_level=None, check_same_thread=False) for _ in range(2)]
+            answers += self.together(*[
+                functools.partial(sqlite.SQLite(engine, Patience(busy_s=60, statement_s=60)).prepare_to_write, each)
+                for each in connections])
+            for each in connections:
+                self.assertEqual([('wal',)], each.execute('PRAGMA journal_mode').fetchall())
+                each.close()
+        self.assertEqual([None] * 2 * ROUNDS, answers)
