@@ -27,6 +27,7 @@ from devicetrack.claims.locked_ledger import LockedLedger
 from devicetrack.claims.rows import Rows
 from devicetrack.claims.views import HostViews
 from devicetrack.claims.wipes import Wipes
+from devicetrack.engine import demand as demands
 from devicetrack.engine import lifecycle
 from devicetrack.engine.demand import Demand
 from devicetrack.engine.migrations import Settlement
@@ -272,7 +273,7 @@ class Life:
         other = self._ledger.exchange(record.key, accepts)
         if other is None:
             raise full
-        other = self.named(other, None)
+        other = self.named(other, demands.of_row(record.details))
         [candidate] = other.candidates
         with self._ledger.put_back_on_error(other):
             chosen = record._replace(

@@ -16,6 +16,7 @@ from devicetrack.claims.life import Life
 from devicetrack.claims.life import stored
 from devicetrack.claims.locked_ledger import LockedLedger
 from devicetrack.claims.rows import Rows
+from devicetrack.engine import demand as demands
 from devicetrack.engine import lifecycle
 from devicetrack.engine.states import Hold
 from devicetrack.objects import InstanceResources
@@ -77,8 +78,9 @@ class Narrowing:
         """
         holds = [hold for _key, hold in exchanged]
         try:
-            for index, hold in enumerate(holds):
-                holds[index] = self._life.named(hold, None)
+            details = {record.key: record.details for record in records}
+            for index, (key, hold) in enumerate(exchanged):
+                holds[index] = self._life.named(hold, demands.of_row(details[key]))
             others = {key: _instead(records, key, hold)
                       for (key, _), hold in zip(exchanged, holds, strict=True)}
             new = [others.get(record.key, record) for record in records]

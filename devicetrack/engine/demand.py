@@ -17,8 +17,10 @@ from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.engine import shares
 from devicetrack.objects import choice
+from devicetrack.objects import details as stored_details
 from devicetrack.objects import extra_specs as specs
 from devicetrack.objects.choice import Choice
+from devicetrack.objects.network_port import Port
 from devicetrack.objects.pci_alias import PCIAlias
 
 
@@ -44,6 +46,8 @@ class Demand(NamedTuple):
     ``order`` names the resource class of the first, second, … device of the guest; devices that it does not name
     follow in the order of the items. ``skipped`` are the providers of other hosts that the request names too.
     ``alternatives`` are items that mean the same: they share out what is wanted over the providers in other ways.
+    ``ports`` has the port of the first, second, … device of the guest, None for a device that is none; it is empty
+    where no device is one.
     """
 
     items: tuple[Item, ...]
@@ -52,6 +56,7 @@ class Demand(NamedTuple):
     numa_policy: str = vocabulary.NONE
     skipped: tuple[str, ...] = ()
     alternatives: tuple[tuple[Item, ...], ...] = ()
+    ports: tuple[Port | None, ...] = ()
 
     def as_asked(self) -> Demand:
         """The same without ``accepts``, which is of use in this process only."""
@@ -219,7 +224,8 @@ def from_request(request: Any, providers: Collection[str]) -> Demand:
     :raises BadRequest: a field is not set, or an amount is out of range
     :raises UnknownProvider: it names a provider that is not of this host
     """
-    items = []
+    items: list[Item] = []
+    ports: list[tuple[int, list[Port]]] = []        # of each requested devices, how many they are, and their ports
     _check_set(request, 'request')
     for index, wanted in enumerate(request.wanted):
         _check_set(wanted, f'wanted[{index}]')
@@ -230,9 +236,56 @@ def from_request(request: Any, providers: Collection[str]) -> Demand:
             raise exception.UnknownProvider(wanted.provider_uuid, [wanted.resource_class], providers)
         for number, one in enumerate(wanted.choices):
             _check_set(one, f'wanted[{index}].choices[{number}]')
-        items.append(Item(wanted.resource_class, wanted.amount, wanted.provider_uuid, None,
-                          tuple(one.as_choice() for one in wanted.choices), wanted.numa_affinity_policy))
-    return Demand(tuple(items), (), frozenset(request.numa_nodes), request.numa_affinity_policy)
+        item = Item(wanted.resource_class, wanted.amount, wanted.provider_uuid, None,
+                    tuple(one.as_choice() for one in wanted.choices), wanted.numa_affinity_policy)
+        some = _ports(wanted, f'wanted[{index}]') if wanted.networks else []
+        items += [item._replace(amount=1, choices=(port.choice(wanted.resource_class),)) for port in some] or [item]
+        ports.append((wanted.amount, some))
+    return Demand(tuple(items), (), frozenset(request.numa_nodes), request.numa_affinity_policy,
+                  ports=_by_device(ports))
+
+
+def _ports(wanted: Any, where: str) -> list[Port]:
+    """The ports of requested devices.
+
+    :raises BadRequest: one of them cannot be meant, or there are more or fewer of them than devices
+    """
+    if wanted.amount != len(wanted.networks) or wanted.choices:
+        raise exception.BadRequest(f'{where}.networks', len(wanted.networks),
+                                   f'there must be one for each of the {wanted.amount} devices, and no choices')
+    ports = []
+    for number, one in enumerate(wanted.networks):
+        _check_set(one, f'{where}.networks[{number}]')
+        ports.append(one.as_port())
+        try:
+            ports[-1].check()
+        except ValueError as error:
+            raise exception.BadRequest(f'{where}.networks[{number}]', tuple(ports[-1]), str(error)) from error
+    return ports
+
+
+def _by_device(ports: Sequence[tuple[int, Sequence[Port]]]) -> tuple[Port | None, ...]:
+    """The ports in the form of a demand.
+
+    :raises BadRequest: two have one MAC address
+    """
+    seen: set[str] = set()
+    for port in itertools.chain.from_iterable(some for _amount, some in ports):
+        if port.mac in seen:
+            raise exception.BadRequest('networks', port.mac, 'two ports have this MAC address: give each its own')
+        seen.add(port.mac)
+    if not seen:
+        return ()
+    return tuple(itertools.chain.from_iterable(some or itertools.repeat(None, amount) for amount, some in ports))
+
+
+def of_row(details: str) -> Demand | None:
+    """What a device in the place of a row's device has to be: the same port; None where that is none.
+
+    :raises UnknownObject, MalformedObject: the row cannot be read
+    """
+    port = stored_details.port_of(details)
+    return None if port is None else NOTHING._replace(ports=(port,))
 
 
 def _check_set(one: Any, where: str) -> None:

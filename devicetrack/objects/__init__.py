@@ -13,6 +13,7 @@ from devicetrack.objects.instance_resources import InstanceResources
 from devicetrack.objects.live_migration import DeclaredDevice
 from devicetrack.objects.live_migration import LiveMigrationCheck
 from devicetrack.objects.migration_context import MigrationContext
+from devicetrack.objects.network_port import NetworkPort
 from devicetrack.objects.pci_move import InstancePCIRequest
 from devicetrack.objects.pci_move import InstancePCIRequests
 from devicetrack.objects.pci_move import PCIDevice
@@ -37,6 +38,7 @@ __all__ = [
     'LiveMigrationCheck',
     'MdevDetails',
     'MigrationContext',
+    'NetworkPort',
     'PCIDetails',
     'PCIDevice',
     'PCIDeviceList',

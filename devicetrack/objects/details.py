@@ -24,11 +24,14 @@ from devicetrack import vocabulary
 from devicetrack.objects import base
 from devicetrack.objects import fields
 from devicetrack.objects import traits
+from devicetrack.objects.network_port import Port
 
 # Vendors by the name of the driver that makes the devices. Those of other drivers get no trait of a vendor.
 _VENDORS: Final = {'i915': 'INTEL', 'nvidia': 'NVIDIA'}
 
 _MADE = f'"origin":"{vocabulary.CREATED}"'
+_NETWORK: Final = '"physical_network":"'
+_NO_NETWORK: Final = f'{_NETWORK}"'
 
 
 class DeviceDetails(base.DeviceTrackObject):
@@ -80,6 +83,23 @@ class DeviceDetails(base.DeviceTrackObject):
         Devices of one parent that differ in it differ in :attr:`migration_type` too.
         """
         return None
+
+    @property
+    def port(self) -> Port | None:
+        """The port of a network that the device is for its guest; None for one that is none."""
+        return None
+
+    @property
+    def needs_port(self) -> bool:
+        """Whether a guest gets the device only as a port of a network, which its request says."""
+        return False
+
+    def as_port(self, port: Port) -> DeviceDetails:
+        """The details of the same device as that port.
+
+        :raises ValueError: it can be none; says why
+        """
+        raise ValueError('it is no function of a physical network')
 
     @property
     def is_stateless(self) -> bool:
@@ -224,14 +244,18 @@ class PCIDetails(DeviceDetails):
     ``disks`` are its namespaces as the claim found them (identifier, bytes and bytes a block of each), empty for a
     function without, and None if the host could not tell. ``config`` is what stays the same of its configuration space,
     as it was before the guest, empty until then. ``traits_of_spec`` are the names of the traits that the options give
-    it.
+    it. ``physical_network`` is the one that the function leads to, empty for a function that is handed out as such; the
+    port that its guest has in it is ``mac``, ``vlan`` and ``trusted``. Before a claim ``mac`` is empty.
+
+    1.1 added ``physical_network``, ``mac``, ``vlan`` and ``trusted``.
     """
 
-    VERSION = '1.0'
+    VERSION = '1.1'
     # A card may come to another address at a boot. A virtual function is known by its card and its number there.
     IDENTITY = ('vendor_id', 'product_id', 'subsystem', 'serial', 'parent_card', 'parent_serial', 'vf_number')
     # The host's own driver shows as long as no guest has the function. What the claim saw is what it goes back to.
-    OF_THE_ROW = ('driver', 'disks', 'config')
+    # And it is the port that was asked for, whatever the options call the network by now.
+    OF_THE_ROW = ('driver', 'disks', 'config', 'physical_network', 'mac', 'vlan', 'trusted')
     fields = {
         'address': ovo_fields.StringField(),
         'vendor_id': ovo_fields.StringField(),
@@ -247,7 +271,22 @@ class PCIDetails(DeviceDetails):
         'disks': ovo_fields.StringField(nullable=True),
         'config': ovo_fields.StringField(),
         'traits_of_spec': ovo_fields.ListOfStringsField(),
+        'physical_network': ovo_fields.StringField(default=''),
+        'mac': ovo_fields.StringField(default=''),
+        'vlan': ovo_fields.IntegerField(default=0),
+        'trusted': ovo_fields.BooleanField(default=False),
     }
+    _NO_PORT: ClassVar[Mapping[str, object]] = {'physical_network': '', 'mac': '', 'vlan': 0, 'trusted': False}
+
+    def obj_make_compatible(self, primitive: dict[str, Any], target_version: str) -> None:
+        super().obj_make_compatible(primitive, target_version)
+        if versionutils.convert_version_to_tuple(target_version) < (1, 1):
+            for name in self._NO_PORT:
+                primitive.pop(name, None)
+
+    @classmethod
+    def convert(cls, data: dict[str, Any], version: str) -> dict[str, Any]:
+        return {**cls._NO_PORT, **data}
 
     @property
     def type_name(self) -> str:
@@ -258,11 +297,31 @@ class PCIDetails(DeviceDetails):
         return 'vfio-pci'
 
     @property
+    def port(self) -> Port | None:
+        return Port(self.physical_network, self.mac, self.vlan, self.trusted) if self.mac else None
+
+    @property
+    def needs_port(self) -> bool:
+        return bool(self.physical_network)
+
+    def as_port(self, port: Port) -> PCIDetails:
+        if self.physical_network != port.physical_network:
+            raise ValueError(f'it is of the physical network {self.physical_network}' if self.physical_network
+                             else 'it is of no physical network')
+        changed = from_text(to_text(self))
+        assert isinstance(changed, PCIDetails)
+        changed.mac, changed.vlan, changed.trusted = port.mac, port.vlan, port.trusted
+        return changed
+
+    @property
     def migration_type(self) -> str:
-        return self.migration_type_of(self.device_type, self.vendor_id, self.product_id, self._is_migratable)
+        return self.migration_type_of(self.device_type, self.vendor_id, self.product_id,
+                                      self.migration_obstacle is None)
 
     @property
     def migration_obstacle(self) -> str | None:
+        if self.needs_port:
+            return f'it is a port of the physical network {self.physical_network}, which stays at its card'
         return None if self._is_migratable else 'its [pci] device_spec does not say live_migratable'
 
     @staticmethod
@@ -373,3 +432,26 @@ def is_current(text: str) -> bool:
     name, version, _data = _parse(text)
     classes = ovo_base.VersionedObjectRegistry.obj_classes().get(name)
     return classes is not None and classes[0].VERSION == version
+
+
+def as_port(text: str, port: Port | None) -> str:
+    """The stored text of a device that is to be a port, or is to be none (None).
+
+    :raises ValueError: it cannot; says why
+    :raises UnknownObject, MalformedObject: as :func:`from_text`
+    """
+    if port is not None:
+        return to_text(from_text(text).as_port(port))
+    # To read the details of every device of every claim would take longer than all else that is done with it.
+    if _NETWORK in text and _NO_NETWORK not in text and peek(text).needs_port:
+        raise ValueError('it is given as a port of its physical network alone, and nothing says which: ask for it by a '
+                         'DeviceRequest with networks')
+    return text
+
+
+def port_of(text: str) -> Port | None:
+    """The port that the device of a stored text is; None for one that is none.
+
+    :raises UnknownObject, MalformedObject: as :func:`from_text`
+    """
+    return peek(text).port if _NETWORK in text and _NO_NETWORK not in text else None

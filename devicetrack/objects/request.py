@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Mapping
+from collections.abc import Sequence
 import itertools
 from typing import Any
 
@@ -16,6 +17,8 @@ from devicetrack.objects import base
 from devicetrack.objects import extra_specs as specs
 from devicetrack.objects import fields
 from devicetrack.objects.choice import Choice
+from devicetrack.objects.network_port import NetworkPort
+from devicetrack.objects.network_port import resource_class_of
 from devicetrack.objects.pci_alias import PCIAlias
 
 
@@ -45,26 +48,46 @@ class RequestedDevices(base.DeviceTrackObject):
     With ``choices`` each device is one that any of them means, and ``resource_class`` is the class of the first.
     ``numa_affinity_policy`` is these devices' own, in the place of the request's; None is the request's.
 
-    1.1 added ``choices`` and ``numa_affinity_policy``. A peer that knows neither cannot have a request with them: it
-    would take any device of the class.
+    With ``networks`` the devices are virtual functions, the first for the first of these ports, and so on: there are as
+    many as ``amount``, and no ``choices``.
+
+    1.1 added ``choices`` and ``numa_affinity_policy``, 1.2 ``networks``. A peer that does not know them cannot have a
+    request with them: it would take any device of the class.
     """
 
-    VERSION = '1.1'
+    VERSION = '1.2'
     fields = {
         'resource_class': ovo_fields.StringField(),
         'amount': fields.AmountField(),
         'provider_uuid': fields.or_none(ovo_fields.UUIDField),
         'choices': ovo_fields.ListOfObjectsField(base.name_of('DeviceChoice'), default=[]),
         'numa_affinity_policy': fields.or_none(fields.NUMAAffinityPolicyField),
+        'networks': ovo_fields.ListOfObjectsField(base.name_of('NetworkPort'), default=[]),
     }
-    obj_relationships = {'choices': [('1.1', '1.0')]}
+    obj_relationships = {'choices': [('1.1', '1.0')], 'networks': [('1.2', '1.0')]}
+
+    @classmethod
+    def of_port(cls, port: NetworkPort, provider_uuid: str | None = None,
+                resource_class: str | None = None) -> RequestedDevices:
+        """A virtual function for a port.
+
+        :param resource_class: the one that ``[pci] device_spec`` says, if it says one
+        :raises BadRequest: the physical network has no name that placement takes
+        """
+        try:
+            counted = resource_class or resource_class_of(port.physical_network)
+        except ValueError as error:
+            raise exception.BadRequest('port.physical_network', port.physical_network, str(error)) from error
+        return cls(resource_class=counted, amount=1, provider_uuid=provider_uuid, networks=[port])
 
     def obj_make_compatible(self, primitive: dict[str, Any], target_version: str) -> None:
-        if versionutils.convert_version_to_tuple(target_version) < (1, 1):
-            for name in ('choices', 'numa_affinity_policy'):
+        target = versionutils.convert_version_to_tuple(target_version)
+        for since, names in (((1, 1), ('choices', 'numa_affinity_policy')), ((1, 2), ('networks',))):
+            for name in names if target < since else ():
                 if primitive.get(name):
                     raise exception.BadRequest(f'wanted.{name}', getattr(self, name),
                                                f'cannot be said to a peer that knows version {target_version}')
+        if target < (1, 1):
             primitive.pop('numa_affinity_policy', None)
         super().obj_make_compatible(primitive, target_version)
 
@@ -77,16 +100,16 @@ class DeviceRequest(base.DeviceTrackObject):
     policy other than ``none``.
 
     1.1 added the policy ``socket``, and has requested devices of 1.1. To a peer of 1.0 ``socket`` is ``required``: its
-    devices are fewer, and all of them are on the socket.
+    devices are fewer, and all of them are on the socket. 1.2 has requested devices of 1.2.
     """
 
-    VERSION = '1.1'
+    VERSION = '1.2'
     fields = {
         'wanted': ovo_fields.ListOfObjectsField(base.name_of('RequestedDevices')),
         'numa_nodes': ovo_fields.ListOfIntegersField(default=[]),
         'numa_affinity_policy': fields.NUMAAffinityPolicyField(default=vocabulary.NONE),
     }
-    obj_relationships = {'wanted': [('1.0', '1.0'), ('1.1', '1.1')]}
+    obj_relationships = {'wanted': [('1.0', '1.0'), ('1.1', '1.1'), ('1.2', '1.2')]}
 
     def obj_make_compatible(self, primitive: dict[str, Any], target_version: str) -> None:
         super().obj_make_compatible(primitive, target_version)
@@ -108,6 +131,15 @@ class DeviceRequest(base.DeviceTrackObject):
         return cls._of([RequestedDevices(resource_class=item[0], amount=item[1],
                                          provider_uuid=item[2] if len(item) > 2 else None) for item in wanted],
                        numa_nodes, numa_affinity_policy)
+
+    def with_ports(self, ports: Sequence[NetworkPort]) -> DeviceRequest:
+        """The same request, and after its devices a virtual function for each port.
+
+        :raises BadRequest: a physical network has no name that placement takes
+        """
+        return DeviceRequest(
+            wanted=[*self.wanted, *map(RequestedDevices.of_port, ports)], numa_nodes=list(self.numa_nodes),
+            numa_affinity_policy=self.numa_affinity_policy)
 
     @classmethod
     def _of(cls, wanted: list[RequestedDevices], numa_nodes: list[int] | None, policy: str) -> DeviceRequest:

@@ -12,15 +12,19 @@ from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
+import itertools
 from typing import Any
 import uuid
 
+from devicetrack.exception import BadRequest
 from devicetrack.exception import DeviceInUse
 from devicetrack.exception import DriverError
 from devicetrack.exception import NotProven
 from devicetrack.exception import UsersUnknown
+from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import DeviceMap
+from devicetrack.objects.network_port import Port
 from devicetrack.objects.pci_alias import PCIAlias
 from devicetrack.objects.values import Candidate
 from devicetrack.objects.values import DeviceKey
@@ -129,14 +133,18 @@ class VirtDriver(abc.ABC):
 
     def claim_for_instance(self, instance_uuid: str, request: Any,
                            candidates: Sequence[Candidate]) -> Sequence[Candidate]:
-        """Name the candidates that will be created. Quick and without I/O.
+        """Name the candidates that will be created, and write ports into the details of those that are. Quick, no I/O.
 
-        :param request: the demand that the candidates were chosen for
+        :param request: the demand that the candidates were chosen for, or another one with the ``ports`` of the
+            candidates, in their order; None without ports
         :param candidates: in the order of the guest; ``identifier`` is None for a device that is to be created
         :returns: the same candidates in the same order, each with an identifier
+        :raises BadRequest: a device is given as a port alone and is to be none, or cannot be the port
         """
-        return [candidate if candidate.identifier is not None else candidate._replace(identifier=str(uuid.uuid4()))
-                for candidate in candidates]
+        ports = getattr(request, 'ports', ()) or itertools.repeat(None)
+        return [_as_port(candidate if candidate.identifier is not None
+                         else candidate._replace(identifier=str(uuid.uuid4())), port)
+                for candidate, port in zip(candidates, ports, strict=False)]
 
     @abc.abstractmethod
     def realize(self, assignment: DeviceAssignment) -> Realized:
@@ -338,6 +346,14 @@ class VirtDriver(abc.ABC):
 
     def close(self) -> None:
         """Close connections. The driver may be used again."""
+
+
+def _as_port(candidate: Candidate, port: Port | None) -> Candidate:
+    try:
+        text = details.as_port(candidate.details, port)
+    except ValueError as error:
+        raise BadRequest(f'{candidate.kind} {candidate.identifier}', port and tuple(port), str(error)) from error
+    return candidate if text is candidate.details else candidate._replace(details=text)
 
 
 def obstacle(key: DeviceKey, usage: Usage, if_named: str = '',

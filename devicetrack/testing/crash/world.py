@@ -143,8 +143,9 @@ class Driver(fake.FakeDriver):
 
     def claim_for_instance(self, instance_uuid: str, request: Any,
                            candidates: Sequence[Candidate]) -> Sequence[Candidate]:
-        return [candidate if candidate.identifier is not None else candidate._replace(identifier=self._name())
-                for candidate in candidates]
+        return super().claim_for_instance(instance_uuid, request, [
+            candidate if candidate.identifier is not None else candidate._replace(identifier=self._name())
+            for candidate in candidates])
 
     def _name(self) -> str:
         self._numbers += 1

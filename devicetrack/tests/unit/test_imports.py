@@ -14,7 +14,7 @@ import devicetrack
 
 ROOT = pathlib.Path(devicetrack.__file__).parent
 
-FOUNDATION = {'exception', 'vocabulary', 'conf', 'filelock', 'log', 'ownfiles', 'watchdog'}
+FOUNDATION = {'exception', 'vocabulary', 'conf', 'ethernet', 'filelock', 'log', 'ownfiles', 'watchdog'}
 
 # For each part of the package, the parts that it may import; itself it may always.
 MAY_IMPORT = {
@@ -23,6 +23,7 @@ MAY_IMPORT = {
     'conf': {'exception', 'vocabulary'},
     'log': set(),
     'watchdog': {'log'},
+    'ethernet': set(),
     'ownfiles': set(),
     'filelock': {'exception', 'vocabulary', 'ownfiles'},
     'objects': FOUNDATION,

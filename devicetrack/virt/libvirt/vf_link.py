@@ -11,20 +11,20 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 import errno
 import os
-import re
 import socket
 import struct
 from typing import Final
 from typing import NamedTuple
 
-NO_MAC: Final = '00:00:00:00:00:00'
+from devicetrack import ethernet
+
+NO_MAC: Final = ethernet.NO_MAC
 # libvirt writes this one where a driver refuses to take an address away (virNetDevSetVfConfig: src/util/virnetdev.c).
 INSTEAD_OF_NO_MAC: Final = '02:00:00:00:00:00'
-MAX_VLAN: Final = 4094                  # 802.1Q: 0 is none, and 4095 is reserved
+MAX_VLAN: Final = ethernet.MAX_VLAN
 
 TIMEOUT_S: Final = 10.0
 
-_MAC: Final = re.compile('[0-9a-f]{2}(:[0-9a-f]{2}){5}')
 _MAC_BYTES: Final = 6
 _HEADER: Final = struct.Struct('=IHHII')                # nlmsghdr: length, type, flags, sequence, port
 _INTERFACE: Final = struct.Struct('=BxHiII')            # ifinfomsg: family, type, index, flags, change
@@ -84,12 +84,8 @@ def check(mac: str, vlan: int, trusted: bool) -> None:
 
     :raises ValueError: says which cannot, and why
     """
-    if not isinstance(mac, str) or not _MAC.fullmatch(mac):
-        raise ValueError(f'the MAC address {mac!r} is none: write six pairs of small hexadecimal digits with colons')
-    if int(mac[:2], 16) & 1:
-        raise ValueError(f'the MAC address {mac} is one of a group: a port has one of its own')
-    if type(vlan) is not int or not 0 <= vlan <= MAX_VLAN:
-        raise ValueError(f'the VLAN {vlan!r} is none: write a number from 1 to {MAX_VLAN}, or 0 for no VLAN')
+    ethernet.check_mac(mac)
+    ethernet.check_vlan(vlan)
     if type(trusted) is not bool:
         raise ValueError(f'trusted is {trusted!r}: it must be true or false')
 

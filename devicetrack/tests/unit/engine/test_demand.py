@@ -305,6 +305,60 @@ class RequestTestCase(base.TestCase):
         self.assertEqual([frozenset(('type-PF',))] * 2, [choice.refuses for choice in item.choices])
 
 
+class PortsTestCase(base.TestCase):
+
+    MACS = ('52:54:00:aa:bb:01', '52:54:00:aa:bb:02', '52:54:00:aa:bb:03')
+
+    @staticmethod
+    def port(mac, physical_network='physnet1', **more):
+        return objects.NetworkPort(physical_network=physical_network, mac=mac, **more)
+
+    def refused(self, request):
+        return self.assertRaises(exception.BadRequest, demand.from_request, request, (HERE,))
+
+    def test_are_in_the_order_of_the_devices(self):
+        first, second, third = self.MACS
+        ports = [self.port(first), self.port(second, vlan=41, trusted=True)]
+        request = objects.DeviceRequest(wanted=[
+            objects.RequestedDevices(resource_class='CUSTOM_NET', amount=2, networks=ports),
+            objects.RequestedDevices(resource_class=VGPU, amount=2),
+            objects.RequestedDevices.of_port(self.port(third), HERE)])
+        asked = demand.from_request(objects.DeviceRequest.obj_from_primitive(request.obj_to_primitive()), (HERE,))
+        self.assertEqual((('physnet1', first, 0, False), ('physnet1', second, 41, True), None, None,
+                          ('physnet1', third, 0, False)), asked.ports)
+        self.assertEqual([('CUSTOM_NET', 1, None), ('CUSTOM_NET', 1, None), (VGPU, 2, None),
+                          ('CUSTOM_PCI_NETWORK_PHYSNET1', 1, HERE)], [item[:3] for item in asked.items])
+        needs = [[set(choice.needs) for choice in item.choices] for item in asked.items]
+        self.assertEqual([[{'physical_network=physnet1'}], [{'physical_network=physnet1', 'trusted=yes'}], [],
+                          [{'physical_network=physnet1'}]], needs)
+
+    def test_there_are_none_without(self):
+        self.assertEqual((), demand.from_request(objects.DeviceRequest.of((VGPU, 3)), ()).ports)
+
+    def test_one_address_twice(self):
+        error = self.refused(objects.DeviceRequest.of((VGPU, 1)).with_ports([
+            self.port(self.MACS[0]), self.port(self.MACS[0], 'physnet2', vlan=1)]))
+        self.assertEqual(self.MACS[0], error.value)
+
+    def test_what_is_no_port(self):
+        for reason, port in (('none', self.port('02-00')), ('of a group', self.port('01:00:5e:00:00:01')),
+                             ('write the one', self.port('00:00:00:00:00:00')),
+                             ('digits', self.port('52:54:00:AA:BB:01')),
+                             ('VLAN', self.port(self.MACS[0], vlan=4095)), ('VLAN', self.port(self.MACS[0], vlan=-1))):
+            error = self.refused(objects.DeviceRequest.of((VGPU, 1)).with_ports([port]))
+            self.assertEqual(('wanted[1].networks[0]', True), (error.where, reason in error.reason), error)
+        self.refused(objects.DeviceRequest(wanted=[objects.RequestedDevices(
+            resource_class=VGPU, amount=1, networks=[objects.NetworkPort(mac=self.MACS[0])])]))
+
+    def test_as_many_as_devices_and_no_choices_beside(self):
+        ports = [self.port(mac) for mac in self.MACS[:2]]
+        choices = [objects.DeviceChoice(resource_class=VGPU)]
+        for more in ({'amount': 1}, {'amount': 3}, {'amount': 2, 'choices': choices}):
+            error = self.refused(objects.DeviceRequest(wanted=[
+                objects.RequestedDevices(resource_class=VGPU, networks=ports, **more)]))
+            self.assertEqual('wanted[0].networks', error.where)
+
+
 class ArrangeTestCase(base.TestCase):
 
     scenarios = base.table(

@@ -44,6 +44,10 @@ def pci_details():
         disks='1:1073741824:512', config='', traits_of_spec=['CUSTOM_FAST'])
 
 
+def network_port():
+    return objects.NetworkPort(physical_network='physnet1', mac='52:54:00:aa:bb:01', vlan=41, trusted=True)
+
+
 def record(**changes):
     made = values.Record(HOST, 'vpmem', 'ns0', INSTANCE, MIGRATION, 'incoming', 'claimed', 0, 'claim-1', 3, PROVIDER,
                          'CUSTOM_PMEM_NAMESPACE_4GB', 'region0', None, details.to_text(vpmem_details()), 1700000000,
@@ -157,6 +161,7 @@ ONE_OF_EACH = {
     'LiveMigrationCheck': live_migration_check,
     'MdevDetails': mdev_details,
     'MigrationContext': migration_context,
+    'NetworkPort': network_port,
     'Provider': provider,
     'RequestedDevices': lambda: request().wanted[0],
     'PCIDetails': pci_details,

@@ -262,7 +262,39 @@ class OlderPeerTestCase(base.TestCase):
         error = self.assertRaises(exception.BadRequest, request.obj_to_primitive, target_version='1.0')
         self.assertEqual('wanted.choices', error.where)
 
+    def test_gets_no_request_for_which_any_port_would_do(self):
+        request = objects.DeviceRequest.of().with_ports([samples.network_port()])
+        for version in ('1.0', '1.1'):
+            error = self.assertRaises(exception.BadRequest, request.obj_to_primitive, target_version=version)
+            self.assertEqual('wanted.networks', error.where)
+        known = objects.DeviceRequest.of(('VGPU', 1)).obj_to_primitive(target_version='1.1')
+        [wanted] = objects.DeviceRequest.obj_from_primitive(known).wanted
+        self.assertEqual(('1.1', []), (known['versioned_object.version'], wanted.networks))
+
     def test_may_have_written_one(self):
         known = objects.DeviceRequest.of(('VGPU', 2)).obj_to_primitive(target_version='1.0')
         [wanted] = objects.DeviceRequest.obj_from_primitive(known).wanted
         self.assertEqual((2, [], None), (wanted.amount, wanted.choices, wanted.numa_affinity_policy))
+
+
+class PortTestCase(base.TestCase):
+
+    def test_ports_come_after_the_devices_each_of_the_class_of_its_network(self):
+        before = objects.DeviceRequest.of(('VGPU', 1), numa_nodes=[1], numa_affinity_policy='required')
+        request = before.with_ports([samples.network_port(), objects.NetworkPort(
+            physical_network='left-hand net', mac='52:54:00:aa:bb:02')])
+        self.assertEqual([('VGPU', 1), ('CUSTOM_PCI_NETWORK_PHYSNET1', 1), ('CUSTOM_PCI_NETWORK_LEFT_HAND_NET', 1)],
+                         [(one.resource_class, one.amount) for one in request.wanted])
+        self.assertEqual(([1], 'required', 1), (request.numa_nodes, request.numa_affinity_policy, len(before.wanted)))
+        [port] = request.wanted[2].networks
+        self.assertEqual(('left-hand net', '52:54:00:aa:bb:02', 0, False), port.as_port())
+
+    def test_a_class_and_a_provider_of_its_own(self):
+        wanted = objects.RequestedDevices.of_port(samples.network_port(), samples.PROVIDER, 'CUSTOM_FAST')
+        self.assertEqual(('CUSTOM_FAST', samples.PROVIDER), (wanted.resource_class, wanted.provider_uuid))
+
+    def test_a_network_that_placement_cannot_count(self):
+        for name in ('', 'x' * 255):
+            port = objects.NetworkPort(physical_network=name, mac='52:54:00:aa:bb:02')
+            error = self.assertRaises(exception.BadRequest, objects.RequestedDevices.of_port, port)
+            self.assertEqual(('port.physical_network', name), (error.where, error.value))

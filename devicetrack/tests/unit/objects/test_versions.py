@@ -14,6 +14,7 @@ from devicetrack import exception
 from devicetrack import objects
 from devicetrack.objects import base as our_base
 from devicetrack.objects import details
+from devicetrack.objects import identity
 from devicetrack.tests import base
 from devicetrack.tests.unit.objects import samples
 
@@ -230,3 +231,46 @@ class FirstReleaseTestCase(base.TestCase):
         read = type(self.made()).obj_from_primitive(self.made().obj_to_primitive(target_version='1.0'))
         inside = getattr(read, 'pairs', None) or getattr(read, 'assignments', None) or read.old_resources.assignments
         self.assertEqual({None}, {one.seen for one in inside})
+
+
+class NetworkDetailsTestCase(base.TestCase):
+    """``PCIDetails`` 1.1, which added the port of a network."""
+
+    @staticmethod
+    def function(**more):
+        function = samples.pci_details()
+        function.physical_network = 'physnet1'
+        for name, value in more.items():
+            setattr(function, name, value)
+        return function
+
+    def test_a_peer_of_1_0_gets_what_it_knows(self):
+        known = self.function(mac='52:54:00:aa:bb:01', vlan=41, trusted=True).obj_to_primitive(target_version='1.0')
+        self.assertEqual('1.0', known['versioned_object.version'])
+        self.assertEqual(set(objects.PCIDetails.fields) - {'physical_network', 'mac', 'vlan', 'trusted'},
+                         set(known['versioned_object.data']))
+
+    def test_what_1_0_stored_is_no_port(self):
+        text = json.dumps(samples.pci_details().obj_to_primitive(target_version='1.0'))
+        self.assertFalse(details.is_current(text))
+        for read in (details.from_text, details.peek):
+            self.assertEqual((None, False), (read(text).port, read(text).needs_port))
+        self.assertEqual(details.to_text(samples.pci_details()), details.to_text(details.from_text(text)))
+
+    def test_a_port_is_written_and_read(self):
+        port, text = samples.network_port().as_port(), details.to_text(self.function())
+        self.assertIsNone(details.port_of(text))
+        with_port = details.as_port(text, port)
+        self.assertEqual(port, details.port_of(with_port))
+        self.assertIs(True, identity.same_device(text, with_port))
+        self.assertIn('physical network physnet1', details.peek(text).migration_obstacle)
+        self.assertTrue(details.peek(text).migration_type.endswith(' that stays'))
+
+    def test_a_function_of_a_network_is_nothing_else(self):
+        text, plain = details.to_text(self.function()), details.to_text(samples.pci_details())
+        self.assertIn('DeviceRequest', str(self.assertRaises(ValueError, details.as_port, text, None)))
+        self.assertIs(plain, details.as_port(plain, None))
+        port = samples.network_port().as_port()
+        for wrong in (plain, details.to_text(self.function(physical_network='other')),
+                      details.to_text(samples.mdev_details())):
+            self.assertRaises(ValueError, details.as_port, wrong, port)

@@ -1,0 +1,83 @@
+"""Ports of networks that guests get as virtual functions of the host's network cards."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+from typing import NamedTuple
+
+from oslo_versionedobjects import fields as ovo_fields
+
+from devicetrack import ethernet
+from devicetrack.objects import base
+from devicetrack.objects.choice import Choice
+from devicetrack.objects.choice import Features
+
+_PREFIX: Final = 'CUSTOM_PCI_NETWORK_'
+_BETWEEN: Final = re.compile('[^0-9A-Z]+')
+_CLASS: Final = re.compile('[A-Z0-9_]{1,255}')          # what placement takes
+_TRUSTED: Final = 'trusted=yes'
+
+
+class Port(NamedTuple):
+    """What a virtual function is to be in a physical network. ``vlan`` is 0 for none."""
+
+    physical_network: str
+    mac: str
+    vlan: int = 0
+    trusted: bool = False
+
+    def check(self) -> None:
+        """:raises ValueError: it is no port that a guest can have; says why"""
+        resource_class_of(self.physical_network)
+        ethernet.check_mac(self.mac)
+        if self.mac == ethernet.NO_MAC:
+            raise ValueError(f'the MAC address {self.mac} is none: write the one that the guest is to have')
+        ethernet.check_vlan(self.vlan)
+
+    def choice(self, resource_class: str) -> Choice:
+        """The functions of a class that can be this port."""
+        return Choice(resource_class, frozenset(features(self.physical_network, self.trusted)))
+
+
+def resource_class_of(physical_network: str) -> str:
+    """Return the resource class that counts the virtual functions of a physical network.
+
+    :raises ValueError: placement takes no such name
+    """
+    name = _PREFIX + _BETWEEN.sub('_', physical_network.upper())
+    if name == _PREFIX or not _CLASS.fullmatch(name):
+        raise ValueError(f'the physical network {physical_network!r} cannot be counted: write a name of 1 to '
+                         f'{255 - len(_PREFIX)} letters and digits')
+    return name
+
+
+def features(physical_network: str, trusted: bool) -> Features:
+    """What a function of a physical network has, and a port needs, of features.
+
+    Its resource class does not tell it: names that differ in their signs alone have one.
+
+    :param trusted: whether the options let a guest have it that is trusted
+    """
+    return f'physical_network={physical_network}', *((_TRUSTED,) if trusted else ())
+
+
+@base.register
+class NetworkPort(base.DeviceTrackObject):
+    """A port of a physical network, which a guest gets as a virtual function.
+
+    ``physical_network`` is the name that ``[pci] device_spec`` has for it. ``mac`` is the address of the port, in small
+    digits, and ``vlan`` its VLAN, 0 for none. A guest that is ``trusted`` may change its address and see what is not
+    for it; it gets a function of which the options say so.
+    """
+
+    VERSION = '1.0'
+    fields = {
+        'physical_network': ovo_fields.StringField(),
+        'mac': ovo_fields.StringField(),
+        'vlan': ovo_fields.IntegerField(default=0),
+        'trusted': ovo_fields.BooleanField(default=False),
+    }
+
+    def as_port(self) -> Port:
+        return Port(self.physical_network, self.mac, self.vlan, self.trusted)
