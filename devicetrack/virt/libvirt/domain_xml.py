@@ -29,6 +29,9 @@ PATH_BACKED_MEMORY = frozenset(('nvdimm', 'virtio-pmem'))
 
 # The parts of a PCI address in libvirt's documents: the largest value, and how many digits sysfs prints at least.
 _PCI_PARTS = {'domain': (0xffffffff, 4), 'bus': (0xff, 2), 'slot': (0x1f, 2), 'function': (7, 1)}
+# By tag and type, the elements for PCI devices.
+INTERFACE = 'interface'
+_FUNCTIONS = frozenset((('hostdev', 'pci'), (INTERFACE, 'hostdev')))
 # A PCI address in the text of an argument; QEMU adds the domain 0000.
 _PCI_ADDRESS = re.compile(r'(?<![\w.])(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}:[01][0-9a-fA-F]\.[0-7])(?![\w.])')
 
@@ -42,13 +45,13 @@ class Domain(NamedTuple):
     """The devices that one definition names, each sort in the definition's order.
 
     ``memory_paths`` are the sources of persistent memory, ``mdev_uuids`` mediated devices, and ``pci_addresses`` PCI
-    devices in the form of sysfs (``0000:3d:00.4``). ``live`` says that it is the definition of a running guest.
-    ``record_text`` is our element among the metadata, or ''. It is parsed on demand, for that takes longer than all
-    the rest.
+    devices in the form of sysfs (``0000:3d:00.4``), network interfaces that are functions among them. ``live`` says
+    that it is the definition of a running guest. ``record_text`` is our element among the metadata, or ''. It is parsed
+    on demand, for that takes longer than all the rest.
 
     ``other_paths`` and ``other_pci_addresses`` stand in other elements, where a device of ours may be meant too: disks,
-    network interfaces, file systems, character devices. Nearly all of them are other things. ``arguments`` are those
-    that the hypervisor gets as they are.
+    file systems, character devices. Nearly all of them are other things. ``arguments`` are those that the hypervisor gets
+    as they are.
     """
 
     uuid: str
@@ -114,7 +117,7 @@ def parse_all(text: str, document: str = 'domain XML') -> Domain:
         root.get('id') is not None,
         () if devices is None else _memory_paths(devices, document),
         () if devices is None else tuple(mdev_uuid(hostdev, document) for hostdev in hostdevs(devices, 'mdev')),
-        () if devices is None else tuple(pci_address(hostdev, document) for hostdev in hostdevs(devices, 'pci')),
+        () if devices is None else tuple(pci_address(function, document) for function in functions(devices)),
         '' if record is None else etree.tostring(record, encoding='unicode', with_tail=False),
         () if devices is None else tuple(_other_paths(devices)),
         () if devices is None else tuple(_other_pci_addresses(devices, document)),
@@ -139,11 +142,10 @@ def _other_paths(devices: etree._Element) -> Iterator[str]:
 
 
 def _other_pci_addresses(devices: etree._Element, document: str) -> Iterator[str]:
-    """The PCI devices that disks (NVMe) and network interfaces of guests are."""
-    for device in devices.findall('*'):
-        if device.tag in ('disk', 'interface') and device.find('source/address') is not None:
-            if device.get('type') == 'nvme' or device.get('type') == 'hostdev':
-                yield pci_address(device, document)
+    """The PCI devices that disks of guests are (NVMe)."""
+    for device in devices.findall('disk'):
+        if device.get('type') == 'nvme' and device.find('source/address') is not None:
+            yield pci_address(device, document)
 
 
 def argument_pci_addresses(domain: Domain) -> Sequence[str]:
@@ -157,6 +159,12 @@ def hostdevs(devices: etree._Element, sort: str) -> list[etree._Element]:
     return [hostdev for hostdev in devices.findall('hostdev') if hostdev.get('type') == sort]
 
 
+def functions(devices: etree._Element) -> list[etree._Element]:
+    """Return the PCI devices among all devices of a definition: host devices, and interfaces that are functions."""
+    return [device for device in devices.findall('*') if (device.tag, device.get('type')) in _FUNCTIONS
+            and (device.tag != INTERFACE or device.find('source/address') is not None)]
+
+
 def mdev_uuid(hostdev: etree._Element, document: str) -> str:
     """Return the UUID of the mediated device that a host device names.
 
@@ -165,6 +173,13 @@ def mdev_uuid(hostdev: etree._Element, document: str) -> str:
     address = hostdev.find('source/address')
     return documents.canonical_uuid(None if address is None else address.get('uuid'), document,
                                     'hostdev/source/address/@uuid')
+
+
+def mac(interface: etree._Element) -> str | None:
+    """Return the MAC address that a network interface of a guest has, in small digits; None if libvirt chooses one."""
+    address = interface.find('mac')
+    said = None if address is None else address.get('address')
+    return None if said is None else said.lower()
 
 
 def pci_address(hostdev: etree._Element, document: str) -> str:

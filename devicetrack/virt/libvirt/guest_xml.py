@@ -121,7 +121,8 @@ class _Mdev(Form):
 class _PCI(Form):
     """PCI devices. Guests also have network cards and disks of this form.
 
-    An address means its device in every boot, unless somebody moved the card.
+    An address means its device in every boot, unless somebody moved the card. The element of a function that is a port
+    of a network is an ``interface``.
     """
 
     tag = 'hostdev'
@@ -133,18 +134,41 @@ class _PCI(Form):
         return domain.pci_addresses
 
     def elements(self, devices: etree._Element) -> Sequence[etree._Element]:
-        return domain_xml.hostdevs(devices, 'pci')
+        return domain_xml.functions(devices)
 
     def address(self, element: etree._Element, document: str) -> str:
         return domain_xml.pci_address(element, document)
 
     def retarget(self, element: etree._Element, partner: etree._Element, document: str) -> None:
+        if element.tag == domain_xml.INTERFACE:
+            _retarget_port(element, partner, document)
         for name, part in domain_xml.pci_parts(partner, document).items():
             _address_of(element, document).set(name, f'0x{part}')
         # Who binds the function is up to the host that has it.
         managed = partner.get('managed')
         if managed is not None:
             element.set('managed', managed)
+
+
+def _retarget_port(element: etree._Element, partner: etree._Element, document: str) -> None:
+    """Give an interface the VLAN of its partner, which the guest does not see.
+
+    :raises InvalidDocument: the guest would have another MAC address
+    """
+    if domain_xml.mac(element) != domain_xml.mac(partner):
+        raise exception.InvalidDocument(document, 'interface/mac', 'not that of its partner')
+    if _vlans(element) == _vlans(partner):
+        return
+    for vlan in element.findall('vlan'):
+        _drop(element, vlan)
+    for vlan in partner.findall('vlan'):
+        new = copy.deepcopy(vlan)
+        new.tail = None
+        element.append(new)
+
+
+def _vlans(interface: etree._Element) -> list[dict[str, str]]:
+    return [dict(element.attrib) for vlan in interface.findall('vlan') for element in vlan.iter(etree.Element)]
 
 
 def _address_of(hostdev: etree._Element, document: str) -> etree._Element:
@@ -232,7 +256,7 @@ def retarget(text: str, document: str, partners: Mapping[Form, Sequence[str | No
             raise exception.InvalidDocument(document, f'devices/{form.tag}',
                                             f'{len(elements)} of them, and devices for {len(texts)}')
         new = [element if partner is None
-               else documents.parse(partner, f'partner of a {form.tag} of {document}', form.tag)
+               else documents.parse(partner, f'partner of a {element.tag} of {document}', str(element.tag))
                for element, partner in zip(elements, texts, strict=True)]
         expected[form] = [form.address(partner, document) for partner in new]
         if len(set(expected[form])) != len(expected[form]):

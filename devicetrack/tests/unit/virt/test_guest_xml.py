@@ -50,6 +50,14 @@ def pci(address: str) -> str:
             f"<address domain='0x0000' bus='0x{bus}' slot='0x{slot}' function='0x{function}'/></source></hostdev>")
 
 
+def port(address: str, vlan: int = 0, mac: str = '52:54:00:AA:bb:01') -> str:
+    bus, slot, function = address.replace('.', ':').split(':')
+    tagged = f"<vlan><tag id='{vlan}'/></vlan>" if vlan else ''
+    return (f"<interface type='hostdev' managed='no'><mac address='{mac}'/><driver name='vfio'/><source>"
+            f"<address type='pci' domain='0x0000' bus='0x{bus}' slot='0x{slot}' function='0x{function}'/></source>"
+            f'{tagged}</interface>')
+
+
 def record(*keys: tuple[str, str], boot: str | None = BEFORE, beside: Sequence[tuple[str, str]] = (),
            instance: str = UUID) -> str:
     def made(pairs: Sequence[tuple[str, str]]) -> list[object]:
@@ -124,6 +132,23 @@ class RetargetTestCase(base.TestCase):
         after = retarget(domain(before), (), [mdev(B)], pcis=[None, pci('41:01.7')])
         self.assertEqual(canonical(domain(before.replace(A, B).replace(
             "bus='0x3d' slot='0x00' function='0x4'", "bus='0x41' slot='0x01' function='0x7'"))), canonical(after))
+
+    def test_ports_of_networks_are_among_pci_devices_in_the_order_of_the_definition(self) -> None:
+        text = domain(port('03:10.0', 41) + pci('3d:00.4') + "<interface type='bridge'/>" + port('03:10.2'))
+        self.assertEqual(('0000:03:10.0', '0000:3d:00.4', '0000:03:10.2'), domain_xml.parse(text).pci_addresses)
+        made = guest_xml.retarget(text, 'it', {guest_xml.PCI: [port('04:10.0', 41), None, port('04:10.2', 7)]}, '')
+        self.assertEqual(domain(port('04:10.0', 41) + pci('3d:00.4') + "<interface type='bridge'/>"
+                                + port('04:10.2', 7)), made.replace('"', "'"))
+        self.assertEqual(domain(port('04:10.0')), guest_xml.retarget(
+            domain(port('03:10.0', 41)), 'it', {guest_xml.PCI: [port('04:10.0')]}, '').replace('"', "'"))
+
+    def test_the_guest_sees_the_address_of_its_port_still(self) -> None:
+        text = domain(port('03:10.0'))
+        for partner, where in ((port('03:10.0', mac='52:54:00:aa:bb:02'), 'interface/mac'), (pci('03:10.0'), '')):
+            error = self.assertRaises(exception.InvalidDocument, guest_xml.retarget, text, 'it',
+                                      {guest_xml.PCI: [partner]}, '')
+            self.assertIn(where, error.where)
+        guest_xml.retarget(text, 'it', {guest_xml.PCI: [port('03:10.0', mac='52:54:00:aa:bb:01')]}, '')
 
     def test_comments_cdata_and_foreign_names_stay(self) -> None:
         before = ("<!-- head --><domain type='kvm' xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'>"
