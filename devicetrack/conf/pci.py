@@ -33,8 +33,9 @@ the name of its interface, also matches its virtual functions.
 ``managed`` (``yes`` by default) says whether libvirt takes the function from its driver on the host and gives it back.
 ``live_migratable`` and ``one_time_use`` are ``no`` by default. Guests move live only with functions that are
 ``live_migratable``. A function with ``one_time_use`` is withheld after its guest until an operator admits it again.
-Functions with a ``physical_network`` are ports of
-networks, and this library hands none of them out.
+Virtual functions with a ``physical_network`` are given as ports of that network, with the MAC address and VLAN that the
+service asks for, and no alias by vendor and product means them. Those of a spec with ``trusted`` may be ports that are.
+Whole functions with a ``physical_network`` are not handed out.
 """),
     cfg.MultiStrOpt('alias', default=[], deprecated_opts=[cfg.DeprecatedOpt('pci_alias', group='DEFAULT')], help="""
 A name by which flavors ask for PCI functions (``pci_passthrough:alias = NAME:COUNT``): a JSON object with ``name``, and

@@ -308,10 +308,10 @@ class PCIDetails(DeviceDetails):
         if self.physical_network != port.physical_network:
             raise ValueError(f'it is of the physical network {self.physical_network}' if self.physical_network
                              else 'it is of no physical network')
-        changed = from_text(to_text(self))
-        assert isinstance(changed, PCIDetails)
+        changed: Any = self.obj_clone()
         changed.mac, changed.vlan, changed.trusted = port.mac, port.vlan, port.trusted
-        return changed
+        as_asked: PCIDetails = changed
+        return as_asked
 
     @property
     def migration_type(self) -> str:

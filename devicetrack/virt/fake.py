@@ -35,6 +35,7 @@ from devicetrack.objects import DeviceMap
 from devicetrack.objects import MdevDetails
 from devicetrack.objects import PCIDetails
 from devicetrack.objects import VPMEMDetails
+from devicetrack.objects.network_port import Port
 from devicetrack.objects.pci_alias import PCIAlias
 from devicetrack.objects.values import Capacity
 from devicetrack.objects.values import DeviceKey
@@ -96,7 +97,8 @@ class FakeHost:
     and functions that no proof on this machine calls clean; the machine keeps its proofs when managers and stores are
     gone. ``wiping`` says how far wipes are, for tests that look at that. ``sockets`` are pairs of a NUMA node and its
     socket. ``lent`` are the functions that have the driver for guests: the hypervisor gives them that when it starts a
-    guest, and never takes it away, as libvirt does when it is killed at the wrong moment.
+    guest, and never takes it away, as libvirt does when it is killed at the wrong moment. ``ports`` are the ports of
+    networks that functions are.
     """
 
     _hosts: dict[str, FakeHost] = {}
@@ -117,6 +119,7 @@ class FakeHost:
         self.contents: dict[DeviceKey, bytes] = {}
         self.unproven: set[DeviceKey] = set()
         self.lent: set[DeviceKey] = set()
+        self.ports: dict[DeviceKey, Port] = {}
         self.wiping: dict[DeviceKey, WipeProgress] = {}
         self.busy: set[DeviceKey] = set()
         self.missing: tuple[Missing, ...] = ()
@@ -164,7 +167,8 @@ class FakeHost:
 
     def add_function(self, address: str, resource_class: str = 'CUSTOM_FUNCTION', physfn: str | None = None,
                      has_vfs: bool = False, vf_number: int = -1, group: str | None = None, serial: str = '',
-                     numa_node: int | None = 0, proven: bool = True, traits: Iterable[str] = ()) -> DeviceKey:
+                     numa_node: int | None = 0, proven: bool = True, traits: Iterable[str] = (),
+                     physical_network: str = '') -> DeviceKey:
         """Add a PCI function. What guests leave in it is empty.
 
         :param physfn: the address of the physical function of a virtual one; neither goes beside the other
@@ -172,9 +176,10 @@ class FakeHost:
         :param group: functions of one group go together
         :param proven: as in :meth:`add_namespace`
         :param traits: what the options give it; guests move live with ``HW_PCI_LIVE_MIGRATABLE``
+        :param physical_network: the network of which it can be a port, trusted or not; see ``ports``
         """
         device, fields = fake_functions.function(address, resource_class, physfn, has_vfs, vf_number, group, serial,
-                                                 numa_node, traits)
+                                                 numa_node, traits, physical_network)
         with self.lock:
             self.kinds |= {PCI}
             self._put(device._replace(details=_details_text(PCIDetails, **fields)), address)
@@ -252,6 +257,7 @@ class FakeHost:
         """
         with self.lock:
             self.lent.clear()
+            self.ports.clear()
             self.boot = str(uuid.uuid4())
             self.domains = {name: dataclasses.replace(domain, live=None, arriving=False)
                             for name, domain in self.domains.items() if domain.defined is not None}
@@ -540,7 +546,13 @@ class FakeHost:
         if key.kind in KEEPING:
             there = self._there(assignment)
             self.unproven.add(key)
-            return Realized(key, there.details)
+            port = assignment.details.port
+            if port is None:
+                if assignment.details.needs_port:
+                    raise exception.RealizeFailed(*key, 'its row has no port')
+                return Realized(key, there.details)
+            self.ports[key] = port
+            return Realized(key, details.as_port(there.details, port))
         wanted = assignment.details
         create = wanted.origin == vocabulary.CREATED
         if create and key not in self.devices:
@@ -565,6 +577,7 @@ class FakeHost:
         if key.kind in KEEPING:
             self._there(assignment)
             self.lent.discard(key)
+            self.ports.pop(key, None)
             self.enter('wipe')
             self.unproven.add(key)
             self.contents.pop(key, None)

@@ -8,6 +8,7 @@ from typing import Any
 from typing import Final
 
 from devicetrack import vocabulary
+from devicetrack.objects import network_port
 from devicetrack.objects import PCIDetails
 from devicetrack.objects.values import InventoryDevice
 
@@ -25,7 +26,8 @@ def is_address(text: str) -> bool:
 
 
 def function(address: str, resource_class: str, physfn: str | None, has_vfs: bool, vf_number: int, group: str | None,
-             serial: str, numa_node: int | None, traits: Iterable[str]) -> tuple[InventoryDevice, dict[str, Any]]:
+             serial: str, numa_node: int | None, traits: Iterable[str],
+             physical_network: str = '') -> tuple[InventoryDevice, dict[str, Any]]:
     """A function as the inventory has it, without its details, and the fields of these."""
     device_type = 'type-VF' if physfn is not None else 'type-PF' if has_vfs else 'type-PCI'
     exclusions = []
@@ -37,12 +39,14 @@ def function(address: str, resource_class: str, physfn: str | None, has_vfs: boo
         exclusions.append((f'iommu:{group}', vocabulary.TOGETHER))
     card = physfn or address
     device = InventoryDevice(PCI, address, card.upper(), resource_class, card, numa_node, '',
-                             exclusions=tuple(exclusions))
+                             exclusions=tuple(exclusions),
+                             features=network_port.features(physical_network, True) if physical_network else ())
     return (device,
             {'address': address, 'vendor_id': '1b36', 'product_id': '0010', 'subsystem': '1af4:1100', 'serial': serial,
              'parent_address': physfn or '', 'vf_number': vf_number, 'device_type': device_type, 'driver': 'nvme',
              'parent_card': '' if physfn is None else f'1b36:0010 1af4:1100 {physfn.rpartition(".")[2]}',
-             'parent_serial': '', 'disks': '', 'config': '', 'traits_of_spec': sorted(traits)})
+             'parent_serial': '', 'disks': '', 'config': '', 'traits_of_spec': sorted(traits),
+             'physical_network': physical_network})
 
 
 def differs(found: dict[str, Any], recorded: PCIDetails) -> str | None:

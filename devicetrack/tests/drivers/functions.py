@@ -22,10 +22,13 @@ import libvirt
 from devicetrack import exception
 from devicetrack import filelock
 from devicetrack import vocabulary
+from devicetrack.engine.demand import Demand
 from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import identity
 from devicetrack.objects import values
+from devicetrack.objects.network_port import Port
+from devicetrack.objects.values import Candidate
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import GuestConfig
 from devicetrack.objects.values import InventoryDevice
@@ -44,15 +47,24 @@ from devicetrack.virt.libvirt.kinds import pci
 DISK, OTHER, CARD = '0000:01:00.0', '0000:02:00.0', '0000:03:00.0'
 OF_DISK, OF_CARD, OF_VF, OF_PAIR = 'CUSTOM_DISK', 'CUSTOM_CARD', 'CUSTOM_VF', 'CUSTOM_PAIR'
 PAIR: Final = ('0000:07:00.0', '0000:07:00.1')
+NETWORK_CARD: Final = '0000:05:00.0'
+OF_NETWORK: Final = 'CUSTOM_PCI_NETWORK_PHYSNET1'
+PORT: Final = Port('physnet1', '52:54:00:aa:bb:01', 41, True)
 
 
 class World(fixtures.Fixture, abc.ABC):
     """A host with two disks, a card with two virtual functions, and two functions in one IOMMU group.
 
-    ``vfs`` are the addresses of the virtual ones. ``libvirt_dies`` leaves functions with the driver for guests.
+    ``vfs`` are the addresses of the virtual ones, and ``network_vf`` is one of another card, which can be a port of
+    ``physnet1``. ``libvirt_dies`` leaves functions with the driver for guests.
     """
 
     vfs: Sequence[str]
+    network_vf: str
+
+    @abc.abstractmethod
+    def port_of(self, address: str) -> tuple[str, int, bool] | None:
+        """The MAC address, the VLAN and the trust that the host has for a virtual function; None without any."""
 
     @abc.abstractmethod
     def driver(self) -> interface.VirtDriver:
@@ -113,6 +125,12 @@ class FakeWorld(World):
         self.vfs = [key.identifier for key in vfs]
         for address in PAIR:
             self.machine.add_function(address, OF_PAIR, group='pair')
+        self.network_vf = self.machine.add_function('0000:05:10.0', OF_NETWORK, NETWORK_CARD, vf_number=0,
+                                                    physical_network='physnet1').identifier
+
+    def port_of(self, address: str) -> tuple[str, int, bool] | None:
+        port = self.machine.ports.get(DeviceKey('pci', address))
+        return None if port is None else (port.mac, port.vlan, port.trusted)
 
     def driver(self) -> interface.VirtDriver:
         return fake.FakeDriver('host', machine=self.machine)
@@ -162,10 +180,13 @@ class LibvirtTestWorld(World):
         self.host.add_igb(CARD)
         self.vfs = self.host.make_vfs(CARD, 2)
         self.host.add_card(PAIR[0].partition('.')[0], ['a', 'b'])
+        self.host.add_igb(NETWORK_CARD)
+        [self.network_vf] = self.host.make_vfs(NETWORK_CARD, 1)
         self.node = self.useFixture(libvirt_fixtures.TestNode())
         self.configuration = self.useFixture(our_fixtures.Configuration())
         self.configuration.set('pci', device_spec=list(map(json.dumps, (
             {'address': '*:07:00.*', 'resource_class': OF_PAIR},
+            {'address': '*:05:*', 'physical_network': 'physnet1', 'trusted': True},
             {'vendor_id': '1b36', 'product_id': '0010', 'resource_class': OF_DISK},
             {'vendor_id': '8086', 'product_id': '10c9', 'resource_class': OF_CARD},
             {'vendor_id': '8086', 'product_id': '10ca', 'resource_class': OF_VF}))))
@@ -173,6 +194,10 @@ class LibvirtTestWorld(World):
                                cleaning=[json.dumps({'policy': 'none'})])
         self._reachable = True
         self._boot = 0
+
+    def port_of(self, address: str) -> tuple[str, int, bool] | None:
+        found = self.host.links.of(address)
+        return None if found.is_blank else (found.mac, found.vlan, bool(found.trusted))
 
     def driver(self) -> interface.VirtDriver:
         world = self
@@ -276,11 +301,11 @@ class FunctionsContract(base.TestCase):
         self.assertEqual({
             DISK: (OF_DISK, DISK, None), OTHER: (OF_DISK, OTHER, None), CARD: (OF_CARD, CARD, None),
             first: (OF_VF, CARD, None), second: (OF_VF, CARD, None), PAIR[0]: (OF_PAIR, PAIR[0], None),
-            PAIR[1]: (OF_PAIR, PAIR[1], None)}, {
+            PAIR[1]: (OF_PAIR, PAIR[1], None), self.world.network_vf: (OF_NETWORK, NETWORK_CARD, None)}, {
                 address: (device.resource_class, device.provider, device.unhealthy)
                 for address, device in self.devices().items()})
         self.assertEqual(1, self.devices()[DISK].numa_node)
-        self.assertLessEqual({OF_DISK, OF_CARD, OF_VF, OF_PAIR}, self.driver.resource_classes())
+        self.assertLessEqual({OF_DISK, OF_CARD, OF_VF, OF_PAIR, OF_NETWORK}, self.driver.resource_classes())
 
     def test_functions_say_what_they_are(self) -> None:
         found = {address: details.from_text(device.details) for address, device in self.devices().items()}
@@ -315,6 +340,55 @@ class FunctionsContract(base.TestCase):
         record, = self.driver.guest_records()
         self.assertEqual([('pci', self.world.vfs[1]), ('pci', DISK)],
                          [(device.kind, device.identifier) for device in record.devices])
+
+    # -- ports --------------------------------------------------------------------------------------------------------
+
+    def claimed(self, *ports: Port | None) -> DeviceAssignment:
+        """The function of a network as a claim with these ports has it."""
+        device = self.devices()[self.world.network_vf]
+        [named] = self.driver.claim_for_instance(self.instance, Demand((), ports=ports), [Candidate(
+            'pci', device.identifier, self.instance, OF_NETWORK, device.parent, device.numa_node, device.details)])
+        return contract.assignment(self.instance, 'pci', device.identifier, device.parent, named.details, 0,
+                                   vocabulary.CLAIMED, values.CLAIMED)
+
+    def test_a_function_of_a_network_is_a_port_and_says_so(self) -> None:
+        self.assertIn('physical_network=physnet1', self.devices()[self.world.network_vf].features)
+        self.assertEqual(PORT, self.claimed(PORT).details.port)
+        for ports in ((), (None,), (PORT._replace(physical_network='physnet2'),)):
+            self.assertRaises(exception.BadRequest, self.claimed, *ports)
+        self.assertRaises(exception.RealizeFailed, self.driver.realize, self.assigned(self.world.network_vf))
+        self.assertIsNotNone(self.claimed(PORT).details.migration_obstacle)
+
+    def test_no_other_function_can_be_a_port(self) -> None:
+        device = self.devices()[self.world.vfs[0]]
+        self.assertRaises(exception.BadRequest, self.driver.claim_for_instance, self.instance,
+                          Demand((), ports=(PORT,)), [Candidate(
+                              'pci', device.identifier, self.instance, OF_VF, device.parent, None, device.details)])
+
+    def test_a_port_is_there_before_its_guest_and_nothing_of_it_afterwards(self) -> None:
+        wanted, vf = self.claimed(PORT), self.world.network_vf
+        self.assertIsNone(self.world.port_of(vf))
+        for _again in range(2):
+            self.assertEqual(PORT, details.port_of(self.driver.realize(wanted).details))
+            self.assertEqual((PORT.mac, PORT.vlan, PORT.trusted), self.world.port_of(vf))
+        self.start(wanted)
+        self.assertEqual([vf], self.world.named(self.instance))
+        self.assertEqual({vf}, {use.identifier for use in self.driver.get_usage().uses})
+        self.assertIsInstance(self.unclaim(wanted), exception.DeviceInUse)
+        self.assertIsNotNone(self.world.port_of(vf))
+        self.world.stop_guest(self.instance)
+        self.world.delete_guest(self.instance)
+        self.assertIsNone(self.unclaim(wanted))
+        self.assertIsNone(self.world.port_of(vf))
+
+    def test_a_port_comes_back_after_a_boot_of_the_host(self) -> None:
+        wanted, vf = self.claimed(PORT), self.world.network_vf
+        self.start(wanted)
+        self.world.reboot()
+        self.driver.realize(wanted)
+        self.assertEqual((PORT.mac, PORT.vlan, PORT.trusted), self.world.port_of(vf))
+        self.assertTrue(self.driver.rewrite_guest([wanted]))
+        self.assertEqual([vf], self.world.named(self.instance))
 
     # -- realize ------------------------------------------------------------------------------------------------------
 

@@ -50,8 +50,8 @@ class Domain(NamedTuple):
     on demand, for that takes longer than all the rest.
 
     ``other_paths`` and ``other_pci_addresses`` stand in other elements, where a device of ours may be meant too: disks,
-    file systems, character devices. Nearly all of them are other things. ``arguments`` are those that the hypervisor gets
-    as they are.
+    file systems, character devices. Nearly all of them are other things. ``arguments`` are those that the hypervisor
+    gets as they are.
     """
 
     uuid: str

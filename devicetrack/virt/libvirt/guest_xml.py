@@ -167,8 +167,9 @@ def _retarget_port(element: etree._Element, partner: etree._Element, document: s
         element.append(new)
 
 
-def _vlans(interface: etree._Element) -> list[dict[str, str]]:
-    return [dict(element.attrib) for vlan in interface.findall('vlan') for element in vlan.iter(etree.Element)]
+def _vlans(interface: etree._Element) -> list[list[tuple[object, object]]]:
+    return [sorted(element.attrib.items())
+            for vlan in interface.findall('vlan') for element in vlan.iter(etree.Element)]
 
 
 def _address_of(hostdev: etree._Element, document: str) -> etree._Element:

@@ -28,7 +28,7 @@ def set_port(sysfs: str, address: str, mac: str, vlan: int, trusted: bool) -> No
         raise OSError(errno.EINVAL, str(error)) from error
     place, wanted = place_of(sysfs, address), vf_link.Settings(mac, vlan, trusted)
     before = place.read()
-    if _is_set(before, wanted):
+    if is_set(before, wanted):
         return
     # A guest would lose its network, and the host its own.
     root.check_unused(sysfs, address)
@@ -41,11 +41,12 @@ def set_port(sysfs: str, address: str, mac: str, vlan: int, trusted: bool) -> No
         wanted = wanted._replace(mac=vf_link.INSTEAD_OF_NO_MAC)
         vf_link.write(place.interface_index, place.number, place.read(), wanted)
     after = place.read()
-    if not _is_set(after, wanted):
+    if not is_set(after, wanted):
         raise OSError(errno.EIO, f'after it was set to {wanted}, {place.interface} says of it: {after}')
 
 
-def _is_set(found: vf_link.Settings, wanted: vf_link.Settings) -> bool:
+def is_set(found: vf_link.Settings, wanted: vf_link.Settings) -> bool:
+    """Whether a function has the settings that are wanted, as far as its driver says."""
     return found == wanted or (found.is_blank and wanted.is_blank) or (
         found.trusted is None and not wanted.trusted and found[:2] == wanted[:2])
 

@@ -263,7 +263,7 @@ class NetworkDetailsTestCase(base.TestCase):
         with_port = details.as_port(text, port)
         self.assertEqual(port, details.port_of(with_port))
         self.assertIs(True, identity.same_device(text, with_port))
-        self.assertIn('physical network physnet1', details.peek(text).migration_obstacle)
+        self.assertIn('physical network physnet1', str(details.peek(text).migration_obstacle))
         self.assertTrue(details.peek(text).migration_type.endswith(' that stays'))
 
     def test_a_function_of_a_network_is_nothing_else(self):

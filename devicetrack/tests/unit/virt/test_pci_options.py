@@ -79,7 +79,7 @@ class ClassAndTraitsTestCase(OptionsTestCase):
     def test_classes_are_known_where_a_spec_names_them(self) -> None:
         read = self.read([GPUS, {'vendor_id': '8086'}, {'resource_class': 'NVME'},
                           {'vendor_id': '15b3', 'product_id': '101e', 'physical_network': 'one'}])
-        self.assertEqual({'CUSTOM_PCI_10DE_25B6', 'CUSTOM_NVME'}, read.resource_classes)
+        self.assertEqual({'CUSTOM_PCI_10DE_25B6', 'CUSTOM_NVME', 'CUSTOM_PCI_NETWORK_ONE'}, read.resource_classes)
 
 
 class SpecOfTestCase(OptionsTestCase):

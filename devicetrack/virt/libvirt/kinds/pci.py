@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
@@ -35,6 +36,7 @@ from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import PCIDetails
 from devicetrack.objects import values
+from devicetrack.objects.network_port import Port
 from devicetrack.objects.pci_alias import PCIAlias
 from devicetrack.objects.values import DeviceKey
 from devicetrack.objects.values import Fault
@@ -62,6 +64,7 @@ from devicetrack.virt.libvirt.kinds import pci_memory
 from devicetrack.virt.libvirt.kinds import pci_migration
 from devicetrack.virt.libvirt.kinds import pci_options
 from devicetrack.virt.libvirt.kinds import pci_places
+from devicetrack.virt.libvirt.kinds import pci_ports
 from devicetrack.virt.libvirt.kinds import pci_serials
 from devicetrack.virt.libvirt.kinds import pci_vfs
 from devicetrack.virt.libvirt.kinds import placement_names
@@ -75,6 +78,8 @@ class _Before(NamedTuple):
     driver: str
     disks: str | None
     config: str = ''
+    physical_network: str = ''
+    port: Port | None = None
 
 
 class PCI(api.DeviceKind):
@@ -101,6 +106,7 @@ class PCI(api.DeviceKind):
         self._cleaner = pci_cleaner.Cleaner(self.tree, self.options)
         self._migration = pci_migration.Migration(self.tree, attributes.paths(conf))
         self._offered: Sequence[tuple[pci_sysfs.Function, pci_options.DeviceSpec]] = ()
+        self._differing: Mapping[str, str] = {}
 
     @functools.cached_property
     def _memory(self) -> pci_memory.Memory:
@@ -143,6 +149,15 @@ class PCI(api.DeviceKind):
         self._vfs.make(lambda address: places.name(address) in {*recorded, *self._memory.given},
                        lambda address: locked(places.name(address)))
         self._follower.follow(recorded, places)
+        # Where the rows said that functions are, they may be elsewhere since then.
+        self._differing = dict(pci_ports.differences(self.tree, pci_places.rows(recorded), self._in_guest))
+
+    def _in_guest(self, name: str) -> pci_sysfs.Function | None:
+        function = self.tree.function(self._places.address(name))
+        with contextlib.suppress(OSError):
+            if function is not None and pci_variants.is_vfio(function.driver) and pci_driver.has_guest(function):
+                return function
+        return None
 
     def check_host(self) -> None:
         functions = {function.address: function for function in self.tree.functions()}
@@ -176,7 +191,7 @@ class PCI(api.DeviceKind):
                 self.name, places.name(address), self._provider(function),
                 pci_options.resource_class_of(spec, function), function.physfn or address, function.numa_node,
                 self._details_text(function, self._evidence(function, functions.get, serials), self._disks(function),
-                                   pci_options.traits_of(spec)),
+                                   pci_options.traits_of(spec), spec.physical_network or ''),
                 problems[address] or _group_problem(function, groups, problems), True,
                 exclusions=_exclusions(function, groups),
                 features=pci_options.features_of(spec, function, function.device_type))
@@ -186,9 +201,18 @@ class PCI(api.DeviceKind):
         # Of a disk that has the driver for guests now nobody may have seen whose guest wrote to it, or for how long.
         guests = {address for address, (function, _spec) in offered.items()
                   if pci_serials.is_nvme(function) and pci_variants.is_vfio(function.driver)}
-        return api.Stock(devices, written=tuple(map(places.name, guests.union(used))), faults=tuple(
-            Fault(DeviceKey(self.name, places.name(address)), pci_vfs.OPTION, fault)
-            for address, fault in sorted(self._vfs.faults.items())))
+        return api.Stock(devices, written=tuple(map(places.name, guests.union(used))),
+                         faults=tuple(self._faults(functions.values(), places)))
+
+    def _faults(self, functions: Iterable[pci_sysfs.Function], places: pci_places.Places) -> Iterator[Fault]:
+        for address, fault in sorted(self._vfs.faults.items()):
+            yield Fault(DeviceKey(self.name, places.name(address)), pci_vfs.OPTION, fault)
+        for function in functions:
+            # A spec for virtual functions often means their card too, by its interface.
+            if not function.total_vfs and (why := self.options.not_a_port(function)) is not None:
+                yield Fault(DeviceKey(self.name, places.name(function.address)), pci_options.SPECS, why)
+        for name, differs in sorted(self._differing.items()):
+            yield Fault(DeviceKey(self.name, name), pci_ports.OPTION, differs)
 
     def _spec_of(self, function: pci_sysfs.Function) -> pci_options.DeviceSpec | None:
         physfn = None if function.physfn is None else self.tree.function(function.physfn)
@@ -313,11 +337,13 @@ class PCI(api.DeviceKind):
                 f'be read with the driver {function.driver or "(none)"}')
         traits = assignment.details.traits_of_spec if spec is None else pci_options.traits_of(spec)
         self._memory.give(assignment.identifier)
+        pci_ports.realize(self.tree, assignment, function)
         # What the claim found stays what the function goes back to, whatever its guest made of it since.
         had_it = assignment.generation != values.CLAIMED or pci_variants.is_vfio(function.driver)
         recorded = assignment.details
         before = _Before(recorded.driver, recorded.disks, recorded.config) if had_it else self._found(
             function, assignment)
+        before = before._replace(physical_network=recorded.physical_network, port=recorded.port)
         return Realized(DeviceKey(self.name, assignment.identifier),
                         details.to_text(self._details(function, evidence, traits, before)))
 
@@ -384,6 +410,7 @@ class PCI(api.DeviceKind):
         self._check_known(assignment, function)
         self._wait_for_lookers(assignment, function)
         self._cleaner.clean(assignment, function, lock_fd)
+        pci_ports.take_away(self.tree, assignment, self._there(assignment))
         self._check_back(assignment)
         self._memory.take_back(assignment.identifier)
 
@@ -495,31 +522,36 @@ class PCI(api.DeviceKind):
     # -- guest --------------------------------------------------------------------------------------------------------
 
     def guest_elements(self, assignments: Sequence[DeviceAssignment]) -> Sequence[str]:
-        return [self._guest_element(self._there(assignment)) for assignment in assignments]
+        return [self._guest_element(self._there(assignment), assignment.details.port) for assignment in assignments]
 
-    def _guest_element(self, function: pci_sysfs.Function) -> str:
+    def _guest_element(self, function: pci_sysfs.Function, port: Port | None) -> str:
         spec = self._spec_of(function)
         managed = 'yes' if spec is None or spec.managed else 'no'
         domain, bus, rest = function.address.split(':')
         slot, number = rest.split('.')
-        return (f"<hostdev mode='subsystem' type='pci' managed='{managed}'><source>"
-                f"<address domain='0x{domain}' bus='0x{bus}' slot='0x{slot}' function='0x{number}'/>"
-                '</source></hostdev>')
+        address = f"domain='0x{domain}' bus='0x{bus}' slot='0x{slot}' function='0x{number}'"
+        if port is not None:
+            return pci_ports.element(address, port, managed)
+        return (f"<hostdev mode='subsystem' type='pci' managed='{managed}'><source><address {address}/></source>"
+                '</hostdev>')
 
 
 def _as_details(function: pci_sysfs.Function, evidence: pci_serials.Evidence, before: _Before,
                 traits: Collection[str]) -> PCIDetails:
+    port = before.port or Port(before.physical_network, '')
     return PCIDetails(
         address=function.address, vendor_id=function.vendor_id, product_id=function.product_id,
         subsystem=function.subsystem or '', serial=evidence.serial, parent_address=function.physfn or '',
         parent_card=evidence.parent_card, parent_serial=evidence.parent_serial,
         vf_number=-1 if function.vf_number is None else function.vf_number, device_type=function.device_type,
-        driver=before.driver, disks=before.disks, config=before.config, traits_of_spec=sorted(traits))
+        driver=before.driver, disks=before.disks, config=before.config, traits_of_spec=sorted(traits),
+        physical_network=before.physical_network, mac=port.mac, vlan=port.vlan, trusted=port.trusted)
 
 
 def _details_text(function: pci_sysfs.Function, evidence: pci_serials.Evidence, disks: str | None,
-                  traits: frozenset[str]) -> str:
-    return details.to_text(_as_details(function, evidence, _Before(function.driver or '', disks), traits))
+                  traits: frozenset[str], physical_network: str) -> str:
+    return details.to_text(_as_details(
+        function, evidence, _Before(function.driver or '', disks, physical_network=physical_network), traits))
 
 
 _Groups = Mapping[int, Sequence[pci_sysfs.Function]]

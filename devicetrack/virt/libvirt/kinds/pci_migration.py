@@ -23,7 +23,7 @@ KIND: Final = 'pci'
 
 def obstacle_of_all(options: pci_options.PCIOptions) -> str | None:
     """Why no function moves at all, by the options; None if they declare one."""
-    if any(spec.live_migratable for spec in options.specs):
+    if any(spec.live_migratable and not spec.physical_network for spec in options.specs):
         return None
     return f'no {pci_options.SPECS} says live_migratable'
 
@@ -48,8 +48,8 @@ class Migration:
         found: dict[tuple[str, str], MigrationType] = {}
         for function, spec in offered:
             parent = function.physfn or function.address
-            if not spec.live_migratable:
-                continue
+            if not spec.live_migratable or spec.physical_network:
+                continue                        # a port stays at its card, by its details
             migration_type = PCIDetails.migration_type_of(function.device_type, function.vendor_id, function.product_id)
             known = found.get((parent, migration_type))
             if known is None:

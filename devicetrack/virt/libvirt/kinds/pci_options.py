@@ -11,6 +11,7 @@ from oslo_config import cfg
 
 from devicetrack import exception
 from devicetrack.conf import pci as options
+from devicetrack.objects import network_port
 from devicetrack.objects import pci_alias
 from devicetrack.objects.choice import Features
 from devicetrack.objects.pci_alias import PCIAlias
@@ -57,7 +58,14 @@ class DeviceSpec(NamedTuple):
 
 def resource_class_of(spec: DeviceSpec, function: Function) -> str:
     """Return what placement counts a function as that a spec matches."""
-    return spec.resource_class or placement_names.of_product(function.vendor_id, function.product_id)
+    return _own_class(spec) or placement_names.of_product(function.vendor_id, function.product_id)
+
+
+def _own_class(spec: DeviceSpec) -> str | None:
+    """The class of a spec whose functions are not counted by their products: no alias means ports of networks."""
+    if spec.resource_class is None and spec.physical_network:
+        return network_port.resource_class_of(spec.physical_network)
+    return spec.resource_class
 
 
 def traits_of(spec: DeviceSpec) -> frozenset[str]:
@@ -70,8 +78,11 @@ def traits_of(spec: DeviceSpec) -> frozenset[str]:
 
 def features_of(spec: DeviceSpec, function: Function, device_type: str) -> Features:
     """Return what an alias may ask for in a function that a spec matches."""
-    return pci_alias.features(function.vendor_id, function.product_id, device_type, traits_of(spec),
-                              spec.live_migratable)
+    found = pci_alias.features(function.vendor_id, function.product_id, device_type, traits_of(spec),
+                               spec.live_migratable)
+    if not spec.physical_network:
+        return found
+    return tuple(sorted({*found, *network_port.features(spec.physical_network, spec.trusted)}))
 
 
 class PCIOptions(NamedTuple):
@@ -90,9 +101,8 @@ class PCIOptions(NamedTuple):
     def resource_classes(self) -> frozenset[str]:
         """The classes that specs alone name. Those of a spec without a product are known by its functions."""
         return frozenset(
-            spec.resource_class or placement_names.of_product(spec.match.vendor_id or '', spec.match.product_id or '')
-            for spec in self.specs
-            if not spec.physical_network and (spec.resource_class or (spec.match.vendor_id and spec.match.product_id)))
+            _own_class(spec) or placement_names.of_product(spec.match.vendor_id or '', spec.match.product_id or '')
+            for spec in self.specs if _own_class(spec) or (spec.match.vendor_id and spec.match.product_id))
 
     def spec_of(self, function: Function, physfn: Function | None = None) -> DeviceSpec | None:
         """Return the first spec that matches a function.
@@ -104,12 +114,25 @@ class PCIOptions(NamedTuple):
     def ours(self, function: Function, physfn: Function | None = None) -> DeviceSpec | None:
         """Return the spec of a function that this library hands out; None for any other.
 
-        It hands out none with a physical network: they are ports, which a network service configures.
+        Of those with a physical network it hands out virtual functions alone: see :meth:`not_a_port`.
         """
-        spec = self.spec_of(function, physfn)
-        if spec is None or spec.physical_network:
+        spec = self._meant(function, physfn)
+        return None if spec is None or (spec.physical_network and function.physfn is None) else spec
+
+    def not_a_port(self, function: Function) -> str | None:
+        """Say why a function with a physical network is not handed out; None for any other.
+
+        A card whose virtual functions the spec means, too, has nothing to be said of.
+        """
+        spec = self._meant(function, None) if function.physfn is None else None
+        if spec is None or not spec.physical_network:
             return None
-        return spec if any(match.matches(function, physfn) for match in self.functions) else None
+        return (f'it is a whole function, and has the physical_network {spec.physical_network}: the host can give a '
+                'MAC address and a VLAN to virtual functions alone, so it is not offered')
+
+    def _meant(self, function: Function, physfn: Function | None) -> DeviceSpec | None:
+        spec = self.spec_of(function, physfn)
+        return spec if spec is not None and any(match.matches(function, physfn) for match in self.functions) else None
 
     def cleaning_of(self, function: Function, physfn: Function | None = None) -> pci_cleaning.Policy:
         """Return the policy for a function that comes back from a guest: a person, if it is for one use."""
@@ -161,8 +184,11 @@ def _spec(entry: json_entries.Entry) -> DeviceSpec:
         raise entry.mistake('remote_managed', 'this library hands out no functions that a remote network backend '
                                               f'manages: remove the object, or every value of {FUNCTIONS}')
     managed = entry.flag('managed')
+    physical_network = entry.text('physical_network')
+    if physical_network:
+        entry.read('physical_network', network_port.resource_class_of)
     return DeviceSpec(
-        pci_matching.read(entry), entry.text('physical_network'), bool(entry.flag('trusted')),
+        pci_matching.read(entry), physical_network, bool(entry.flag('trusted')),
         entry.read('resource_class', placement_names.resource_class) if entry.text('resource_class') else None,
         entry.read('traits', placement_names.traits) or frozenset(), managed is not False,
         entry.flag('live_migratable'), bool(entry.flag('one_time_use')))
