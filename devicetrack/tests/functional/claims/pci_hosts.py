@@ -23,6 +23,7 @@ DISK, VF, CARD, PAIR = 'CUSTOM_DISK', 'CUSTOM_VF', 'CUSTOM_CARD', 'CUSTOM_PAIR'
 PMEM = 'CUSTOM_PMEM_NAMESPACE_4GB'
 SPECS: Final = (
     {'address': '*:07:00.*', 'resource_class': PAIR},
+    {'address': '*:05:*', 'physical_network': 'physnet1'},
     {'vendor_id': '1b36', 'product_id': '0010', 'resource_class': DISK},
     {'vendor_id': '8086', 'product_id': '10c9', 'resource_class': CARD},
     {'vendor_id': '8086', 'product_id': '10ca', 'resource_class': VF, 'traits': 'fast'})
@@ -55,7 +56,7 @@ class PCIHost(libvirt_hosts.LibvirtHost):
     """A compute host with a namespace and with these functions.
 
     Two disks at bus 01 and 02; a card at bus 03 with three virtual functions; a card at bus 07 with two disks in one
-    IOMMU group, of class :data:`PAIR`.
+    IOMMU group, of class :data:`PAIR`; a card at bus 05 with two virtual functions of ``physnet1``.
 
     :param beside: another such host of the test
     """
@@ -68,6 +69,8 @@ class PCIHost(libvirt_hosts.LibvirtHost):
         self.disks = [hardware.add_nvme(f'0000:0{bus}:00.0', f'{kwargs["name"]} {bus}') for bus in (1, 2)]
         self.card = hardware.add_igb('0000:03:00.0')
         self.vfs = hardware.make_vfs(self.card, 3)
+        self.network_card = hardware.add_igb('0000:05:00.0')
+        self.network_vfs = hardware.make_vfs(self.network_card, 2)
         self.pair = hardware.add_card('0000:07:00', [f'{kwargs["name"]} {number}' for number in 'ab'])
         self.at_home = self.drivers()
         self.boot_id = 'the first boot'
@@ -112,8 +115,9 @@ class PCIHost(libvirt_hosts.LibvirtHost):
             if domain.isActive():
                 domain.destroy()
         self.functions.boot()
-        if self.card in self.hardware.addresses and not self.hardware.vfs_of(self.card):
-            self.hardware.make_vfs(self.card, 3)
+        for card, number in ((self.card, 3), (self.network_card, 2)):
+            if card in self.hardware.addresses and not self.hardware.vfs_of(card):
+                self.hardware.make_vfs(card, number)
 
     def drivers(self) -> dict[str, str | None]:
         """By address, the driver that a function has."""

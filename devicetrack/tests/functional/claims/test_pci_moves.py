@@ -14,6 +14,8 @@ from devicetrack import exception
 from devicetrack import vocabulary
 from devicetrack.claims import recovery
 from devicetrack.objects import DeviceRequest
+from devicetrack.objects import NetworkPort
+from devicetrack.objects import RequestedDevices
 from devicetrack.objects.values import DeviceKey
 from devicetrack.testing import compute_service
 from devicetrack.testing import fixtures
@@ -25,6 +27,7 @@ from devicetrack.tests.functional.claims.pci_hosts import DISK
 from devicetrack.tests.functional.claims.pci_hosts import PAIR
 from devicetrack.tests.functional.claims.pci_hosts import PMEM
 from devicetrack.tests.functional.claims.pci_hosts import VF
+from devicetrack.virt.libvirt.vf_link import Settings
 
 # A guest's own order, and how the destination's placement may name the same.
 ASKED = DeviceRequest.of((VF, 1), (PMEM, 1), (DISK, 1))
@@ -62,6 +65,36 @@ class BetweenHostsTestCase(pci_hosts.PCIHostsTestCase):
         self.assertEqual([], region.audit())
         self.assertEqual({('current', 'active', None)}, {
             (record.role, record.state, record.migration_uuid) for record in self.two.records(instance)})
+
+    def test_a_port_moves_with_its_instance(self) -> None:
+        region, port = self.region, NetworkPort(physical_network='physnet1', mac='52:54:00:aa:bb:01', vlan=41)
+        # libvirt writes interfaces before host devices, whatever the order.
+        request = DeviceRequest(wanted=[RequestedDevices.of_port(port),
+                                        RequestedDevices(resource_class=DISK, amount=1)])
+        set_up = Settings(port.mac, port.vlan)
+        instance = region.spawn('one', request=request)
+        first, second = self.one.network_vfs
+        self.assert_runs_on(self.one, instance, [first, self.one.disks[0]])
+        self.assertEqual(set_up, self.one.hardware.links.of(first))
+        # On one host both ends have the same MAC address for a while.
+        migration = region.resize(instance, 'one', request=request)
+        self.assert_runs_on(self.one, instance, [second, self.one.disks[1]])
+        self.assertEqual([set_up] * 2, [self.one.hardware.links.of(vf) for vf in (first, second)])
+        region.confirm(instance, migration)
+        self.assertTrue(self.one.hardware.links.of(first).is_blank)
+        self.one.restart()
+        self.assertEqual([], region.audit())
+
+        migration = region.resize(instance, 'two', request=request)
+        self.assertEqual(set_up, self.two.hardware.links.of(self.two.network_vfs[0]))
+        region.revert(instance, migration)
+        self.assertTrue(self.two.hardware.links.of(self.two.network_vfs[0]).is_blank)
+        self.assert_runs_on(self.one, instance, [second, self.one.disks[1]])
+        self.assertEqual(set_up, self.one.hardware.links.of(second))
+        region.delete(instance)
+        self.assertTrue(self.one.hardware.links.of(second).is_blank)
+        self.assert_nothing_left(self.one)
+        self.assert_nothing_left(self.two)
 
     def test_its_context_names_the_functions_of_both_ends(self) -> None:
         region = self.region
