@@ -28,10 +28,8 @@ import threading
 import time
 from typing import Any
 from typing import Final
-from typing import NamedTuple
 
 from devicetrack import exception
-from devicetrack import vocabulary
 from devicetrack.objects import details
 from devicetrack.objects import DeviceAssignment
 from devicetrack.objects import PCIDetails
@@ -60,26 +58,18 @@ from devicetrack.virt.libvirt.kinds import api
 from devicetrack.virt.libvirt.kinds import pci_cleaner
 from devicetrack.virt.libvirt.kinds import pci_cleaning
 from devicetrack.virt.libvirt.kinds import pci_erasing
+from devicetrack.virt.libvirt.kinds import pci_groups
 from devicetrack.virt.libvirt.kinds import pci_memory
 from devicetrack.virt.libvirt.kinds import pci_migration
 from devicetrack.virt.libvirt.kinds import pci_options
 from devicetrack.virt.libvirt.kinds import pci_places
 from devicetrack.virt.libvirt.kinds import pci_ports
+from devicetrack.virt.libvirt.kinds import pci_row
 from devicetrack.virt.libvirt.kinds import pci_serials
 from devicetrack.virt.libvirt.kinds import pci_vfs
 from devicetrack.virt.libvirt.kinds import placement_names
 
 _POLL_S: Final = 0.2
-
-
-class _Before(NamedTuple):
-    """What a function goes back to after a guest."""
-
-    driver: str
-    disks: str | None
-    config: str = ''
-    physical_network: str = ''
-    port: Port | None = None
 
 
 class PCI(api.DeviceKind):
@@ -96,7 +86,7 @@ class PCI(api.DeviceKind):
         self.tree = pci_sysfs.Tree(self.options.sysfs_root)
         self._rereading = pci_rereading.Rereading(self.tree)
         # To write them takes longer than to read the function, and every audit has the same of thousands.
-        self._details_text = functools.lru_cache(maxsize=1 << 13)(_details_text)
+        self._details_text = functools.lru_cache(maxsize=1 << 13)(pci_row.as_text)
         self.host_use: Callable[[], pci_use.HostUse] = functools.partial(pci_use.HostUse, self.tree.root)
         # A spec may name no product. The classes of what it matches are known when that was read.
         self._seen_classes: frozenset[str] = frozenset()
@@ -185,15 +175,15 @@ class PCI(api.DeviceKind):
         problems = {address: places.problem(address) or followed.problem(function)
                     or self._problem(function, used.get(address), functions.get)
                     for address, (function, _spec) in offered.items()}
-        groups = _groups(functions.values())
+        groups = pci_groups.of(functions.values())
         devices = [
             InventoryDevice(
                 self.name, places.name(address), self._provider(function),
                 pci_options.resource_class_of(spec, function), function.physfn or address, function.numa_node,
                 self._details_text(function, self._evidence(function, functions.get, serials), self._disks(function),
                                    pci_options.traits_of(spec), spec.physical_network or ''),
-                problems[address] or _group_problem(function, groups, problems), True,
-                exclusions=_exclusions(function, groups),
+                problems[address] or pci_groups.problem(function, groups, problems), True,
+                exclusions=pci_groups.exclusions(function, groups),
                 features=pci_options.features_of(spec, function, function.device_type))
             for address, (function, spec) in sorted(offered.items())]
         self._seen_classes = frozenset(device.resource_class for device in devices)
@@ -239,9 +229,11 @@ class PCI(api.DeviceKind):
         return pci_serials.evidence(function, physfn, serials, before)
 
     def _details(self, function: pci_sysfs.Function, evidence: pci_serials.Evidence, traits: Collection[str],
-                 before: _Before | None = None) -> PCIDetails:
+                 before: pci_row.Before | None = None) -> PCIDetails:
         """What tells a function, and what it goes back to: as it is now, or as it was ``before``."""
-        return _as_details(function, evidence, before or _Before(function.driver or '', self._disks(function)), traits)
+        if before is None:
+            before = pci_row.Before(function.driver or '', self._disks(function))
+        return pci_row.as_details(function, evidence, before, traits)
 
     def _disks(self, function: pci_sysfs.Function) -> str | None:
         if not pci_serials.is_nvme(function):
@@ -341,20 +333,20 @@ class PCI(api.DeviceKind):
         # What the claim found stays what the function goes back to, whatever its guest made of it since.
         had_it = assignment.generation != values.CLAIMED or pci_variants.is_vfio(function.driver)
         recorded = assignment.details
-        before = _Before(recorded.driver, recorded.disks, recorded.config) if had_it else self._found(
+        before = pci_row.Before(recorded.driver, recorded.disks, recorded.config) if had_it else self._found(
             function, assignment)
         before = before._replace(physical_network=recorded.physical_network, port=recorded.port)
         return Realized(DeviceKey(self.name, assignment.identifier),
                         details.to_text(self._details(function, evidence, traits, before)))
 
-    def _found(self, function: pci_sysfs.Function, assignment: DeviceAssignment) -> _Before:
+    def _found(self, function: pci_sysfs.Function, assignment: DeviceAssignment) -> pci_row.Before:
         """What a guest may change, for a comparison when it is gone.
 
         :raises RealizeFailed: it cannot be read
         """
         try:
-            return _Before(function.driver or '', self._cleaner.namespaces(function) or self._disks(function),
-                           self._config(function))
+            return pci_row.Before(function.driver or '',
+                                  self._cleaner.namespaces(function) or self._disks(function), self._config(function))
         except (OSError, ValueError) as error:
             raise exception.RealizeFailed(
                 self.name, assignment.identifier, 'nobody could tell what its guest changed: '
@@ -377,7 +369,7 @@ class PCI(api.DeviceKind):
         problems = {one.address: self._problem(one, self._use_of(one, use, self.tree.function), self.tree.function)
                     for one in members
                     if one.address == function.address or self._spec_of(one) is not None}
-        return problems[function.address] or _group_problem(function, _groups(members), problems)
+        return problems[function.address] or pci_groups.problem(function, pci_groups.of(members), problems)
 
     def _there(self, assignment: DeviceAssignment) -> pci_sysfs.Function:
         """Read the assignment's function.
@@ -534,66 +526,3 @@ class PCI(api.DeviceKind):
             return pci_ports.element(address, port, managed)
         return (f"<hostdev mode='subsystem' type='pci' managed='{managed}'><source><address {address}/></source>"
                 '</hostdev>')
-
-
-def _as_details(function: pci_sysfs.Function, evidence: pci_serials.Evidence, before: _Before,
-                traits: Collection[str]) -> PCIDetails:
-    port = before.port or Port(before.physical_network, '')
-    return PCIDetails(
-        address=function.address, vendor_id=function.vendor_id, product_id=function.product_id,
-        subsystem=function.subsystem or '', serial=evidence.serial, parent_address=function.physfn or '',
-        parent_card=evidence.parent_card, parent_serial=evidence.parent_serial,
-        vf_number=-1 if function.vf_number is None else function.vf_number, device_type=function.device_type,
-        driver=before.driver, disks=before.disks, config=before.config, traits_of_spec=sorted(traits),
-        physical_network=before.physical_network, mac=port.mac, vlan=port.vlan, trusted=port.trusted)
-
-
-def _details_text(function: pci_sysfs.Function, evidence: pci_serials.Evidence, disks: str | None,
-                  traits: frozenset[str], physical_network: str) -> str:
-    return details.to_text(_as_details(
-        function, evidence, _Before(function.driver or '', disks, physical_network=physical_network), traits))
-
-
-_Groups = Mapping[int, Sequence[pci_sysfs.Function]]
-
-
-def _groups(functions: Iterable[pci_sysfs.Function]) -> _Groups:
-    """The functions of each IOMMU group, without bridges, which stay with the host."""
-    groups: dict[int, list[pci_sysfs.Function]] = {}
-    for function in functions:
-        if function.iommu_group is not None and not function.is_bridge:
-            groups.setdefault(function.iommu_group, []).append(function)
-    return groups
-
-
-def _group_problem(function: pci_sysfs.Function, groups: _Groups, problems: Mapping[str, str | None]) -> str | None:
-    """Why no guest can have a function because of its IOMMU group; None if that keeps nobody away.
-
-    :param problems: by address, for each function that is offered, why no guest can have it by itself
-    """
-    group = function.iommu_group
-    if group is None:
-        return None
-    for other in groups.get(group, ()):
-        if other.address == function.address:
-            continue
-        where = f'its IOMMU group {group} also has {other.address}'
-        if other.address == function.physfn:
-            return f'{where}, its physical function, which stays with the host: the platform does not separate them'
-        if other.address not in problems:
-            return f'{where}, which is not offered: a group goes whole'
-        if problems[other.address] is not None:
-            return f'{where}, and {problems[other.address]}'
-    return None
-
-
-def _exclusions(function: pci_sysfs.Function, groups: _Groups) -> tuple[tuple[str, str], ...]:
-    """What else cannot be handed out while somebody has a function, in the form of the stock."""
-    found = []
-    if function.physfn is not None:
-        found.append((f'sriov:{function.physfn}', vocabulary.PART))
-    elif function.total_vfs:
-        found.append((f'sriov:{function.address}', vocabulary.WHOLE))
-    if function.iommu_group is not None and len(groups.get(function.iommu_group, ())) > 1:
-        found.append((f'iommu:{function.iommu_group}', vocabulary.TOGETHER))
-    return tuple(found)

@@ -1,0 +1,42 @@
+"""What the row of a PCI function says: which function it is, and what it goes back to after a guest."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from devicetrack.objects import details
+from devicetrack.objects import PCIDetails
+from devicetrack.objects.network_port import Port
+from devicetrack.virt.libvirt import pci_sysfs
+from devicetrack.virt.libvirt.kinds import pci_serials
+
+
+class Before(NamedTuple):
+    """What a function goes back to after a guest."""
+
+    driver: str
+    disks: str | None
+    config: str = ''
+    physical_network: str = ''
+    port: Port | None = None
+
+
+def as_details(function: pci_sysfs.Function, evidence: pci_serials.Evidence, before: Before,
+               traits: Collection[str]) -> PCIDetails:
+    """What tells a function, and what it goes back to."""
+    port = before.port or Port(before.physical_network, '')
+    return PCIDetails(
+        address=function.address, vendor_id=function.vendor_id, product_id=function.product_id,
+        subsystem=function.subsystem or '', serial=evidence.serial, parent_address=function.physfn or '',
+        parent_card=evidence.parent_card, parent_serial=evidence.parent_serial,
+        vf_number=-1 if function.vf_number is None else function.vf_number, device_type=function.device_type,
+        driver=before.driver, disks=before.disks, config=before.config, traits_of_spec=sorted(traits),
+        physical_network=before.physical_network, mac=port.mac, vlan=port.vlan, trusted=port.trusted)
+
+
+def as_text(function: pci_sysfs.Function, evidence: pci_serials.Evidence, disks: str | None,
+            traits: frozenset[str], physical_network: str) -> str:
+    """The details of a function in stock, as it is now."""
+    return details.to_text(as_details(
+        function, evidence, Before(function.driver or '', disks, physical_network=physical_network), traits))
