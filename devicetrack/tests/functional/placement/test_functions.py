@@ -182,7 +182,7 @@ class OfTheKindTestCase(base.TestCase):
         PlacementReporter(self.direct).sync(manager.providers(), tree.NESTED, manager.classes, manager.complete)
         there = {one.name.removeprefix(f'{self.name}_'): one.uuid for one in self.direct.get_tree(self.node)}
         self.assertEqual({self.name, *(address.upper() for address in (
-            *self.host.disks, self.host.card, *self.host.pair))}, set(there))
+            *self.host.disks, self.host.card, self.host.network_card, *self.host.pair))}, set(there))
         self.assertEqual(self.card, there[self.host.card.upper()])
         self.assertEqual({pci_hosts.CARD: 1, pci_hosts.VF: 3}, {
             name: one.total for name, one in self.direct.get_inventories(self.card).inventories.items()})

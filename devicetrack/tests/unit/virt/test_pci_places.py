@@ -112,4 +112,4 @@ class MoreTestCase(base.TestCase):
 
     def test_rows_that_cannot_be_read_are_left_alone(self) -> None:
         text = details.to_text(row(ONE))
-        self.assertEqual([ONE], list(pci_places.rows({ONE: text, TWO: '{}', THREE: text.replace('1.0', '9.0')})))
+        self.assertEqual([ONE], list(pci_places.rows({ONE: text, TWO: '{}', THREE: text.replace(PCIDetails.VERSION, '9.0')})))
