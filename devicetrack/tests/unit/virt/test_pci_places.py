@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from devicetrack.objects import details
+from devicetrack.objects import PCIDetails
 from devicetrack.tests import base
 from devicetrack.tests.unit.objects import samples
 from devicetrack.virt.libvirt import pci_sysfs
@@ -112,4 +113,6 @@ class MoreTestCase(base.TestCase):
 
     def test_rows_that_cannot_be_read_are_left_alone(self) -> None:
         text = details.to_text(row(ONE))
-        self.assertEqual([ONE], list(pci_places.rows({ONE: text, TWO: '{}', THREE: text.replace(PCIDetails.VERSION, '9.0')})))
+        newer = text.replace(PCIDetails.VERSION, '9.0')
+        self.assertNotEqual(text, newer)
+        self.assertEqual([ONE], list(pci_places.rows({ONE: text, TWO: '{}', THREE: newer})))
