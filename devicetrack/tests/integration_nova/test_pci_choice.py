@@ -187,7 +187,11 @@ class ChoiceTestCase(base.TestCase):
             with_it = self.fits([card], sockets, guest, 'a:1', options)
             self.assertEqual(self.supports([card], sockets, guest, 'a:1'), with_it is not None, str(card))
         taken = self.fits(host, sockets, guest, f'a:{count}', options)
-        self.assertEqual(self.supports(host, sockets, guest, f'a:{count}'), taken is not None)
+        # Nova counts a physical function as one on the guest's nodes, and then refuses it to an alias that asks for
+        # none: the others on other nodes are forgotten by then (PciDeviceStats._filter_pools).
+        counted = host if 'device_type' in said[0] else [
+            card for card in host if card.device_type != fields.PciDeviceType.SRIOV_PF]
+        self.assertEqual(self.supports(counted, sockets, guest, f'a:{count}'), taken is not None)
         for card in host:
             if taken is not None and card.address in taken:
                 self.assertTrue(self.supports([card], sockets, guest, 'a:1'), card)
