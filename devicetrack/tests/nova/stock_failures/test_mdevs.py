@@ -6,7 +6,9 @@ import threading
 from typing import Any
 
 import fixtures
+from nova import conf as nova_conf
 from nova.compute import rpcapi
+from nova.conf import devices as devices_conf
 from nova.tests.fixtures import libvirt as fakelibvirt
 from nova.tests.functional.libvirt import base as nova_base
 from oslo_messaging import exceptions as messaging_exceptions
@@ -107,6 +109,11 @@ class LiveMigrationTestCase(nova_base.LibvirtMigrationMixin, base.MdevGuests):
         # Those that can do it.
         self.FAKE_LIBVIRT_VERSION, self.FAKE_QEMU_VERSION = 8_006_000, 8_001_000
         super().setUp()
+        # With two parents placement chooses the one that another guest gets.
+        devices_conf.register_dynamic_opts(nova_conf.CONF)
+        parent = fakelibvirt.MDEVCAP_DEV1_PCI_ADDR.removeprefix('pci_').replace('_', ':', 2).replace('_', '.')
+        self.flags(device_addresses=[parent],
+                   group=f'mdev_{fakelibvirt.NVIDIA_11_VGPU_TYPE}')
         self.src = self.start_compute_with_vgpu('src')
         self.dest = self.start_compute_with_vgpu('dest')
         self.server = self.boot('src', self.flavor)
