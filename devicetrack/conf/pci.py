@@ -85,9 +85,10 @@ virtual functions are made. ``autoprobe`` says whether drivers of the host take 
 quicker, and right for functions that are for guests alone. Without it the kernel's setting stays. Without ``number``
 none are made.
 
-``private_namespaces`` is for the virtual functions of NVMe controllers. ``true`` says that you have seen to it that no
-namespace is attached to more than one of them: a guest sees every namespace that its controller shares with others.
-Without it no such virtual function is handed out.
+The controllers of the virtual functions of an NVMe disk are brought online before anybody gets them, whether this
+option made these or not. None is handed out that sees, or could attach, a namespace that another controller can have:
+the physical function's controller is asked. ``private_namespaces`` is for a controller that does not tell. ``true``
+says that you have seen to it that no namespace is attached to more than one of them, and nobody looks.
 """),
     cfg.IntOpt('vfs_timeout_s', default=60, min=1, help="""
 Seconds that the kernel may take to make the virtual functions of one physical function. Some drivers take a second for

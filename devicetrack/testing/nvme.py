@@ -6,12 +6,15 @@
     made = controllers.add('0000:01:00.0')                          # one namespace of 1 MiB
     made.sanicap = 0b010
 
-A namespace is a file in the place of its block device. A format makes it zero, and as large as its blocks say.
+A namespace is a file in the place of its block device. A format makes it zero, and as large as its blocks say. A
+physical function's controller has secondary ones for the virtual functions: offline, and with nothing to work with,
+as long as nobody gives them anything.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+import errno
 import os
 import shutil
 import struct
@@ -36,7 +39,8 @@ class Namespace:
 
     def __init__(self, path: str, size: int) -> None:
         self.path, self.size = path, size
-        self.lbaf, self.attached, self.shared, self.zeroes = 0, True, False, True
+        self.lbaf, self.shared, self.zeroes = 0, False, True
+        self.attached_to = {0}
         self.fill(b'\0')
 
     def fill(self, data: bytes) -> None:
@@ -49,12 +53,26 @@ class Namespace:
             return file.read()
 
     @property
+    def attached(self) -> bool:
+        """Whether it is attached to the controller of the function itself."""
+        return 0 in self.attached_to
+
+    @attached.setter
+    def attached(self, attached: bool) -> None:
+        (self.attached_to.add if attached else self.attached_to.discard)(0)
+
+    @property
     def block(self) -> int:
         return 1 << FORMATS[self.lbaf]
 
 
 class Controller:
     """One controller. ``commands`` are the opcodes that it got, without Identify; ``refuses`` are those it refuses.
+
+    ``secondaries`` has, by the number of their virtual function from 1, which is their own too, whether they are
+    online, and how many queues and interrupts they have. ``flexible`` are those that can be given, the physical
+    function's own of these, and what one can have at most, of both sorts. ``others`` are the numbers of other
+    controllers of the subsystem. ``stubborn`` is whether it says that it brought a controller online, and does not.
 
     ``sanitizing`` are the progresses that it tells one after the other before a sanitize operation is over, and
     ``fails`` is whether that fails then.
@@ -68,16 +86,20 @@ class Controller:
         self.refuses: set[int] = set()
         self.sanitizing: list[int] = []
         self.fails = False
+        self.secondaries: dict[int, list[int]] = {}
+        self.flexible = ((8, 0, 2), (4, 0, 1))
+        self.others: set[int] = set()
+        self.stubborn = False
         self.status = (0xFFFF, nvme_admin.NEVER, 0)
 
     def add(self, nsid: int, size: int = MIB) -> Namespace:
         self.namespaces[nsid] = Namespace(os.path.join(self._directory, str(nsid)), size)
         return self.namespaces[nsid]
 
-    def answer(self, command: nvme_admin.Command, size: int) -> bytes:
+    def answer(self, command: nvme_admin.Command, size: int, sent: bytes = b'') -> bytes:
         opcode, nsid = command.opcode, command.nsid
         if opcode == 0x06:
-            return self._identify(command.cdw10, nsid).ljust(size, b'\0')
+            return self._identify(command.cdw10 & 0xFF, nsid, command.cdw10 >> 16).ljust(size, b'\0')
         self.commands.append(opcode)
         if opcode in self.refuses:
             raise nvme_admin.Refused('it', 0x2002)
@@ -85,6 +107,13 @@ class Controller:
             namespace = self.namespaces[nsid]
             namespace.lbaf = command.cdw10 & 0xF
             namespace.fill(b'\0')
+        elif opcode == 0x0D:
+            assert command.cdw10 & 0xF == 1, 'it deletes alone'
+            self.unallocated += self.namespaces.pop(nsid).size
+        elif opcode == 0x15:
+            self._attach(self.namespaces[nsid], command.cdw10 & 0xF, sent)
+        elif opcode == 0x1C:
+            self._virtualize(command.cdw10 & 0xF, command.cdw10 >> 8 & 7, command.cdw10 >> 16, command.cdw11)
         elif opcode == 0x84:
             self.status = 0, nvme_admin.IN_PROGRESS, command.cdw10 & 0b111
         elif opcode == 0x02:
@@ -98,7 +127,52 @@ class Controller:
             return struct.pack('<HHI', *self.status).ljust(size, b'\0')
         return b''
 
-    def _identify(self, cns: int, nsid: int) -> bytes:
+    @staticmethod
+    def _attach(namespace: Namespace, select: int, sent: bytes) -> None:
+        assert len(sent) == 4096, len(sent)
+        count, = struct.unpack_from('<H', sent)
+        named = set(struct.unpack_from(f'<{count}H', sent, 2))
+        if select == 0 and named & namespace.attached_to:
+            raise nvme_admin.Refused('it', 0x118)
+        if select == 1 and not named <= namespace.attached_to:
+            raise nvme_admin.Refused('it', 0x11A)
+        namespace.attached_to ^= named
+
+    def _virtualize(self, action: int, resource: int, cntlid: int, number: int) -> None:
+        if cntlid not in self.secondaries:
+            raise nvme_admin.Refused('it', 0x11F)
+        one = self.secondaries[cntlid]
+        if action == 8:
+            total, primary, most = self.flexible[resource]
+            given = sum(other[1 + resource] for other in self.secondaries.values()) - one[1 + resource]
+            if number > most or primary + given + number > total:
+                raise nvme_admin.Refused('it', 0x121)
+            one[1 + resource] = number
+        elif action == 9:
+            if one[1] < 2 or one[2] < 1:
+                raise nvme_admin.Refused('it', 0x120)
+            one[0] = int(not self.stubborn)
+        else:
+            one[:] = 0, 0, 0
+
+    def _identify(self, cns: int, nsid: int, cntlid: int = 0) -> bytes:
+        if cns == 0x12:
+            return _list(self.namespaces[nsid].attached_to)
+        if cns == 0x13:
+            return _list({0, *self.secondaries, *self.others})
+        if cns == 0x14:
+            data = bytearray(4096)
+            data[4] = 0b11
+            for (total, primary, most), start in zip(self.flexible, (32, 64), strict=True):
+                struct.pack_into('<IIHHHH', data, start, total, 0, primary, 1, most, 1)
+            return bytes(data)
+        if cns == 0x15:
+            if not self.secondaries:
+                raise nvme_admin.Refused('it', 0x002)
+            listed = [(number, one) for number, one in sorted(self.secondaries.items()) if number >= cntlid]
+            return bytes([len(listed)]).ljust(32, b'\0') + b''.join(
+                struct.pack('<HHB3xHHH', number, 0, one[0], number, *one[1:]).ljust(32, b'\0')
+                for number, one in listed)
         if cns == nvme_admin.CONTROLLER:
             data = bytearray(4096)
             struct.pack_into('<H', data, 256, self.oacs)
@@ -118,6 +192,10 @@ class Controller:
         return bytes(data)
 
 
+def _list(cntlids: set[int]) -> bytes:
+    return struct.pack(f'<{len(cntlids) + 1}H', len(cntlids), *sorted(cntlids))
+
+
 class Controllers(fixtures.Fixture):
     """The controllers of a made host, by the addresses of their functions: ``controllers``."""
 
@@ -129,7 +207,8 @@ class Controllers(fixtures.Fixture):
 
     def _setUp(self) -> None:
         for module, name, made in ((nvme_controllers, 'open_controller', self._open_controller),
-                                   (nvme_admin, 'submit', self._submit), (formatting, 'run', self._format),
+                                   (nvme_admin, 'submit', self._submit),
+                                   (nvme_admin, 'rescan', self._rescan), (formatting, 'run', self._format),
                                    (root, 'open_disk', self._open_disk)):
             self.useFixture(fixtures.MonkeyPatch(f'{module.__name__}.{name}', made))
 
@@ -140,13 +219,25 @@ class Controllers(fixtures.Fixture):
         self.show(address)
         return controller
 
+    def add_secondaries(self, address: str) -> Controller:
+        """Give a physical function a controller with a secondary one for each function that it can have.
+
+        Each has a namespace of its own, of which the number is one more than that of the function, from 1.
+        """
+        controller = self.add(address)
+        total = self._host.total_vfs_of(address)
+        controller.secondaries = {number: [0, 0, 0] for number in range(1, total + 1)}
+        for number in controller.secondaries:
+            controller.add(number + 1).attached_to = {number}
+        return controller
+
     def show(self, address: str) -> None:
         """Let the host's driver look again at the namespaces of a controller."""
         name = self._host.controller_of(address)
         directory = self._host.path(address, f'nvme/{name}')
         self._put(os.path.join(directory, 'state'), 'live')
         for entry in os.listdir(directory):
-            if entry.startswith(f'{name}n') and entry != f'{name}n1':
+            if entry.startswith(f'{name}n'):
                 shutil.rmtree(os.path.join(directory, entry))
         for nsid, namespace in self.controllers[address].namespaces.items():
             if namespace.attached:
@@ -157,6 +248,9 @@ class Controllers(fixtures.Fixture):
                 self._put(os.path.join(inside, 'queue/logical_block_size'), str(namespace.block))
 
     def _open_controller(self, _sysfs: str, address: str) -> int:
+        root.function(self._host.root, address)
+        if address not in self.controllers:
+            raise OSError(errno.ENODEV, f'{address} has no NVMe controller now')
         fd = os.open('/dev/null', os.O_RDWR | os.O_CLOEXEC)
         self._open[fd] = address
         return fd
@@ -164,12 +258,15 @@ class Controllers(fixtures.Fixture):
     def _open_disk(self, _sysfs: str, address: str, name: str, _size_bytes: int, _writing: bool) -> int:
         return os.open(self.controllers[address].namespaces[int(name.rpartition('n')[2])].path, os.O_RDWR)
 
-    def _submit(self, fd: int, command: nvme_admin.Command, size: int = 0) -> bytes:
+    def _submit(self, fd: int, command: nvme_admin.Command, size: int = 0, data: bytes = b'') -> bytes:
         address = self._open[fd]
-        answer = self.controllers[address].answer(command, size)
+        answer = self.controllers[address].answer(command, size, data)
         if command.opcode == 0x80:
             self.show(address)
         return answer
+
+    def _rescan(self, fd: int) -> None:
+        self.show(self._open[fd])
 
     @staticmethod
     def _format(_name: str, fd: int, _disks: Sequence[int], _lock_fd: int, nsid: int, wanted: nvme_admin.Format,

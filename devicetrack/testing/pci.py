@@ -317,6 +317,10 @@ class PCIHost(fixtures.Fixture):
             return os.path.basename(os.readlink(self.path(address, 'driver')))
         return None
 
+    def total_vfs_of(self, address: str) -> int:
+        """How many virtual functions a function can have."""
+        return self._functions[address].kind.total_vfs
+
     def vfs_of(self, address: str) -> list[str]:
         """The virtual functions that a function has now."""
         return [vf for vf, function in self._functions.items() if function.physfn == address]
@@ -448,6 +452,7 @@ class PCIHost(fixtures.Fixture):
             # As in the kernel, an interface that comes again has another number.
             self._interfaces.append(name)
             self._put(os.path.join(directory, 'ifindex'), f'{self._first_interface + len(self._interfaces)}\n')
+            self._put(os.path.join(directory, 'flags'), '0x1003\n')
         if number:
             self._numbers[name] = f'{number}:{self._next_number}'
             self._next_number += 1
@@ -480,6 +485,12 @@ class PCIHost(fixtures.Fixture):
         if link_local:
             self._append('net/ipv6_route', f'fe80{0:028x} 40 {0:032x} 00 {0:032x} 00000100 00000001 00000000 00000001 '
                                            f'{interface:>8}\n')
+        self.turn_up(interface)
+
+    def turn_down(self, interface: str) -> None:
+        self._put(self._at('class/net', interface, 'flags'), '0x1002\n')
+
+    def turn_up(self, interface: str) -> None:
         self._put(self._at('class/net', interface, 'flags'), '0x1003\n')
 
     def build_interface(self, name: str, on: str) -> None:

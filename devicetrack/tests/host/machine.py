@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
+import functools
 import importlib.metadata
 import os
 import pathlib
@@ -56,6 +57,7 @@ LABEL_MIB = 16
 DISKS = ('disk-a', 'disk-b')
 OTHER_DISK = 'disk-c'                           # in no slot
 SPLIT = 'split'
+PARTS = {2: 'part-a', 3: 'part-b'}              # private namespaces of it, attached to no controller
 DISK_MIB = 64
 
 # Where the project is, and what runs its programs.
@@ -96,6 +98,23 @@ ADDRESSES = {'host-a': '192.0.2.1', 'host-b': '192.0.2.2'}
 # Where a machine reaches the services that it is given, and where it is itself on the way to them.
 SERVICES = '10.0.2.100'
 OWN_ADDRESS = '10.0.2.15/24'
+
+
+@functools.cache
+def listed_devices() -> bytes:
+    listed = subprocess.run(['qemu-system-x86_64', '-device', 'help'], stdout=subprocess.PIPE, timeout=60, check=True)
+    return listed.stdout
+
+
+def emulates(device: str) -> bool:
+    """Whether the QEMU here knows a device."""
+    return f'name "{device}",'.encode() in listed_devices()
+
+
+@functools.cache
+def qemu_version() -> str:
+    said = subprocess.run(['qemu-system-x86_64', '--version'], stdout=subprocess.PIPE, timeout=60, check=True)
+    return said.stdout.decode().partition('\n')[0]
 
 
 class Link:
@@ -315,19 +334,26 @@ class Machine:
                             '-drive', f'if=none,id={serial},format=raw,discard=unmap,file={self._path(serial)}',
                             '-device', f'nvme,id=slot{number},bus=port{number},serial={serial},drive={serial}']
             command += [
-                # A disk that can have virtual functions, and one namespace.
+                # A disk that can have virtual functions, a namespace of its own, and two for these.
                 '-device', 'pcie-root-port,id=split,chassis=20,slot=20',
                 '-drive', f'if=none,id={SPLIT},format=raw,discard=unmap,file={self._path(SPLIT)}',
                 '-device', f'nvme-subsys,id=subsystem,nqn={SPLIT}',
                 '-device', f'nvme,id=controller,bus=split,serial={SPLIT},subsys=subsystem,sriov_max_vfs=4,'
                            'sriov_vq_flexible=8,sriov_vi_flexible=4,max_ioqpairs=10,msix_qsize=9',
-                '-device', f'nvme-ns,bus=controller,drive={SPLIT},nsid=1,shared=on',
+                '-device', f'nvme-ns,bus=controller,drive={SPLIT},nsid=1,shared=off',
+                *(word for nsid, name in PARTS.items() for word in (
+                    '-drive', f'if=none,id={name},format=raw,discard=unmap,file={self._path(name)}',
+                    '-device', f'nvme-ns,bus=controller,drive={name},nsid={nsid},shared=off,detached=on')),
                 # Three functions that the bus does not keep apart, so that they are one IOMMU group.
                 '-device', 'pcie-root-port,id=shared,chassis=21,slot=21',
                 '-device', 'pcie-pci-bridge,id=bridge,bus=shared',
                 '-device', 'e1000,bus=bridge,addr=1.0', '-device', 'edu,bus=bridge,addr=2.0',
                 '-device', 'pci-testdev,bus=bridge,addr=3.0',
             ]
+            if emulates('igb'):
+                # A network card that can have virtual functions. Its cable leads nowhere.
+                command += ['-device', 'pcie-root-port,id=network,chassis=22,slot=22',
+                            '-netdev', 'hubport,id=card,hubid=1', '-device', 'igb,bus=network,netdev=card']
         # A slot is a serial number, which the labels name. QEMU shows NVDIMMs to the host as a hash orders their names.
         for position, number in enumerate(nvdimms):
             command += [
@@ -443,7 +469,7 @@ class Machine:
                 disk.truncate(128 * MIB)
             subprocess.run(['mke2fs', '-q', '-t', 'ext4', '-E', 'lazy_itable_init=0', '-d', job, self._path('job.img')],
                            check=True)
-        for name in (*DISKS, OTHER_DISK, SPLIT) if self._functions else ():
+        for name in (*DISKS, OTHER_DISK, SPLIT, *PARTS.values()) if self._functions else ():
             with open(self._path(name), 'xb') as disk:
                 disk.truncate(DISK_MIB * MIB)
         for number in range(NVDIMMS):

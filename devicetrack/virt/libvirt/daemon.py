@@ -234,6 +234,26 @@ def nvme_read_namespaces(address: str) -> list[tuple[int, bool, tuple[Any, ...]]
 
 
 @context.entrypoint
+def nvme_read_subsystem(address: str) -> tuple[Any, ...]:
+    return nvme_controllers.read_subsystem(root.SYSFS, address)
+
+
+@context.entrypoint
+def nvme_bring_online(address: str) -> None:
+    nvme_controllers.bring_online(root.SYSFS, address)
+
+
+@context.entrypoint
+def nvme_attach(address: str, disks: Sequence[tuple[str, int]], nsid: int, is_to_be: bool) -> None:
+    nvme_controllers.attach(root.SYSFS, address, disks, nsid, is_to_be)
+
+
+@context.entrypoint
+def nvme_delete_namespace(address: str, disks: Sequence[tuple[str, int]], nsid: int) -> None:
+    nvme_controllers.delete_namespace(root.SYSFS, address, disks, nsid)
+
+
+@context.entrypoint
 def format_nvme_namespace(address: str, disks: Sequence[tuple[str, int]], nsid: int, wanted: Sequence[Any], erase: int,
                           timeout_s: int) -> None:
     nvme_controllers.format_namespace(root.SYSFS, address, disks, nsid, wanted, erase, timeout_s)

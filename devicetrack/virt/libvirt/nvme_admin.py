@@ -10,6 +10,7 @@ This module imports nothing of the project: a program that outlives the service 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 import ctypes
 import errno
 import fcntl
@@ -20,6 +21,9 @@ from typing import NamedTuple
 # Opcodes of the admin command set.
 _GET_LOG_PAGE: Final = 0x02
 _IDENTIFY: Final = 0x06
+_NAMESPACE_MANAGEMENT: Final = 0x0D
+_NAMESPACE_ATTACHMENT: Final = 0x15
+_VIRTUALIZATION_MANAGEMENT: Final = 0x1C
 _FORMAT_NVM: Final = 0x80
 _SANITIZE: Final = 0x84
 
@@ -29,9 +33,26 @@ CONTROLLER: Final = 0x01
 ACTIVE: Final = 0x02                # identifiers of the namespaces that are attached to the controller
 ALLOCATED: Final = 0x10             # those of all namespaces of the NVM subsystem
 ALLOCATED_NAMESPACE: Final = 0x11   # as NAMESPACE, of one that may be attached to no controller
+ATTACHED_TO: Final = 0x12           # the controllers that a namespace is attached to
+CONTROLLERS: Final = 0x13           # those of the NVM subsystem
+CAPABILITIES: Final = 0x14          # of a primary controller: what it can give to secondary ones
+SECONDARIES: Final = 0x15           # the secondary controllers of a primary one
 PAGE: Final = 4096                  # bytes of every answer to Identify
 _NAMESPACES_A_LIST: Final = PAGE // 4
+_SECONDARIES_A_LIST: Final = 127
 _LAST_NSID: Final = 0xFFFFFFFD
+
+# Namespace Management and Namespace Attachment: the values of SEL.
+_DELETE: Final = 1
+_ATTACH, _DETACH = 0, 1
+_MOST_CONTROLLERS: Final = PAGE // 2 - 1
+
+# Virtualization Management: the actions on a secondary controller, and the resources that it is given.
+OFFLINE: Final = 7
+ASSIGN: Final = 8
+ONLINE: Final = 9
+QUEUES: Final = 0
+INTERRUPTS: Final = 1
 
 # Get Log Page: the Sanitize Status log.
 _SANITIZE_STATUS: Final = 0x81
@@ -73,6 +94,9 @@ _STATUS: Final = {
     0x001: ' (invalid opcode)', 0x002: ' (invalid field)', 0x00B: ' (invalid namespace or format)',
     0x01C: ' (sanitize failed)', 0x01D: ' (sanitize in progress)', 0x020: ' (namespace is write protected)',
     0x084: ' (format in progress)', 0x10A: ' (invalid format)', 0x117: ' (sanitize prohibited)',
+    0x118: ' (namespace already attached)', 0x119: ' (namespace is private)', 0x11A: ' (namespace not attached)',
+    0x11F: ' (invalid controller identifier)', 0x120: ' (invalid secondary controller state)',
+    0x121: ' (invalid number of controller resources)', 0x122: ' (invalid resource identifier)',
     0x286: ' (access denied)'}
 
 
@@ -89,13 +113,14 @@ class Command(ctypes.Structure):
 
 # _IOWR('N', 0x41, struct nvme_passthru_cmd) (asm-generic/ioctl.h)
 IOCTL: Final = 3 << 30 | ctypes.sizeof(Command) << 16 | ord('N') << 8 | 0x41
+RESCAN: Final = ord('N') << 8 | 0x46        # _IO('N', 0x46)
 
 
 class Controller(NamedTuple):
     """What is asked of the Identify Controller data structure.
 
     ``total_bytes`` and ``unallocated_bytes`` are 0 where the controller has no namespace management. ``fna`` is of
-    Format NVM, ``sanicap`` of Sanitize.
+    Format NVM, ``sanicap`` of Sanitize. ``cntlid`` is its number in its NVM subsystem.
     """
 
     formats: bool
@@ -104,6 +129,7 @@ class Controller(NamedTuple):
     unallocated_bytes: int
     sanicap: int
     fna: int
+    cntlid: int = 0
 
     @property
     def formats_cryptographically(self) -> bool:
@@ -151,6 +177,30 @@ class Namespace(NamedTuple):
         return self.blocks * self.block_bytes
 
 
+class Resource(NamedTuple):
+    """What a primary controller says of one sort of flexible resources: queues, or interrupts.
+
+    ``total`` is how many there are, ``primary`` how many of them it has itself, and ``most`` how many one secondary
+    controller can have. They are best given in multiples of ``granularity``.
+    """
+
+    is_flexible: bool
+    total: int
+    primary: int
+    most: int
+    granularity: int
+
+
+class Secondary(NamedTuple):
+    """A secondary controller: its number, the number of its virtual function from 1, and what it was given."""
+
+    cntlid: int
+    is_online: bool
+    vf: int
+    queues: int
+    interrupts: int
+
+
 class SanitizeStatus(NamedTuple):
     """The Sanitize Status log page. ``progress`` goes from 0 to 65535; ``action`` is that of the last operation."""
 
@@ -166,8 +216,34 @@ class SanitizeStatus(NamedTuple):
 # -- what is sent -----------------------------------------------------------------------------------------------------
 
 
-def identify_command(cns: int, nsid: int = 0) -> Command:
-    return Command(opcode=_IDENTIFY, nsid=nsid, cdw10=cns, timeout_ms=_IDENTIFY_TIMEOUT_S * 1000)
+def identify_command(cns: int, nsid: int = 0, cntlid: int = 0) -> Command:
+    return Command(opcode=_IDENTIFY, nsid=nsid, cdw10=cns | cntlid << 16, timeout_ms=_IDENTIFY_TIMEOUT_S * 1000)
+
+
+def delete_command(nsid: int) -> Command:
+    """Namespace Management: delete a namespace, which is detached from every controller then."""
+    return Command(opcode=_NAMESPACE_MANAGEMENT, nsid=nsid, cdw10=_DELETE, timeout_ms=_IDENTIFY_TIMEOUT_S * 1000)
+
+
+def attachment_command(nsid: int, attach: bool) -> Command:
+    """Namespace Attachment. The controllers are in the data: :func:`controller_list`."""
+    return Command(opcode=_NAMESPACE_ATTACHMENT, nsid=nsid, cdw10=_ATTACH if attach else _DETACH,
+                   timeout_ms=_IDENTIFY_TIMEOUT_S * 1000)
+
+
+def controller_list(cntlids: Sequence[int]) -> bytes:
+    return struct.pack(f'<{len(cntlids) + 1}H', len(cntlids), *sorted(cntlids)).ljust(PAGE, b'\0')
+
+
+def virtualization_command(cntlid: int, action: int, resource: int = 0, number: int = 0) -> Command:
+    """Virtualization Management of a secondary controller.
+
+    :param action: :data:`OFFLINE`, :data:`ASSIGN` or :data:`ONLINE`
+    :param resource: to assign, :data:`QUEUES` or :data:`INTERRUPTS`
+    :param number: to assign, how many
+    """
+    return Command(opcode=_VIRTUALIZATION_MANAGEMENT, cdw10=action | resource << 8 | cntlid << 16, cdw11=number,
+                   timeout_ms=_IDENTIFY_TIMEOUT_S * 1000)
 
 
 def format_command(nsid: int, wanted: Format, erase: int, timeout_s: int) -> Command:
@@ -199,7 +275,8 @@ def read_controller(data: bytes) -> Controller:
     sanicap, = struct.unpack_from('<I', data, 328)
     manages = bool(oacs & 1 << 3)
     total, unallocated = (int.from_bytes(data[start:start + 16], 'little') if manages else 0 for start in (280, 296))
-    return Controller(bool(oacs & 1 << 1), manages, total, unallocated, sanicap, data[524])
+    cntlid, = struct.unpack_from('<H', data, 78)
+    return Controller(bool(oacs & 1 << 1), manages, total, unallocated, sanicap, data[524], cntlid)
 
 
 def read_namespace(data: bytes) -> Namespace:
@@ -226,6 +303,30 @@ def read_list(data: bytes) -> list[int]:
     return found
 
 
+def read_controllers(data: bytes) -> list[int]:
+    """The numbers of a controller list."""
+    count, = struct.unpack_from('<H', data)
+    return list(struct.unpack_from(f'<{min(count, _MOST_CONTROLLERS)}H', data, 2))
+
+
+def read_capabilities(data: bytes) -> dict[int, Resource]:
+    """What a primary controller has of :data:`QUEUES` and :data:`INTERRUPTS`."""
+    found = {}
+    for resource, start in ((QUEUES, 32), (INTERRUPTS, 64)):
+        total, _assigned, primary, _private, most, granularity = struct.unpack_from('<IIHHHH', data, start)
+        found[resource] = Resource(bool(data[4] & 1 << resource), total, primary, most, granularity)
+    return found
+
+
+def read_secondaries(data: bytes) -> list[Secondary]:
+    """The entries of a secondary controller list: at most 127 of 32 bytes, after 32 bytes."""
+    found = []
+    for number in range(min(data[0], _SECONDARIES_A_LIST)):
+        cntlid, _primary, state, vf, queues, interrupts = struct.unpack_from('<HHB3xHHH', data, 32 * (number + 1))
+        found.append(Secondary(cntlid, bool(state & 1), vf, queues, interrupts))
+    return found
+
+
 def read_sanitize_status(data: bytes) -> SanitizeStatus:
     progress, status, command = struct.unpack_from('<HHI', data)
     return SanitizeStatus(progress, status & 0b111, command & 0b111)
@@ -234,17 +335,18 @@ def read_sanitize_status(data: bytes) -> SanitizeStatus:
 # -- the ioctl --------------------------------------------------------------------------------------------------------
 
 
-def submit(fd: int, command: Command, size: int = 0) -> bytes:
+def submit(fd: int, command: Command, size: int = 0, data: bytes = b'') -> bytes:
     """Send a command to the controller whose device is open, and wait for its answer. Nothing ends this wait early.
 
     :param size: how many bytes the controller writes
-    :returns: these bytes
+    :param data: what the controller reads, in the place of that
+    :returns: the bytes that it wrote
     :raises Refused: the controller refused it
     :raises OSError: EACCES: the kernel refused it, because this process has no CAP_SYS_ADMIN; else, it was not sent, or
         nobody knows what became of it
     """
-    buffer = ctypes.create_string_buffer(size) if size else None
-    command.addr, command.data_len = (ctypes.addressof(buffer), size) if buffer is not None else (0, 0)
+    buffer = ctypes.create_string_buffer(data or size, len(data) or size) if data or size else None
+    command.addr, command.data_len = (ctypes.addressof(buffer), len(buffer)) if buffer is not None else (0, 0)
     status = fcntl.ioctl(fd, IOCTL, command)
     if status:
         raise Refused(_NAMES[command.opcode], status)
@@ -252,7 +354,9 @@ def submit(fd: int, command: Command, size: int = 0) -> bytes:
 
 
 _NAMES: Final = {_GET_LOG_PAGE: 'Get Log Page', _IDENTIFY: 'Identify', _FORMAT_NVM: 'Format NVM',
-                 _SANITIZE: 'Sanitize'}
+                 _SANITIZE: 'Sanitize', _NAMESPACE_MANAGEMENT: 'Namespace Management',
+                 _NAMESPACE_ATTACHMENT: 'Namespace Attachment',
+                 _VIRTUALIZATION_MANAGEMENT: 'Virtualization Management'}
 
 
 def identify_controller(fd: int) -> Controller:
@@ -276,6 +380,68 @@ def namespaces(fd: int, cns: int) -> list[int]:
         found += more
         if len(more) < _NAMESPACES_A_LIST or found[-1] >= _LAST_NSID:
             return found
+
+
+def controllers(fd: int) -> list[int]:
+    """List the numbers of the controllers of the NVM subsystem.
+
+    :raises OSError: as :func:`submit`
+    """
+    return read_controllers(submit(fd, identify_command(CONTROLLERS), PAGE))
+
+
+def attached_to(fd: int, nsid: int) -> list[int]:
+    """List the numbers of the controllers that a namespace is attached to.
+
+    :raises OSError: as :func:`submit`
+    """
+    return read_controllers(submit(fd, identify_command(ATTACHED_TO, nsid), PAGE))
+
+
+def secondaries(fd: int) -> list[Secondary]:
+    """List the secondary controllers of a primary one.
+
+    :raises OSError: as :func:`submit`
+    """
+    found: list[Secondary] = []
+    while True:
+        more = read_secondaries(submit(fd, identify_command(
+            SECONDARIES, cntlid=found[-1].cntlid + 1 if found else 0), PAGE))
+        found += more
+        if len(more) < _SECONDARIES_A_LIST:
+            return found
+
+
+def capabilities(fd: int) -> dict[int, Resource]:
+    """Ask a primary controller what it can give to secondary ones.
+
+    :raises OSError: as :func:`submit`
+    """
+    return read_capabilities(submit(fd, identify_command(CAPABILITIES), PAGE))
+
+
+def attach(fd: int, nsid: int, cntlids: Sequence[int], is_to_be: bool) -> None:
+    """Attach a namespace to controllers, or detach it.
+
+    :raises OSError: as :func:`submit`
+    """
+    submit(fd, attachment_command(nsid, is_to_be), data=controller_list(cntlids))
+
+
+def delete_namespace(fd: int, nsid: int) -> None:
+    """Delete a namespace and all that is in it.
+
+    :raises OSError: as :func:`submit`
+    """
+    submit(fd, delete_command(nsid))
+
+
+def rescan(fd: int) -> None:
+    """Have the driver look again for the namespaces of a controller: not every controller tells it.
+
+    :raises OSError: the kernel refuses it
+    """
+    fcntl.ioctl(fd, RESCAN)
 
 
 def format_namespace(fd: int, nsid: int, wanted: Format, erase: int, timeout_s: int) -> None:

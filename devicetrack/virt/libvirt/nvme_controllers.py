@@ -22,6 +22,9 @@ from devicetrack.virt.libvirt import root
 
 _CONTROLLER = re.compile(r'nvme[0-9]+')
 _MAX_TIMEOUT_S = 7 * 24 * 3600
+# What a secondary controller has when it is of use: queues for administration and for data, and an interrupt.
+_LEAST_QUEUES = 2
+_LEAST_INTERRUPTS = 1
 _MAX_NSID = 2**32 - 3               # the greatest identifier that names one namespace
 
 
@@ -82,6 +85,65 @@ def _fields(namespace: nvme_admin.Namespace) -> tuple[Any, ...]:
     return tuple(namespace._replace(format=tuple(namespace.format)))    # type: ignore[arg-type]
 
 
+def read_subsystem(sysfs: str, address: str) -> tuple[list[tuple[Any, ...]], list[tuple[int, bool, list[int]]]]:
+    """As :func:`devicetrack.virt.libvirt.privileged.read_nvme_subsystem`, as the fields of its answer."""
+    with _opened(sysfs, address) as fd:
+        secondaries = [tuple(one) for one in nvme_admin.secondaries(fd)]
+        namespaces = [(nsid, nvme_admin.identify_namespace(fd, nsid, nvme_admin.ALLOCATED_NAMESPACE).shared,
+                       nvme_admin.attached_to(fd, nsid))
+                      for nsid in nvme_admin.namespaces(fd, nvme_admin.ALLOCATED)]
+        return secondaries, namespaces
+
+
+def bring_online(sysfs: str, address: str) -> None:
+    """As :func:`devicetrack.virt.libvirt.privileged.bring_nvme_online`."""
+    directory = root.function(sysfs, address)
+    if not os.path.lexists(os.path.join(directory, 'physfn')):
+        raise OSError(errno.EINVAL, f'{address} is no virtual function')
+    physfn = os.path.basename(root.below(sysfs, os.path.join(directory, 'physfn')))
+    vfs = root.numbered_vfs(root.function(sysfs, physfn))
+    number = next((number for number, one in vfs.items() if one == address), None)
+    if number is None:
+        raise OSError(errno.ENODEV, f'{physfn} does not have {address} as a virtual function')
+    with _opened(sysfs, physfn) as fd:
+        one = _secondary(fd, number + 1)
+        if not one.is_online:
+            # A guest that has it would lose what it does just now: the controller begins anew.
+            root.check_no_guest(sysfs, address)
+            for resource, least, has in ((nvme_admin.QUEUES, _LEAST_QUEUES, one.queues),
+                                         (nvme_admin.INTERRUPTS, _LEAST_INTERRUPTS, one.interrupts)):
+                of = nvme_admin.capabilities(fd)[resource]
+                if of.is_flexible and has < least:
+                    nvme_admin.submit(fd, nvme_admin.virtualization_command(
+                        one.cntlid, nvme_admin.ASSIGN, resource, share(of, len(vfs), least)))
+            nvme_admin.submit(fd, nvme_admin.virtualization_command(one.cntlid, nvme_admin.ONLINE))
+            one = _secondary(fd, number + 1)
+        if not one.is_online:
+            raise OSError(errno.EIO, f'its secondary controller {one.cntlid} is offline after it was brought online')
+
+
+def _secondary(fd: int, vf: int) -> nvme_admin.Secondary:
+    found = [one for one in nvme_admin.secondaries(fd) if one.vf == vf]
+    if len(found) != 1:
+        raise OSError(errno.ENODEV, f'its physical function names {len(found)} secondary controllers for it')
+    return found[0]
+
+
+def share(of: nvme_admin.Resource, vfs: int, least: int) -> int:
+    """How many flexible resources each of so many virtual functions gets, so that all can have as many.
+
+    :raises OSError: there are not enough
+    """
+    each = min((of.total - of.primary) // max(vfs, 1), of.most)
+    if of.granularity and each - each % of.granularity >= least:
+        each -= each % of.granularity
+    if each < least:
+        raise OSError(errno.ENOSPC, f'of {of.total} flexible resources the physical function has {of.primary}, and '
+                                    f'{vfs} virtual functions need {least} each, of which one can have {of.most}: '
+                                    'make fewer, or give the physical function less (nvme virt-mgmt -a 1)')
+    return each
+
+
 @contextlib.contextmanager
 def to_erase(sysfs: str, address: str, disks: Sequence[tuple[str, int]]) -> Iterator[tuple[int, list[int]]]:
     """Open a controller and all disks of it, which nobody uses and nobody else can open meanwhile.
@@ -114,6 +176,48 @@ def format_namespace(sysfs: str, address: str, disks: Sequence[tuple[str, int]],
     form = check_format(nsid, wanted, erase, timeout_s)
     with to_erase(sysfs, address, disks) as (fd, _disks):
         nvme_admin.format_namespace(fd, nsid, form, erase, timeout_s)
+
+
+def attach(sysfs: str, address: str, disks: Sequence[tuple[str, int]], nsid: int, is_to_be: bool) -> None:
+    """As :func:`devicetrack.virt.libvirt.privileged.attach_nvme_namespace`."""
+    check_namespace(nsid)
+    if type(is_to_be) is not bool:
+        raise OSError(errno.EINVAL, 'neither to attach nor to detach')
+    with to_erase(sysfs, address, disks) as (fd, _disks):
+        nvme_admin.attach(fd, nsid, [nvme_admin.identify_controller(fd).cntlid], is_to_be)
+        nvme_admin.rescan(fd)
+
+
+def delete_namespace(sysfs: str, address: str, disks: Sequence[tuple[str, int]], nsid: int) -> None:
+    """As :func:`devicetrack.virt.libvirt.privileged.delete_nvme_namespace`."""
+    check_namespace(nsid)
+    with to_erase(sysfs, address, disks) as (fd, _disks):
+        # Another controller's owner may have made it, and nobody here knows who that is.
+        own = {nvme_admin.identify_controller(fd).cntlid}
+        others = set(nvme_admin.controllers(fd)) - own - _secondaries_without_owner(sysfs, address, fd)
+        if others:
+            raise OSError(errno.EBUSY, f'the controllers {", ".join(map(str, sorted(others)))} of its NVM subsystem '
+                                       f'may have made namespace {nsid}')
+        attached = nvme_admin.attached_to(fd, nsid)
+        if attached:
+            nvme_admin.attach(fd, nsid, attached, False)
+        nvme_admin.delete_namespace(fd, nsid)
+        nvme_admin.rescan(fd)
+
+
+def _secondaries_without_owner(sysfs: str, address: str, fd: int) -> set[int]:
+    """The numbers of those secondary controllers whose virtual functions do not exist."""
+    vfs = root.numbered_vfs(root.function(sysfs, address))
+    try:
+        return {one.cntlid for one in nvme_admin.secondaries(fd) if one.vf - 1 not in vfs}
+    except nvme_admin.Refused:
+        return set()                            # it is no primary controller
+
+
+def check_namespace(nsid: int) -> None:
+    """:raises OSError: it is no identifier of one namespace"""
+    if type(nsid) is not int or not 1 <= nsid <= _MAX_NSID:
+        raise OSError(errno.EINVAL, 'not the identifier of a namespace')
 
 
 def start_sanitize(sysfs: str, address: str, disks: Sequence[tuple[str, int]], action: int) -> None:

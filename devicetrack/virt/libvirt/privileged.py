@@ -3,7 +3,8 @@
 It lists namespaces, opens their devices or a VFIO group, removes mediated devices that nobody has open, their
 definitions and lost ones, and sets the vGPU type of a virtual function. It gives PCI functions to drivers and takes
 them away, resets them, makes their virtual functions, gives these their MAC addresses and VLANs, and reads serial
-numbers. It asks the controllers of NVMe disks what they have, and has them erase it. A service that runs as root does
+numbers. It asks the controllers of NVMe disks what they have, has them erase it, puts their namespaces back, and brings
+those of virtual functions online. A service that runs as root does
 it itself. Any other service uses oslo.privsep, whose daemon runs these functions and no others. The daemon opens a
 device and sends the descriptor through a unix socket of the caller (SCM_RIGHTS, unix(7)). So a child of the service can
 wipe the device: it outlives the service and the daemon if need be, and its only right is the descriptor.
@@ -205,7 +206,8 @@ def set_vfs(sysfs: str, address: str, number: int, autoprobe: bool | None = None
     """Make virtual functions of a physical function that has none. It blocks until they are there.
 
     :param number: how many, at least 1
-    :param autoprobe: whether a driver of the host takes them; None leaves that as it is
+    :param autoprobe: whether a driver of the host takes them; None leaves that as it is. None takes those of an NVMe
+        controller before they are online: :func:`bring_nvme_online`, :func:`probe`
     :param timeout_s: how long this process waits. The privileged daemon waits until the kernel answers
     :raises OSError: EBUSY: it has virtual functions already, or somebody uses it, as :func:`unbind` says; else, it
         cannot have so many (ERANGE), its driver cannot make any (ENOENT), no answer in time (ETIMEDOUT; they may come
@@ -277,6 +279,62 @@ def read_nvme_namespaces(sysfs: str, address: str) -> Mapping[int, KnownNamespac
     return {nsid: KnownNamespace(attached, namespace._replace(format=nvme_admin.Format(*namespace.format)))
             for nsid, attached, fields in _run_nvme(sysfs, 'read_namespaces', address)
             for namespace in [nvme_admin.Namespace(*fields)]}
+
+
+class NVMeSubsystem(NamedTuple):
+    """What a primary controller says of its NVM subsystem.
+
+    ``secondaries`` are its secondary controllers by the numbers of their virtual functions, from 0. ``attached`` has,
+    for each namespace, the numbers of the controllers that it is attached to, and ``shared`` those namespaces that may
+    be attached to several.
+    """
+
+    secondaries: Mapping[int, nvme_admin.Secondary]
+    attached: Mapping[int, Sequence[int]]
+    shared: frozenset[int]
+
+
+def read_nvme_subsystem(sysfs: str, address: str) -> NVMeSubsystem:
+    """Ask the controller of a physical function for its secondary controllers, and for all namespaces.
+
+    :raises OSError: as :func:`read_nvme_controller`
+    """
+    secondaries, namespaces = _run_nvme(sysfs, 'read_subsystem', address)
+    return NVMeSubsystem({one.vf - 1: one for one in (nvme_admin.Secondary(*fields) for fields in secondaries)},
+                         {nsid: tuple(attached) for nsid, _shared, attached in namespaces},
+                         frozenset(nsid for nsid, shared, _attached in namespaces if shared))
+
+
+def bring_nvme_online(sysfs: str, address: str) -> None:
+    """Bring the secondary controller of a virtual function online, with queues and interrupts if it has none.
+
+    Each virtual function gets as many as all others can get, too. Nothing happens if it is online.
+
+    :param address: of the virtual function
+    :raises OSError: EBUSY: a guest has it; ENOSPC: there are not enough queues or interrupts; EIO: it is offline
+        afterwards; else as :func:`read_nvme_controller`
+    """
+    _run_nvme(sysfs, 'bring_online', address)
+
+
+def attach_nvme_namespace(sysfs: str, address: str, disks: Sequence[tuple[str, int]], nsid: int,
+                          is_to_be: bool) -> None:
+    """Attach a namespace to the controller of a PCI function, or detach it from that controller.
+
+    :param disks: as for :func:`format_nvme_namespace`
+    :raises OSError: as :func:`format_nvme_namespace`
+    """
+    _run_nvme(sysfs, 'attach', address, list(disks), nsid, is_to_be)
+
+
+def delete_nvme_namespace(sysfs: str, address: str, disks: Sequence[tuple[str, int]], nsid: int) -> None:
+    """Delete a namespace of the controller of a PCI function, and all that is in it.
+
+    :param disks: as for :func:`format_nvme_namespace`
+    :raises OSError: EBUSY: somebody uses the function or a disk of it, or other controllers of its NVM subsystem may
+        have made the namespace; else as :func:`read_nvme_controller`
+    """
+    _run_nvme(sysfs, 'delete_namespace', address, list(disks), nsid)
 
 
 def format_nvme_namespace(sysfs: str, address: str, disks: Sequence[tuple[str, int]], nsid: int,

@@ -34,14 +34,16 @@ FORK_S = 1.0
 _POLL_S = 0.01
 _ENDED = 0
 
-_DISK = re.compile(r'nvme[0-9]+n[0-9]+')
+_DISK = re.compile(r'nvme([0-9]+)n([0-9]+)')
+_CONTROLLER = re.compile(r'nvme[0-9]+')
+_SUBSYSTEM = re.compile(r'nvme-subsys[0-9]+')
 _DAX = re.compile(r'dax[0-9]+\.[0-9]+')
 _PCI_ADDRESS = re.compile(r'[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]')
 _UUID = re.compile(r'[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}')
 _PARENT = re.compile(r'[0-9a-zA-Z][0-9a-zA-Z:._-]{0,63}')
 _DRIVER = re.compile(r'[0-9a-zA-Z][0-9a-zA-Z_-]{0,63}')
 _RESET_METHOD = re.compile(r'[a-z][a-z_]{0,31}')
-_VIRTFN = re.compile(r'virtfn[0-9]+')
+_VIRTFN = re.compile(r'virtfn([0-9]+)')
 _MAX_NUMBER = 2**31 - 1
 _MAX_VFS = 2**16 - 1                # 16 bits (PCI Express: NumVFs of the SR-IOV capability)
 # A program that writes its argument; its status says what the kernel answered.
@@ -53,6 +55,8 @@ try:
 except OSError as error:
     sys.exit({_WRITER_FAILED} + error.errno)
 """
+_NVME = b'0x0108'                   # the class (PCI Code and ID Assignment: mass storage, non-volatile memory)
+_MAX_LINE = 64
 _MAX_CONFIG = 4096                  # bytes of the configuration space (PCI Express)
 # Where a FIFO stands in the place of an attribute, O_NONBLOCK keeps the reader from waiting for a writer.
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -114,9 +118,9 @@ def open_disk(sysfs: str, address: str, name: str, size_bytes: int, writing: boo
             raise OSError(errno.EINVAL, 'not a block device')
         device = os.path.realpath(os.path.join(
             sysfs, f'dev/block/{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}'))
-        function = os.path.realpath(os.path.join(sysfs, 'bus/pci/devices', address))
-        if os.path.basename(device) != name or not device.startswith(os.path.join(function, '')):
-            raise OSError(errno.EINVAL, f'not a disk of {address}')
+        if os.path.basename(device) != name:
+            raise OSError(errno.EINVAL, f'not the disk {name}')
+        check_owner(sysfs, device, address)
         if os.lseek(fd, 0, os.SEEK_END) != size_bytes:
             raise OSError(errno.EINVAL, f'it does not have {size_bytes} bytes')
         check_alone(fd)
@@ -124,6 +128,33 @@ def open_disk(sysfs: str, address: str, name: str, size_bytes: int, writing: boo
         os.close(fd)
         raise
     return fd
+
+
+def check_owner(sysfs: str, device: str, address: str) -> None:
+    """Check that a disk is one of a PCI function, and of no other one.
+
+    Where an NVM subsystem may have several controllers, the kernel shows a namespace below the subsystem, and hidden
+    devices of the same numbers for the paths below its controllers (nvme_mpath_set_disk_name in Linux:
+    drivers/nvme/host/multipath.c).
+
+    :param device: the directory of the disk, without links
+    :raises OSError: EINVAL: it is none; EBUSY: others have it, too
+    """
+    own = os.path.join(os.path.realpath(os.path.join(sysfs, 'bus/pci/devices', address)), '')
+    if device.startswith(own):
+        return
+    subsystem, name = os.path.split(device)
+    owners = []
+    if _SUBSYSTEM.fullmatch(os.path.basename(subsystem)) and (number := _DISK.fullmatch(name)) is not None:
+        path = re.compile(f'nvme{number[1]}c[0-9]+n{number[2]}')
+        for one in filter(_CONTROLLER.fullmatch, os.listdir(subsystem)):
+            directory = os.path.realpath(os.path.join(subsystem, one))
+            if any(map(path.fullmatch, os.listdir(directory))):
+                owners.append(directory)
+    if not any(one.startswith(own) for one in owners):
+        raise OSError(errno.EINVAL, f'not a disk of {address}')
+    if not all(one.startswith(own) for one in owners):
+        raise OSError(errno.EBUSY, f'several controllers have it: {", ".join(sorted(map(os.path.basename, owners)))}')
 
 
 def is_dax_locked(path: str) -> bool:
@@ -336,7 +367,7 @@ def probe(sysfs: str, address: str) -> None:
     # 5.19), and newer ones leave the function without any driver.
     with open(os.path.join(directory, 'driver_override'), encoding='ascii', errors='replace') as file:
         if 'vfio' not in file.read():
-            _check_no_guest(sysfs, address)
+            check_no_guest(sysfs, address)
     write_attribute(below(sysfs, os.path.join(sysfs, 'bus/pci/drivers_probe')), address.encode())
 
 
@@ -374,13 +405,24 @@ def set_vfs(sysfs: str, address: str, number: int, autoprobe: bool | None, apart
         raise OSError(errno.EBUSY, 'it has virtual functions')
     # Many drivers reset their card for this.
     check_unused(sysfs, address)
-    if autoprobe is not None:
-        write_attribute(function(sysfs, address, 'sriov_drivers_autoprobe'), b'%d\n' % autoprobe)
     path, data = function(sysfs, address, 'sriov_numvfs'), b'%d\n' % number
-    if apart_s is None:
-        write_attribute(path, data)
-    else:
-        write_apart(path, data, apart_s)
+    after = None if autoprobe is None else b'%d\n' % autoprobe
+    probes = function(sysfs, address, 'sriov_drivers_autoprobe')
+    # New ones of an NVMe controller are offline. A driver would wait for each of them, in vain, and keep this waiting.
+    if autoprobe is not False and _read(function(sysfs, address, 'class'), _MAX_LINE).startswith(_NVME):
+        after = after or _read(probes, _MAX_LINE)
+        write_attribute(probes, b'0\n')
+    elif after is not None:
+        write_attribute(probes, after)
+        after = None
+    try:
+        if apart_s is None:
+            write_attribute(path, data)
+        else:
+            write_apart(path, data, apart_s)
+    finally:
+        if after is not None:
+            write_attribute(probes, after)
 
 
 def read_serial(sysfs: str, address: str) -> str | None:
@@ -462,8 +504,13 @@ def below(sysfs: str, path: str) -> str:
 
 def _vfs(directory: str) -> list[str]:
     """The addresses of a function's virtual functions."""
-    return [os.path.basename(os.readlink(entry.path)) for entry in os.scandir(directory)
-            if _VIRTFN.fullmatch(entry.name)]
+    return list(numbered_vfs(directory).values())
+
+
+def numbered_vfs(directory: str) -> dict[int, str]:
+    """The addresses of a function's virtual functions by their numbers, from 0."""
+    return {int(found[1]): os.path.basename(os.readlink(entry.path)) for entry in os.scandir(directory)
+            if (found := _VIRTFN.fullmatch(entry.name)) is not None}
 
 
 def host_use(sysfs: str) -> pci_use.HostUse:
@@ -476,7 +523,7 @@ def check_unused(sysfs: str, address: str) -> None:
     :raises OSError: EBUSY: one does; else, nobody knows
     """
     for one in (address, *_vfs(function(sysfs, address))):
-        _check_no_guest(sysfs, one)
+        check_no_guest(sysfs, one)
     check_host_use(sysfs, address)
 
 
@@ -492,7 +539,7 @@ def check_host_use(sysfs: str, address: str) -> None:
             raise OSError(errno.EBUSY, f'the host uses {one}: {use}')
 
 
-def _check_no_guest(sysfs: str, address: str) -> None:
+def check_no_guest(sysfs: str, address: str) -> None:
     """Check that no process has a function open by VFIO, or another one of its IOMMU group.
 
     :raises OSError: EBUSY: one has; else, nobody knows

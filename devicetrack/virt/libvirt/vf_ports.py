@@ -18,6 +18,7 @@ _VIRTFN: Final = re.compile(r'virtfn[0-9]+')
 # Of a port of a switch in a card that leads to a function of it (Linux: Documentation/networking/switchdev.rst).
 _REPRESENTOR: Final = re.compile(r'(c[0-9]+)?pf[0-9]+(vf|sf)[0-9]+')
 _MAX_LINE: Final = 64
+_UP: Final = 1                          # IFF_UP (netdevice(7))
 
 
 def set_port(sysfs: str, address: str, mac: str, vlan: int, trusted: bool) -> None:
@@ -96,6 +97,21 @@ def place_of(sysfs: str, address: str) -> VFPlace:
                                     f'{", ".join(names) or "none"}, and one is needed')
     index = int(_line(os.path.join(physfn, 'net', names[0], 'ifindex')))
     return VFPlace(names[0], index, numbers[0])
+
+
+def interface_down(sysfs: str, physfn: str) -> str | None:
+    """The interface of a physical function while it is down; None if it is up, or has not one interface here.
+
+    Nobody starts a guest with a port of it then: its driver does not pass on what is set (igb_set_vf_mac in Linux:
+    drivers/net/ethernet/intel/igb/igb_main.c), and libvirt refuses (virNetDevSaveNetConfig: src/util/virnetdev.c).
+
+    :raises OSError: it cannot be read
+    """
+    directory = os.path.join(root.function(sysfs, physfn), 'net')
+    names = _uplinks(directory)
+    if len(names) != 1:
+        return None
+    return None if int(_line(os.path.join(directory, names[0], 'flags')), 16) & _UP else names[0]
 
 
 def _uplinks(directory: str) -> list[str]:

@@ -112,7 +112,8 @@ HOSTILE = SERVICE + textwrap.dedent("""
            'read_serial': (), 'check_host_use': (), 'nvme_read_controller': (), 'nvme_read_namespaces': (),
            'nvme_sanitize_status': (), 'nvme_start_sanitize': ([], 2),
            'format_nvme_namespace': ([], 1, [0, False, 0, False], 1, 60),
-           'set_vf_port': ('52:54:00:aa:bb:01', 41, True)}
+           'nvme_read_subsystem': (), 'nvme_bring_online': (), 'nvme_attach': ([], 1, True),
+           'nvme_delete_namespace': ([], 1), 'set_vf_port': ('52:54:00:aa:bb:01', 41, True)}
     said['pci'] = [told(of_daemon, name, address, *arguments) for name, arguments in pci.items() for address in (
         '../0000:3d:00.4', '0000:3d:00.4/../0000:3d:00.4', '0000:3d:00.4' + chr(10), '', None, 7)]
     said['another tree'] = [told(of_daemon, name, '/tmp', '0000:3d:00.4', *arguments)
@@ -214,6 +215,7 @@ class PrivilegedTestCase(base.TestCase):
         self.write('bus/pci/devices/0000:3d:00.4/nvidia/current_vgpu_type', '0\n', 0o600)
         for name in ('driver_override', 'sriov_numvfs', 'sriov_drivers_autoprobe', 'reset', 'config'):
             self.write(f'bus/pci/devices/0000:3d:00.4/{name}', '', 0o600)
+        self.write('bus/pci/devices/0000:3d:00.4/class', '0x020000\n', 0o600)
         self.write('bus/pci/devices/0000:3d:00.4/config', '\x36\x1b', 0o600)
         self.write('bus/pci/devices/0000:3d:00.4/vpd', '\x10\x05\x00SN\x0275\x78', 0o600)
         with open(self.path('bus/pci/devices/0000:3d:00.4/vpd'), 'r+b') as file:
@@ -295,7 +297,7 @@ class PrivilegedTestCase(base.TestCase):
         self.assertEqual([invalid] * 4, said['type'][4:8])
         self.assertEqual(['TypeError'] * 2, [said['type'][number].partition(':')[0] for number in (3, 8)])
         self.assertEqual((['OSError: not a PCI address'] * 4 + ['TypeError: expected string or bytes-like object, got '
-                                                                + repr(one) for one in ('NoneType', 'int')]) * 13,
+                                                                + repr(one) for one in ('NoneType', 'int')]) * 17,
                          said['pci'])
         self.assertEqual({'TypeError'}, {text.partition(':')[0] for text in said['another tree']})
         self.assertEqual((['OSError: not the name of a driver'] * 3, ['OSError: not the name of a reset method'] * 3,
@@ -304,7 +306,7 @@ class PrivilegedTestCase(base.TestCase):
         self.assertEqual(["OSError: the MAC address ''", 'OSError: the MAC address None', 'OSError: the VLAN 4095',
                           'OSError: the VLAN -1', 'OSError: the VLAN True', "OSError: the VLAN '1'",
                           'OSError: trusted', 'OSError: 0000:3d:00.4'], said['port'])
-        self.assertEqual([True] * 13, ['leads out of' in text for text in said['out of it']])
+        self.assertEqual([True] * 17, ['leads out of' in text for text in said['out of it']])
         self.assertEqual((['OSError: not the arguments of a format'] * 14, ['OSError: not a sanitize action'] * 5),
                          (said['format'], said['sanitize']))
         self.assertEqual(['OSError: not a PCI address, or not the name of an NVMe namespace'] * 3

@@ -1,16 +1,18 @@
 """What tests of PCI functions share: a compute host on the kernel's own bus and the libvirt of the machine.
 
-The machine has two disks in slots of their own, one that can have virtual functions, and three functions in one IOMMU
-group (:mod:`devicetrack.tests.host.machine`).
+The machine has two disks in slots of their own, one that can have virtual functions, with two namespaces for them, and
+three functions in one IOMMU group (:mod:`devicetrack.tests.host.machine`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 import contextlib
 import glob
 import json
 import os
 import pathlib
+import re
 from typing import Any
 
 from devicetrack import vocabulary
@@ -18,6 +20,7 @@ from devicetrack.testing import fixtures
 from devicetrack.tests import base
 from devicetrack.tests.host import machine
 from devicetrack.tests.host.inside import hosts as kernel_hosts
+from devicetrack.virt.libvirt import nvme_controllers
 from devicetrack.virt.libvirt.kinds import pci
 
 SYSFS = pathlib.Path('/sys/bus/pci/devices')
@@ -39,6 +42,21 @@ def driver_of(address: str) -> str | None:
     with contextlib.suppress(FileNotFoundError):
         return os.path.basename(os.readlink(SYSFS / address / 'driver'))
     return None
+
+
+def virtual(physical: str) -> list[str]:
+    """The virtual functions of a card, in the order of their numbers."""
+    return [os.path.basename(os.readlink(path)) for path in sorted(glob.glob(f'{SYSFS}/{physical}/virtfn*'))]
+
+
+@contextlib.contextmanager
+def controller(address: str) -> Iterator[int]:
+    """The controller of a disk, to tell it anything, as a guest can that has the whole function."""
+    fd = nvme_controllers.open_controller('/sys', address)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def put(address: str, attribute: str, text: str) -> None:
@@ -98,8 +116,10 @@ class FunctionsTestCase(base.TestCase):
         self.fail(f'nothing proves that these are clean: {unproven}')
 
     def block_device(self, address: str) -> str:
-        [path] = glob.glob(f'/sys/bus/pci/devices/{address}/nvme/nvme*/nvme*n1')
-        return f'/dev/{os.path.basename(path)}'
+        """Its only disk."""
+        [path] = glob.glob(f'/sys/bus/pci/devices/{address}/nvme/nvme*/nvme*n[0-9]*')
+        # The device of a path is hidden.
+        return '/dev/' + re.sub('c[0-9]+(?=n)', '', os.path.basename(path))
 
     def fill(self, address: str) -> None:
         """Leave bytes all over a disk, as its guest may."""

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent import futures
-import contextlib
-import glob
 import os
 import pathlib
 import subprocess
@@ -21,12 +18,13 @@ from devicetrack.testing import fixtures
 from devicetrack.tests.host import machine
 from devicetrack.tests.host.functions import hosts
 from devicetrack.tests.host.functions.hosts import address_of
+from devicetrack.tests.host.functions.hosts import controller
 from devicetrack.tests.host.functions.hosts import DISK
 from devicetrack.tests.host.functions.hosts import driver_of
 from devicetrack.tests.host.functions.hosts import put
 from devicetrack.tests.host.functions.hosts import SYSFS
+from devicetrack.tests.host.functions.hosts import virtual
 from devicetrack.virt.libvirt import nvme_admin
-from devicetrack.virt.libvirt import nvme_controllers
 from devicetrack.virt.libvirt import pci_sysfs
 from devicetrack.virt.libvirt.kinds import pci_erasing
 
@@ -116,17 +114,8 @@ class PCITestCase(hosts.FunctionsTestCase):
     def namespaces(self, address: str) -> str:
         return str(pci_erasing.asked(pci_sysfs.Tree(), pci_sysfs.Function(address)))
 
-    @contextlib.contextmanager
-    def controller(self, address: str) -> Iterator[int]:
-        """The controller, as the guest that had the whole function could tell it anything."""
-        fd = nvme_controllers.open_controller('/sys', address)
-        try:
-            yield fd
-        finally:
-            os.close(fd)
-
     def reformat(self, address: str, lbaf: int) -> None:
-        with self.controller(address) as fd:
+        with controller(address) as fd:
             nvme_admin.format_namespace(fd, 1, nvme_admin.Format(lbaf), 0, 60)
         while not os.path.exists(self.block_device(address)):
             time.sleep(0.1)
@@ -222,13 +211,13 @@ class PCITestCase(hosts.FunctionsTestCase):
         put(physical, 'sriov_drivers_autoprobe', '0')
         put(physical, 'sriov_numvfs', '2')
         self.addCleanup(put, physical, 'sriov_numvfs', '0')
-        virtual = sorted(os.path.basename(os.readlink(path)) for path in glob.glob(f'{SYSFS}/{physical}/virtfn*'))
-        host = self.host(*({'address': address, 'resource_class': 'PART'} for address in virtual),
+        parts = virtual(physical)
+        host = self.host(*({'address': address, 'resource_class': 'PART'} for address in parts),
                          {'address': physical, 'resource_class': 'WHOLE'}, cleaning='none',
                          vfs=({'address': physical, 'private_namespaces': True},))
         first, second = fixtures.Instance(), fixtures.Instance()
         host.manager.instance_claim(None, first, host.name, DeviceRequest.of(('CUSTOM_PART', 2)))
-        self.assertEqual(virtual, sorted(one.identifier for one in host.manager.resources_of(first.uuid)))
+        self.assertEqual(parts, sorted(one.identifier for one in host.manager.resources_of(first.uuid)))
         self.assertRaises(exception.NoFit, host.manager.instance_claim, None, second, host.name,
                           DeviceRequest.of(('CUSTOM_WHOLE', 1)))
         host.manager.release(None, first)
@@ -237,19 +226,16 @@ class PCITestCase(hosts.FunctionsTestCase):
                           DeviceRequest.of(('CUSTOM_PART', 1)))
         host.manager.release(None, second)
 
-    def virtual(self, physical: str) -> list[str]:
-        return sorted(os.path.basename(os.readlink(path)) for path in glob.glob(f'{SYSFS}/{physical}/virtfn*'))
-
     def test_virtual_functions_that_a_host_lost_by_its_boot_are_made_again(self) -> None:
         physical = address_of(machine.SPLIT)
-        self.assertEqual([], self.virtual(physical))
+        self.assertEqual([], virtual(physical))
         domain, bus, rest = physical.split(':')
         parts = {'domain': domain, 'bus': bus, 'slot': rest.partition('.')[0], 'function': '[1-7]'}
         host = self.host({'address': parts, 'resource_class': 'PART'}, cleaning='none',
                          vfs=({'address': physical, 'number': 2, 'autoprobe': False, 'private_namespaces': True},))
         self.addCleanup(put, physical, 'sriov_numvfs', '0')
-        virtual = self.virtual(physical)
-        self.assertEqual((2, [None] * 2), (len(virtual), list(map(driver_of, virtual))))
+        made = virtual(physical)
+        self.assertEqual((2, [None] * 2), (len(made), list(map(driver_of, made))))
         instance = host.spawn(request=DeviceRequest.of(('CUSTOM_PART', 1)))
         held = self.held_by(host, instance)
         self.assertEqual('vfio-pci', driver_of(held))
@@ -257,7 +243,7 @@ class PCITestCase(hosts.FunctionsTestCase):
         # As a boot does.
         put(physical, 'sriov_numvfs', '0')
         self.assertEqual([], list(host.restart()))
-        self.assertEqual((virtual, held), (self.virtual(physical), self.held_by(host, instance)))
+        self.assertEqual((made, held), (virtual(physical), self.held_by(host, instance)))
         self.machine.delete_guest(instance.uuid)
         host.manager.release(None, instance)
         self.assertEqual([], list(host.records()))
@@ -270,7 +256,7 @@ class PCITestCase(hosts.FunctionsTestCase):
         host = self.host({'address': parts, 'resource_class': 'PART'}, cleaning='none',
                          vfs=({'address': physical, 'number': 2, 'autoprobe': False, 'private_namespaces': True},))
         self.addCleanup(put, physical, 'sriov_numvfs', '0')
-        virtual = self.virtual(physical)
+        made = virtual(physical)
         instance = host.spawn(request=DeviceRequest.of(('CUSTOM_PART', 1)))
         held = self.held_by(host, instance)
         # A process of its own: no signal ends the write while it waits.
@@ -291,12 +277,12 @@ class PCITestCase(hosts.FunctionsTestCase):
 
         self.machine.delete_guest(instance.uuid)
         self.assertEqual(0, taking.wait())
-        self.assertEqual([], self.virtual(physical))
+        self.assertEqual([], virtual(physical))
         self.assertRaises(exception.DeviceGone, host.manager.release, None, instance)
         self.assertEqual({held: instance.uuid}, host.owners())
         # An audit makes them again, and the release can end.
         host.audit()
-        self.assertEqual(virtual, self.virtual(physical))
+        self.assertEqual(made, virtual(physical))
         host.manager.release(None, instance)
         host.claim(instance, DeviceRequest.of(('CUSTOM_PART', 2))).abort()
         self.assertEqual([], list(host.audit()))

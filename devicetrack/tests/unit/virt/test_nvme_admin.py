@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import os
@@ -45,12 +46,26 @@ class CommandTestCase(base.TestCase):
         ('sanitize by a new key', nvme_admin.sanitize_command(4), (0x84, 0, 4, 30_000)),
         # OWPASS in bits 7:4: one pass.
         ('sanitize by overwriting', nvme_admin.sanitize_command(3), (0x84, 0, 0x13, 30_000)),
+        # CNTID in bits 31:16.
+        ('list secondary controllers from one on', nvme_admin.identify_command(0x15, 0, 3),
+         (0x06, 0, 3 << 16 | 0x15, 30_000)),
+        # SEL in bits 3:0.
+        ('delete a namespace', nvme_admin.delete_command(5), (0x0D, 5, 1, 30_000)),
+        ('attach a namespace', nvme_admin.attachment_command(5, True), (0x15, 5, 0, 30_000)),
+        ('detach a namespace', nvme_admin.attachment_command(5, False), (0x15, 5, 1, 30_000)),
+        # ACT in bits 3:0, RT in bits 10:8, CNTLID in bits 31:16.
+        ('bring a controller online', nvme_admin.virtualization_command(2, 9), (0x1C, 0, 2 << 16 | 9, 30_000)),
+        ('give it interrupts', nvme_admin.virtualization_command(2, 8, 1, 4), (0x1C, 0, 2 << 16 | 1 << 8 | 8, 30_000)),
         # LID in bits 7:0, NUMDL in bits 31:16, which counts from 0.
         ('the status of sanitize', nvme_admin.sanitize_status_command(), (0x02, 0xFFFFFFFF, 0x007F0081, 30_000)),
         names=('command', 'expected'))
 
     def test_is_these_bytes(self) -> None:
         self.assertEqual(self.expected, words(self.command))
+
+    def test_the_number_of_resources_is_in_dword_11(self) -> None:
+        command = nvme_admin.virtualization_command(2, nvme_admin.ASSIGN, nvme_admin.QUEUES, 7)
+        self.assertEqual(7, struct.unpack_from('<I', bytes(command), CDW10 + 4)[0])
 
     def test_the_kernels_number_of_the_call(self) -> None:
         self.assertEqual((0xC0484E41, 72), (nvme_admin.IOCTL, len(bytes(nvme_admin.Command()))))
@@ -61,8 +76,8 @@ class ControllerTestCase(base.TestCase):
     def test_what_it_can_do(self) -> None:
         said = nvme_admin.read_controller(page(
             at_256=struct.pack('<H', 0b1010), at_280=struct.pack('<QQ', 1 << 40, 0), at_296=struct.pack('<QQ', 5, 1),
-            at_328=struct.pack('<I', 0b011), at_524=bytes([0b101])))
-        self.assertEqual(nvme_admin.Controller(True, True, 1 << 40, (1 << 64) + 5, 0b011, 0b101), said)
+            at_328=struct.pack('<I', 0b011), at_524=bytes([0b101]), at_78=struct.pack('<H', 0x1FF)))
+        self.assertEqual(nvme_admin.Controller(True, True, 1 << 40, (1 << 64) + 5, 0b011, 0b101, 0x1FF), said)
         self.assertEqual((True, True), (said.formats_cryptographically, said.formats_all_at_once))
         self.assertEqual([True, False, True], [said.sanitizes(action) for action in (
             nvme_admin.BLOCK_ERASE, nvme_admin.OVERWRITE, nvme_admin.CRYPTO_ERASE)])
@@ -107,6 +122,50 @@ class ListTestCase(base.TestCase):
         self.assertEqual([*range(1, 1025), 2000], nvme_admin.namespaces(0, nvme_admin.ACTIVE))
 
 
+class ControllerListTestCase(base.TestCase):
+
+    def test_has_its_length_first(self) -> None:
+        self.assertEqual(struct.pack('<4H', 3, 1, 2, 9).ljust(4096, b'\0'), nvme_admin.controller_list([2, 9, 1]))
+        self.assertEqual([1, 2, 9], nvme_admin.read_controllers(nvme_admin.controller_list([2, 9, 1])))
+        self.assertEqual([], nvme_admin.read_controllers(bytes(4096)))
+
+    def test_says_no_more_than_there_is_room_for(self) -> None:
+        self.assertEqual(2047, len(nvme_admin.read_controllers(b'\xff' * 4096)))
+
+
+class SecondaryTestCase(base.TestCase):
+
+    def test_what_a_primary_controller_can_give(self) -> None:
+        # CRT says which sorts are flexible; VQFRT, VQRFA, VQRFAP, VQPRT, VQFRSM and VQGRAN, and the same of interrupts.
+        said = nvme_admin.read_capabilities(page(
+            at_0=struct.pack('<HHB', 0, 0, 0b10), at_32=struct.pack('<IIHHHH', 80, 5, 16, 1, 9, 3),
+            at_64=struct.pack('<IIHHHH', 70000, 5, 6, 7, 8, 2)))
+        self.assertEqual({nvme_admin.QUEUES: nvme_admin.Resource(False, 80, 16, 9, 3),
+                          nvme_admin.INTERRUPTS: nvme_admin.Resource(True, 70000, 6, 8, 2)}, said)
+
+    def entry(self, cntlid: int, state: int, vf: int, queues: int = 0, interrupts: int = 0) -> bytes:
+        """SCID, PCID, SCS, VFN, NVQ and NVI."""
+        return struct.pack('<HHB3xHHH', cntlid, 0, state, vf, queues, interrupts).ljust(32, b'\xff')
+
+    def test_how_they_stand(self) -> None:
+        data = bytes([2]).ljust(32, b'\0') + self.entry(1, 0, 1) + self.entry(7, 1, 2, 9, 3) + self.entry(9, 1, 3)
+        self.assertEqual([nvme_admin.Secondary(1, False, 1, 0, 0), nvme_admin.Secondary(7, True, 2, 9, 3)],
+                         nvme_admin.read_secondaries(data.ljust(4096, b'\0')))
+
+    def test_a_list_that_is_full_goes_on_in_the_next(self) -> None:
+        pages = {0: (1, 128), 128: (128, 130)}
+        asked = []
+
+        def submit(_fd: int, command: nvme_admin.Command, _size: int) -> bytes:
+            asked.append(command.cdw10 & 0xFFFF)
+            numbers = range(*pages[command.cdw10 >> 16])
+            return bytes([len(numbers)]).ljust(32, b'\0') + b''.join(self.entry(one, 1, one) for one in numbers)
+
+        self.patch(nvme_admin, 'submit', submit)
+        self.assertEqual([*range(1, 130)], [one.cntlid for one in nvme_admin.secondaries(0)])
+        self.assertEqual([0x15, 0x15], asked)
+
+
 class SanitizeStatusTestCase(base.TestCase):
 
     scenarios = base.table(
@@ -128,6 +187,18 @@ class SubmitTestCase(base.TestCase):
         self.addCleanup(os.close, fd)
         error = self.assertRaises(OSError, nvme_admin.identify_controller, fd)
         self.assertEqual(errno.ENOTTY, error.errno)
+
+    def test_what_the_controller_reads_and_writes_is_in_the_same_place(self) -> None:
+        def answer(_fd: int, number: int, command: nvme_admin.Command) -> int:
+            seen.append((number, ctypes.string_at(command.addr, command.data_len)))
+            return 0
+
+        seen: list[tuple[int, bytes]] = []
+        self.patch(fcntl, 'ioctl', answer)
+        nvme_admin.attach(0, 5, [3], True)
+        nvme_admin.delete_namespace(0, 5)
+        self.assertEqual([(nvme_admin.IOCTL, struct.pack('<HH', 1, 3).ljust(4096, b'\0')), (nvme_admin.IOCTL, b'')],
+                         seen)
 
     def test_an_error_of_the_controller_names_the_command_and_the_status(self) -> None:
         self.patch(fcntl, 'ioctl', lambda *_arguments: 0x4001)

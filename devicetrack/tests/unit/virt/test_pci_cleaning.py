@@ -287,8 +287,8 @@ class SanitizeTestCase(DiskTestCase):
         assignment = self.used(kind)
         self.controller.status = 0xFFFF, nvme_admin.COMPLETED, nvme_admin.CRYPTO_ERASE
         answer = self.controller.answer
-        self.controller.answer = lambda command, size: (                # type: ignore[method-assign]
-            b'' if command.opcode == SANITIZE else answer(command, size))
+        self.controller.answer = lambda command, size, sent=b'': (      # type: ignore[method-assign]
+            b'' if command.opcode == SANITIZE else answer(command, size, sent))
         self.withheld(kind, assignment, 'action 4')
 
 

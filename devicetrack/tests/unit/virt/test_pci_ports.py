@@ -97,6 +97,17 @@ class PortsTestCase(base.TestCase):
             self.assertIsNone(device.unhealthy)
         self.assertEqual((), self.driver.get_inventory().faults)
 
+    def test_nobody_gets_one_while_the_interface_of_its_card_is_down(self) -> None:
+        assignment = self.assigned()
+        self.host.turn_down('enp3s0')
+        for device in self.devices().values():
+            self.assertEqual('the interface enp3s0 of its physical function is down, and no guest starts with a port '
+                             'of it: turn it on (ip link set enp3s0 up)', device.unhealthy)
+        error = self.assertRaises(exception.RealizeFailed, self.driver.realize, assignment)
+        self.assertIn('is down', str(error))
+        self.host.turn_up('enp3s0')
+        self.assertEqual({None}, {device.unhealthy for device in self.devices().values()})
+
     def test_a_class_of_the_spec_counts(self) -> None:
         self.configure({'devname': 'enp3s0', 'physical_network': 'physnet1', 'resource_class': 'fast'})
         device = self.devices()[self.vf]

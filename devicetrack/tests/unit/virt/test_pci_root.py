@@ -188,6 +188,26 @@ class VirtualFunctionsTestCase(StepTestCase):
         self.assertEqual(['igbvf'] * 2, [self.host.driver_of(vf) for vf in self.read(IGB).vfs])
         self.refused(errno.EINVAL, 'neither yes nor no', privileged.set_vfs, IGB, 2, 'no')
 
+    def test_no_driver_waits_for_one_of_a_disk_before_it_is_online(self) -> None:
+        self.host.add_nvme_with_vfs(SRIOV, 'S2')
+        probes = 'sriov_drivers_autoprobe'
+        for said, written, kept in ((None, ['0', '2', '1'], '1'), (True, ['0', '2', '1'], '1'),
+                                    (False, ['0', '2'], '0')):
+            self.host.written.clear()
+            privileged.set_vfs(self.sysfs, SRIOV, 2, said)
+            self.assertEqual(written, [text.strip() for name, text in self.host.written if 'sriov' in name])
+            with open(self.host.path(SRIOV, probes)) as file:
+                self.assertEqual(kept, file.read().strip())
+            for vf in reversed(self.read(SRIOV).vfs):
+                self.host.remove(vf)
+
+    def test_the_setting_of_drivers_outlives_a_refusal(self) -> None:
+        self.host.add_nvme_with_vfs(SRIOV, 'S2')
+        error = self.assertRaises(OSError, privileged.set_vfs, self.sysfs, SRIOV, 5)
+        self.assertEqual(errno.ERANGE, error.errno)
+        with open(self.host.path(SRIOV, 'sriov_drivers_autoprobe')) as file:
+            self.assertEqual('1', file.read().strip())
+
     def test_none_of_a_function_that_somebody_uses(self) -> None:
         self.host.give_address('enp3s0')
         self.refused(errno.EBUSY, f'the host uses {IGB}', privileged.set_vfs, IGB, 2)
@@ -319,3 +339,45 @@ class ArgumentsTestCase(StepTestCase):
                 os.unlink(path)
             os.symlink(secret, path)
             self.refused(errno.ELOOP, name, privileged.read_serial, NVME)
+
+
+class OwnerTestCase(base.TestCase):
+    """Which functions have a disk, as the kernel shows it with and without several paths to it."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.sysfs = self.useFixture(fixtures.TempDir()).path
+        self.subsystem = os.path.join(self.sysfs, 'devices/virtual/nvme-subsystem/nvme-subsys0')
+        os.makedirs(os.path.join(self.sysfs, 'bus/pci/devices'))
+        for number, address in enumerate((NVME, SRIOV)):
+            controller = os.path.join(self.sysfs, f'devices/pci0000:00/{address}/nvme/nvme{number}')
+            os.makedirs(controller)
+            os.symlink(f'../../../devices/pci0000:00/{address}', os.path.join(self.sysfs, 'bus/pci/devices', address))
+            os.makedirs(os.path.join(self.subsystem, 'nvme0n1'), exist_ok=True)
+            os.symlink(controller, os.path.join(self.subsystem, f'nvme{number}'))
+
+    def add_path(self, address: str, number: int, name: str) -> None:
+        os.mkdir(os.path.join(self.sysfs, f'devices/pci0000:00/{address}/nvme/nvme{number}', name))
+
+    def check(self, address: str, name: str = 'nvme0n1') -> None:
+        root.check_owner(self.sysfs, os.path.realpath(os.path.join(self.subsystem, name)), address)
+
+    def test_a_disk_below_its_function(self) -> None:
+        self.add_path(NVME, 0, 'nvme0n1')
+        disk = os.path.realpath(os.path.join(self.sysfs, 'bus/pci/devices', NVME, 'nvme/nvme0/nvme0n1'))
+        root.check_owner(self.sysfs, disk, NVME)
+        error = self.assertRaises(OSError, root.check_owner, self.sysfs, disk, SRIOV)
+        self.assertEqual((errno.EINVAL, f'not a disk of {SRIOV}'), (error.errno, error.strerror))
+
+    def test_a_disk_to_which_one_function_has_the_only_path(self) -> None:
+        self.add_path(SRIOV, 1, 'nvme0c1n1')
+        self.add_path(NVME, 0, 'nvme0c0n11')
+        self.check(SRIOV)
+        self.assertRaises(OSError, self.check, NVME)
+
+    def test_a_disk_that_several_functions_have(self) -> None:
+        self.add_path(SRIOV, 1, 'nvme0c1n1')
+        self.add_path(NVME, 0, 'nvme0c0n1')
+        for address in (NVME, SRIOV):
+            error = self.assertRaises(OSError, self.check, address)
+            self.assertEqual((errno.EBUSY, 'several controllers have it: nvme0, nvme1'), (error.errno, error.strerror))

@@ -222,23 +222,3 @@ class VFsTestCase(test_pci.PCIHostTestCase):
 
         with fixtures.MonkeyPatch(f'{privileged.__name__}.set_vfs', fewer):
             self.assertEqual({CARD: 'it has 1 virtual functions after 2 were made'}, self.prepare(kind))
-
-
-class NamespacesTestCase(test_pci.PCIHostTestCase):
-
-    def test_a_virtual_function_of_a_disk_is_offered_when_its_namespaces_are_said_to_be_private(self) -> None:
-        disk = self.host.add_nvme_with_vfs(test_pci.DISK, 'S1')
-        vf, = self.host.make_vfs(disk, 1)
-        for said in ({}, {'private_namespaces': False}, {'private_namespaces': True}):
-            self.configuration.set('devicetrack_pci', vfs=[json.dumps({'address': disk, **said})])
-            kind = self.kind(test_pci.NVME)
-            found = self.devices(kind)
-            self.assertIsNone(found[disk].unhealthy)
-            if said.get('private_namespaces'):
-                self.assertIsNone(found[vf].unhealthy)
-                kind.realize(self.assigned(kind, vf))
-                continue
-            self.assertIn('a guest would see every namespace that it shares', str(found[vf].unhealthy))
-            self.assertIn('"private_namespaces": true', str(found[vf].unhealthy))
-            error = self.assertRaises(exception.RealizeFailed, kind.realize, self.assigned(kind, vf))
-            self.assertIn('every namespace that it shares', str(error))

@@ -28,6 +28,7 @@ import threading
 import time
 from typing import Any
 from typing import Final
+from typing import NamedTuple
 
 from devicetrack import exception
 from devicetrack.objects import details
@@ -61,6 +62,7 @@ from devicetrack.virt.libvirt.kinds import pci_erasing
 from devicetrack.virt.libvirt.kinds import pci_groups
 from devicetrack.virt.libvirt.kinds import pci_memory
 from devicetrack.virt.libvirt.kinds import pci_migration
+from devicetrack.virt.libvirt.kinds import pci_nvme_vfs
 from devicetrack.virt.libvirt.kinds import pci_options
 from devicetrack.virt.libvirt.kinds import pci_places
 from devicetrack.virt.libvirt.kinds import pci_ports
@@ -70,6 +72,13 @@ from devicetrack.virt.libvirt.kinds import pci_vfs
 from devicetrack.virt.libvirt.kinds import placement_names
 
 _POLL_S: Final = 0.2
+
+
+class _Told(NamedTuple):
+    """What is asked of physical functions once for all of their virtual ones."""
+
+    controllers: pci_nvme_vfs.Told
+    interfaces_down: dict[str, str | None]
 
 
 class PCI(api.DeviceKind):
@@ -93,6 +102,7 @@ class PCI(api.DeviceKind):
         self._serials = pci_serials.SerialNumbers(self.tree, lambda: self._memory)
         self._follower = pci_places.Follower(self.tree, self._rereading, self._serials, lambda: self._memory)
         self._vfs = pci_vfs.Maker(self.tree, self.options.vfs, self.options.vfs_timeout_s)
+        self._secondaries = pci_nvme_vfs.Secondaries(self.tree, self.options.vfs)
         self._cleaner = pci_cleaner.Cleaner(self.tree, self.options)
         self._migration = pci_migration.Migration(self.tree, attributes.paths(conf))
         self._offered: Sequence[tuple[pci_sysfs.Function, pci_options.DeviceSpec]] = ()
@@ -136,8 +146,15 @@ class PCI(api.DeviceKind):
 
     def prepare(self, recorded: Mapping[str, str], locked: api.Locked) -> None:
         places = self._places
-        self._vfs.make(lambda address: places.name(address) in {*recorded, *self._memory.given},
-                       lambda address: locked(places.name(address)))
+
+        def is_held(address: str) -> bool:
+            return places.name(address) in {*recorded, *self._memory.given}
+
+        def locked_there(address: str) -> contextlib.AbstractContextManager[bool]:
+            return locked(places.name(address))
+
+        self._vfs.make(is_held, locked_there)
+        self._secondaries.bring_online(self._rereading, self._spec_of, is_held, locked_there)
         self._follower.follow(recorded, places)
         # Where the rows said that functions are, they may be elsewhere since then.
         self._differing = dict(pci_ports.differences(self.tree, pci_places.rows(recorded), self._in_guest))
@@ -171,9 +188,9 @@ class PCI(api.DeviceKind):
         use = self.host_use()
         used = {address: said for address, (function, _spec) in offered.items()
                 if (said := self._use_of(function, use, functions.get)) is not None}
-        places, followed = self._places, self._follower.followed
+        places, followed, told = self._places, self._follower.followed, _Told(pci_nvme_vfs.Told(self.tree), {})
         problems = {address: places.problem(address) or followed.problem(function)
-                    or self._problem(function, used.get(address), functions.get)
+                    or self._problem(function, used.get(address), functions.get, told)
                     for address, (function, _spec) in offered.items()}
         groups = pci_groups.of(functions.values())
         devices = [
@@ -244,10 +261,11 @@ class PCI(api.DeviceKind):
             return None                         # they come or go just now
 
     def _problem(self, function: pci_sysfs.Function, used: str | None,
-                 read: Callable[[str], pci_sysfs.Function | None]) -> str | None:
+                 read: Callable[[str], pci_sysfs.Function | None], told: _Told) -> str | None:
         """Why no guest can have a function now, whatever else is in its group; None if one can.
 
         :param used: why the host itself uses it, or None
+        :param told: what was asked already for other functions
         """
         if function.problem is not None:
             return function.problem
@@ -255,8 +273,10 @@ class PCI(api.DeviceKind):
             return 'it is in no IOMMU group: turn the IOMMU on (intel_iommu=on or amd_iommu=on, and in the firmware)'
         if used is not None:
             return f'the host uses it: {used}'
-        physfn = None if function.physfn is None else read(function.physfn)
-        problem = pci_vfs.namespaces_problem(self.options.vfs, function, physfn)
+        problem = self._secondaries.problem(function, read, told.controllers)
+        spec = self.options.ours(function, None if function.physfn is None else read(function.physfn))
+        if problem is None and spec is not None and spec.physical_network:
+            problem = pci_ports.problem(self.tree, function, told.interfaces_down)
         if problem is not None:
             return problem
         try:
@@ -312,6 +332,13 @@ class PCI(api.DeviceKind):
 
     def realize(self, assignment: DeviceAssignment) -> Realized:
         function = self._there(assignment)
+        try:
+            self._secondaries.realize(function, bool(assignment.details.driver))
+        except OSError as error:
+            raise exception.RealizeFailed(
+                self.name, assignment.identifier,
+                f'its secondary controller cannot be brought online: {error.strerror or error}') from error
+        function = self._there(assignment)
         problem = self._problems_of_group(function)
         if problem is not None:
             raise exception.RealizeFailed(self.name, assignment.identifier, problem)
@@ -365,8 +392,9 @@ class PCI(api.DeviceKind):
         members = [function] if function.iommu_group is None else [
             found for address in self.tree.group(function.iommu_group)
             if (found := self.tree.function(address)) is not None]
-        use = self.host_use()
-        problems = {one.address: self._problem(one, self._use_of(one, use, self.tree.function), self.tree.function)
+        use, told = self.host_use(), _Told(pci_nvme_vfs.Told(self.tree), {})
+        problems = {one.address: self._problem(one, self._use_of(one, use, self.tree.function), self.tree.function,
+                                               told)
                     for one in members
                     if one.address == function.address or self._spec_of(one) is not None}
         return problems[function.address] or pci_groups.problem(function, pci_groups.of(members), problems)

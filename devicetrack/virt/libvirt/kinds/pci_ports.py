@@ -26,6 +26,25 @@ from devicetrack.virt.libvirt import vf_ports
 OPTION: Final = f'[{options.SERVICE_GROUP}] device_spec'
 
 
+def problem(tree: pci_sysfs.Tree, function: pci_sysfs.Function, down: dict[str, str | None]) -> str | None:
+    """Say why a virtual function can be no port now; None if it can.
+
+    :param down: by physical function, what was read of it already
+    """
+    physfn = function.physfn
+    if physfn is None:
+        return None
+    if physfn not in down:
+        try:
+            name = vf_ports.interface_down(tree.root, physfn)
+            down[physfn] = None if name is None else (
+                f'the interface {name} of its physical function is down, and no guest starts with a port of it: turn '
+                f'it on (ip link set {name} up)')
+        except (OSError, ValueError) as error:
+            down[physfn] = f'the interface of its physical function cannot be read: {error}'
+    return down[physfn]
+
+
 def realize(tree: pci_sysfs.Tree, assignment: DeviceAssignment, function: pci_sysfs.Function) -> None:
     """Write the port of a function, if it is one.
 

@@ -29,7 +29,6 @@ from devicetrack.virt.libvirt import privileged
 from devicetrack.virt.libvirt.kinds import api
 from devicetrack.virt.libvirt.kinds import json_entries
 from devicetrack.virt.libvirt.kinds import pci_matching
-from devicetrack.virt.libvirt.kinds import pci_serials
 
 LOG = log.logger(__name__)
 
@@ -47,7 +46,7 @@ class Rule(NamedTuple):
 
     ``number`` of None makes none. ``autoprobe`` says whether drivers of the host take them, None that the kernel's
     setting stays. ``private_namespaces``: the operator has seen to it that those of an NVMe controller have no
-    namespace in common.
+    namespace in common, and nobody looks.
     """
 
     match: pci_matching.Match
@@ -79,24 +78,6 @@ def _rule(entry: json_entries.Entry) -> Rule:
 def of(rules: Sequence[Rule], physfn: pci_matching.Function) -> Rule | None:
     """Return the first rule that matches a physical function."""
     return next((rule for rule in rules if rule.match.matches(physfn)), None)
-
-
-def namespaces_problem(rules: Sequence[Rule], function: pci_sysfs.Function,
-                       physfn: pci_sysfs.Function | None) -> str | None:
-    """Say why no guest may have a virtual function because of what it sees; None for any other function.
-
-    A guest sees every namespace that is attached to its controller, and a controller may come to have those that its
-    subsystem shares, whoever else uses them (NVM Express Base Specification, "Namespace Sharing").
-
-    :param physfn: its physical function, None if that cannot be read
-    """
-    if function.physfn is None or not pci_serials.is_nvme(function):
-        return None
-    rule = None if physfn is None else of(rules, physfn)
-    if rule is not None and rule.private_namespaces:
-        return None
-    return ('a guest would see every namespace that it shares with other controllers. If those of the virtual '
-            f'functions of {function.physfn} are private, say so: "private_namespaces": true in {OPTION}')
 
 
 class Maker:

@@ -1,0 +1,183 @@
+"""Virtual functions of NVMe controllers: their secondary controllers, and which namespaces their guests would see.
+
+A secondary controller is of no use before its primary controller has given it queues and brought it online (NVM Express
+Base Specification, "Virtualization Enhancements"), which lasts until the primary controller is reset. So those that are
+offered are brought online by each start of a service and by audits, before a claim can have them. A guest starts with
+one that is offline too, and finds no disk: therefore each is looked at once more, and brought online, before its guest
+starts.
+
+A guest sees every namespace that is attached to its controller. A controller that manages namespaces, as a guest can
+make use of, may attach to itself what is attached to none, and what may be attached to several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
+import os
+from typing import Final
+
+from devicetrack import log
+from devicetrack.virt.libvirt import pci_rereading
+from devicetrack.virt.libvirt import pci_sysfs
+from devicetrack.virt.libvirt import pci_variants
+from devicetrack.virt.libvirt import privileged
+from devicetrack.virt.libvirt.kinds import api
+from devicetrack.virt.libvirt.kinds import pci_erasing
+from devicetrack.virt.libvirt.kinds import pci_serials
+from devicetrack.virt.libvirt.kinds import pci_vfs
+
+LOG = log.logger(__name__)
+
+Read = Callable[[str], pci_sysfs.Function | None]
+_VOUCH: Final = f'"private_namespaces": true in {pci_vfs.OPTION}'
+
+
+class Told:
+    """What primary controllers say, each asked once."""
+
+    def __init__(self, tree: pci_sysfs.Tree) -> None:
+        self._tree = tree
+        self._answers: dict[str, privileged.NVMeSubsystem | OSError] = {}
+
+    def of(self, physfn: str) -> privileged.NVMeSubsystem:
+        """:raises OSError: the controller of the physical function cannot be asked"""
+        if physfn not in self._answers:
+            try:
+                self._answers[physfn] = privileged.read_nvme_subsystem(self._tree.root, physfn)
+            except OSError as error:
+                self._answers[physfn] = error
+        answer = self._answers[physfn]
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+
+class Secondaries:
+    """The secondary controllers of one host."""
+
+    def __init__(self, tree: pci_sysfs.Tree, rules: Sequence[pci_vfs.Rule]) -> None:
+        self._tree, self._rules = tree, rules
+        self._failures: Mapping[str, str] = {}
+        self._links: Mapping[str, int] = {}
+        self._found: Sequence[pci_sysfs.Function] = ()
+
+    def bring_online(self, functions: pci_rereading.Rereading,
+                     spec_of: Callable[[pci_sysfs.Function], object | None], is_held: Callable[[str], bool],
+                     locked: api.Locked) -> None:
+        """Bring those online that no guest has. Drivers of the host take those that no instance has, as new ones.
+
+        :param functions: of the host
+        :param spec_of: says of a virtual function why it is offered, None if it is not
+        :param is_held: whether an instance has the function of an address. Asked with its lock held
+        :param locked: as for :meth:`.api.DeviceKind.prepare`, by address
+        :raises CommandFailed: the functions of this host cannot be listed
+        """
+        if (links := self._tree.links()) != self._links:
+            self._found = [function for function in functions.functions()
+                           if function.physfn is not None and pci_serials.is_nvme(function)]
+            self._links = links
+        told, failures = Told(self._tree), dict[str, str]()
+        for function in self._found:
+            if not self._is_offline(function, told) or spec_of(function) is None:
+                continue
+            with locked(function.address) as is_locked:
+                if not is_locked:
+                    continue                    # it is looked at again before its guest starts
+                try:
+                    self._bring_one_online(function, not is_held(function.address))
+                except OSError as error:
+                    failures[function.address] = str(error.strerror or error)
+        self._failures = failures
+
+    def _is_offline(self, function: pci_sysfs.Function, told: Told) -> bool:
+        if function.physfn is None or not pci_serials.is_nvme(function):
+            return False
+        try:
+            one = told.of(function.physfn).secondaries.get(_number(function))
+        except OSError:
+            return False                        # the stock says why it cannot be asked
+        return one is not None and not one.is_online
+
+    def _bring_one_online(self, function: pci_sysfs.Function, with_driver: bool) -> None:
+        """Bring one online.
+
+        :param with_driver: whether a driver of the host takes it then, if the card is set to that
+        :raises OSError: it is not online now, or no driver of the host can take it
+        """
+        LOG.info('Bringing the NVMe controller of the virtual function %s online.', function.address)
+        privileged.bring_nvme_online(self._tree.root, function.address)
+        # A driver that found it offline has given it up.
+        now = self._tree.function(function.address) if with_driver else None
+        if now is not None and now.driver is None and self._probes(function) \
+                and not pci_variants.is_vfio(self._tree.driver_override(function.address)):
+            privileged.probe(self._tree.root, function.address)
+
+    def _probes(self, function: pci_sysfs.Function) -> bool:
+        """Whether drivers of the host take the virtual functions of a card."""
+        path = os.path.join(self._tree.path(function.physfn or ''), 'sriov_drivers_autoprobe')
+        with open(path, encoding='ascii', errors='replace') as file:
+            return file.read().strip() == '1'
+
+    def realize(self, function: pci_sysfs.Function, with_driver: bool) -> None:
+        """Bring a function online that was reset since it was offered, and that has no guest yet.
+
+        :param with_driver: whether a driver of the host had it
+        :raises OSError: it is not online now
+        """
+        if self._is_offline(function, Told(self._tree)):
+            self._bring_one_online(function, with_driver)
+
+    def problem(self, function: pci_sysfs.Function, read: Read, told: Told | None = None) -> str | None:
+        """Say why no guest may have a virtual function of an NVMe controller; None for any other function.
+
+        :param read: reads another function
+        :param told: what controllers said already
+        """
+        if function.physfn is None or not pci_serials.is_nvme(function):
+            return None
+        physfn = read(function.physfn)
+        rule = None if physfn is None else pci_vfs.of(self._rules, physfn)
+        vouched = rule is not None and rule.private_namespaces
+        try:
+            subsystem = (told or Told(self._tree)).of(function.physfn)
+        except OSError as error:
+            if vouched:
+                return None
+            return (f'nobody knows which namespaces a guest would see: of its physical function {function.physfn} '
+                    f'{pci_erasing.unasked(error)}. If each namespace is private, say so: {_VOUCH}')
+        one = subsystem.secondaries.get(_number(function))
+        if one is not None and not one.is_online:
+            failure = self._failures.get(function.address, 'the next audit brings it online')
+            return f'its secondary controller {one.cntlid} is offline: {failure}'
+        if vouched:
+            return None
+        if one is None:
+            return (f'the controller of its physical function {function.physfn} does not know it: nobody knows which '
+                    f'namespaces a guest would see. If each is private, say so: {_VOUCH}')
+        return _namespaces_problem(subsystem, one.cntlid)
+
+
+def _namespaces_problem(subsystem: privileged.NVMeSubsystem, cntlid: int) -> str | None:
+    """Why a guest with a secondary controller would see what is not its own, or nothing; None if neither is so."""
+    if subsystem.shared:
+        return (f'a guest would see the namespace {_ids(subsystem.shared)}, which may be attached to several '
+                f'controllers (NMIC). Make private ones, or if no other controller can have it, say so: {_VOUCH}')
+    own = {nsid for nsid, attached in subsystem.attached.items() if cntlid in attached}
+    if not own:
+        return f'no namespace is attached to its secondary controller {cntlid}: attach one (nvme attach-ns -c {cntlid})'
+    loose = {nsid for nsid, attached in subsystem.attached.items() if not attached}
+    if loose:
+        return (f'a guest could attach the namespace {_ids(loose)}, which is attached to no controller: delete it, or '
+                'attach it')
+    return None
+
+
+def _number(function: pci_sysfs.Function) -> int:
+    return -1 if function.vf_number is None else function.vf_number
+
+
+def _ids(namespaces: Iterable[int]) -> str:
+    return ', '.join(map(str, sorted(namespaces)))
