@@ -7,6 +7,7 @@ PCI functions run on a fourth, meanwhile.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ import queue
 import re
 import tempfile
 import time
+from typing import NamedTuple
 from typing import TypeAlias
 import unittest
 
@@ -37,6 +39,32 @@ Waiting: TypeAlias = 'queue.SimpleQueue[Sequence[unittest.TestCase]]'
 INSIDE = 'devicetrack.tests.host.inside'
 SCENARIOS = 'devicetrack.tests.host.scenarios'
 FUNCTIONS = 'devicetrack.tests.host.functions'
+
+
+class Needs(NamedTuple):
+    """What keeps a test from being part of a run, for the whole of it: a property of the machines, not of a moment.
+
+    ``devices`` are those that QEMU has to emulate, and ``releases`` those of Debian on which hosts can do it.
+    """
+
+    devices: frozenset[str]
+    releases: frozenset[int]
+
+    @classmethod
+    def of(cls, test: unittest.TestCase) -> Needs:
+        """Read ``EMULATED`` of its class, and ``RELEASES`` of its method or class; without these it needs nothing."""
+        method = getattr(test, getattr(test, '_testMethodName', ''), None)
+        releases = getattr(method, 'RELEASES', getattr(test, 'RELEASES', images.SUITES))
+        return cls(frozenset(getattr(test, 'EMULATED', ())), frozenset(releases))
+
+    def missing(self, release: int) -> str | None:
+        """What is missing for hosts of a release here; None if nothing is."""
+        lacks = sorted(device for device in self.devices if not machines.emulates(device))
+        if lacks:
+            return f'a QEMU that emulates {", ".join(lacks)} ({machines.qemu_version()} does not)'
+        if release not in self.releases:
+            return f'hosts of Debian {", ".join(map(str, sorted(self.releases)))}'
+        return None
 
 
 class Hosts:
@@ -88,6 +116,21 @@ def _is_broken(test: unittest.TestCase) -> bool:
     return type(test).__module__ == 'unittest.loader'
 
 
+def possible(tests: Sequence[unittest.TestCase], release: int,
+             say: Callable[[str], None]) -> list[unittest.TestCase]:
+    """Leave out the tests that machines here cannot be made for, and say which and why.
+
+    They are no part of the run: nothing that is in the run is skipped.
+    """
+    judged = [(test, Needs.of(test).missing(release)) for test in tests]
+    for why in sorted({why for _test, why in judged if why is not None}):
+        left_out = [test.id() for test, said in judged if said == why]
+        say(f'not part of this run, for it needs {why}: {len(left_out)} of the tests')
+        for name in left_out:
+            say(f'    {name}(debian{release})')
+    return [test for test, why in judged if why is None]
+
+
 def run(image: images.Image, directory: str, pattern: str, results: Results) -> None:
     """Run the tests whose names match."""
     with futures.ThreadPoolExecutor() as pool:
@@ -130,6 +173,7 @@ def _run_with_functions(image: images.Image, directory: str, tests: Sequence[uni
 
     Then those that drive it: they boot it once more, and change what is in its slots.
     """
+    tests = possible(tests, image.debian, results.say)
     if not tests:
         return
     driving = [test for test in tests if hasattr(test, 'ALONE')]
