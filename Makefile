@@ -61,7 +61,7 @@ demo: $(VENV)/.installed
 	$(BIN)/python examples/demo/main.py $(ARGS)
 
 test: $(VENV)/.packages-test
-	$(BIN)/tox run -e py3,nova-objects
+	$(BIN)/tox run-parallel --parallel-live -e py3,nova-objects
 
 quick: $(VENV)/.packages
 	$(BIN)/tox run -e py3 -- --exclude-list devicetrack/tests/not_quick.txt
