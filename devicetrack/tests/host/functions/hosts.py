@@ -13,6 +13,7 @@ import json
 import os
 import pathlib
 import re
+import time
 from typing import Any
 
 from devicetrack import vocabulary
@@ -26,7 +27,10 @@ from devicetrack.virt.libvirt.kinds import pci
 SYSFS = pathlib.Path('/sys/bus/pci/devices')
 NVME = {'vendor_id': '1b36', 'product_id': '0010'}
 DISK = 'CUSTOM_PCI_1B36_0010'
+# The LBA format of QEMU's disks with blocks of 4096 bytes and no metadata (nvme_ns_init in QEMU: hw/nvme/ns.c).
+BLOCKS_OF_4096 = 4
 TRIES = 5
+WAIT_S = 60.0
 PATTERN = b'of the first owner '
 
 
@@ -116,8 +120,12 @@ class FunctionsTestCase(base.TestCase):
         self.fail(f'nothing proves that these are clean: {unproven}')
 
     def block_device(self, address: str) -> str:
-        """Its only disk."""
-        [path] = glob.glob(f'/sys/bus/pci/devices/{address}/nvme/nvme*/nvme*n[0-9]*')
+        """Its only disk. The driver may make it some time after it took the function."""
+        deadline = time.monotonic() + WAIT_S
+        while not (found := glob.glob(f'/sys/bus/pci/devices/{address}/nvme/nvme*/nvme*n[0-9]*')):
+            self.assertLess(time.monotonic(), deadline, f'{address} shows no disk')
+            time.sleep(0.1)
+        [path] = found
         # The device of a path is hidden.
         return '/dev/' + re.sub('c[0-9]+(?=n)', '', os.path.basename(path))
 

@@ -22,7 +22,8 @@ TRIES = 5
 # The kernel finds a disk some time after the boot, or after it was put in.
 ADDRESS_OF = ('until f=$(grep -lsx "$1 *" /sys/class/nvme/*/serial) && ls -d ${f%serial}nvme*n1; do sleep 0.2; done '
               '>&2; cat ${f%serial}address')
-WHERE = 'cd /sys/bus/pci/devices/$1; disk=/dev/$(ls -d nvme/nvme*/nvme*n1 | sed "s,.*/,,"); '
+WHERE = ('cd /sys/bus/pci/devices/$1; until ls -d nvme/nvme*/nvme*n1; do sleep 0.2; done >/dev/null 2>&1; '
+         'disk=/dev/$(ls -d nvme/nvme*/nvme*n1 | sed "s,.*/,,"); ')
 FILL = WHERE + f'yes "{PATTERN}" | head -c {BYTES} >$disk; sync'
 IS_FULL = WHERE + f'yes "{PATTERN}" | head -c {BYTES} | cmp $disk -'
 IS_ZERO = WHERE + f'cmp -n {BYTES} $disk /dev/zero'

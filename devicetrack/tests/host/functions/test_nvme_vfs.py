@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import pathlib
+import time
 from typing import Any
 
 from devicetrack import exception
@@ -18,7 +19,10 @@ from devicetrack.tests.host.functions.hosts import driver_of
 from devicetrack.tests.host.functions.hosts import put
 from devicetrack.tests.host.functions.hosts import virtual
 from devicetrack.virt.libvirt import nvme_admin
+from devicetrack.virt.libvirt import pci_disks
+from devicetrack.virt.libvirt import pci_sysfs
 from devicetrack.virt.libvirt import privileged
+from devicetrack.virt.libvirt.kinds import pci_erasing
 
 PART = 'CUSTOM_PART'
 
@@ -129,3 +133,52 @@ class PartsTestCase(hosts.FunctionsTestCase):
     def attach_again(self, nsid: int, cntlid: int) -> None:
         with controller(self.physical) as fd:
             nvme_admin.attach(fd, nsid, [cntlid], True)
+
+
+class WholeTestCase(hosts.FunctionsTestCase):
+    """The physical function with all namespaces, which QEMU attaches, detaches and formats; it deletes none."""
+
+    def attach(self, nsid: int, is_to_be: bool) -> None:
+        with controller(self.physical) as fd:
+            nvme_admin.attach(fd, nsid, [nvme_admin.identify_controller(fd).cntlid], is_to_be)
+
+    def namespaces(self) -> str:
+        return str(pci_erasing.asked(pci_sysfs.Tree(), pci_sysfs.Function(self.physical)))
+
+    def paths(self) -> list[str]:
+        return [f'/dev/{disk.name}' for disk in pci_disks.disks(pci_sysfs.Tree(), self.physical) or ()]
+
+    def wait_for_paths(self, number: int) -> None:
+        deadline = time.monotonic() + hosts.WAIT_S
+        while len(self.paths()) != number:
+            self.assertLess(time.monotonic(), deadline, str(self.paths()))
+            time.sleep(0.1)
+
+    def test_what_a_guest_did_to_namespaces_is_undone(self) -> None:
+        self.physical = address_of(machine.SPLIT)
+        for nsid in machine.PARTS:
+            self.attach(nsid, True)
+            self.addCleanup(self.attach, nsid, False)
+        self.wait_for_paths(3)
+        host = self.host({'address': self.physical}, cleaning='zero')
+        instance = host.spawn(request=DeviceRequest.of((hosts.DISK, 1)))
+        [assignment] = host.manager.resources_of(instance.uuid)
+        before = assignment.details.disks
+        self.machine.delete_guest(instance.uuid)
+        self.wait_for_paths(3)
+        self.assertEqual(before, self.namespaces())
+        self.attach(2, False)
+        with controller(self.physical) as fd:
+            nvme_admin.format_namespace(fd, 3, nvme_admin.Format(hosts.BLOCKS_OF_4096), 0, 60)
+        self.wait_for_paths(2)
+        self.assertNotEqual(before, self.namespaces())
+        for path in self.paths():
+            with open(path, 'r+b') as disk:
+                disk.write(hosts.PATTERN)
+
+        host.manager.release(None, instance)
+        self.assertEqual(before, self.namespaces())
+        for path in self.paths():
+            with open(path, 'rb') as disk:
+                self.assertFalse(any(disk.read()), path)
+        self.assertEqual(([], [], 3), (list(host.records()), list(host.audit()), len(self.paths())))

@@ -28,8 +28,6 @@ from devicetrack.virt.libvirt import nvme_admin
 from devicetrack.virt.libvirt import pci_sysfs
 from devicetrack.virt.libvirt.kinds import pci_erasing
 
-# The LBA format of QEMU's disks with blocks of 4096 bytes and no metadata (nvme_ns_init in QEMU: hw/nvme/ns.c).
-BLOCKS_OF_4096 = 4
 NVME_IOCTL_RESCAN = 0x4E46              # _IO('N', 0x46) (Linux: include/uapi/linux/nvme_ioctl.h)
 # The members of the group, in the order of their slots: an e1000, an edu and a pci-testdev.
 E1000, EDU, TESTDEV = {'vendor_id': '8086', 'product_id': '100e'}, {'vendor_id': '1234', 'product_id': '11e8'}, {
@@ -131,7 +129,7 @@ class PCITestCase(hosts.FunctionsTestCase):
         host = self.host(*self.disks(), cleaning='nvme-format')
         instance, address = self.given_back(host)
         before = self.namespaces(address)
-        self.reformat(address, BLOCKS_OF_4096)
+        self.reformat(address, hosts.BLOCKS_OF_4096)
         self.assertNotEqual(before, self.namespaces(address))
         self.fill(address)
         host.manager.release(None, instance)
@@ -140,14 +138,15 @@ class PCITestCase(hosts.FunctionsTestCase):
         self.assertEqual([], list(host.records()))
         self.assertEqual([], list(host.manager.update_available_resource(None, host.name)))
 
-    def test_a_disk_with_other_blocks_is_not_discarded(self) -> None:
+    def test_a_disk_with_other_blocks_gets_its_own_again_and_is_discarded(self) -> None:
         host = self.host(*self.disks(), cleaning='blkdiscard')
         instance, address = self.given_back(host)
-        self.reformat(address, BLOCKS_OF_4096)
-        error = self.assertRaises(exception.DeviceTrackError, host.manager.release, None, instance)
-        self.assertIn('in blocks of 4096, and the claim found', str(error))
-        self.reformat(address, 0)
+        before = self.namespaces(address)
+        self.reformat(address, hosts.BLOCKS_OF_4096)
+        self.fill(address)
         host.manager.release(None, instance)
+        self.assertEqual(before, self.namespaces(address))
+        self.assertTrue(self.is_zero(address))
         self.assertEqual([], list(host.records()))
 
     def test_what_a_controller_cannot_do_is_refused_at_the_start(self) -> None:

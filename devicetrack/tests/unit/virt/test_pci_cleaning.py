@@ -24,7 +24,7 @@ from devicetrack.virt.libvirt import wiper
 from devicetrack.virt.libvirt.kinds import pci
 from devicetrack.virt.libvirt.kinds import pci_erasing
 
-FORMAT, SANITIZE = 0x80, 0x84
+FORMAT, SANITIZE, DELETE, DETACH = 0x80, 0x84, 0x0D, 0x15
 OLD = b'of the first owner..'[:16]
 
 
@@ -104,16 +104,94 @@ class ChangedTestCase(DiskTestCase):
         super().setUp()
         self.controller.oacs |= 0b1000
 
-    def test_a_namespace_that_was_made_and_detached(self) -> None:
-        for policy in ('zero', 'blkdiscard', 'nvme-format', 'nvme-sanitize'):
-            self.controller.sanicap = 0b111
+    def test_a_namespace_that_was_made_is_deleted(self) -> None:
+        self.controller.sanicap = 0b111
+        for policy in ('zero', 'nvme-format', 'nvme-sanitize'):
+            for attached in (True, False):
+                self.controller.unallocated = nvme.MIB
+                kind = self.kind(NVME, cleaning=policy)
+                assignment = self.used(kind)
+                self.controller.add(2).attached = attached
+                self.controller.unallocated = 0
+                self.controllers.show(DISK)
+                self.controller.commands.clear()
+                self.unclaim(kind, assignment)
+                self.assertEqual(([1], True), (list(self.controller.namespaces), self.is_zero()))
+                self.assertEqual([DETACH, DELETE] if attached else [DELETE],
+                                 [one for one in self.controller.commands if one in (DETACH, DELETE)])
+
+    def test_a_namespace_that_another_controller_may_have_made_is_not(self) -> None:
+        self.controller.others = {7}
+        kind = self.kind(NVME, cleaning='zero')
+        assignment = self.used(kind)
+        made = self.controller.add(2)
+        made.fill(OLD)
+        made.attached = False
+        error = self.assertRaises(exception.DeviceInUse, self.unclaim, kind, assignment)
+        self.assertIn('its guest made namespace 2: the controllers 7 of its NVM subsystem may have made namespace 2',
+                      str(error))
+        self.assertTrue(any(made.content))
+        self.assertFalse(self.is_zero())
+        # An operator knows whose it is.
+        del self.controller.namespaces[2]
+        self.unclaim(kind, assignment)
+
+    def test_a_controller_that_refuses_to_delete(self) -> None:
+        kind = self.kind(NVME, cleaning='zero')
+        assignment = self.used(kind)
+        self.controller.add(2).attached = False
+        self.controller.refuses.add(DELETE)
+        self.withheld(kind, assignment, 'its guest made namespace 2: the controller refused it')
+
+    def test_a_namespace_that_was_detached_is_attached(self) -> None:
+        for policy in ('zero', 'nvme-format'):
             kind = self.kind(NVME, cleaning=policy)
             assignment = self.used(kind)
-            self.controller.add(2).attached = False
-            self.withheld(kind, assignment, 'there are the detached namespaces 2, and the claim found none')
-            self.assertFalse(self.is_zero())
-            del self.controller.namespaces[2]
-            self.disk.fill(b'\0')
+            self.disk.attached = False
+            self.controllers.show(DISK)
+            self.unclaim(kind, assignment)
+            self.assertEqual((True, True), (self.disk.attached, self.is_zero()))
+
+    def test_a_namespace_that_was_attached_is_detached(self) -> None:
+        hidden = self.controller.add(2)
+        hidden.attached = False
+        self.controller.sanicap = 0b010
+        kind = self.kind(NVME, cleaning='nvme-sanitize')
+        assignment = self.used(kind)
+        hidden.fill(OLD)
+        hidden.attached = True
+        self.controllers.show(DISK)
+        self.unclaim(kind, assignment)
+        self.assertEqual((False, False), (hidden.attached, any(hidden.content)))
+
+    def test_a_namespace_that_was_deleted_is_for_a_person(self) -> None:
+        other = self.controller.add(2)
+        self.controllers.show(DISK)
+        kind = self.kind(NVME, cleaning='zero')
+        assignment = self.used(kind)
+        del self.controller.namespaces[2]
+        self.controllers.show(DISK)
+        self.withheld(kind, assignment, 'its guest deleted namespace 2, of 1048576 bytes in blocks of 512 (LBA format '
+                                        '0): make it again')
+        self.controller.namespaces[2] = other
+        self.controllers.show(DISK)
+        self.unclaim(kind, assignment)
+
+    def test_all_at_once(self) -> None:
+        self.controller.unallocated = nvme.MIB
+        kind = self.kind(NVME, cleaning='zero')
+        assignment = self.used(kind)
+        self.disk.attached, self.disk.lbaf = False, 1
+        self.controller.add(2)
+        self.controller.unallocated = 0
+        self.controllers.show(DISK)
+        # Each step may be the last one before a crash.
+        for refused in (DELETE, DETACH, FORMAT):
+            self.controller.refuses = {refused}
+            self.assertRaises(exception.UnclaimFailed, self.unclaim, kind, assignment)
+        self.controller.refuses.clear()
+        self.unclaim(kind, assignment)
+        self.assertEqual(([1], 0, True), (list(self.controller.namespaces), self.disk.lbaf, self.is_zero()))
 
     def test_bytes_that_were_taken_from_every_namespace(self) -> None:
         kind = self.kind(NVME, cleaning='zero')
@@ -145,18 +223,26 @@ class ChangedTestCase(DiskTestCase):
         error = self.assertRaises(exception.RealizeFailed, kind.realize, assignment)
         self.assertIn('the namespace 2 detached', str(error))
 
-    def test_other_blocks_without_a_format(self) -> None:
-        for policy in ('zero', 'blkdiscard', 'nvme-sanitize'):
-            self.controller.sanicap = 0b010
+    def test_other_blocks_are_formatted_as_they_were(self) -> None:
+        self.controller.sanicap = 0b010
+        for policy in ('zero', 'nvme-sanitize'):
             kind = self.kind(NVME, cleaning=policy)
             assignment = self.used(kind)
             self.disk.lbaf = 1
             self.controllers.show(DISK)
-            self.withheld(kind, assignment, 'in blocks of 4096, and the claim found 1048576 in blocks of 512')
-            self.disk.lbaf = 0
-            self.controllers.show(DISK)
+            self.unclaim(kind, assignment)
+            self.assertEqual((0, True), (self.disk.lbaf, self.is_zero()))
 
-    def test_namespaces_that_the_kernel_shows_and_the_controller_has_not(self) -> None:
+    def test_other_blocks_that_the_controller_cannot_format(self) -> None:
+        self.controller.oacs &= ~0b0010
+        kind = self.kind(NVME, cleaning='zero')
+        assignment = self.used(kind)
+        self.disk.lbaf = 1
+        self.controllers.show(DISK)
+        self.withheld(kind, assignment, 'in blocks of 4096, and the claim found 1048576 in blocks of 512')
+
+    def test_namespaces_of_a_controller_that_does_not_manage_them(self) -> None:
+        self.controller.oacs &= ~0b1000
         kind = self.kind(NVME, cleaning='zero')
         assignment = self.used(kind)
         self.controller.add(2)

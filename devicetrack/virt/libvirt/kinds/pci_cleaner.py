@@ -1,8 +1,8 @@
 """Cleans PCI functions that a guest had, by the policy that the options give them (``[devicetrack_pci] cleaning``).
 
 A guest can do more to a disk than write: it can make and remove namespaces and format them with other blocks. So what
-the claim found there is compared, and what differs is for a person, or is formatted as it was. Every policy can be
-interrupted at any moment: it is done anew, as a whole, until it is proven.
+the claim found there is compared. What differs is put back, as far as the controller can, and the rest is for a person.
+Every policy can be interrupted at any moment: it is done anew, as a whole, until it is proven.
 
 The guide for operators says what each policy proves. Policies of controllers are in :mod:`.pci_erasing`.
 """
@@ -118,6 +118,8 @@ class Cleaner:
             if not pci_serials.is_nvme(function):
                 return
         erasing = pci_erasing.Erasing(self._tree, assignment, function, lock_fd, self._options.release_wait_s)
+        if policy.name in pci_cleaning.OF_DISKS:        # a program has the record, and puts back what it can
+            erasing.restore(policy)
         if policy.name == pci_cleaning.FORMAT:
             erasing.format(policy)
         else:

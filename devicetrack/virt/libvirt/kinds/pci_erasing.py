@@ -170,6 +170,91 @@ class Erasing:
 
     # -- what is done -------------------------------------------------------------------------------------------------
 
+    def restore(self, policy: pci_cleaning.Policy) -> None:
+        """Put back what a guest did to namespaces, as far as the controller can: :meth:`check` says what is left.
+
+        Namespaces that it made are deleted, others attached and detached as they were, and those with other blocks get
+        their LBA format again, which erases them. Each step may be the last one before a crash: whoever is next does
+        what is left.
+
+        :raises DriverError: the controller refuses a step, or there is no way back
+        """
+        recorded = self._recorded()
+        if recorded.formats is None:
+            return                              # nobody asked the controller before its guest came
+        self._wait_until_live()
+        controller = self._told(lambda: privileged.read_nvme_controller(self._tree.root, self._function.address))
+        if controller.manages_namespaces:
+            self._restore_namespaces(recorded)
+        if policy.name != pci_cleaning.FORMAT and controller.formats and not (
+                controller.formats_all_at_once and recorded.detached):
+            self._restore_formats(recorded, policy)
+
+    def _wait_until_live(self) -> None:
+        """Wait until the driver has the controller ready, with whatever disks it has.
+
+        :raises UnclaimFailed: it has not
+        """
+        deadline = time.monotonic() + self._wait_s
+        while self._shown() is None:
+            if time.monotonic() >= deadline:
+                raise self._failed(f'the driver {self._function.driver or "(none)"} does not have its controller ready')
+            time.sleep(_POLL_S)
+
+    def _shown(self) -> Sequence[pci_disks.Disk] | None:
+        try:
+            return pci_disks.disks(self._tree, self._function.address)
+        except (OSError, ValueError):
+            return None                         # the driver is at work on them
+
+    def _restore_namespaces(self, recorded: pci_namespaces.Record) -> None:
+        root, address = self._tree.root, self._function.address
+        found = self._told(lambda: asked(self._tree, self._function))
+        whole = self._function.physfn is None
+        for nsid in sorted({*found.sizes, *found.detached} - {*recorded.sizes, *recorded.detached}):
+            # What a virtual function sees may be another one's. Without an owner it keeps all of them back.
+            if whole:
+                LOG.warning('Deleting namespace %d of %s, which its guest made.', nsid, address)
+                self._told(lambda nsid=nsid: privileged.delete_nvme_namespace(              # type: ignore[misc]
+                    root, address, self._shown_names(), nsid), f'its guest made namespace {nsid}: ')
+            else:
+                self._attach(nsid, False)
+        for nsid in sorted(recorded.sizes.keys() - found.sizes.keys()):
+            if whole and nsid not in found.detached:
+                size = recorded.sizes[nsid]
+                raise self._failed(f'its guest deleted namespace {nsid}, of {size.size_bytes} bytes in blocks of '
+                                   f'{size.block_bytes} (LBA format {(recorded.formats or {})[nsid]}): make it again '
+                                   '(nvme create-ns), and attach it')
+            self._attach(nsid, True)
+        for nsid in sorted(recorded.detached.keys() & found.sizes.keys()):
+            self._attach(nsid, False)
+
+    def _attach(self, nsid: int, is_to_be: bool) -> None:
+        LOG.info('%s namespace %d %s %s, as it was before its guest.', 'Attaching' if is_to_be else 'Detaching', nsid,
+                 'to' if is_to_be else 'from', self._function.address)
+        self._told(lambda: privileged.attach_nvme_namespace(
+            self._tree.root, self._function.address, self._shown_names(), nsid, is_to_be),
+            f'its guest {"detached" if is_to_be else "attached"} namespace {nsid}: ')
+
+    def _shown_names(self) -> Sequence[tuple[str, int]]:
+        return [(disk.name, disk.size_bytes) for disk in self._shown() or ()]
+
+    def _restore_formats(self, recorded: pci_namespaces.Record, policy: pci_cleaning.Policy) -> None:
+        found = self._told(lambda: asked(self._tree, self._function))
+        for nsid, form in sorted((recorded.formats or {}).items()):
+            now = (found.formats or {}).get(nsid)
+            if now is None or (now == form and found.sizes[nsid] == recorded.sizes[nsid]):
+                continue
+            LOG.info('Formatting namespace %d of %s with LBA format %s again: its guest chose %s.', nsid,
+                     self._function.address, form, now)
+            self._format_one(nsid, form, nvme_admin.USER_DATA, policy.timeout_s)
+            found = self._told(lambda: asked(self._tree, self._function))
+
+    def _format_one(self, nsid: int, form: nvme_admin.Format, erase: int, timeout_s: int) -> None:
+        self._told(lambda: privileged.format_nvme_namespace(
+            self._tree.root, self._function.address, self._names(), nsid, form, erase, timeout_s, self._lock_fd))
+        self.disks()
+
     def wipe(self, how: str) -> None:
         """Make every byte of every disk zero, and read it back.
 
@@ -190,10 +275,8 @@ class Erasing:
         """
         recorded = self.check(formatted=True)
         for nsid in sorted(recorded.sizes):
-            self._told(lambda nsid=nsid: privileged.format_nvme_namespace(      # type: ignore[misc]
-                self._tree.root, self._function.address, self._names(), nsid, self._format_of(recorded, nsid),
-                _FORMATS[policy.erase], policy.timeout_s, self._lock_fd))
-            self.disks()
+            form = self._told(lambda nsid=nsid: self._format_of(recorded, nsid))    # type: ignore[misc]
+            self._format_one(nsid, form, _FORMATS[policy.erase], policy.timeout_s)
         self.check()
         found = self._told(lambda: privileged.read_nvme_namespaces(self._tree.root, self._function.address))
         if policy.erase == pci_cleaning.USER_DATA and all(found[nsid].namespace.zeroes for nsid in recorded.sizes):
