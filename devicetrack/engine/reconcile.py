@@ -595,5 +595,9 @@ def _is_made(record: Record) -> bool:
 
 
 def _as_text(different: Mapping[str, tuple[Any, Any]]) -> str:
-    return ', '.join(f'{name} is {found} and was recorded as {recorded}'
+    return ', '.join(f'{name} is {_value(found)} and was recorded as {_value(recorded)}'
                      for name, (recorded, found) in different.items())
+
+
+def _value(value: Any) -> str:
+    return 'unknown' if value is None else str(value) or 'empty'

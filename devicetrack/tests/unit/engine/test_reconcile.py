@@ -415,6 +415,8 @@ class DetailsTestCase(base.TestCase):
          [('release pending', 'note', 'on its way back from i', 'retry release')]),
         ('another path', [hosts.row(pmem(), 'i', 'active')], [pmem(devpath='/dev/dax1.0')], False,
          [('details differ', 'note', 'devpath is /dev/dax1.0 and was recorded as /dev/dax0.0', 'update details')]),
+        ('no path', [hosts.row(pmem(), 'i', 'active')], [pmem(devpath='')], False,
+         [('details differ', 'note', 'devpath is empty and was recorded as /dev/dax0.0', 'update details')]),
         ('another path after a boot', [hosts.row(pmem(), 'i', 'active')], [pmem(devpath='/dev/dax1.0')], True, []),
         ('another label: the claim chose it', [hosts.row(pmem(), 'i', 'active')], [pmem(label='BIG')], False, []),
         ('another namespace, and a reason of its own', [hosts.row(pmem(), 'i', 'active')],

@@ -170,8 +170,8 @@ class SerialsTestCase(test_pci.PCIHostTestCase):
         self.assertFalse(identity.same_device(*(self.devices(kind)[vf].details for vf in (first, second))))
 
     def test_a_virtual_function_of_another_card_in_the_slot_is_another_device(self) -> None:
-        for change, said in ((lambda: self.host.give_serial(CARD, 'M76'), 'parent_serial is M76, recorded was M75'),
-                             (lambda: None, 'parent_serial is , recorded was M75')):
+        for change, said in ((lambda: self.host.give_serial(CARD, 'M76'), 'parent serial is M76, recorded was M75'),
+                             (lambda: None, 'parent serial is none, recorded was M75')):
             self.host.add_igb(CARD)
             self.host.give_serial(CARD, 'M75')
             vf, = self.host.make_vfs(CARD, 1)
@@ -198,4 +198,4 @@ class SerialsTestCase(test_pci.PCIHostTestCase):
         self.host.add(CARD, made.IGB._replace(product='8086:1520'))
         self.host.make_vfs(CARD, 1)
         error = self.assertRaises(exception.DeviceGone, kind.realize, assignment)
-        self.assertIn('parent_card is 8086:1520 1af4:1100 0', str(error))
+        self.assertIn('parent card is 8086:1520 1af4:1100 0', str(error))

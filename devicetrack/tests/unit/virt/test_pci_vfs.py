@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import contextlib
 import errno
 import json
+import os
 from typing import Any
 
 import fixtures
@@ -222,3 +223,12 @@ class VFsTestCase(test_pci.PCIHostTestCase):
 
         with fixtures.MonkeyPatch(f'{privileged.__name__}.set_vfs', fewer):
             self.assertEqual({CARD: 'it has 1 virtual functions after 2 were made'}, self.prepare(kind))
+
+    def test_one_that_its_card_is_taking_away(self) -> None:
+        vf, _other = self.host.make_vfs(CARD, 2)
+        kind = self.kind_with()
+        assignment = self.assigned(kind, vf)
+        os.unlink(self.host.path(vf, 'physfn'))
+        error = self.assertRaises(exception.DeviceGone, kind.realize, assignment)
+        self.assertIn(f'it is no virtual function of {CARD} any more: its card takes its virtual functions away',
+                      str(error))

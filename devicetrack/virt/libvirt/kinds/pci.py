@@ -413,12 +413,18 @@ class PCI(api.DeviceKind):
         if function.problem is not None:
             raise exception.CommandFailed('reading sysfs', function.problem)
         recorded = assignment.details
+        if recorded.vf_number >= 0 and function.physfn is None and (
+                (function.vendor_id, function.product_id) == (recorded.vendor_id, recorded.product_id)):
+            raise exception.DeviceGone(
+                self.name, assignment.identifier, f'it is no virtual function of {recorded.parent_address} any more: '
+                'its card takes its virtual functions away, or has lost its driver')
         found = self._details(function, self._evidence(function, self.tree.function, recorded=recorded), ())
         for name in PCIDetails.IDENTITY:
             before, now = getattr(recorded, name), getattr(found, name)
             if before != now and None not in (before, now):
                 raise exception.DeviceGone(self.name, assignment.identifier,
-                                           f'another function is there: its {name} is {now}, recorded was {before}')
+                                           f'another function is there: its {name.replace("_", " ")} is {_said(now)}, '
+                                           f'recorded was {_said(before)}')
         return function
 
     # -- unclaim ------------------------------------------------------------------------------------------------------
@@ -554,3 +560,7 @@ class PCI(api.DeviceKind):
             return pci_ports.element(address, port, managed)
         return (f"<hostdev mode='subsystem' type='pci' managed='{managed}'><source><address {address}/></source>"
                 '</hostdev>')
+
+
+def _said(value: str | int) -> str:
+    return 'none' if value in ('', -1) else str(value)
