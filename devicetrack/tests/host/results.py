@@ -17,6 +17,8 @@ import testtools
 
 # Statuses as stestr calls them. A test that never ended has failed, and so has one that passed and should not.
 GOOD = {'success', 'xfail', 'skip'}
+# The detail of a test that is a row of a table for people. It is printed, and kept whatever the test is.
+TABLE = 'row of a table'
 
 
 class Results:
@@ -29,6 +31,8 @@ class Results:
         is_new = not (directory / '.stestr').exists()
         repository = factory.initialise(str(directory)) if is_new else factory.open(str(directory))
         self.say = say
+        self._tables = directory / 'tables.rst'
+        self._tables.unlink(missing_ok=True)
         self._lock = threading.RLock()
         self._target = testtools.CopyStreamResult([repository.get_inserter(), testtools.StreamToDict(self._ended)])
         self.passed = self.failed = 0
@@ -72,6 +76,11 @@ class Results:
         began, ended = test['timestamps']
         took = f'{(ended - began).total_seconds():6.1f} s' if began and ended else ''
         self.say(f'{test["status"]:8} {took} {test["id"]}')
+        if TABLE in test['details']:
+            row = test['details'][TABLE].as_text()
+            self.say(row.rstrip('\n'))
+            with self._tables.open('a') as tables:
+                tables.write(f'.. {test["id"]}\n\n{row}\n')
         if test['status'] in GOOD:
             self.passed += 1
         else:

@@ -9,6 +9,8 @@ import sys
 import unittest
 
 import subunit
+import testtools
+from testtools import content
 
 from devicetrack.tests import base
 from devicetrack.tests.host import image as images
@@ -24,6 +26,12 @@ class Sample(unittest.TestCase):
 
     def fail_so(self) -> None:
         self.fail('the reason')
+
+
+class Measuring(testtools.TestCase):
+
+    def measure(self) -> None:
+        self.addDetail(results.TABLE, content.text_content('   * - it takes\n     - 2.0\n'))
 
 
 def stream(*tests: tuple[str, str]) -> bytes:
@@ -79,6 +87,14 @@ class ResultsTestCase(base.TestCase):
         self.assertFalse(well)
         self.assertIn('ended early', '\n'.join(self.said))
         self.assertEqual((1, 1, '1 passed, 1 failed'), (self.results.passed, self.results.failed, self.summary()))
+
+    def test_rows_of_tables_are_printed_and_kept_for_one_run(self) -> None:
+        for _run in range(2):
+            with results.Results(self.directory, self.said.append) as one:
+                unittest.TestSuite([Measuring('measure')]).run(one.collector(13))
+            self.assertIn('   * - it takes\n     - 2.0', self.said)
+            self.assertEqual('.. devicetrack.tests.unit.host.test_results.Measuring.measure(debian13)\n\n'
+                             '   * - it takes\n     - 2.0\n\n', (self.directory / 'tables.rst').read_text())
 
     def test_the_last_run_is_the_one_that_counts(self) -> None:
         for status in ('fail', 'success'):
